@@ -18,7 +18,7 @@ from tqdm import tqdm
 from analysis.checks import check_count
 from analysis.graph_files import ENDINGS as GRAPH_ENDINGS
 from analysis.graph_files import read_graph_file
-from analysis.graphs import MOST_TOKENS, graph_of_pattern, sampled_graphs
+from analysis.graphs import MAX_TOKENS, graph_of_pattern, sampled_graphs
 from analysis.result import Result, Results, scalar_names, table
 from graphattn import BipartiteGraph
 from graphattn.style import in_style
@@ -33,7 +33,7 @@ Names = Sequence[str] | None  # of the tokens of a graph from a file
 ENDINGS = '.json', '.csv', '.png', '.svg', '.pdf'
 _SHOWN = 20  # names of tokens in a line
 # The least and the most of options, whichever command has them: what is beyond ends in no lifetime.
-LIMITS = {'n': (1, MOST_TOKENS), 'samples': (1, 10_000), 'hops': (1, 100_000),
+LIMITS = {'n': (1, MAX_TOKENS), 'samples': (1, 10_000), 'hops': (1, 100_000),
           'steps': (1, 100_000), 'max_layers': (1, 100_000), 'clusters': (1, 100_000),
           'heads': (1, 1024), 'head_channels': (1, 4096),
           'seed': (0, 2**31 - 1)}  # OR-tools takes no larger one
@@ -89,7 +89,7 @@ def new_parser(name: str, pattern: str, n: int,
     sources.add_argument('--pattern', type=str, nargs='+', default=[pattern],
                          help='presets, or expressions such as "SlidingWindow(3) | Star()"')
     sources.add_argument('--graph', type=str, help=f'a file instead: {", ".join(GRAPH_ENDINGS)}, '
-                         'or any other; a batched one is asked of block by block')
+                         'or any other; a batched one is asked of segment by segment')
     sources.add_argument('--checkpoint', type=str,
                          help='instead, what the heads of a trained model sample')
     parser.add_function_arguments(read_graph_file, skip={'path'})
@@ -106,7 +106,7 @@ def new_parser(name: str, pattern: str, n: int,
 
 
 def load(options: Namespace) -> tuple[Graphs, Names]:
-    """Return the graphs of a command by label: the samples of a head, or the blocks of a file."""
+    """Return the graphs of a command by label: the samples of a head, or the segments of a file."""
     if options.checkpoint is not None:
         samples = sampled_graphs(options.checkpoint, options.example, options.samples, options.seed,
                                  options.trust.split(','))

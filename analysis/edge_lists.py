@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from analysis.listed import LONGEST_ID, ListedGraph, is_id, plain_numbers, weight_of
+from analysis.listed import MAX_ID_LENGTH, ListedGraph, is_id, plain_numbers, weight_of
 from graphattn.utils.reading import read_lines
 
 BLANKS = ' \t\r\n'  # others, such as no-break spaces, belong to names
@@ -73,7 +73,7 @@ class _Columns:
 
 
 def read_edge_list(path: Path, *, is_table: bool = False, header: bool | None = None,
-                   numbered: bool | None = None, most_columns: int = 3,
+                   numbered: bool | None = None, max_columns: int = 3,
                    is_certain: bool = False) -> ListedGraph:
     """Read the edges that a file lists.
 
@@ -82,7 +82,7 @@ def read_edge_list(path: Path, *, is_table: bool = False, header: bool | None = 
         is_table (bool): Whether blanks divide columns only if no other mark can.
         header (bool, optional): Whether the first line names columns; decided if omitted.
         numbered (bool, optional): Whether ids are numbers, all or none; decided if omitted.
-        most_columns (int): Of a file without a header; those behind a weight are left out.
+        max_columns (int): Of a file without a header; those behind a weight are left out.
         is_certain (bool): Whether the file is no other kind of list, whatever it looks like.
 
     Raises:
@@ -96,7 +96,7 @@ def read_edge_list(path: Path, *, is_table: bool = False, header: bool | None = 
     if first is None:
         raise ValueError('it holds no edges')
     has_header = _is_header(first[1], second and second[1]) if header is None else header
-    columns = _columns(first[1]) if has_header else _Columns(most=most_columns)
+    columns = _columns(first[1]) if has_header else _Columns(most=max_columns)
     data = [row for row in (None if has_header else first, second) if row]
     if not data:
         raise ValueError('it holds no edges')
@@ -111,7 +111,7 @@ def read_edge_list(path: Path, *, is_table: bool = False, header: bool | None = 
         _check_other_readings(listed, lines, table)
     listed.title = (f'columns divided by {_SEPARATORS[layout.separator]}, '
                     + (f'header {_shown(first[1])!r}' if has_header else 'no header'))
-    listed.left_out += _left_out(lines, first[1] if has_header else [], columns, most_columns)
+    listed.left_out += _left_out(lines, first[1] if has_header else [], columns, max_columns)
     listed.hints += _hints(listed, first[1], header is None and not has_header)
     return listed
 
@@ -317,7 +317,7 @@ class _Names(dict):
 
 def _ids(cells: list[str]) -> list[int]:
     ids = list(map(int, cells))
-    if min(ids) < 0 or max(ids) >= 10**LONGEST_ID or ''.join(map(str, ids)) != ''.join(cells):
+    if min(ids) < 0 or max(ids) >= 10**MAX_ID_LENGTH or ''.join(map(str, ids)) != ''.join(cells):
         raise ValueError('not whole numbers from 0, each written in one way')
     return ids
 
@@ -411,14 +411,14 @@ def _check_other_readings(listed: ListedGraph, lines: _Lines, table: _Table) -> 
                          'reads, or edges with weights, which --format edges reads')
 
 
-def _left_out(lines: _Lines, header: list[str], columns: _Columns, most_columns: int) -> list[str]:
+def _left_out(lines: _Lines, header: list[str], columns: _Columns, max_columns: int) -> list[str]:
     used = {*columns.ends, columns.weight}
     others = [cell for place, cell in enumerate(header) if place not in used]
     count = lines.num_comments
     return [*([f'{count:,} comment line{"s" * (count > 1)}'] if count else []),
             *([f'column{"s" * (len(others) > 1)} {", ".join(map(repr, others))[:60]}']
               if others else []),
-            *(['times'] if most_columns > 3 else [])]
+            *(['times'] if max_columns > 3 else [])]
 
 
 def _hints(listed: ListedGraph, first: list[str], may_be_header: bool) -> list[str]:

@@ -74,8 +74,8 @@ class GraphFile:
     """The content of a graph file.
 
     Attributes:
-        graph (BipartiteGraph): Which key each query attends to; of several blocks if the file holds
-            several adjacency arrays.
+        graph (BipartiteGraph): Which key each query attends to; of several segments if the file
+            holds several adjacency arrays.
         names (tuple of str, optional): Of the tokens, if they are not just numbers.
         has_weights (bool): Whether some edges have a weight other than 1, of which the graph keeps
             whether it is 0.
@@ -275,7 +275,7 @@ def _read_npz(path: Path) -> GraphFile:
 
 
 def _read_matrix_market(path: Path) -> GraphFile:
-    content = read_bytes(path, most=_LARGEST_GRAPH)
+    content = read_bytes(path, max_bytes=_MAX_GRAPH)
     rows, columns, entries, *_ = scipy.io.mminfo(BytesIO(content))
     check_num_tokens(max(rows, columns))
     if entries > len(content):  # each takes a line or, of a dense matrix, a number
@@ -296,20 +296,21 @@ def _read_npy(path: Path) -> GraphFile:
 
 
 def _of_arrays(arrays: dict[str, np.ndarray]) -> GraphFile:
-    blocks, has_weights = [], False
+    segments, has_weights = [], False
     for name, values in arrays.items():
         if values.dtype.kind not in 'biuf' or values.ndim not in (2, 3):
-            raise ValueError(f'{name} must be numbers [query, key] or [block, query, key] (got '
+            raise ValueError(f'{name} must be numbers [query, key] or [segment, query, key] (got '
                              f'{values.dtype} of shape {values.shape})')
         _check_finite(name, values)
         check_num_tokens(max(values.shape))
         has_weights |= _are_weights(values)
-        for block in values if values.ndim == 3 else values[None]:
-            blocks.append(BipartiteGraph.from_mask(torch.from_numpy(block != 0)))
-    if not blocks:
+        for segment in values if values.ndim == 3 else values[None]:
+            segments.append(BipartiteGraph.from_mask(torch.from_numpy(segment != 0)))
+    if not segments:
         raise ValueError('it holds no arrays')
-    title = 'adjacency array' if len(blocks) == 1 else f'{len(blocks):,} adjacency arrays, together'
-    graph = BipartiteGraph.batch(blocks)
+    title = ('adjacency array' if len(segments) == 1
+             else f'{len(segments):,} adjacency arrays, together')
+    graph = BipartiteGraph.batch(segments)
     return GraphFile(graph, None, has_weights, _said_of_matrix(title, graph, has_weights))
 
 
@@ -332,18 +333,18 @@ def _are_weights(values: np.ndarray) -> bool:
 
 
 def _read_graphml(path: Path) -> nx.Graph:
-    content = read_bytes(path, most=_LARGEST_GRAPH)
+    content = read_bytes(path, max_bytes=_MAX_GRAPH)
     if len(re.findall(rb'<(?:\w+:)?graph[\s/>]', content)) > 1:
         raise ValueError('it holds several graphs, or groups of nodes, which have to be dissolved')
     return nx.read_graphml(BytesIO(content))
 
 
 def _read_gexf(path: Path) -> nx.Graph:
-    return nx.read_gexf(BytesIO(read_bytes(path, most=_LARGEST_GRAPH)))
+    return nx.read_gexf(BytesIO(read_bytes(path, max_bytes=_MAX_GRAPH)))
 
 
 def _read_gml(path: Path) -> nx.Graph:
-    text = plain_numbers(read_text(path, most=_LARGEST_GRAPH))
+    text = plain_numbers(read_text(path, max_bytes=_MAX_GRAPH))
     text = re.sub(r'\bgraph\s*\[', r'\g<0> multigraph 1 ', text, count=1)  # edges may repeat
     return nx.parse_gml(text.splitlines(), label='id')
 
@@ -379,7 +380,7 @@ def _of_networkx(graph: nx.Graph) -> ListedGraph:
                        np.array(list(map(int, parts))) if set(parts) == {'0', '1'} else None)
 
 
-_LARGEST_GRAPH = 2**28  # bytes of a file that is read as a whole
+_MAX_GRAPH = 2**28  # bytes of a file that is read as a whole
 _SAY_NO_DIRECTION = 'edges', 'adjlist', 'multiline_adjlist'
 _MATRICES: dict[str, Callable[[Path], GraphFile]] = {
     'npz': _read_npz, 'npy': _read_npy, 'matrix_market': _read_matrix_market}

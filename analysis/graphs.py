@@ -21,7 +21,7 @@ from graphattn.utils.trust import importing_only
 if TYPE_CHECKING:
     from lightning import LightningDataModule
 
-MOST_TOKENS = 2**24
+MAX_TOKENS = 2**24
 GraphLike = BipartiteGraph | Tensor | sp.sparray | sp.spmatrix | nx.Graph
 
 
@@ -39,9 +39,10 @@ def as_graph(graph: GraphLike) -> BipartiteGraph:
         ValueError: It is a batch of several graphs.
     """
     if isinstance(graph, BipartiteGraph):
-        if graph.num_blocks > 1:
-            raise ValueError(f"'graph' must be one graph (got {graph.num_blocks} blocks); ask of "
-                             f"each block of graph.unbatch(), and analysis.result.table shows all")
+        if graph.num_segments > 1:
+            raise ValueError(f"'graph' must be one graph (got {graph.num_segments} segments); ask "
+                             f"of each segment of graph.unbatch(), and analysis.result.table shows "
+                             f"all")
         return graph
     if isinstance(graph, Tensor):
         return BipartiteGraph.from_mask(graph)
@@ -73,8 +74,8 @@ def graph_of_pattern(expression: str, n: int, seed: int = 0) -> BipartiteGraph:
         ValueError, TypeError: The expression is none, or a parameter is wrong.
     """
     pattern = parse(expression)
-    if n < pattern.fewest_tokens:
-        raise ValueError(f"'n' must be at least {pattern.fewest_tokens} for {expression} (got {n})")
+    if n < pattern.min_tokens:
+        raise ValueError(f"'n' must be at least {pattern.min_tokens} for {expression} (got {n})")
     return pattern.build(n, seed=seed)
 
 
@@ -109,11 +110,11 @@ def sampled_graphs(
                           return_graphs=True)
     graphs = {}
     for layer, graph in enumerate(layers):
-        if graph.num_blocks == samples:  # one graph for all heads: a fixed pattern
+        if graph.num_segments == samples:  # one graph for all heads: a fixed pattern
             continue
-        blocks = graph.unbatch()
-        graphs |= {f'layer {layer}, head {first // samples}': blocks[first:first + samples]
-                   for first in range(0, len(blocks), samples)}
+        segments = graph.unbatch()
+        graphs |= {f'layer {layer}, head {first // samples}': segments[first:first + samples]
+                   for first in range(0, len(segments), samples)}
     if not graphs:
         raise ValueError(f"'checkpoint' holds a model whose heads do not sample their graphs: "
                          f"{checkpoint}; give its pattern with --pattern")
@@ -130,7 +131,7 @@ def _load_run(checkpoint: Path, trust: Iterable[str]) -> tuple[nn.Module, Lightn
     parser.add_argument('--data', type=LightningDataModule)
     try:
         with zipfile.ZipFile(checkpoint) as archive:
-            check_unpacked(archive, most=checkpoint.stat().st_size)  # torch packs nothing
+            check_unpacked(archive, max_bytes=checkpoint.stat().st_size)  # torch packs nothing
         saved = torch.load(checkpoint, weights_only=True, map_location='cpu')['state_dict']
         config = read_yaml(config_path)
         with importing_only(trust):

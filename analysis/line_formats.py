@@ -110,7 +110,7 @@ def read_konect(path: Path) -> ListedGraph:
     kind = _KONECT.match(first)
     if not kind:
         raise ValueError("the first line of a KONECT file begins with '% sym', '% asym' or '% bip'")
-    listed = read_edge_list(path, header=False, most_columns=4, is_certain=True)
+    listed = read_edge_list(path, header=False, max_columns=4, is_certain=True)
     listed.title = kind[1]
     listed.is_directed = kind[1] == 'asym'
     return _in_parts(listed) if kind[1] == 'bip' else listed

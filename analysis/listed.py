@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from analysis.graphs import MOST_TOKENS
+from analysis.graphs import MAX_TOKENS
 
-LONGEST_ID = 18  # digits, which an int64 holds
+MAX_ID_LENGTH = 18  # digits, which an int64 holds
 _JOINERS = '\u200c\u200d'  # no blank, and they shape the letters beside them
 _NUMPY_NUMBER = re.compile(r'\bnp\.\w+\(([^()]*)\)', re.IGNORECASE)  # networkx writes GML large
 
@@ -48,7 +48,7 @@ def as_edges(ends: Sequence[Sequence[int]]) -> np.ndarray:
 
 def is_id(cell: str) -> bool:
     """Return whether a cell is a whole number from 0 that is written in one way only."""
-    return (cell.isdecimal() and cell.isascii() and len(cell) <= LONGEST_ID
+    return (cell.isdecimal() and cell.isascii() and len(cell) <= MAX_ID_LENGTH
             and (cell[0] != '0' or cell == '0'))
 
 
@@ -97,10 +97,10 @@ def check_num_tokens(count: int) -> None:
     """Check that a graph is not too large.
 
     Raises:
-        ValueError: It has more than ``MOST_TOKENS`` tokens.
+        ValueError: It has more than ``MAX_TOKENS`` tokens.
     """
-    if count > MOST_TOKENS:
-        raise ValueError(f'{count:,} tokens, and at most {MOST_TOKENS:,} are read')
+    if count > MAX_TOKENS:
+        raise ValueError(f'{count:,} tokens, and at most {MAX_TOKENS:,} are read')
 
 
 def printable(name: str) -> str:

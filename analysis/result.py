@@ -11,7 +11,7 @@ from numbers import Integral, Real
 import numpy as np
 
 _OF_TOKENS = 'of tokens'
-_MOST_ROWS = 50
+_MAX_ROWS = 50
 _WIDTH = 100  # of a table with a row for each result
 
 
@@ -56,7 +56,7 @@ class Result:
 
 
 Results = dict[str, list[Result]]
-"""By label; several of one label are those of a head's samples, or of a graph's blocks."""
+"""By label; several of one label are those of a head's samples, or of a graph's segments."""
 
 
 def table(results: Results) -> str:
@@ -75,9 +75,9 @@ def table(results: Results) -> str:
         all    7.5 ± 2.1  not needed
     """
     rows = table_rows(results)
-    if len(rows) > _MOST_ROWS + 2 and len(results) == 1:
+    if len(rows) > _MAX_ROWS + 2 and len(results) == 1:
         left_out = [f'... {len(rows) - 2} in all', *[''] * (len(rows[0]) - 1)]
-        rows = [*rows[:_MOST_ROWS + 1], left_out, rows[-1]]
+        rows = [*rows[:_MAX_ROWS + 1], left_out, rows[-1]]
     return '\n\n'.join(map(aligned, _stacked(rows)))
 
 

@@ -18,7 +18,7 @@ def draw_trees() -> None:
 
 def draw_images() -> None:
     """Draw an image of Pathfinder."""
-    pathfinder.draw_images(np.random.default_rng(0), 1, pathfinder.LAWS[32])
+    pathfinder.draw_images(np.random.default_rng(0), 1, pathfinder.SETTINGS[32])
 
 
 if __name__ == '__main__':

@@ -92,7 +92,7 @@ def predictions(run: Run, path: Path, batch_size: int = 32) -> Iterator[tuple[li
         raise ValueError(f"'run' must be of texts, images or token ids (got one of "
                          f"{type(run.data).__name__})")
     device = torch.device('cuda' if torch.cuda.is_available() else 'cpu')
-    objective = run.objective.to(device)
+    module = run.module.to(device)
     torch.manual_seed(int(run.config['seed_everything']))  # for graphs that are drawn
     for names, batch in run.data.unlabelled(path, batch_size):
         where = f'{path}, examples {names[0]} to {names[-1]}'
@@ -102,7 +102,7 @@ def predictions(run: Run, path: Path, batch_size: int = 32) -> Iterator[tuple[li
                              f"{num_sequences} for {len(names)})")
         try:
             with torch.no_grad():
-                values = objective.predict_step(move_data_to_device(batch, device), 0)
+                values = module.predict_step(move_data_to_device(batch, device), 0)
         except ValueError as error:  # unknown ids, or too many
             raise ValueError(f'{where}: {error}') from error
         yield names, values.float().cpu().numpy()
@@ -114,7 +114,7 @@ def classifier(run: Run) -> SequenceClassifier:
     Raises:
         ValueError: It is another one.
     """
-    model = run.objective.model
+    model = run.module.model
     if not isinstance(model, SequenceClassifier):
         raise ValueError(f"'run' must be one of a SequenceClassifier or a PairClassifier (got "
                          f"{type(model).__name__})")

@@ -42,7 +42,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from experiments.data.sequences import check_at_least
-from experiments.objectives import Training
+from experiments.modules import Training
 from experiments.runs.checkpoints import (
     BEST,
     LAST,
@@ -188,7 +188,7 @@ class TrainCLI(LightningCLI):
     def instantiate_classes(self) -> None:
         if self.config.seeds is not None:
             return  # each run has its own
-        data = _settled(self.config)
+        data = _data_filling(self.config)
         super().instantiate_classes()
         if data is not None:
             self.datamodule = data  # which has been read
@@ -396,13 +396,13 @@ def _check_seeds(command: str, options: Namespace) -> None:
     _check_seed(options.seed_everything + options.seeds - 1)
 
 
-def _settled(options: Namespace) -> L.LightningDataModule | None:
-    """Return data that decide options of the run, after their method ``settle(options)`` has."""
+def _data_filling(options: Namespace) -> L.LightningDataModule | None:
+    """Return data that fill options of the run, after their ``fill_options(options)`` has run."""
     kind = locate(options.data.class_path) if options.get('data') else None
-    if not hasattr(kind, 'settle'):
+    if not hasattr(kind, 'fill_options'):
         return None
     data = built(options.as_dict(), None, data=L.LightningDataModule).data
-    data.settle(options)
+    data.fill_options(options)
     return data
 
 

@@ -1,4 +1,4 @@
-"""Checks of what several modules are given: sizes, numbers, tensors, edges and block pointers."""
+"""Checks of what several modules are given: sizes, numbers, tensors, edges and segment pointers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from graphattn._tensors import is_autocast, is_traced, on_cpu
+from graphattn._tensors import host_copy, is_autocast, is_traced
 
 if TYPE_CHECKING:
     from graphattn.graphs.graph import BipartiteGraph
@@ -27,8 +27,8 @@ _INSIDE: dict[str, Callable[[float], bool]] = {
     'finite': math.isfinite,
 }
 # No tensor of a model has a side so long, and asking for one may fill all memory before it fails.
-LONGEST_SIDE = 2**31 - 1
-MOST_HOPS = 10_000  # beyond which a walk is at its limit, ``math.inf``
+MAX_SIDE = 2**31 - 1
+MAX_HOPS = 10_000  # beyond which a walk is at its limit, ``math.inf``
 
 
 def check_edge_index(edge_index: Tensor) -> None:
@@ -64,7 +64,7 @@ def check_size(name: str, size: int, at_least: int = 0, at_most: int | None = No
 def check_sides(**sizes: int) -> None:
     """Raise unless tensors can have sides of these sizes."""
     for name, size in sizes.items():
-        check_size(name, size, 1, LONGEST_SIDE)
+        check_size(name, size, 1, MAX_SIDE)
 
 
 def check_number(name: str, number: float, where: str) -> None:
@@ -260,7 +260,7 @@ def check_ptr(name: str, ptr: Tensor, size: int | None, device: torch.device) ->
     check_pointer(name, ptr, device)
     if is_traced(ptr):
         return
-    ptr = on_cpu(ptr)
+    ptr = host_copy(ptr)
     size = int(ptr[-1]) if size is None else size
     if not _rises(ptr, size):
         is_batch = ptr.numel() == size and bool((ptr.diff() >= 0).all())
@@ -270,13 +270,13 @@ def check_ptr(name: str, ptr: Tensor, size: int | None, device: torch.device) ->
 
 
 def _rises(ptr: Tensor, size: int) -> bool:
-    if ptr.numel() > _MOST_LISTED:
+    if ptr.numel() > _MAX_LISTED:
         return bool((ptr[0] == 0) & (ptr[-1] == size) & (ptr.diff() >= 0).all())
     ends = ptr.tolist()  # a quarter of the time of nine operations, in each call of each layer
     return ends[0] == 0 and ends[-1] == size and all(map(le, ends, ends[1:]))
 
 
-_MOST_LISTED = 256
+_MAX_LISTED = 256
 
 
 def _shown(numbers: Tensor, most: int = 8) -> str:
@@ -288,19 +288,19 @@ def _shown(numbers: Tensor, most: int = 8) -> str:
 
 
 def check_order(name: str, order: Tensor, ptr: Tensor) -> None:
-    """Raise unless ``order`` holds each node once, among those of its own block."""
+    """Raise unless ``order`` holds each node once, among those of its own segment."""
     check_integers(name, order)
     check_has_numbers(name, order)
     if order.device != ptr.device:
         raise ValueError(f"'{name}' must be on {ptr.device}, where the graph is (got "
                          f"{order.device})")
-    block = torch.repeat_interleave(ptr.diff())
-    node = torch.arange(block.numel(), device=ptr.device)
+    segment = torch.repeat_interleave(ptr.diff())
+    node = torch.arange(segment.numel(), device=ptr.device)
     if order.shape != node.shape or not torch.equal(order.sort().values, node):
         raise ValueError(f"'{name}' must hold each of the {node.numel()} nodes once (got shape "
                          f"{tuple(order.shape)})")
-    if not torch.equal(block[order], block):
-        raise ValueError(f"'{name}' must leave each node in its block")
+    if not torch.equal(segment[order], segment):
+        raise ValueError(f"'{name}' must leave each node in its segment")
 
 
 def check_rows(indptr: Tensor, key: Tensor, num_keys: int | None) -> None:
@@ -329,22 +329,22 @@ def check_rows(indptr: Tensor, key: Tensor, num_keys: int | None) -> None:
 
 
 def check_square(graph: BipartiteGraph, operation: str, hint: str = '') -> None:
-    """Check that keys and queries of each block can be the same tokens."""
+    """Check that keys and queries of each segment can be the same tokens."""
     if not graph.is_square:
-        raise ValueError(f"'{operation}' needs as many keys as queries in each block (got "
+        raise ValueError(f"'{operation}' needs as many keys as queries in each segment (got "
                          f"{graph}){hint}")
 
 
-def check_blocks_of_rows(indptr: Tensor, key: Tensor, query_ptr: Tensor, key_ptr: Tensor) -> None:
-    """Raise if an edge leaves its block."""
+def check_segments_of_rows(indptr: Tensor, key: Tensor, query_ptr: Tensor, key_ptr: Tensor) -> None:
+    """Raise if an edge leaves its segment."""
     if is_traced(indptr):
         return
     query = torch.repeat_interleave(indptr.diff(), output_size=key.numel())
-    query_block = torch.bucketize(query, query_ptr, right=True)
-    key_block = torch.bucketize(key, key_ptr, right=True)
-    strays = (query_block != key_block).nonzero()
+    query_segment = torch.bucketize(query, query_ptr, right=True)
+    key_segment = torch.bucketize(key, key_ptr, right=True)
+    strays = (query_segment != key_segment).nonzero()
     if strays.numel():
         edge = int(strays[0])
-        raise ValueError(f"'edge_index' must stay inside the blocks, but query "
-                         f"{int(query[edge])} and key {int(key[edge])} are of blocks "
-                         f"{int(query_block[edge]) - 1} and {int(key_block[edge]) - 1}")
+        raise ValueError(f"'edge_index' must stay inside the segments, but query "
+                         f"{int(query[edge])} and key {int(key[edge])} are of segments "
+                         f"{int(query_segment[edge]) - 1} and {int(key_segment[edge]) - 1}")

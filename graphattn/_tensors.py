@@ -25,14 +25,14 @@ def is_traced(*tensors: Tensor) -> bool:
     for tensor in tensors:  # no generator, because every call of every layer comes here often
         is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
         if isinstance(tensor, FakeTensor) or tensor.is_meta or (
-                is_wrapped and _unwrap(tensor) is None):
+                is_wrapped and _beneath(tensor) is None):
             return True
     return False
 
 
 def stands_for_many(tensor: Tensor) -> bool:
     """Return whether a tensor is batched by ``torch.vmap`` or by ``is_grads_batched``."""
-    return torch._C._functorch.is_legacy_batchedtensor(tensor) or _unwrap(tensor) is None
+    return torch._C._functorch.is_legacy_batchedtensor(tensor) or _beneath(tensor) is None
 
 
 def is_one(x: Tensor, y: Tensor) -> bool:
@@ -40,13 +40,13 @@ def is_one(x: Tensor, y: Tensor) -> bool:
     tensors in the memory of one."""
     if x is y or is_traced(x, y) or (x.dtype, x.device) != (y.dtype, y.device):
         return x is y
-    return _unwrap(x).is_set_to(_unwrap(y))
+    return _beneath(x).is_set_to(_beneath(y))
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
-    """Outside of inference mode and of the transforms of ``torch.func``, for what is made here
-    serves those who come later."""
+def outside_transforms() -> Iterator[None]:
+    """Leave inference mode and the transforms of ``torch.func``, because later calls use what is
+    made here."""
     with torch.inference_mode(False), temporarily_clear_interpreter_stack():
         yield
 
@@ -64,13 +64,13 @@ def is_autocast(tensor: Tensor) -> bool:
             and tensor.dtype != torch.float64)
 
 
-def numbers_of(tensor: Tensor) -> Tensor:
-    """``tensor`` as plain numbers, without the gradients that transforms of ``torch.func`` take.
+def unwrap(tensor: Tensor) -> Tensor:
+    """Return the plain tensor beneath transforms of ``torch.func``, detached.
 
     Raises:
         NotImplementedError: It stands for many tensors, inside of ``torch.vmap``.
     """
-    plain = _unwrap(tensor)
+    plain = _beneath(tensor)
     if plain is None:
         raise NotImplementedError("a graph is drawn from numbers, and inside of torch.vmap a "
                                   "tensor stands for many; draw the graph outside, and pass "
@@ -78,32 +78,33 @@ def numbers_of(tensor: Tensor) -> Tensor:
     return plain.detach()
 
 
-def looks_once(function: Callable[P, R]) -> Callable[P, R]:
-    """Until ``function`` returns, :func:`on_cpu` looks at a tensor of a GPU once: all layers of a
-    model look at the same ones. No code writes to them meanwhile; between two calls it may."""
+def cache_host_copies(function: Callable[P, R]) -> Callable[P, R]:
+    """Keep the host copies that :func:`host_copy` makes until ``function`` returns, because all
+    layers of a model read the same ones. No code writes to the tensors meanwhile; between calls it
+    may."""
     @wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        if torch.compiler.is_compiling() or getattr(_THREAD, 'looked_at', None) is not None:
+        if torch.compiler.is_compiling() or getattr(_THREAD, 'host_copies', None) is not None:
             return function(*args, **kwargs)
-        _THREAD.looked_at = {}
+        _THREAD.host_copies = {}
         try:
             return function(*args, **kwargs)
         finally:
-            _THREAD.looked_at = None
+            _THREAD.host_copies = None
     return run
 
 
-def on_cpu(tensor: Tensor) -> Tensor:
+def host_copy(tensor: Tensor) -> Tensor:
     """``tensor`` on the host, where its values can be read. On a GPU the host waits."""
-    looked_at = None if torch.compiler.is_compiling() else getattr(_THREAD, 'looked_at', None)
-    if looked_at is None or tensor.device.type == 'cpu':
+    host_copies = None if torch.compiler.is_compiling() else getattr(_THREAD, 'host_copies', None)
+    if host_copies is None or tensor.device.type == 'cpu':
         return tensor.cpu()
-    if id(tensor) not in looked_at:
-        looked_at[id(tensor)] = tensor, tensor.cpu()  # whose id is its own as long as it is here
-    return looked_at[id(tensor)][1]
+    if id(tensor) not in host_copies:
+        host_copies[id(tensor)] = tensor, tensor.cpu()  # its id is unique while it is kept
+    return host_copies[id(tensor)][1]
 
 
-def _unwrap(tensor: Tensor) -> Tensor | None:
+def _beneath(tensor: Tensor) -> Tensor | None:
     """Return the tensor beneath transforms of ``torch.func``, ``None`` where it is one of many."""
     functorch = torch._C._functorch
     while functorch.is_functorch_wrapped_tensor(tensor):
@@ -113,7 +114,7 @@ def _unwrap(tensor: Tensor) -> Tensor | None:
     return tensor
 
 
-def lasting(tensor: Tensor) -> Tensor:
+def out_of_inference(tensor: Tensor) -> Tensor:
     """``tensor``, or a copy of one made in inference mode, which no training step could use."""
     if torch.compiler.is_compiling() or not tensor.is_inference():
         return tensor

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from graphattn._checks import check_integers, check_ptr, check_sides
-from graphattn._tensors import on_cpu
+from graphattn._tensors import host_copy
 from graphattn.functional.recursion import is_one_hop
-from graphattn.graphs.blocks import block_of
 from graphattn.graphs.graph import BipartiteGraph
+from graphattn.graphs.segments import segment_of
 from graphattn.placement.cache import Cache, Kept
 from graphattn.shard import Shard, check_edges
 
@@ -80,7 +80,7 @@ class KeyValueCache:
         if ptr.numel() != len(self.seen) + 1:
             raise ValueError(f"'ptr' must mark the {len(self.seen)} sequences of the cache (got "
                              f"{ptr.numel() - 1})")
-        counts = on_cpu(ptr).diff().tolist()
+        counts = host_copy(ptr).diff().tolist()
         spans = [(seen, seen + count) for seen, count in zip(self.seen, counts)]
         if max(end for _, end in spans) > self.length:
             raise ValueError(f"'ptr' must leave sequences within the {self.length} tokens of the "
@@ -112,8 +112,8 @@ class _Step(Shard):
     def positions(self) -> Tensor:
         begin = torch.tensor([begin for begin, _ in self._spans], device=self.ptr.device)
         token = torch.arange(self.num_own, device=self.ptr.device)
-        block = block_of(self.own_ptr, self.num_own)
-        return token - self.own_ptr[block] + begin[block]
+        segment = segment_of(self.own_ptr, self.num_own)
+        return token - self.own_ptr[segment] + begin[segment]
 
     def gather(self, x: Tensor) -> Tensor:
         raise NotImplementedError("'source' must have edges that do not depend on tokens to be "
@@ -140,7 +140,7 @@ class _Step(Shard):
         if attention.training and attention.dropout and not is_one_hop(attention.hops, teleport):
             raise ValueError("'dropout' must not be drawn anew at each hop of one attention; call "
                              "eval() before decoding")
-        place = self.positions() + self.ptr[block_of(self.own_ptr, self.num_own)]
+        place = self.positions() + self.ptr[segment_of(self.own_ptr, self.num_own)]
         fold = torch.arange(heads or 1, device=place.device).unsqueeze(1)
         place = (place + self.num_tokens * fold).flatten()
         if bool((graph.key > place[graph.query]).any()):

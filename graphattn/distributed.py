@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from graphattn._checks import check_generator, check_kind, check_ptr
-from graphattn._tensors import undisturbed
+from graphattn._tensors import outside_transforms
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.layers import EdgeAttention, GraphAttention
 from graphattn.placement.exchange import Exchange, Halo, all_gather, all_to_all, gathered
@@ -46,7 +46,7 @@ def sequence_parallel(module: nn.Module, group: dist.ProcessGroup | None = None,
     and diffusion receives that of z again for each hop. Outputs and gradients are those of one
     process. Patterns build own rows alone; block models draw them alone, of memberships of all keys
     that every process receives (``heads * clusters`` numbers for each token). Masks must be
-    settled.
+    frozen.
 
     **Gradients.** What is differentiated is the *sum* of all processes' losses, and the gradient
     of a parameter is the sum over processes of what each one finds. So with a loss that is a sum
@@ -77,7 +77,7 @@ def sequence_parallel(module: nn.Module, group: dist.ProcessGroup | None = None,
     Raises:
         TypeError: An argument is of the wrong type.
         ValueError: ``module`` holds no GraphAttention, or one of infinitely many hops, whose number
-            each process would settle for itself.
+            each process would converge for itself.
 
     Source: DeepSpeed-Ulysses and ring attention share sequences for dense attention; halos are how
     graphs are shared, as in DistDGL (Zheng et al., 2020).
@@ -116,7 +116,7 @@ class SequenceParallel(nn.Module):
             raise ValueError(f"'module' must hold a GraphAttention (got {type(module).__name__})")
         if any(layer.attention.hops == math.inf for layer in layers):
             raise ValueError("'module' must not have infinitely many hops, whose number each "
-                             "process would settle for itself; take a number of hops")
+                             "process would converge for itself; take a number of hops")
         self.module = module
         self._given_group, self._own_group, self._timeout = group, None, timeout
         self._generator: torch.Generator | None = None
@@ -347,13 +347,15 @@ class _Shard(Shard):
 
     def check_graph(self, graph: BipartiteGraph, heads: int) -> None:
         check_edges(graph)
-        fits = any(torch.equal(graph.blocks.query_ptr, fold_ptr(self.own_ptr, times, self.num_own))
-                   and torch.equal(graph.blocks.key_ptr, fold_ptr(self.ptr, times, self.num_tokens))
+        fits = any(torch.equal(graph.segments.query_ptr,
+                               fold_ptr(self.own_ptr, times, self.num_own))
+                   and torch.equal(graph.segments.key_ptr,
+                                   fold_ptr(self.ptr, times, self.num_tokens))
                    for times in (1, heads))
         fits = self._all_say(int(fits))
         if not all(fits):
             raise ValueError(f"'graph' must have the queries of its process and all keys of each "
-                             f"sequence for blocks, but that of process {fits.index(0)} of "
+                             f"sequence for segments, but that of process {fits.index(0)} of "
                              f"{len(fits)} has not; was it built for other processes? Here "
                              f"query_ptr must be {self.own_ptr.tolist()} and key_ptr "
                              f"{self.ptr.tolist()} (got {graph.query_ptr.tolist()} and "
@@ -370,7 +372,7 @@ class _Shard(Shard):
 
     def _halo(self, graph: BipartiteGraph) -> Halo:
         numbers = self._all_say(self.halos.number(graph))
-        with undisturbed():  # evaluation may come first, and training after it
+        with outside_transforms():  # evaluation may come first, and training after it
             return self.halos.get((*numbers, *self.bounds), graph, lambda: self._plan(graph))
 
     def _plan(self, graph: BipartiteGraph) -> Halo:
@@ -390,7 +392,7 @@ class _Shard(Shard):
         send = all_to_all(wanted, receive_sizes, send_sizes, self.group)
         number = is_touched.cumsum(0) - 1  # among the nodes that are touched
         own = BipartiteGraph.from_csr(
-            graph.csr[0], number[key], node.numel(), query_ptr=graph.blocks.query_ptr,
-            key_ptr=torch.searchsorted(node, graph.blocks.key_ptr), validate=False)
+            graph.csr[0], number[key], node.numel(), query_ptr=graph.segments.query_ptr,
+            key_ptr=torch.searchsorted(node, graph.segments.key_ptr), validate=False)
         is_sorted = bool((order.diff() > 0).all())
         return Halo(own, send, send_sizes, receive_sizes, None if is_sorted else order.argsort())

@@ -1,7 +1,7 @@
 """Graphs and attention as pictures, by matplotlib, which is loaded when something is drawn.
 
     draw.mask(graph)                    # a figure of pyplot's, which notebooks show
-    figure = draw.blocks(graph)         # the mask of each block
+    figure = draw.segments(graph)         # the mask of each segment
     figure.savefig('graph.png')         # or .svg
 
 Each of these draws on the axes that it is given or, without any, on a new figure.
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
     from graphattn.graphs.graph import BipartiteGraph
 
-__all__ = ['bipartite', 'blocks', 'degrees', 'heads', 'mask', 'received_attention',
+__all__ = ['bipartite', 'segments', 'degrees', 'heads', 'mask', 'received_attention',
            'receptive_field', 'spectrum', 'times']
 
-MOST_LINES = 20_000  # of a bipartite picture
-_MOST_LABELS = 8  # of lengths side by side, which more would cover
+MAX_LINES = 20_000  # of a bipartite picture
+_MAX_LABELS = 8  # of lengths side by side, which more would cover
 
 
 @in_style()
@@ -43,8 +43,8 @@ def bipartite(graph: BipartiteGraph, axes: Axes | None = None) -> Axes:
     Raises:
         ValueError: There are more edges.
     """
-    if graph.num_edges > MOST_LINES:
-        raise ValueError(f"'graph' must have at most {MOST_LINES:,} edges to be drawn as lines "
+    if graph.num_edges > MAX_LINES:
+        raise ValueError(f"'graph' must have at most {MAX_LINES:,} edges to be drawn as lines "
                          f"(got {graph.num_edges:,}); mask() draws any number")
     from matplotlib.collections import LineCollection
 
@@ -169,7 +169,7 @@ def times(seconds: dict[str, dict[int, float]], axes: Axes | None = None) -> Axe
         axes.loglog(of_length.keys(), [1e3 * value for value in of_length.values()],
                     marker='osv^D'[number % 5], color=COLOURS[number % len(COLOURS)], label=label)
     lengths = sorted({length for of_length in seconds.values() for length in of_length})
-    named = lengths[::max(1, -(-len(lengths) // _MOST_LABELS))]
+    named = lengths[::max(1, -(-len(lengths) // _MAX_LABELS))]
     axes.set_xticks(named, [f'{length:,}' for length in named])
     axes.minorticks_off()
     axes.yaxis.set_major_formatter('{x:g}')
@@ -180,13 +180,13 @@ def times(seconds: dict[str, dict[int, float]], axes: Axes | None = None) -> Axe
 
 
 @in_style()
-def blocks(graph: BipartiteGraph, titles: Sequence[str] | None = None, *,
-           columns: int = 4) -> Figure:
-    """Draw the mask of each block side by side, such as each head's of each sequence.
+def segments(graph: BipartiteGraph, titles: Sequence[str] | None = None, *,
+             columns: int = 4) -> Figure:
+    """Draw the mask of each segment side by side, such as each head's of each sequence.
 
     Args:
-        graph (BipartiteGraph): Its blocks are those of :meth:`BipartiteGraph.unbatch`.
-        titles (sequence of str, optional): One for each block; numbers if omitted.
+        graph (BipartiteGraph): Its segments are those of :meth:`BipartiteGraph.unbatch`.
+        titles (sequence of str, optional): One for each segment; numbers if omitted.
         columns (int): Pictures in a row.
 
     Raises:
@@ -194,9 +194,9 @@ def blocks(graph: BipartiteGraph, titles: Sequence[str] | None = None, *,
     """
     check_size('columns', columns, 1)
     parts = graph.unbatch()
-    titles = [f'block {number}' for number in range(len(parts))] if titles is None else titles
+    titles = [f'segment {number}' for number in range(len(parts))] if titles is None else titles
     if len(titles) != len(parts):
-        raise ValueError(f"'titles' must be one for each of the {len(parts)} blocks (got "
+        raise ValueError(f"'titles' must be one for each of the {len(parts)} segments (got "
                          f"{len(titles)})")
     figure, panels = _panels(len(parts), columns)
     for axes, part, title in zip(panels, parts, titles):

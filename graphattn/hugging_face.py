@@ -423,14 +423,14 @@ class LazyMask(Tensor):
 
     @staticmethod
     def __new__(cls, *, batch_size: int, q_length: int, kv_length: int, q_offset: int = 0,
-                kv_offset: int = 0, numbers_of: str = 'sdpa', **how: Any):
+                kv_offset: int = 0, implementation: str = 'sdpa', **how: Any):
         shape = batch_size, 1, q_length, kv_length
-        dtype = how.get('dtype', torch.float) if numbers_of == 'eager' else torch.bool
+        dtype = how.get('dtype', torch.float) if implementation == 'eager' else torch.bool
         mask = Tensor._make_wrapper_subclass(cls, shape, dtype=dtype,
                                              device=how.get('device', 'cpu'))
         mask.how = {**how, 'batch_size': batch_size, 'q_length': q_length, 'kv_length': kv_length,
                     'q_offset': int(q_offset), 'kv_offset': kv_offset}
-        mask.numbers_of = numbers_of
+        mask.implementation = implementation
         mask.made: dict[str, Any] = {}
         return mask
 
@@ -450,21 +450,21 @@ class LazyMask(Tensor):
 
     def _copied(self, device: torch.device | None) -> LazyMask:
         if device is None or device == self.device:
-            copied = LazyMask(numbers_of=self.numbers_of, **self.how)
+            copied = LazyMask(implementation=self.implementation, **self.how)
             copied.made = self.made
             return copied
-        return LazyMask(numbers_of=self.numbers_of, **tree_map_only(
+        return LazyMask(implementation=self.implementation, **tree_map_only(
             Tensor, lambda x: x.to(device), self.how) | {'device': device})
 
     def for_queries(self, num_queries: int) -> LazyMask:
         """Return the mask for all queries that was made for one, if it bars padding alone."""
         if not self.is_bidirectional or self.size(2) != 1 != num_queries:
             return self
-        return LazyMask(numbers_of=self.numbers_of, **self.how | {'q_length': num_queries})
+        return LazyMask(implementation=self.implementation, **self.how | {'q_length': num_queries})
 
     def dense(self) -> Tensor:
         """Return its values."""
-        make = partial(self.made_for, self.numbers_of, allow_is_causal_skip=False,
+        make = partial(self.made_for, self.implementation, allow_is_causal_skip=False,
                        allow_is_bidirectional_skip=False)
         if not self.how.get('use_vmap', False):
             return make()
@@ -552,7 +552,7 @@ def lazy_mask(**how: Any) -> LazyMask:
 @torch.compiler.disable(reason='numbers that are never formed cannot be traced')
 def lazy_mask_of_logits(**how: Any) -> LazyMask:
     """Return the mask in the form that transformers asks for where code adds it to logits."""
-    return LazyMask(numbers_of='eager', **how)
+    return LazyMask(implementation='eager', **how)
 
 
 @torch.compiler.disable(reason='what a module was called with is kept for the attention in it')
@@ -588,8 +588,8 @@ def graph_attention(
     Args:
         module (nn.Module): Which module asks.
         query (Tensor): ``[batch, heads, num_queries, channels]``.
-        key (Tensor): ``[batch, key_heads, num_keys, channels]``.
-        value (Tensor): ``[batch, key_heads, num_keys, value_channels]``.
+        key (Tensor): ``[batch, num_kv_heads, num_keys, channels]``.
+        value (Tensor): ``[batch, num_kv_heads, num_keys, value_channels]``.
         attention_mask (Tensor, optional): What :class:`LazyMask` has made, or a mask of the
             user's, ``[batch, heads, num_queries, num_keys]``, each of the first three possibly 1.
         dropout (float): On the weights.
@@ -706,7 +706,7 @@ def _unmasked(query: Tensor, key: Tensor, is_causal: bool, is_cross: bool) -> La
 
 def _is_left_to_module(mask: Tensor, is_causal: bool) -> bool:
     """Tell whether transformers would have formed no mask because the module knows better."""
-    return (isinstance(mask, LazyMask) and mask.numbers_of == 'sdpa'
+    return (isinstance(mask, LazyMask) and mask.implementation == 'sdpa'
             and mask.is_bidirectional == is_causal and mask.padding() is None
             and mask.made_for('sdpa') is None)
 

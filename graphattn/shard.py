@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from graphattn._tensors import on_cpu
-from graphattn.graphs.blocks import block_of
+from graphattn._tensors import host_copy
 from graphattn.graphs.graph import BipartiteGraph
+from graphattn.graphs.segments import segment_of
 
 if TYPE_CHECKING:
     from graphattn.functional.drive import Placement
@@ -31,7 +31,7 @@ class Shard(ABC):
 
     def __init__(self, ptr: Tensor, start: int, stop: int):
         self.ptr, self.start, self.stop = ptr, start, stop
-        self.lengths = on_cpu(ptr).diff().tolist()
+        self.lengths = host_copy(ptr).diff().tolist()
         self.num_tokens = sum(self.lengths)  # of all processes
         self.own_ptr = ptr.clamp(start, stop) - start
 
@@ -49,7 +49,7 @@ class Shard(ABC):
     def positions(self) -> Tensor:
         """Return the position of each own token in its sequence, int64 ``[num_own]``."""
         token = torch.arange(self.start, self.stop, device=self.ptr.device)
-        return token - self.ptr[:-1][block_of(self.own_ptr)]
+        return token - self.ptr[:-1][segment_of(self.own_ptr)]
 
     @abstractmethod
     def gather(self, x: Tensor) -> Tensor:
@@ -87,4 +87,4 @@ def check_edges(graph: BipartiteGraph) -> None:
     if not isinstance(graph, BipartiteGraph):
         raise TypeError(f"'graph' must be a BipartiteGraph, with the rows of the tokens that are "
                         f"here (got {type(graph).__name__}); a learned mask gives one once it is "
-                        f"settled, by freeze()")
+                        f"frozen, by freeze()")

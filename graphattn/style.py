@@ -1,7 +1,7 @@
 """The colours and type sizes of every figure of this project.
 
     with style.in_style():
-        figure = draw.blocks(graph)
+        figure = draw.segments(graph)
         figure.savefig('graph.svg')
 """
 

@@ -135,7 +135,7 @@ CASES = {
     'one-sided': Case(lambda: attention(block_model()), X, 10),
     'paper': Case(lambda: attention(block_model(estimator='paper')), X, 10),
     'repo': Case(lambda: attention(block_model(estimator='repo', preset='repo')), X, 10),
-    'poisson': Case(lambda: attention(block_model(law='poisson')), X, 3),
+    'poisson': Case(lambda: attention(block_model(distribution='poisson')), X, 3),
     'fixed': Case(lambda: attention(block_model(fixed='SlidingWindow(1)')), X, 14),
     'diagonals': Case(lambda: attention(mask()), X, 3),
     'pairs': Case(lambda: attention(mask(mode='dam_unstructured')), X, 6),
@@ -154,7 +154,7 @@ CASES = {
                      3 + steps_to_rounding(0.5), steps_to_rounding(0.5)),
     'recomputed': Case(lambda: attention(window(), hops=2, teleport=0.1, recompute=True), X, 1, 1),
     'recomputed, drawn': Case(lambda: attention(block_model(), recompute=True), X, 10, 10),
-    'shared keys': Case(lambda: attention(window(), key_heads=1), X, 1),
+    'shared keys': Case(lambda: attention(window(), num_kv_heads=1), X, 1),
     'density penalty': Case(lambda: Penalised(block_model(), density_penalty), X, 10),
     'norm': Case(lambda: Penalised(mask(), lambda graph: graph.norm()), X, 3),
     'norm of a soft mask': Case(

@@ -58,7 +58,7 @@ CACHES = {
         'the layer, the run in a pass; not a cache but the state of a decoder',
         'tests/test_decoding.py::test_a_layer_that_runs_twice_in_a_pass_keeps_both_runs'),
     # Products and masks
-    'graphattn/ops/sample/factor_model.py KeptProduct': Cache(
+    'graphattn/ops/sample/factor_model.py CachedMatmul': Cache(
         'the versions of both factors and of the product, and the values of leaves', HERE),
     'graphattn/ops/sample/cpu/thinning.py num_draws': Cache(
         'the object, which lives for one draw', HERE),
@@ -90,12 +90,12 @@ CACHES = {
     'analysis/spectrum/laplacian.py': Cache('the object, whose matrix nothing changes', ''),
     # Files
     'experiments/data/listops.py cached_arrays': Cache(
-        'the law, and the digest of each file',
-        'tests/experiments/data/test_cached_arrays.py::test_what_is_damaged_or_of_another_law_is_'
+        'the parameters, and the digest of each file',
+        'tests/experiments/data/test_cached_arrays.py::test_what_is_damaged_or_of_other_parameters_is_'
         'made_anew'),
     'experiments/data/pathfinder.py cached_arrays': Cache(
-        'the law, and the digest of each file',
-        'tests/experiments/data/test_cached_arrays.py::test_what_is_damaged_or_of_another_law_is_'
+        'the parameters, and the digest of each file',
+        'tests/experiments/data/test_cached_arrays.py::test_what_is_damaged_or_of_other_parameters_is_'
         'made_anew'),
     'experiments/data/pathfinder.py': Cache(PURE, ''),
     'experiments/data/imagenet64.py': Cache(
@@ -114,7 +114,7 @@ CACHES = {
 
 
 KEEPING = {'cache', 'lru_cache', 'cached_property', 'WeakIdKeyDictionary', 'WeakKeyDictionary',
-           'WeakValueDictionary', 'GraphCache', 'KeptProduct', 'cached_arrays'}
+           'WeakValueDictionary', 'GraphCache', 'CachedMatmul', 'cached_arrays'}
 
 
 def keepers(path: Path) -> list[str]:
@@ -172,7 +172,7 @@ def set_to(name: str, value: Any) -> Callable[[dict], None]:
 
 
 def rows(graph: BipartiteGraph) -> tuple[list, ...]:
-    return tuple(part.tolist() for part in (*graph.csr, *graph.blocks.ptrs))
+    return tuple(part.tolist() for part in (*graph.csr, *graph.segments.ptrs))
 
 
 def patterns() -> dict[str, Any]:
@@ -338,7 +338,7 @@ def test_a_graph_that_was_changed_in_place_is_refused(part):
     graph = SlidingWindow(1).build(4).with_edge_prob(torch.full((10,), .5))
     x = torch.randn(4, 1, 2)
     edge_attention(x, x, x, graph)
-    tensor = {'indptr': graph.csr[0], 'key': graph.csr[1], 'query_ptr': graph.blocks.query_ptr,
+    tensor = {'indptr': graph.csr[0], 'key': graph.csr[1], 'query_ptr': graph.segments.query_ptr,
               'edge_prob': graph.edge_prob}[part]
     tensor.copy_(tensor.clone())
     with pytest.raises(ValueError, match="'graph' was changed in place"):

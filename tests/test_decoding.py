@@ -63,7 +63,7 @@ HOPS = {'two': dict(hops=2, teleport=.1), 'five': dict(hops=5, teleport=.1),
         'one with a teleport': dict(hops=1, teleport=.3), 'none': dict(hops=0),
         'a teleport for each': dict(hops=3, teleport=[.1, .5, .9]),
         'learned': dict(hops=3, teleport=.2, learn_teleport=True),
-        'keys that heads share': dict(hops=3, teleport=.1, key_heads=1)}
+        'keys that heads share': dict(hops=3, teleport=.1, num_kv_heads=1)}
 
 
 @pytest.mark.parametrize('hops', HOPS)
@@ -104,7 +104,7 @@ def test_what_is_not_finite_reaches_whom_it_reaches_in_the_whole(hops, value):
 @torch.no_grad()
 def test_keys_that_heads_share_are_kept_once():
     attention = GraphAttention(CHANNELS, HEADS, PatternSource(SlidingWindow(3) & Causal()),
-                               key_heads=1)
+                               num_kv_heads=1)
     x = torch.randn(2, LENGTH, CHANNELS)
     expected = attention(x.flatten(0, 1), torch.tensor([0, LENGTH, 2 * LENGTH])).view_as(x)
     torch.testing.assert_close(decode(attention, x, STEPS['one by one']), expected)
@@ -199,7 +199,7 @@ def test_a_step_is_for_one_pass(half_decoded):
 
 
 @torch.no_grad()
-def test_a_settled_mask_that_is_not_causal_is_refused():
+def test_a_frozen_mask_that_is_not_causal_is_refused():
     source = LearnedMaskSource(HEADS, LENGTH).eval()
     attention, x = GraphAttention(CHANNELS, HEADS, source).eval(), torch.randn(1, CHANNELS)
     with pytest.raises(ValueError, match='must be causal'):

@@ -176,9 +176,9 @@ def test_draws_where_it_is_told_to_or_on_a_figure_that_notebooks_show(name):
     assert own.get_figure() is pyplot.gcf() and own.get_title() == given.get_title()
 
 
-def test_blocks_stand_side_by_side():
+def test_segments_stand_side_by_side():
     graph = BipartiteGraph.batch([random_graph(n, n) for n in (5, 3, 7, 2, 4)])
-    figure = draw.blocks(graph, columns=3)
+    figure = draw.segments(graph, columns=3)
     shapes = [axes.get_images()[0].get_array().shape for axes in figure.axes]
     assert shapes == [(5, 5), (3, 3), (7, 7), (2, 2), (4, 4)]
 
@@ -186,8 +186,8 @@ def test_blocks_stand_side_by_side():
 def test_what_cannot_be_drawn_is_refused():
     with pytest.raises(ValueError, match="'graph' must have at most 20,000 edges"):
         draw.bipartite(patterns.Full().build(200))
-    with pytest.raises(ValueError, match="'titles' must be one for each of the 1 blocks"):
-        draw.blocks(random_graph(3, 3), ['a', 'b'])
+    with pytest.raises(ValueError, match="'titles' must be one for each of the 1 segments"):
+        draw.segments(random_graph(3, 3), ['a', 'b'])
     few = torch.ones(GRAPH.num_edges + 1)
     for refused in (lambda weights: draw.mask(GRAPH, weights=weights),
                     lambda weights: draw.heads(GRAPH, weights),

@@ -1,4 +1,4 @@
-"""Graphs block by block, and in the sparse formats of other libraries."""
+"""Graphs segment by segment, and in the sparse formats of other libraries."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ PATTERNS: list[Pattern] = [SlidingWindow(3) | GlobalTokens(1), RandomKeys(5), Fu
 @pytest.mark.parametrize('name', GRAPHS)
 def test_unbatch_takes_apart_what_batch_has_joined(name):
     graph = GRAPHS[name]()
-    blocks = graph.unbatch()
-    assert len(blocks) == graph.num_blocks
-    if blocks:
-        assert BipartiteGraph.batch(blocks) == graph
-        assert BipartiteGraph.batch(blocks).unbatch() == blocks
+    segments = graph.unbatch()
+    assert len(segments) == graph.num_segments
+    if segments:
+        assert BipartiteGraph.batch(segments) == graph
+        assert BipartiteGraph.batch(segments).unbatch() == segments
 
 
-def test_a_block_is_that_of_a_head_and_a_sequence():
+def test_a_segment_is_that_of_a_head_and_a_sequence():
     heads = [[SlidingWindow(head).build(length) for length in (3, 5, 2)] for head in range(2)]
     graph = BipartiteGraph.batch([sequence for head in heads for sequence in head])
     for head in range(2):
         for sequence in range(3):
-            assert graph.block(sequence, head, heads=2) == heads[head][sequence]
-    assert graph.block(4) == heads[1][1]
+            assert graph.segment(sequence, head, heads=2) == heads[head][sequence]
+    assert graph.segment(4) == heads[1][1]
 
 
-def test_a_block_keeps_its_probabilities():
+def test_a_segment_keeps_its_probabilities():
     graph = BipartiteGraph.batch([Full().build(2).with_edge_prob(torch.rand(4)),
                                   Full().build(3).with_edge_prob(torch.rand(9))])
-    assert torch.equal(graph.block(1).edge_prob, graph.edge_prob[4:])
+    assert torch.equal(graph.segment(1).edge_prob, graph.edge_prob[4:])
 
 
 @pytest.mark.parametrize('arguments, match', [
     (dict(sequence=6), "'sequence' must be at most 5"), (dict(sequence=-1), 'not be negative'),
     (dict(sequence=3, heads=2), "'sequence' must be at most 2"),
     (dict(sequence=0, head=2, heads=2), "'head' must be at most 1"),
-    (dict(sequence=0, heads=4), "'heads' must divide the 6 blocks"),
+    (dict(sequence=0, heads=4), "'heads' must divide the 6 segments"),
 ])
-def test_a_block_that_is_not_there_is_refused(arguments, match):
+def test_a_segment_that_is_not_there_is_refused(arguments, match):
     with pytest.raises(ValueError, match=match):
-        BipartiteGraph.batch([Full().build(2)] * 6).block(**arguments)
+        BipartiteGraph.batch([Full().build(2)] * 6).segment(**arguments)
 
 
 # FlexAttention #######################################################################

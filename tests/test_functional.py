@@ -82,12 +82,12 @@ def factors(num_queries, num_keys, clusters):
 
 
 @pytest.mark.parametrize('clusters', [5, 64, 100])  # in one piece, and in groups
-@pytest.mark.parametrize('blocks', [{}, {'query_ptr': [0, 0, 13, 40], 'key_ptr': [0, 5, 20, 50]}])
-def test_edge_probability_that_is_known(blocks, clusters):
+@pytest.mark.parametrize('segments', [{}, {'query_ptr': [0, 0, 13, 40], 'key_ptr': [0, 5, 20, 50]}])
+def test_edge_probability_that_is_known(segments, clusters):
     query, key = factors(40, 50, clusters)
     mixing = torch.full((clusters, clusters), clusters**-2., dtype=torch.double)
     model = FactorModel(query, mixing, key, exploration=0.05,
-                        **{name: torch.tensor(ptr) for name, ptr in blocks.items()})
+                        **{name: torch.tensor(ptr) for name, ptr in segments.items()})
     graph = sample_bernoulli(model)
     weight = torch.randn(graph.num_edges, dtype=torch.double)
     expected = model.expectation()[graph.query, graph.key] - 0.05
@@ -110,13 +110,13 @@ def test_edge_probability_refuses_what_is_known_of_other_edges():
 def test_edge_probability_refuses_other_sizes():
     model = factor_model(5, 6)
     for graph in (random_graph(4, 6), random_graph(5, 5), random_graph(6, 5)):
-        with pytest.raises(ValueError, match="'model' and 'graph' must have the same blocks"):
+        with pytest.raises(ValueError, match="'model' and 'graph' must have the same segments"):
             edge_probability(model, graph)
 
 
-def test_edge_probability_refuses_other_blocks_of_the_same_size():
+def test_edge_probability_refuses_other_segments_of_the_same_size():
     graph = random_graph(4, 4)
-    with pytest.raises(ValueError, match="same blocks .got query_ptr .0, 2, 4. and .0, 4.."):
+    with pytest.raises(ValueError, match="same segments .got query_ptr .0, 2, 4. and .0, 4.."):
         edge_probability(factor_model(4, 4, num_heads=2), graph)
 
 
@@ -175,8 +175,8 @@ REFUSED = {
                 r"'query' must be .* with 3 queries \(got shape \(4, 2, 5\)\)"),
     'keys': ({'key': zeros(3, 2, 5)}, ValueError, "'key' must be .* with 4 keys .got"),
     'values': ({'value': zeros(5, 2, 6)}, ValueError, "'value' must be .* with 4 keys .got"),
-    'key_heads': ({'key': zeros(4, 3, 5)}, ValueError,
-                  "'key' must have as many heads as query, 2, or a number that divides it .got 3"),
+    'kv_heads': ({'key': zeros(4, 3, 5)}, ValueError,
+                 "'key' must have as many heads as query, 2, or a number that divides it .got 3"),
     'value_heads': ({'value': zeros(4, 3, 6)}, ValueError, "'value' must have key's 2 heads"),
     'query_dims': ({'query': zeros(3, 5)}, ValueError,
                    r"'query' must be \[nodes, heads, channels\].*got shape \(3, 5\)"),
@@ -249,7 +249,7 @@ def test_sparse_tensor_names_the_missing_package(monkeypatch):
 
 @pytest.mark.parametrize('change', [
     lambda graph: graph.csr[1].zero_(), lambda graph: graph.csr[0].zero_(),
-    lambda graph: graph.blocks.query_ptr.mul_(2),
+    lambda graph: graph.segments.query_ptr.mul_(2),
 ], ids=['csr', 'indptr', 'ptr'])
 @pytest.mark.parametrize('backend', ['auto', *ON_CPUS])
 def test_a_graph_changed_after_it_was_built(change, backend):

@@ -13,8 +13,8 @@ from graphattn import BipartiteGraph, _triton, ops
 from graphattn.decoding import KeyValueCache
 from graphattn.functional import choose, edge_attention, edge_probability
 from graphattn.graphs.block_mask import tensors_of_block_mask
-from graphattn.graphs.blocks import reduce_blocks
 from graphattn.graphs.cache import GRAPHS as GRAPHS_KEPT
+from graphattn.graphs.segments import reduce_segments
 from graphattn.layers import EncoderLayer, GraphAttention, MultiheadAttention
 from graphattn.models import CausalLanguageModel, Encoder, SequenceClassifier, TokenClassifier
 from graphattn.patterns import Causal, RandomKeys, SlidingWindow
@@ -133,12 +133,12 @@ OPERATIONS = {
     'causal': lambda graph, other: graph.causal(),
     'loops': lambda graph, other: graph.with_self_loops().without_self_loops(),
     'unbatch': lambda graph, other: graph.unbatch(),
-    'block': lambda graph, other: graph.block(1),
+    'segment': lambda graph, other: graph.segment(1),
     'batch': lambda graph, other: BipartiteGraph.batch([graph, other]),
     'choice': lambda graph, other: graph.select_edges(graph.isin(other)),
     'order': lambda graph, other: graph.reorder(graph.nearby_order()),
     'degrees': lambda graph, other: [graph.in_degree(), graph.out_degree()],
-    'density': lambda graph, other: [graph.density(), graph.density(per_block=True)],
+    'density': lambda graph, other: [graph.density(), graph.density(per_segment=True)],
     'mask': lambda graph, other: BipartiteGraph.from_mask(graph.to_mask()),
     'edge_index': lambda graph, other: BipartiteGraph.from_edge_index(
         graph.edge_index.as_tensor().flip(1), graph.num_queries, return_perm=True),
@@ -216,7 +216,7 @@ def test_dots_on_edges_wait_for_nothing_and_have_the_numbers_of_cpus(gpu, monkey
 @pytest.mark.slow
 @pytest.mark.parametrize('method, most', [('auto', 2), ('compare', 1), ('torch', 6)])
 def test_trials_wait_for_the_number_of_edges(gpu, method, most):
-    """Torch's operations wait a few times for each shape of blocks; so does the choice."""
+    """Torch's operations wait a few times for each shape of segments; so does the choice."""
     drawn_from = model()
     gpu.clear()
     graph = sample_bernoulli(drawn_from, method=method)
@@ -248,12 +248,12 @@ def test_draws_that_registers_do_not_hold_are_drawn_by_torch(gpu):
     assert sample_fastrg(rates).density() == 1
 
 
-def test_sums_and_peaks_of_long_blocks(gpu):
+def test_sums_and_peaks_of_long_segments(gpu):
     """There they are reduced piece by piece."""
     value, ptr = torch.rand(300, 2), torch.tensor([0, 0, 3, 130, 192, 192, 300])
     for reduce in ('sum', 'max'):
-        there = reduce_blocks(to_gpu(value), to_gpu(ptr), reduce)
-        torch.testing.assert_close(there.on_cpu, reduce_blocks(value, ptr, reduce))
+        there = reduce_segments(to_gpu(value), to_gpu(ptr), reduce)
+        torch.testing.assert_close(there.on_cpu, reduce_segments(value, ptr, reduce))
 
 
 def window() -> PatternSource:
@@ -269,7 +269,7 @@ def test_sources_build_there_and_keep_what_they_build(gpu):
         gpu.clear()
         graph = source(x, x, ptr)
         totals.append(gpu.total())
-        assert types_of(graph.csr) == {'cuda'} and graph.is_square and graph.blocks.num_pairs
+        assert types_of(graph.csr) == {'cuda'} and graph.is_square and graph.segments.num_pairs
     looks = 1  # at ptr
     assert totals == [looks + 2 * 3, looks, looks] and gpu.total() == looks, totals
 

@@ -1,4 +1,4 @@
-"""BipartiteGraph: orientation, conversions, set algebra, blocks, and what it refuses."""
+"""BipartiteGraph: orientation, conversions, set algebra, segments, and what it refuses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from graphattn.functional import edge_attention
 from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg
 from tests.graphs import GRAPHS, random_graph
 
-ONE_BLOCK = [name for name, make in GRAPHS.items() if make().num_blocks == 1]
+ONE_SEGMENT = [name for name, make in GRAPHS.items() if make().num_segments == 1]
 SHAPES = [(8, 8), (4, 11), (11, 4)]
 
 
@@ -37,8 +37,8 @@ def graph() -> BipartiteGraph:
 
 
 @pytest.fixture
-def blocks() -> BipartiteGraph:
-    """Blocks of 2 x 3, 0 x 0, 1 x 2 and 2 x 0 queries x keys, with probabilities."""
+def segments() -> BipartiteGraph:
+    """Segments of 2 x 3, 0 x 0, 1 x 2 and 2 x 0 queries x keys, with probabilities."""
     edge_prob = torch.tensor([0.1, 0.2, 0.3, 0.4])
     return BipartiteGraph(edges((0, 0), (2, 0), (1, 1), (4, 2)), 5, 5, edge_prob=edge_prob,
                           query_ptr=torch.tensor([0, 2, 2, 3, 5]),
@@ -144,7 +144,7 @@ ROUND_TRIPS = {
 }
 
 
-@pytest.mark.parametrize('name', ONE_BLOCK)
+@pytest.mark.parametrize('name', ONE_SEGMENT)
 @pytest.mark.parametrize('convert', ROUND_TRIPS.values(), ids=ROUND_TRIPS)
 def test_round_trip(convert, name):
     graph = GRAPHS[name]()
@@ -340,7 +340,7 @@ REORDERED = {
     'pickle': lambda graph: pickle.loads(pickle.dumps(graph)),
     'batch': lambda graph: BipartiteGraph.batch([GRAPHS['square'](), graph]),
     'batch of one': lambda graph: BipartiteGraph.batch([graph]),
-    'block': lambda graph: BipartiteGraph.batch([graph] * 2).block(1),
+    'segment': lambda graph: BipartiteGraph.batch([graph] * 2).segment(1),
     'unbatch': lambda graph: BipartiteGraph.batch([graph] * 2).unbatch()[0],
     'select_edges': lambda graph: graph.select_edges(graph.key < 2),
 }
@@ -466,15 +466,15 @@ def test_nothing_but_rows_stays_in_memory(make):
         assert part.untyped_storage().nbytes() == part.nbytes
 
 
-# Blocks ##############################################################################
+# Segments ###########################################################################
 
 
-def test_batch_keeps_blocks_and_probabilities(blocks):
-    joined = BipartiteGraph.batch([blocks, blocks]).validate()
+def test_batch_keeps_segments_and_probabilities(segments):
+    joined = BipartiteGraph.batch([segments, segments]).validate()
     assert joined.query_ptr.tolist() == [0, 2, 2, 3, 5, 7, 7, 8, 10]
     assert joined.key_ptr.tolist() == [0, 3, 3, 5, 5, 8, 8, 10, 10]
-    assert joined.num_blocks == 8 and joined.num_edges == 8
-    assert joined.edge_prob.equal(torch.cat([blocks.edge_prob, blocks.edge_prob]))
+    assert joined.num_segments == 8 and joined.num_edges == 8
+    assert joined.edge_prob.equal(torch.cat([segments.edge_prob, segments.edge_prob]))
 
 
 def test_batch_is_block_diagonal():
@@ -484,20 +484,20 @@ def test_batch_is_block_diagonal():
     assert BipartiteGraph.batch(graphs[:1]) is graphs[0]
 
 
-def test_density_of_blocks(blocks):
-    assert blocks.density() == pytest.approx(4 / 8)
+def test_density_of_segments(segments):
+    assert segments.density() == pytest.approx(4 / 8)
     expected = torch.tensor([3 / 6, 0., 1 / 2, 0.], dtype=torch.float64)
-    torch.testing.assert_close(blocks.density(per_block=True), expected)
+    torch.testing.assert_close(segments.density(per_segment=True), expected)
 
 
-@pytest.mark.parametrize('name', ['no_edges', 'no_keys', 'no_tokens', 'no_blocks'])
+@pytest.mark.parametrize('name', ['no_edges', 'no_keys', 'no_tokens', 'no_segments'])
 def test_density_without_edges_is_zero(name):
     graph = GRAPHS[name]()
     assert graph.density() == 0.
-    assert graph.density(per_block=True).tolist() == [0.] * graph.num_blocks
+    assert graph.density(per_segment=True).tolist() == [0.] * graph.num_segments
 
 
-def test_default_blocks(graph):
+def test_default_segments(graph):
     assert graph.query_ptr.tolist() == [0, 2] and graph.key_ptr.tolist() == [0, 4]
     square = BipartiteGraph(edges(), 3, query_ptr=torch.tensor([0, 1, 3]))
     assert square.key_ptr.tolist() == [0, 1, 3]
@@ -526,10 +526,10 @@ def test_set_algebra_with_itself_and_with_nothing(name):
     assert graph & nothing == nothing - graph == nothing
 
 
-def test_set_algebra_drops_probabilities_and_keeps_blocks(blocks):
-    for joined in (blocks | blocks, blocks & blocks):
+def test_set_algebra_drops_probabilities_and_keeps_segments(segments):
+    for joined in (segments | segments, segments & segments):
         assert joined.edge_prob is None
-        assert joined == blocks.with_edge_prob(None)
+        assert joined == segments.with_edge_prob(None)
 
 
 @pytest.mark.parametrize('name', ['square', 'ragged_batch', 'graph_per_head', 'no_tokens', 'full'])
@@ -538,7 +538,7 @@ def test_self_loops(name):
     mask, token = graph.to_mask(), torch.eye(graph.num_queries, dtype=torch.bool)
     assert graph.with_self_loops().validate().to_mask().equal(mask | token)
     assert graph.without_self_loops().validate().to_mask().equal(mask & ~token)
-    assert graph.with_self_loops().num_blocks == graph.num_blocks
+    assert graph.with_self_loops().num_segments == graph.num_segments
 
 
 @pytest.mark.parametrize('name', ['square', 'ragged_batch', 'graph_per_head', 'no_tokens', 'full'])
@@ -546,7 +546,7 @@ def test_a_causal_graph_has_no_edge_to_a_later_token(name):
     graph = GRAPHS[name]()
     past = graph.causal().validate()
     assert past.to_mask().equal(graph.to_mask().tril())
-    assert past.blocks == graph.blocks and past.causal() == past
+    assert past.segments == graph.segments and past.causal() == past
     edge_prob = torch.rand(graph.num_edges)
     assert graph.with_edge_prob(edge_prob).causal() == past.with_edge_prob(
         edge_prob[graph.key <= graph.query])
@@ -554,16 +554,16 @@ def test_a_causal_graph_has_no_edge_to_a_later_token(name):
     assert BipartiteGraph.from_edge_index(edges((1, 1), (0, 0)), 2).causal().is_reordered
 
 
-def test_equality(blocks):
-    assert blocks == copy.deepcopy(blocks)
-    assert blocks != blocks.with_edge_prob(None) and blocks.with_edge_prob(None) != blocks
-    assert blocks != blocks.with_edge_prob(blocks.edge_prob / 2)
-    bare = blocks.with_edge_prob(None)
+def test_equality(segments):
+    assert segments == copy.deepcopy(segments)
+    assert segments != segments.with_edge_prob(None) and segments.with_edge_prob(None) != segments
+    assert segments != segments.with_edge_prob(segments.edge_prob / 2)
+    bare = segments.with_edge_prob(None)
     assert bare != bare - BipartiteGraph(edges((0, 0)), 5, query_ptr=bare.query_ptr,
                                          key_ptr=bare.key_ptr)
     assert bare != BipartiteGraph(bare.edge_index, 5)
     assert BipartiteGraph(edges(), 2, 3) != BipartiteGraph(edges(), 3, 2)
-    assert blocks != 'a graph'
+    assert segments != 'a graph'
 
 
 def test_is_not_hashable(graph):
@@ -574,12 +574,12 @@ def test_is_not_hashable(graph):
 # The rest ############################################################################
 
 
-def test_to_moves_every_tensor(blocks):
-    moved = blocks.to('meta')
+def test_to_moves_every_tensor(segments):
+    moved = segments.to('meta')
     tensors = (moved.key, moved.query, moved.edge_prob, moved.query_ptr, moved.key_ptr)
     assert {tensor.device.type for tensor in tensors} == {'meta'} == {moved.device.type}
-    assert (moved.num_queries, moved.num_edges, moved.num_blocks) == (5, 4, 4)
-    assert blocks.to('cpu') == blocks
+    assert (moved.num_queries, moved.num_edges, moved.num_segments) == (5, 4, 4)
+    assert segments.to('cpu') == segments
 
 
 def test_with_edge_prob_carries_gradient(graph):
@@ -591,11 +591,11 @@ def test_with_edge_prob_carries_gradient(graph):
     assert grad.tolist() == [2., 4., 1.]  # by key: edges 2, 0, 1
 
 
-def test_repr(graph, blocks):
+def test_repr(graph, segments):
     assert repr(graph) == (
         'BipartiteGraph(num_queries=2, num_keys=4, num_edges=3, density=37.5%)')
-    assert repr(blocks) == (
-        'BipartiteGraph(num_queries=5, num_keys=5, num_edges=4, num_blocks=4, density=50.0%)')
+    assert repr(segments) == (
+        'BipartiteGraph(num_queries=5, num_keys=5, num_edges=4, num_segments=4, density=50.0%)')
 
 
 # Nothing is changed ##################################################################
@@ -612,7 +612,7 @@ OPERATIONS = {
     'transpose': lambda graph: graph.transpose(),
     'batch': lambda graph: BipartiteGraph.batch([graph, graph]),
     'csc': lambda graph: graph.csc,
-    'density': lambda graph: graph.density(per_block=True).zero_(),
+    'density': lambda graph: graph.density(per_segment=True).zero_(),
     'in_degree': lambda graph: graph.in_degree().zero_(),
     'out_degree': lambda graph: graph.out_degree().zero_(),
     'to_mask': lambda graph: graph.to_mask().zero_(),
@@ -752,13 +752,13 @@ REFUSED = {
                    "'edge_prob' must hold one value"),
     'prob_disagrees': (lambda: merge((1, 0), (1, 0), edge_prob=torch.tensor([0.1, 0.2])),
                        ValueError, "'edge_prob' differs between copies of the same edge"),
-    # blocks
+    # segments
     'stray_edge': (lambda: build((3, 0), query_ptr=torch.tensor([0, 2, 3]),
                                  key_ptr=torch.tensor([0, 2, 4])), ValueError,
-                   'query 0 and key 3 are of blocks 0 and 1'),
+                   'query 0 and key 3 are of segments 0 and 1'),
     'stray_merged': (lambda: merge((0, 2), query_ptr=torch.tensor([0, 2, 3]),
                                    key_ptr=torch.tensor([0, 2, 4])), ValueError,
-                     'query 2 and key 0 are of blocks 1 and 0'),
+                     'query 2 and key 0 are of segments 1 and 0'),
     'ptr_falls': (lambda: with_ptr(torch.tensor([0, 4, 3])), ValueError,
                   r"'query_ptr' must rise from 0 to 3.*got \[0, 4, 3\]"),
     'ptr_begins': (lambda: with_ptr(torch.tensor([1, 2, 3])), ValueError, "'query_ptr' must rise"),
@@ -774,7 +774,7 @@ REFUSED = {
     'ptr_device': (lambda: with_ptr(torch.tensor([0, 2, 3], device='meta')), ValueError,
                    "'query_ptr' must be on cpu, where what it marks is .*got meta"),
     'ptr_counts': (lambda: with_ptr(torch.tensor([0, 1, 2, 3])), ValueError,
-                   r"'query_ptr' and 'key_ptr' must mark as many blocks \(got 3 and 2\)"),
+                   r"'query_ptr' and 'key_ptr' must mark as many segments \(got 3 and 2\)"),
     # permutation
     'perm_of_repeated': (lambda: merge((1, 0), (3, 0), (1, 0), (1, 0), return_perm=True),
                          ValueError, r"'return_perm' asks \(got 4 edges, 2 of them different\)"),
@@ -812,7 +812,7 @@ REFUSED = {
     'rows_keys_negative': (lambda: rows(num_keys=-4), ValueError, "'num_keys' must not be neg"),
     'rows_prob': (lambda: rows(edge_prob=torch.ones(2)), ValueError, "'edge_prob' must hold one"),
     'rows_stray': (lambda: rows(query_ptr=torch.tensor([0, 2, 3]), key_ptr=torch.tensor([0, 2, 4])),
-                   ValueError, 'query 0 and key 3 are of blocks 0 and 1'),
+                   ValueError, 'query 0 and key 3 are of segments 0 and 1'),
     'rows_ptr': (lambda: rows(query_ptr=torch.tensor([0, 4]), key_ptr=torch.tensor([0, 4])),
                  ValueError, "'query_ptr' must rise from 0 to 3"),
     # masks, scipy, networkx
@@ -850,9 +850,9 @@ REFUSED = {
                     "'to_networkx' needs as many keys as queries.*bipartite=True"),
     # algebra
     'other_sizes': (lambda: build() | build(num_keys=5), ValueError,
-                    r"'\|' needs graphs of equal sizes and blocks .*num_keys=4.*num_keys=5"),
-    'other_blocks': (lambda: build((1, 0), (3, 2)) & with_ptr(torch.tensor([0, 2, 3])), ValueError,
-                     "'&' needs graphs of equal sizes and blocks .*num_blocks=2"),
+                    r"'\|' needs graphs of equal sizes and segments .*num_keys=4.*num_keys=5"),
+    'other_segments': (lambda: build((1, 0), (3, 2)) & with_ptr(torch.tensor([0, 2, 3])),
+                       ValueError, "'&' needs graphs of equal sizes and segments .*num_segments=2"),
     'no_numbers': (lambda: build().to('meta') == build().to('meta'), ValueError,
                    "'==' needs graphs whose numbers can be compared .*meta"),
     'other_device': (lambda: build() - build().to('meta'), ValueError,
@@ -861,10 +861,10 @@ REFUSED = {
     'not_a_graph': (lambda: build() | build().to_mask(), TypeError,
                     r"'\|' needs two BipartiteGraphs .*got Tensor"),
     'loops': (lambda: build().with_self_loops(), ValueError,
-              "'with_self_loops' needs as many keys as queries in each block"),
+              "'with_self_loops' needs as many keys as queries in each segment"),
     'no_loops': (lambda: build().without_self_loops(), ValueError, "'without_self_loops' needs"),
     'causal': (lambda: build().causal(), ValueError, "'causal' needs as many keys as queries"),
-    'loops_of_blocks': (lambda: BipartiteGraph(
+    'loops_of_segments': (lambda: BipartiteGraph(
         edges(), 4, query_ptr=torch.tensor([0, 1, 4]), key_ptr=torch.tensor([0, 2, 4])
     ).with_self_loops(), ValueError, "'with_self_loops' needs"),
     # batch
@@ -909,7 +909,7 @@ def test_pairs_must_have_numbers():
 
 
 def orders(graph: BipartiteGraph) -> list[torch.Tensor]:
-    """The nodes of each block, upside down."""
+    """The nodes of each segment, upside down."""
     return [torch.tensor([node for first, last in zip(ptr, ptr[1:])
                           for node in reversed(range(first, last))], dtype=torch.long)
             for ptr in (graph.query_ptr.tolist(), graph.key_ptr.tolist())]
@@ -937,7 +937,7 @@ def test_attention_along_a_reordered_graph_is_that_of_reordered_tokens():
     torch.testing.assert_close(out[order.argsort()], expected)
 
 
-def test_nearby_order_finds_a_shuffled_band_in_each_block():
+def test_nearby_order_finds_a_shuffled_band_in_each_segment():
     shuffles = [torch.randperm(n, generator=torch.Generator().manual_seed(n)) for n in (40, 1, 60)]
     graph = BipartiteGraph.batch([patterns.SlidingWindow(2).build(len(order)).reorder(order)
                                   for order in shuffles])
@@ -947,26 +947,26 @@ def test_nearby_order_finds_a_shuffled_band_in_each_block():
 
 
 @pytest.mark.parametrize('name', [name for name in GRAPHS if GRAPHS[name]().is_square])
-def test_nearby_order_holds_each_token_once_in_its_block(name):
+def test_nearby_order_holds_each_token_once_in_its_segment(name):
     graph = GRAPHS[name]()
     order = graph.nearby_order()
     assert torch.equal(order.sort().values, torch.arange(graph.num_queries))
     assert graph.reorder(order).num_edges == graph.num_edges  # which refuses others
 
 
-def test_order_must_hold_each_node_once_in_its_block(blocks):
+def test_order_must_hold_each_node_once_in_its_segment(segments):
     query_order, key_order = torch.tensor([1, 0, 2, 4, 3]), torch.arange(5)
     with pytest.raises(ValueError, match="'query_order' must hold each of the 5 nodes once"):
-        blocks.reorder(torch.tensor([0, 0, 2, 3, 4]), key_order)
-    with pytest.raises(ValueError, match="'query_order' must leave each node in its block"):
-        blocks.reorder(query_order.flip(0), key_order)
+        segments.reorder(torch.tensor([0, 0, 2, 3, 4]), key_order)
+    with pytest.raises(ValueError, match="'query_order' must leave each node in its segment"):
+        segments.reorder(query_order.flip(0), key_order)
     with pytest.raises(ValueError, match="'reorder' needs as many keys as queries"):
-        blocks.reorder(query_order)
+        segments.reorder(query_order)
     with pytest.raises(ValueError, match="'nearby_order' needs as many keys as queries"):
-        blocks.nearby_order()
+        segments.nearby_order()
 
 
-def test_masks_of_a_batch_are_blocks_and_added_masks_mean_the_same():
+def test_masks_of_a_batch_are_segments_and_added_masks_mean_the_same():
     torch.manual_seed(0)
     mask = torch.rand(2, 3, 4, 5) < .4
     heads_first = [BipartiteGraph.from_mask(mask[b, h]) for h in range(3) for b in range(2)]
@@ -975,15 +975,15 @@ def test_masks_of_a_batch_are_blocks_and_added_masks_mean_the_same():
     for lowest in (-torch.inf, torch.finfo(torch.float).min):
         added = torch.zeros(mask.shape).masked_fill(~mask, lowest)
         assert BipartiteGraph.from_mask(added) == expected
-    assert BipartiteGraph.from_mask(mask[:, :1]).num_blocks == 2
-    assert BipartiteGraph.from_mask(mask[0, 0]).num_blocks == 1
+    assert BipartiteGraph.from_mask(mask[:, :1]).num_segments == 2
+    assert BipartiteGraph.from_mask(mask[0, 0]).num_segments == 1
 
 
 @pytest.mark.parametrize('shape', [(2, 3, 2), (0, 3, 2), (2, 0, 2), (2, 3, 0), (0, 2), (3, 0)])
-def test_chosen_keys_are_blocks_even_of_nothing(shape):
+def test_chosen_keys_are_segments_even_of_nothing(shape):
     graph = BipartiteGraph.from_topk(torch.arange(shape[-1]).expand(shape), 4).validate()
     batch, num_queries, _ = shape if len(shape) == 3 else (1, *shape)
-    assert (graph.num_blocks, graph.num_queries, graph.num_keys, graph.num_edges) == (
+    assert (graph.num_segments, graph.num_queries, graph.num_keys, graph.num_edges) == (
         batch, batch * num_queries, batch * 4, math.prod(shape))
 
 

@@ -203,10 +203,10 @@ FORGED = {
     'text for the number of keys': dict(num_keys='4'),
     'more pairs than have numbers': dict(num_keys=2**62, query_ptr=long(0, 3),
                                          key_ptr=long(0, 2**62)),
-    'blocks of queries end beyond': dict(query_ptr=long(0, 1, 4)),
-    'blocks of keys fall': dict(key_ptr=long(0, 5, 4)),
-    'more blocks of keys': dict(key_ptr=long(0, 2, 3, 4)),
-    'edge outside of its block': dict(key_ptr=long(0, 3, 4), query_ptr=long(0, 1, 3)),
+    'segments of queries end beyond': dict(query_ptr=long(0, 1, 4)),
+    'segments of keys fall': dict(key_ptr=long(0, 5, 4)),
+    'more segments of keys': dict(key_ptr=long(0, 2, 3, 4)),
+    'edge outside of its segment': dict(key_ptr=long(0, 3, 4), query_ptr=long(0, 1, 3)),
     'probabilities too few': dict(edge_prob=torch.ones(3)),
     'probability above one': dict(edge_prob=torch.tensor([.1, .2, .3, 7.])),
     'probabilities no numbers': dict(edge_prob='ones'),
@@ -224,7 +224,7 @@ def forge(graph: BipartiteGraph, state, reader: str, monkeypatch) -> io.BytesIO:
 
 
 @pytest.fixture
-def two_blocks() -> BipartiteGraph:
+def two_segments() -> BipartiteGraph:
     """Keys 1 and 3 of query 0, none of query 1, keys 0 and 2 of query 2, with probabilities."""
     return BipartiteGraph.from_csr(long(0, 2, 2, 4), torch.tensor([1, 3, 0, 2]), 4,
                                    edge_prob=torch.tensor([.1, .2, .3, .4]))
@@ -232,29 +232,29 @@ def two_blocks() -> BipartiteGraph:
 
 @every_reader
 @pytest.mark.parametrize('changes', FORGED.values(), ids=FORGED)
-def test_a_file_that_was_tampered_with_is_refused(changes, reader, two_blocks, monkeypatch):
-    state = two_blocks.__getstate__()
+def test_a_file_that_was_tampered_with_is_refused(changes, reader, two_segments, monkeypatch):
+    state = two_segments.__getstate__()
     assert state.keys() > changes.keys()
-    file = forge(two_blocks, state | changes, reader, monkeypatch)
+    file = forge(two_segments, state | changes, reader, monkeypatch)
     with pytest.raises((TypeError, ValueError)):
         READERS[reader](file)
 
 
 @every_reader
-def test_a_file_without_a_part_is_refused(reader, two_blocks, monkeypatch):
-    state = two_blocks.__getstate__()
+def test_a_file_without_a_part_is_refused(reader, two_segments, monkeypatch):
+    state = two_segments.__getstate__()
     for name in state:
         parts = {other: part for other, part in state.items() if other != name}
         for bad in (parts, parts | {'other': state[name]}):
-            file = forge(two_blocks, bad, reader, monkeypatch)
+            file = forge(two_segments, bad, reader, monkeypatch)
             with pytest.raises(ValueError, match='a BipartiteGraph is saved as indptr, key, '):
                 READERS[reader](file)
 
 
 @every_reader
-def test_a_file_that_was_not_tampered_with_is_taken(reader, two_blocks, monkeypatch):
-    file = forge(two_blocks, two_blocks.__getstate__(), reader, monkeypatch)
-    assert_serves_as(READERS[reader](file), two_blocks)
+def test_a_file_that_was_not_tampered_with_is_taken(reader, two_segments, monkeypatch):
+    file = forge(two_segments, two_segments.__getstate__(), reader, monkeypatch)
+    assert_serves_as(READERS[reader](file), two_segments)
 
 
 # Inference mode ######################################################################

@@ -582,13 +582,13 @@ def test_a_copy_of_a_mask_that_was_never_formed_is_one():
 def test_code_that_adds_masks_to_logits_is_given_numbers_to_add():
     how = dict(batch_size=BATCH, q_length=LENGTH, kv_length=LENGTH, dtype=torch.double,
                attention_mask=PADDINGS['left'])
-    mask = LazyMask(numbers_of='eager', **how)
+    mask = LazyMask(implementation='eager', **how)
     added = torch.zeros(BATCH, 4, LENGTH, LENGTH, dtype=torch.double) + mask
     barred = ~LazyMask(**how).dense()
     assert mask.dtype == torch.double
     assert (added[barred.expand_as(added)] < -1e30).all()
     assert (added[~barred.expand_as(added)] == 0).all()
-    assert mask.clone().numbers_of == 'eager' and (mask.detach() + 0.).equal(mask + 0.)
+    assert mask.clone().implementation == 'eager' and (mask.detach() + 0.).equal(mask + 0.)
 
 
 def implementations(model):
@@ -778,7 +778,7 @@ BAD = {
         TOKENS, attention_mask=torch.ones(BATCH + 1, LENGTH)), ValueError, OF_TOKENS),
     'mask_of_three_dimensions': (lambda: attach(new_model('BERT'), PATTERN)(
         TOKENS, attention_mask=torch.ones(BATCH, LENGTH, LENGTH)), ValueError, OF_TOKENS),
-    'key_heads': (lambda: graph_attention(
+    'num_kv_heads': (lambda: graph_attention(
         attach(new_model('BERT'), PATTERN).encoder.layer[0].attention.self,
         *(torch.randn(1, heads, 5, 8) for heads in (4, 3, 3)), None), ValueError,
         "'key' must have as many heads as query, 4, or a number"),
@@ -847,6 +847,6 @@ def test_transformers_that_are_missing_or_too_old_are_named(monkeypatch):
 def test_indices_that_name_no_key_and_one_twice_are_edges_once():
     indices = torch.tensor([[[0, 0, -1], [1, 0, 2]], [[2, 2, 2], [-1, -1, -1]]])
     graph = BipartiteGraph.from_topk(indices.int(), num_keys=3)
-    assert graph.num_blocks == 2
+    assert graph.num_segments == 2
     assert graph.to_mask().int().tolist() == [[1, 0, 0, 0, 0, 0], [1, 1, 1, 0, 0, 0],
                                               [0, 0, 0, 0, 0, 1], [0, 0, 0, 0, 0, 0]]

@@ -23,7 +23,7 @@ COMPILERS = {'_compiler', '_jit', '_threads', '_triton'}
 ALL = {'graphattn', 'graphs', 'patterns', 'samplers', 'ops', 'functional', 'placement', 'sources',
        'layers', 'models', 'distributed', 'hugging_face', 'decoding', 'draw', 'style', 'utils',
        'extension', 'freed_memory'}
-TRAINING = {f'experiments.{name}' for name in ('runs', 'data', 'objectives', 'tasks')}
+TRAINING = {f'experiments.{name}' for name in ('runs', 'data', 'modules', 'tasks')}
 MAY_IMPORT = {
     'utils': set(),
     '_threads': set(),
@@ -57,8 +57,8 @@ MAY_IMPORT = {
     'experiments': {'experiments.runs'},
     'experiments.runs': ALL,
     'experiments.data': ALL | {'experiments.runs'},
-    # Objectives and tasks do not know one another: what passes between them is data.
-    'experiments.objectives': ALL | {'experiments.runs', 'experiments.data'},
+    # Modules and tasks do not know one another: what passes between them is data.
+    'experiments.modules': ALL | {'experiments.runs', 'experiments.data'},
     'experiments.tasks': ALL | {'experiments.runs', 'experiments.data'},
     'experiments.train': ALL | TRAINING,
     'experiments.predict': ALL | TRAINING,
@@ -68,9 +68,9 @@ MAY_IMPORT = {
     'experiments.completion': set(),
     'experiments.cli': {'ops', 'graphattn', 'utils', 'experiments.quick_help',
                         'experiments.completion'},
-    'experiments.rivals': ALL,
+    'experiments.baselines': ALL,
     'experiments.papers': ALL | TRAINING | {'experiments.train', 'experiments.predict',
-                                            'experiments.rivals', 'experiments.benchmarks'},
+                                            'experiments.baselines', 'experiments.benchmarks'},
     'experiments.benchmarks': ALL | {'experiments.runs'},
     'analysis': {'graphattn', 'graphs', 'patterns', 'samplers', 'functional', 'sources', 'models',
                  'draw', 'style', 'utils'},

@@ -27,16 +27,16 @@ def authors() -> HeteroData:
 
 
 def rows(graph: BipartiteGraph) -> list:
-    return [part.tolist() for part in (*graph.csr, *graph.blocks.ptrs)]
+    return [part.tolist() for part in (*graph.csr, *graph.segments.ptrs)]
 
 
 def test_a_graph_of_nodes_is_square():
     graph = BipartiteGraph.from_data(molecule(3))
     assert graph.edge_index.as_tensor().tolist() == [[1, 0, 2, 1], [0, 1, 1, 2]]
-    assert (graph.num_queries, graph.num_keys, graph.num_blocks) == (3, 3, 1)
+    assert (graph.num_queries, graph.num_keys, graph.num_segments) == (3, 3, 1)
 
 
-def test_the_graphs_of_a_batch_are_blocks():
+def test_the_graphs_of_a_batch_are_segments():
     molecules = [molecule(size) for size in (3, 1, 4)]
     expected = BipartiteGraph.batch([*map(BipartiteGraph.from_data, molecules)])
     for batch in (Batch.from_data_list(molecules), next(iter(DataLoader(molecules, 3)))):

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 
 from analysis.checks import check_count, check_probability
 
-LARGEST_DENSE = 2048
+MAX_DENSE = 2048
 
 
 def operator(attention: sp.csr_array, hops: int, teleport: float) -> np.ndarray:
@@ -58,6 +58,6 @@ def _check_dense(attention: sp.csr_array) -> None:
     if not sp.issparse(attention) or attention.shape[0] != attention.shape[-1]:
         raise TypeError("'attention' must be a square scipy sparse array [query, key]; see "
                         "uniform_attention and BipartiteGraph.to_scipy")
-    if attention.shape[0] > LARGEST_DENSE:
-        raise ValueError(f"'attention' must have at most {LARGEST_DENSE} tokens to be inverted "
+    if attention.shape[0] > MAX_DENSE:
+        raise ValueError(f"'attention' must have at most {MAX_DENSE} tokens to be inverted "
                          f"or multiplied out (got {attention.shape[0]}); take fewer")

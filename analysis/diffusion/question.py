@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from analysis.checks import check_count, check_positive, check_probability
 from analysis.diffusion.fields import receptive_field
-from analysis.diffusion.operators import LARGEST_DENSE, operators_by_hop, resolvent
+from analysis.diffusion.operators import MAX_DENSE, operators_by_hop, resolvent
 from analysis.diffusion.responses import ppr_response
 from analysis.graphs import GraphLike
 from analysis.result import Result
@@ -113,8 +113,8 @@ def diffusion(
     check_positive('time', time)
     attention = uniform_attention(graph)
     n = attention.shape[0]
-    if spectra and n > LARGEST_DENSE:
-        raise ValueError(f"'graph' must have at most {LARGEST_DENSE} tokens for spectra and "
+    if spectra and n > MAX_DENSE:
+        raise ValueError(f"'graph' must have at most {MAX_DENSE} tokens for spectra and "
                          f"distances (got {n}); take fewer, or spectra=False for receptive "
                          f"fields alone")
     field = receptive_field(graph, hops=hops, queries=queries, queries_seed=queries_seed)

@@ -14,9 +14,9 @@ from tqdm import tqdm
 from analysis.walk import members_of
 
 ROUNDING = 1e-12  # of sums of probabilities; less than this is nothing
-_LARGEST_DENSE = 4096  # tokens; a matrix of 128 MiB, solved in seconds
+_MAX_DENSE = 4096  # tokens; a matrix of 128 MiB, solved in seconds
 _CERTAIN = 1e-9  # to which limits are found by steps at worst
-_MOST_STEPS = 2000
+_MAX_STEPS = 2000
 _PANEL = 128  # tokens that are censored before the others hear of it, in one product of matrices
 
 
@@ -48,7 +48,7 @@ def period_of(walk: sp.csr_array) -> int:
 def stationary_distribution(walk: sp.csr_array, closed: list[np.ndarray],
                             is_reversible: bool) -> np.ndarray:
     """Return the stationary distribution that weighs each closed class by its size. Beyond
-    ``_LARGEST_DENSE`` tokens, values below ``ROUNDING`` are 0."""
+    ``_MAX_DENSE`` tokens, values below ``ROUNDING`` are 0."""
     stationary = np.zeros(walk.shape[0])
     degree = np.diff(walk.indptr).astype(float)
     for members in tqdm(closed, desc='stationary distribution', unit='class', delay=2,
@@ -63,7 +63,7 @@ def stationary_distribution(walk: sp.csr_array, closed: list[np.ndarray],
 
 def _stationary_of_class(walk: sp.csr_array) -> np.ndarray:
     n = walk.shape[0]
-    if n <= _LARGEST_DENSE:
+    if n <= _MAX_DENSE:
         # Each token has a step to one that stays longer, so that no divisor is below 1 / n.
         order = np.argsort(dijkstra(walk.T, indices=0, unweighted=True), kind='stable')
         mass = np.empty(n)
@@ -73,7 +73,7 @@ def _stationary_of_class(walk: sp.csr_array) -> np.ndarray:
         _, vector = eigs(walk.T, k=1, which='LR', v0=np.ones(n))
     except ArpackNoConvergence as error:
         raise ValueError(f"'graph' has {n} tokens and its walk mixes too slowly to find its "
-                         f"stationary distribution; take at most {_LARGEST_DENSE}") from error
+                         f"stationary distribution; take at most {_MAX_DENSE}") from error
     mass = np.abs(vector[:, 0].real)
     return np.where(mass < ROUNDING * mass.sum(), 0, mass)
 
@@ -122,10 +122,10 @@ def restart_limits(walk: sp.csr_array, sources: np.ndarray, teleport: float,
         stationary: Any stationary distribution of the walk.
 
     Raises:
-        ValueError: The graph has more than ``_LARGEST_DENSE`` tokens and the walk forgets its start
+        ValueError: The graph has more than ``_MAX_DENSE`` tokens and the walk forgets its start
             too slowly for a teleport that small, so that the limit is not certain.
     """
-    if walk.shape[0] <= _LARGEST_DENSE:
+    if walk.shape[0] <= _MAX_DENSE:
         return _limits_by_censoring(walk, sources, teleport)
     limits = _limits_by_steps(walk, sources, teleport, stationary)
     return _limits_by_solving(walk, sources, teleport) if limits is None else limits
@@ -155,7 +155,7 @@ def _limits_by_steps(walk: sp.csr_array, sources: np.ndarray, teleport: float,
     limits = np.repeat(stationary[:, None], len(sources), axis=1)
     left = -limits
     left[sources, np.arange(len(sources))] += 1
-    for _ in tqdm(range(_MOST_STEPS), desc='limits of the restart walk', unit='step', delay=2,
+    for _ in tqdm(range(_MAX_STEPS), desc='limits of the restart walk', unit='step', delay=2,
                   disable=None):
         limits += teleport * left
         left = transpose @ left
@@ -180,5 +180,5 @@ def _limits_by_solving(walk: sp.csr_array, sources: np.ndarray, teleport: float)
     if not error <= _CERTAIN:
         raise ValueError(f"'teleport' is too small for the limits of a graph of "
                          f"{walk.shape[0]:,} tokens that mixes slowly (got {teleport:g}); take a "
-                         f"larger one, or at most {_LARGEST_DENSE:,} tokens")
+                         f"larger one, or at most {_MAX_DENSE:,} tokens")
     return limits

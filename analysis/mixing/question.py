@@ -26,7 +26,7 @@ from analysis.walk import is_symmetric, strong_components, uniform_attention
 
 _ALL_STARTS_UP_TO = 2048
 _SAMPLED_STARTS = 64
-_LARGEST_LIMIT = 2**27  # entries, 1 GiB
+_MAX_LIMIT = 2**27  # entries, 1 GiB
 
 
 @dataclass(frozen=True)
@@ -175,8 +175,8 @@ def _sources(n: int, starts: int | None, seed: int) -> np.ndarray:
         starts = n if n <= _ALL_STARTS_UP_TO else _SAMPLED_STARTS
     check_count('starts', starts)
     starts = min(starts, n)
-    if starts * n > _LARGEST_LIMIT:
-        raise ValueError(f"'starts' must be at most {_LARGEST_LIMIT // n} for {n} tokens (got "
+    if starts * n > _MAX_LIMIT:
+        raise ValueError(f"'starts' must be at most {_MAX_LIMIT // n} for {n} tokens (got "
                          f"{starts})")
     check_count('starts_seed', seed, at_least=0)
     return np.sort(np.random.default_rng(seed).choice(n, starts, replace=False))

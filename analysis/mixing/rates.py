@@ -12,8 +12,8 @@ from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigs, eigsh
 
 from analysis.walk import MOVED, component_eigenvalues
 
-_LARGEST_SYMMETRIC = 2048  # for all eigenvalues in seconds
-_LARGEST_GENERAL = 1024
+_MAX_SYMMETRIC = 2048  # for all eigenvalues in seconds
+_MAX_GENERAL = 1024
 _CERTAIN = 1e-6  # to which a modulus is found, or it is not
 
 
@@ -21,7 +21,7 @@ def second_of_reversible(walk: sp.csr_array, stationary: np.ndarray) -> float | 
     """Return the second largest modulus of a walk that is symmetric but for a scale."""
     n, root = len(stationary), np.sqrt(stationary)
     similar = sp.csr_array(sp.diags_array(root) @ walk @ sp.diags_array(1 / root))
-    if n <= _LARGEST_SYMMETRIC:
+    if n <= _MAX_SYMMETRIC:
         modulus = np.sort(np.abs(np.linalg.eigvalsh(similar.toarray())))
         return float(modulus[-2]) if n > 1 else 0.
     return _norm_without(root, similar.dot)
@@ -30,7 +30,7 @@ def second_of_reversible(walk: sp.csr_array, stationary: np.ndarray) -> float | 
 def second_modulus(walk: sp.csr_array, component: np.ndarray) -> float | None:
     """Return the second largest modulus of any walk's eigenvalues, or None where it is not certain
     to ``_CERTAIN``."""
-    if np.bincount(component).max() <= _LARGEST_GENERAL:
+    if np.bincount(component).max() <= _MAX_GENERAL:
         second, when_moved = (_second(component_eigenvalues(walk, component, moved))
                               for moved in (0., MOVED))
         return second if abs(second - when_moved) <= _CERTAIN else None
@@ -68,7 +68,7 @@ def contraction(walk: sp.csr_array, stationary: np.ndarray) -> float | None:
         return None
     root = np.sqrt(stationary)
     similar = sp.csr_array(sp.diags_array(root) @ walk @ sp.diags_array(1 / root))
-    if len(root) <= _LARGEST_GENERAL:
+    if len(root) <= _MAX_GENERAL:
         values = scipy.linalg.svdvals(similar.toarray())
         return float(values[1]) if len(values) > 1 else 0.
     square = _norm_without(root, lambda vector: similar.T @ (similar @ vector))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from analysis import diffusion, expander, hamiltonian, mixing, spectrum, universality
 from analysis.diffusion import drawing as diffusion_drawing
-from analysis.diffusion.operators import LARGEST_DENSE
+from analysis.diffusion.operators import MAX_DENSE
 from analysis.expander import drawing as expander_drawing
 from analysis.graphs import GraphLike, as_graph
 from analysis.hamiltonian import drawing as hamiltonian_drawing
@@ -28,7 +28,7 @@ from graphattn import BipartiteGraph, draw
 
 Graphs = dict[str, list[BipartiteGraph]]
 _EXTREMES = 6  # eigenvalues at both ends of a graph that is too large for all
-_MOST_MASKS = 7
+_MAX_MASKS = 7
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,12 @@ class Size(Result):
     edges: int
     density: float
     self_loops: int
-    fewest_keys_of_a_query: int
+    min_keys_of_a_query: int
     mean_keys_of_a_query: float
-    most_keys_of_a_query: int
-    fewest_queries_of_a_key: int
+    max_keys_of_a_query: int
+    min_queries_of_a_key: int
     mean_queries_of_a_key: float
-    most_queries_of_a_key: int
+    max_queries_of_a_key: int
 
 
 @dataclass(frozen=True)
@@ -76,14 +76,14 @@ def size(graph: GraphLike) -> Size:
     graph = as_graph(graph)
     return Size(graph.num_queries, graph.num_keys, graph.num_edges, graph.density(),
                 int((graph.key == graph.query).sum()),
-                *_least_mean_most(graph.in_degree()), *_least_mean_most(graph.out_degree()))
+                *_min_mean_max(graph.in_degree()), *_min_mean_max(graph.out_degree()))
 
 
 def sections(graphs: Graphs, *, time_limit: float = 30., seed: int = 0) -> Iterator[Section]:
     """Ask all questions, one after the other.
 
     Args:
-        graphs (dict): By label; several of one label are the blocks of a graph.
+        graphs (dict): By label; several of one label are the segments of a graph.
         time_limit (float): Seconds for each search for a Hamiltonian path.
         seed (int): Seed of the search.
 
@@ -91,7 +91,7 @@ def sections(graphs: Graphs, *, time_limit: float = 30., seed: int = 0) -> Itera
         A Section for each question. One that cannot be asked of these graphs says why.
     """
     search = {'time_limit': time_limit, 'seed': seed}
-    pairs = [(label, block) for label, blocks in graphs.items() for block in blocks]
+    pairs = [(label, segment) for label, segments in graphs.items() for segment in segments]
     first_label, first = pairs[0]
     yield Section('Size', 'Tokens, edges, and how they are spread.', _answers(graphs, size),
                   _draw_sizes(pairs))
@@ -120,7 +120,8 @@ def _asked(title: str, package: ModuleType, graphs: Graphs,
 
 
 def _answers(graphs: Graphs, question: Callable[[BipartiteGraph], Result]) -> Results:
-    return {label: [question(block) for block in blocks] for label, blocks in graphs.items()}
+    return {label: [question(segment) for segment in segments]
+            for label, segments in graphs.items()}
 
 
 def _spectrum(graph: BipartiteGraph) -> Result:
@@ -129,10 +130,10 @@ def _spectrum(graph: BipartiteGraph) -> Result:
 
 
 def _diffusion(graph: BipartiteGraph) -> Result:
-    return diffusion.diffusion(graph, spectra=graph.num_queries <= LARGEST_DENSE)
+    return diffusion.diffusion(graph, spectra=graph.num_queries <= MAX_DENSE)
 
 
-def _least_mean_most(degree: Tensor) -> tuple[int, float, int]:
+def _min_mean_max(degree: Tensor) -> tuple[int, float, int]:
     if degree.numel() == 0:
         return 0, 0., 0
     return int(degree.min()), float(degree.double().mean()), int(degree.max())
@@ -140,7 +141,7 @@ def _least_mean_most(degree: Tensor) -> tuple[int, float, int]:
 
 def _draw_sizes(pairs: list[tuple[str, BipartiteGraph]]) -> Figure:
     """Return masks, and how many tokens have how many edges."""
-    shown = pairs[:_MOST_MASKS]
+    shown = pairs[:_MAX_MASKS]
     rows = math.ceil((len(shown) + 2) / 3)
     figure = Figure(figsize=(9, 3.3 * rows), layout='constrained')
     panels = figure.subplots(rows, 3, squeeze=False).flatten()

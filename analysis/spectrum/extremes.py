@@ -11,7 +11,7 @@ _FACTOR_WORK = 2e9
 # Of an eigenpair's residual, in units of the mean eigenvalue.
 _ACCURACY = 1e-9
 # Of the numbers in a factorisation, whose rounding then is some 1e-12 of the matrix.
-_MOST_GROWTH = 1e4
+_MAX_GROWTH = 1e4
 
 
 def smallest_outside(matrix: sp.csr_array, null_space: sp.csc_array, count: int, mean: float
@@ -107,7 +107,7 @@ def _factor(matrix: sp.csr_array, shift: float, order: np.ndarray) -> linalg.Sup
                              options={'SymmetricMode': True})
     except RuntimeError:  # a pivot is 0
         return None
-    return factor if abs(factor.U).max() <= _MOST_GROWTH * abs(shifted).max() else None
+    return factor if abs(factor.U).max() <= _MAX_GROWTH * abs(shifted).max() else None
 
 
 def _band_order(matrix: sp.csr_array) -> np.ndarray | None:

@@ -16,7 +16,7 @@ from analysis.result import Result
 from graphattn.functional import edge_attention
 
 _TURNS = 3
-_MOST_SECONDS = 600
+_MAX_SECONDS = 600
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,8 @@ def speed(
     check_count('head_channels', head_channels)
     check_count('hops', hops)
     check_positive('at_least', at_least)
-    if at_least > _MOST_SECONDS:
-        raise ValueError(f"'at_least' must be at most {_MOST_SECONDS} seconds (got {at_least})")
+    if at_least > _MAX_SECONDS:
+        raise ValueError(f"'at_least' must be at most {_MAX_SECONDS} seconds (got {at_least})")
     graph = as_graph(graph)
     generator = torch.Generator().manual_seed(0)
     query, key, value = (

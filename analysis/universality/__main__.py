@@ -78,7 +78,7 @@ def _patterns_in_turn(options: Namespace) -> list[dict[str, BipartiteGraph]]:
                 for index in range(options.samples)]
     if options.graph is not None:
         graphs, _ = command.load(options)
-        return [{label: block} for label, blocks in graphs.items() for block in blocks]
+        return [{label: segment} for label, segments in graphs.items() for segment in segments]
     if options.pattern:
         return [{f'layer {layer}, {expression}':
                  graph_of_pattern(expression, options.n, options.seed + layer - 1)

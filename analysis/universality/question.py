@@ -208,7 +208,7 @@ def _same_tokens(graphs: Sequence[GraphLike]) -> list[BipartiteGraph]:
     if not isinstance(graphs, list | tuple):
         raise TypeError(f"'graphs' must be a list, one graph for each pattern (got "
                         f"{type(graphs).__name__})")
-    graphs = [_one_block(as_graph(graph)) for graph in graphs]
+    graphs = [_one_segment(as_graph(graph)) for graph in graphs]
     if not graphs:
         raise ValueError("'graphs' is empty; give one graph for each pattern")
     for graph in graphs:
@@ -218,6 +218,6 @@ def _same_tokens(graphs: Sequence[GraphLike]) -> list[BipartiteGraph]:
     return graphs
 
 
-def _one_block(graph: BipartiteGraph) -> BipartiteGraph:
+def _one_segment(graph: BipartiteGraph) -> BipartiteGraph:
     edge_index = torch.stack([graph.key, graph.query]).cpu()
     return BipartiteGraph(edge_index, graph.num_queries, graph.num_keys, validate=False)

@@ -14,7 +14,7 @@ Tokens = tuple[Fraction, ...]
 Neighbours = tuple[tuple[int, ...], ...]
 Heads = tuple[Fraction, Fraction]
 TELEPORT = Fraction(1, 10)  # alpha
-MOST_SEQUENCES = 100_000
+MAX_SEQUENCES = 100_000
 
 
 @dataclass(frozen=True)
@@ -97,9 +97,9 @@ def check_grid(tokens: int, steps: int) -> None:
     """Refuse sequences that are too short for the proof, or too many."""
     check_count('tokens', tokens, at_least=3)
     check_count('steps', steps, at_least=2)
-    if steps**tokens > MOST_SEQUENCES:
+    if steps**tokens > MAX_SEQUENCES:
         raise ValueError(f"'steps' must be fewer for so many tokens, with at most "
-                         f"{MOST_SEQUENCES:,} sequences (got {steps} to the power {tokens})")
+                         f"{MAX_SEQUENCES:,} sequences (got {steps} to the power {tokens})")
 
 
 def heads_as_run(sequences: list[Tokens], steps: int) -> list[Heads]:

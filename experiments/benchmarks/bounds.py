@@ -34,15 +34,15 @@ from experiments.runs.tables import report
 # Registers of a thread, with which twelve warps fit a processor; bytes of a thread that are spilled
 # before and after its loop; instructions in the loop for what is spilled; bytes that a program
 # shares, with which two fit.
-MOST = {'registers': 168, 'spilled': 48, 'in loop': 8, 'shared': 2**16}
+MAX = {'registers': 168, 'spilled': 48, 'in loop': 8, 'shared': 2**16}
 # Gradients of attention, and tiles, may take all registers that a thread can have.
 TAKE_ALL = {'grads_of_queries', 'grads_of_keys', 'dot_of_tiles', 'sum_of_tiles', 'try_tiles',
             'draw_keys'}
 # Tiles of attention with several terms, or of 128 channels, hold more. Fewer pairs at a time would
 # spill nothing, and take more instructions than there are for what is spilled, 7 % at most.
 SPILL = {'attend_tiles', 'grads_of_tiled_queries', 'grads_of_tiled_keys'}
-MOST_OF = {**dict.fromkeys(TAKE_ALL, MOST | {'registers': 255}),
-           **dict.fromkeys(SPILL, MOST | {'registers': 255, 'spilled': 560, 'in loop': 210})}
+MAX_OF = {**dict.fromkeys(TAKE_ALL, MAX | {'registers': 255}),
+          **dict.fromkeys(SPILL, MAX | {'registers': 255, 'spilled': 560, 'in loop': 210})}
 
 
 @benchmark(dtypes=('bfloat16', 'float16', 'float32'), channels=(64,), terms=TERMS[::3],
@@ -108,13 +108,13 @@ def largest(rows: list[dict]) -> list[dict]:
     for row in rows:
         found.setdefault((row['kernel'], row['capability']), []).append(row)
     return [{'kernel': kernel, 'capability': capability, 'configurations': len(own),
-             **{name: max(row[name] for row in own) for name in MOST}}
+             **{name: max(row[name] for row in own) for name in MAX}}
             for (kernel, capability), own in sorted(found.items())]
 
 
 def is_beyond(row: dict) -> bool:
     """Return whether a kernel takes more than its bound of anything."""
-    return any(row[name] > most for name, most in MOST_OF.get(row['kernel'], MOST).items())
+    return any(row[name] > most for name, most in MAX_OF.get(row['kernel'], MAX).items())
 
 
 if __name__ == '__main__':

@@ -26,7 +26,7 @@ from graphattn.hugging_face import attach
 from graphattn.layers import GraphAttention
 from graphattn.patterns import Causal, Full, Pattern, SlidingWindow
 
-HEADS, KEY_HEADS, HEAD_CHANNELS = 12, 4, 64
+HEADS, NUM_KV_HEADS, HEAD_CHANNELS = 12, 4, 64
 WINDOW = SlidingWindow(64) & Causal()
 Decoder = Callable[[int, int], Callable[[], object]]
 
@@ -57,7 +57,7 @@ def main(
     report(rows, 'decoding', out)
     log_log({name: (list(lengths), [row[f'{name}, ms'] for row in rows]) for name in cases},
             'decoding', out, x='tokens so far', y='ms for one more',
-            title=f'{HEADS} heads of {HEAD_CHANNELS} channels, {KEY_HEADS} of keys')
+            title=f'{HEADS} heads of {HEAD_CHANNELS} channels, {NUM_KV_HEADS} of keys')
 
 
 @torch.no_grad()
@@ -71,7 +71,8 @@ def seconds_of_token(decode: Callable[[], object], tokens: int) -> float:
 def layer(pattern: Pattern, length: int, room: int) -> Callable[[], object]:
     """Return one more token of an attention layer that has seen ``length``, with room for
     ``room``."""
-    attention = GraphAttention(HEADS * HEAD_CHANNELS, HEADS, pattern, key_heads=KEY_HEADS).eval()
+    attention = GraphAttention(HEADS * HEAD_CHANNELS, HEADS, pattern,
+                               num_kv_heads=NUM_KV_HEADS).eval()
     cache, x = KeyValueCache(room), torch.randn(length, HEADS * HEAD_CHANNELS)
     for part in x.split(512):
         attention(part, cache.step(torch.tensor([0, len(part)])))
@@ -85,7 +86,7 @@ def llama(pattern: Pattern | None, layers: int, length: int, room: int) -> Calla
     from transformers import LlamaConfig, LlamaModel, StaticCache
     config = LlamaConfig(
         vocab_size=1000, hidden_size=HEADS * HEAD_CHANNELS, intermediate_size=2048,
-        num_hidden_layers=layers, num_attention_heads=HEADS, num_key_value_heads=KEY_HEADS,
+        num_hidden_layers=layers, num_attention_heads=HEADS, num_key_value_heads=NUM_KV_HEADS,
         max_position_embeddings=room)
     model = LlamaModel(config).eval()
     if pattern is not None:

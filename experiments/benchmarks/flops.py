@@ -65,7 +65,7 @@ def sampler(model: FactorModel) -> Steps:
     thinning = Thinning(model)
     if not thinning.is_faster():
         return {'queries mixed': mixed,
-                'probability of pairs': 2. * model.blocks.num_pairs * model.num_clusters}
+                'probability of pairs': 2. * model.segments.num_pairs * model.num_clusters}
     # The mass and the peak of each cluster among the keys, and what each query expects of them.
     expected = 2. * sizes[0] * sizes[1] + 4. * model.num_queries * model.num_clusters
     return {'queries mixed': mixed, 'expected draws': expected,

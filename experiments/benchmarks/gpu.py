@@ -40,7 +40,7 @@ CLUSTERS = 128
 PATTERNS = ('SlidingWindow(64)', 'SlidingWindow(256)', 'SlidingWindow(64) | GlobalTokens(64)',
             'RandomBlocks(3, 64)', 'RandomKeys(204)', 'RandomKeys(1024)')
 # Masks and edges x heads x channels numbers, where they are more than a GPU holds, are left out.
-MOST_PAIRS, MOST_MESSAGES = 2**30, 2**34
+MAX_PAIRS, MAX_MESSAGES = 2**30, 2**34
 
 
 @benchmark()
@@ -89,9 +89,9 @@ def of_attention(n: int, degree: int, heads: int, channels: int, dtype: torch.dt
     that is of copying what an edge gathers: three times two vectors."""
     graph = RandomKeys(degree).build(n, seed=0)
     left_out = {'PyG TransformerConv'}
-    if n**2 > MOST_PAIRS:
+    if n**2 > MAX_PAIRS:
         left_out |= {'masked SDPA', 'flex'}  # random edges are in all tiles
-    if graph.num_edges * heads * channels > MOST_MESSAGES:
+    if graph.num_edges * heads * channels > MAX_MESSAGES:
         left_out |= {'PyG gather-scatter', 'compiled PyG gather-scatter'}
     names, _ = attention.cases(graph, heads, channels, dtype)
     rows = attention.measure(graph, channels, heads, rounds, [*names.keys() - left_out], dtype)

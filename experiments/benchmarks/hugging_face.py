@@ -32,7 +32,7 @@ from experiments.runs.tables import report
 from graphattn.hugging_face import attach
 from graphattn.patterns import get
 
-SHORTEST = 1024  # that Hugging Face's BigBird has blocks for
+MIN_LENGTH = 1024  # that Hugging Face's BigBird has blocks for
 BLOCK, NUM_RANDOM, RADIUS = 64, 3, 256  # BigBird's and Longformer's own, of 512 keys each
 CASES = {
     'graphattn, bigbird': 'BertModel', 'SDPA under its mask': 'BertModel',
@@ -42,7 +42,7 @@ CASES = {
 }
 
 
-@benchmark(tokens=SHORTEST, batch=1, layers=1, heads=2)
+@benchmark(tokens=MIN_LENGTH, batch=1, layers=1, heads=2)
 def main(
     tokens: PositiveInt = 4096,
     batch: PositiveInt = 2,
@@ -140,7 +140,7 @@ def peaks_of_training(setting: Setting) -> dict[str, int]:
     """Return the most memory of a step, its graph included, beyond what the process held before."""
     peaks = {}
     for case in progress(CASES, 'memory'):
-        Setting(SHORTEST, 1, 1, setting.heads).step(case)()  # compiles
+        Setting(MIN_LENGTH, 1, 1, setting.heads).step(case)()  # compiles
         peaks[case] = peak_bytes(setting.step(case))
     return peaks
 

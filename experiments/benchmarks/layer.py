@@ -48,7 +48,7 @@ from graphattn.patterns import Full, Pattern, SlidingWindow
 from graphattn.sources import BlockModelSource, PatternSource
 
 CASES = ('sampled', 'window', 'full attention', 'released algorithm')
-LONGEST_DENSE = 8192  # beyond, the released algorithm holds several arrays of 4 * heads * n^2 bytes
+MAX_DENSE_LENGTH = 8192  # the released algorithm holds several arrays of 4 * heads * n^2 bytes
 
 
 @benchmark(nodes=(1024,), densities=(0.02,), rounds=2)
@@ -74,7 +74,7 @@ def main(
     """
     settings = [Setting(n, density, heads, channels, clusters)
                 for n, density in product(nodes, densities)
-                if n <= LONGEST_DENSE or density == densities[0]]
+                if n <= MAX_DENSE_LENGTH or density == densities[0]]
     rows = [row for setting in progress(settings, 'layer')
             for row in measure(setting, rounds, keep_freed_memory)]
     report(rows, 'layer', out)
@@ -127,7 +127,7 @@ class Setting(NamedTuple):
 
 def measure(setting: Setting, rounds: int, keep_freed_memory: bool) -> list[dict]:
     """Return one row for each layer."""
-    cases = CASES if setting.n <= LONGEST_DENSE else CASES[:-1]
+    cases = CASES if setting.n <= MAX_DENSE_LENGTH else CASES[:-1]
     times = [elsewhere(times_of, setting, part, rounds, keep_freed_memory, start='spawn')
              for part in (cases[:3], cases[3:]) if part]
     seconds = {run: {case: part[run][case] for part in times for case in part[run]}

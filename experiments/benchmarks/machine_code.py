@@ -185,7 +185,7 @@ def operators(dtype: torch.dtype, channels: int, terms: str = 'plain', *, degree
     ops.load('triton')
     graph = RandomKeys(degree).build(2 * degree, seed=0)
     query, bias, gate, seed, weight, teleport = _arguments(graph, dtype, channels, heads, terms)
-    edges, ptrs = (*graph.csr, *graph.csc), graph.blocks.ptrs
+    edges, ptrs = (*graph.csr, *graph.csc), graph.segments.ptrs
     nodes, logits = (query,) * 3, (query, query, bias, gate)
     dropout_p = 0. if seed is None else 0.1
     needs = bias is not None, gate is not None
@@ -224,7 +224,7 @@ def drawing(dtype: torch.dtype, clusters: int) -> list[Launch]:
     def draw() -> None:
         for thins in (False, True):
             draws = Draws(model, None, thins=thins)
-            draws.most, draws.most_expected, draws.total = 128, 0., 0  # not counted here
+            draws.most, draws.max_expected, draws.total = 128, 0., 0  # not counted here
             draws.to_graph(by_name=True)
 
     return launches_of(draw)

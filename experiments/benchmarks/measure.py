@@ -310,7 +310,7 @@ def peak_bytes(step: Callable[[], object], warm_up: int = 0) -> int:
         step()
     start_peak_over()
     step()
-    return most_held_bytes() - before
+    return max_held_bytes() - before
 
 
 def held_bytes() -> int:
@@ -318,13 +318,13 @@ def held_bytes() -> int:
     return memory('VmRSS') if _counts_process() else torch.cuda.memory_allocated()
 
 
-def most_held_bytes() -> int:
+def max_held_bytes() -> int:
     """Return the most of :func:`held_bytes` since :func:`start_peak_over`."""
     return memory('VmHWM') if _counts_process() else torch.cuda.max_memory_allocated()
 
 
 def start_peak_over() -> None:
-    """Start :func:`most_held_bytes` over."""
+    """Start :func:`max_held_bytes` over."""
     if _counts_process():
         Path('/proc/self/clear_refs').write_text('5')
     else:

@@ -30,7 +30,7 @@ from experiments.benchmarks.machine_code import (
 from experiments.benchmarks.measure import benchmark, progress, run_benchmark
 from experiments.runs.tables import report
 from graphattn.ops.attention import triton_tiles as attention_tiles
-from graphattn.ops.sample.triton.draws import MOST_EXPECTED
+from graphattn.ops.sample.triton.draws import MAX_EXPECTED
 from graphattn.ops.triton import tiles
 
 # An H200: bytes of its memory, and instructions of its 132 processors that start one for each of
@@ -230,7 +230,7 @@ def picoseconds_of_a_draw(launch: Launch, num_keys: int, capability: int) -> flo
         (turn - 1) * sum(loop.values()) for turn, loop in zip(turns, code.loops))
     size = BYTES_OF_A_SECTOR * (steps + 2)
     return 1e12 * max(size / BYTES_PER_SECOND,
-                      instructions / MOST_EXPECTED / INSTRUCTIONS_PER_SECOND)
+                      instructions / MAX_EXPECTED / INSTRUCTIONS_PER_SECOND)
 
 
 if __name__ == '__main__':

@@ -26,7 +26,7 @@ from experiments.benchmarks.measure import (
     elsewhere,
     held_bytes,
     log_log,
-    most_held_bytes,
+    max_held_bytes,
     progress,
     run_benchmark,
     start_peak_over,
@@ -79,7 +79,7 @@ def measure(n: int, pattern: Pattern, heads: int, channels: int, rounds: int) ->
     start_peak_over()
     before, timed = held_bytes(), stopwatch()
     times = [timed(lambda: train_step(inputs, graph)) for _ in range(rounds)]
-    step, most = sorted(times)[len(times) // 2], most_held_bytes()
+    step, most = sorted(times)[len(times) // 2], max_held_bytes()
     row = {'n': n, 'edges': graph.num_edges, 'step ms': 1e3 * step,
            'ns per edge and head': 1e9 * step / (graph.num_edges * heads),
            'peak MiB': (most - before) / 2**20, 'whole process MiB': most / 2**20}

@@ -1,4 +1,4 @@
-"""Batches that tasks hand to objectives: sequences one after the other, and their targets."""
+"""Batches that tasks hand to modules: sequences one after the other, and their targets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NO_LABEL = -100  # what torch's cross-entropy leaves out
 
 class Batch(NamedTuple):
     """Sequences one after the other: what the loaders of a data module give to
-    :class:`experiments.objectives.Classification` and the objectives that build on it. There is no
+    :class:`experiments.modules.Classification` and the modules that build on it. There is no
     padding.
 
     Attributes:

@@ -19,7 +19,7 @@ from experiments.data.text.document_files import (
 from experiments.data.text.text_table import read_texts
 
 NUM_BYTES = 256
-LONGEST_REVIEW = 2**16  # bytes; the longest one has 14,000
+MAX_REVIEW = 2**16  # bytes; the longest one has 14,000
 
 
 class ByteSource(SequenceSource):
@@ -69,7 +69,7 @@ class ImdbBytes(ByteSource):
             for path in tqdm(document_paths(folder / name, '.txt'), disable=None,
                              desc=f'reading {folder.name}/{name}', unit=' reviews'):
                 with path.open('rb') as file:
-                    text = file.read(LONGEST_REVIEW)
+                    text = file.read(MAX_REVIEW)
                 if not text.strip():
                     raise ValueError(f'{path}: an empty document')
                 rows.append((text, label))

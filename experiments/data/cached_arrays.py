@@ -15,26 +15,26 @@ from graphattn.utils.files import new_folder
 from graphattn.utils.reading import read_json
 
 
-def cached_arrays(cache: Path, name: str, law: dict[str, Any],
+def cached_arrays(cache: Path, name: str, parameters: dict[str, Any],
                   make: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     """Return the result of ``make()``, which is called once.
 
     ``cache/name-DIGEST`` holds an ``.npy`` file for each array, without pickle, and
-    ``manifest.json`` with ``law`` and the digest of each file. The folder is filled under another
-    name and then renamed, so it is whole or not there. What is damaged, or was made by another law,
-    is made anew.
+    ``manifest.json`` with ``parameters`` and the digest of each file. The folder is filled under
+    another name and then renamed, so it is whole or not there. What is damaged, or was made by
+    other parameters, is made anew.
 
     Args:
         cache (Path): The folder of all caches.
         name (str): What it is called there.
-        law (dict): All that the arrays depend on, as JSON can say it.
+        parameters (dict): All that the arrays depend on, as JSON can say it.
         make (Callable): Makes them, by their names.
 
     Raises:
         OSError: They cannot be written; nothing is left of what was.
     """
-    said = json.loads(json.dumps(law))
-    folder = cache / f'{name}-{blake2b(json.dumps(law).encode(), digest_size=8).hexdigest()}'
+    said = json.loads(json.dumps(parameters))
+    folder = cache / f'{name}-{blake2b(json.dumps(parameters).encode(), digest_size=8).hexdigest()}'
     arrays = _read(folder, said)
     if arrays is None:
         arrays = make()
@@ -42,17 +42,17 @@ def cached_arrays(cache: Path, name: str, law: dict[str, Any],
         with new_folder(folder) as temporary:
             for array_name, array in arrays.items():
                 np.save(temporary / f'{array_name}.npy', array, allow_pickle=False)
-            manifest = {'law': said, 'digests': {
+            manifest = {'parameters': said, 'digests': {
                 name: _digest(temporary / f'{name}.npy') for name in arrays}}
             (temporary / 'manifest.json').write_text(json.dumps(manifest, indent=2) + '\n')
     return arrays
 
 
-def _read(folder: Path, law: dict) -> dict[str, np.ndarray] | None:
-    """Read the arrays in a folder; return ``None`` if they have another ``law`` or were changed."""
+def _read(folder: Path, parameters: dict) -> dict[str, np.ndarray] | None:
+    """Read the arrays in a folder; return ``None`` if their ``parameters`` or bytes differ."""
     try:
         manifest = read_json(folder / 'manifest.json')
-        if manifest['law'] != law or not manifest['digests']:
+        if manifest['parameters'] != parameters or not manifest['digests']:
             return None
         files = {name: folder / f'{name}.npy' for name in manifest['digests']}
         if any(_digest(path) != manifest['digests'][name] for name, path in files.items()):

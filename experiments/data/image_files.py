@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SUFFIXES = ('.bmp', '.gif', '.jfif', '.jpe', '.jpeg', '.jpg', '.pbm', '.pgm', '.png', '.pnm',
             '.ppm', '.tif', '.tiff', '.webp')
 FORMATS = ('BMP', 'GIF', 'JPEG', 'PNG', 'PPM', 'TIFF', 'WEBP')
-MOST_PIXELS = 2**26  # of an image before it is resized
+MAX_PIXELS = 2**26  # of an image before it is resized
 SEEN = '(turned as EXIF says, what is transparent on white)'
 MODES = ('1', 'L', 'LA', 'P', 'PA', 'RGB', 'RGBA', 'CMYK', 'YCbCr')  # 8 bits for each value
 
@@ -120,9 +120,9 @@ def read_image(path: Path, size: tuple[int, int] | None = None,
         # Pillow 13 gets rotated TIFFs wrong that it maps from a path.
         with path.open('rb') as file, Image.open(file, formats=FORMATS) as image:
             mode = image.mode
-            if image.width * image.height > MOST_PIXELS:
+            if image.width * image.height > MAX_PIXELS:
                 raise ValueError(f'{image.height:,} x {image.width:,} pixels are more than '
-                                 f'{MOST_PIXELS:,}')
+                                 f'{MAX_PIXELS:,}')
             if mode in MODES:
                 image = _on_white(ImageOps.exif_transpose(image))
                 image = image.convert('RGB' if colour else 'L')

@@ -1,4 +1,4 @@
-r"""ListOps: nested operations on digits, drawn by the law of Long Range Arena.
+r"""ListOps: nested operations on digits, drawn by the rules of Long Range Arena.
 
     python -m experiments.data.listops --num_train 96000
 
@@ -33,7 +33,7 @@ SYMBOLS = (*'0123456789', '[MIN', '[MAX', '[MED', '[SM', ']')
 MIN, MAX, MED, SM, END = range(10, 15)
 OPERATOR_SHARE = 0.25  # of the nodes above the greatest depth
 TREES_AT_ONCE = 512
-MOST_ATTEMPTS = 2_000_000  # for so many trees: at the published lengths 7,000 do
+MAX_ATTEMPTS = 2_000_000  # for so many trees: at the published lengths 7,000 do
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,9 @@ class GeneratedListOps(SequenceSource):
         if max_length < self.max_length - 1:
             raise ValueError(f"'max_length' must be at least {self.max_length - 1}, for a tree "
                              f"that is cut has no value (got {max_length})")
-        law = asdict(self)
-        del law['cache']
-        arrays = cached_arrays(Path(self.cache), 'listops', law, self._draw)
+        parameters = asdict(self)
+        del parameters['cache']
+        arrays = cached_arrays(Path(self.cache), 'listops', parameters, self._draw)
         counts = np.cumsum([self.num_train, self.num_dev])
         whole = Sequences(**arrays)
         return SequenceData('ListOps, generated', len(SYMBOLS), 10, {
@@ -115,7 +115,7 @@ class GeneratedListOps(SequenceSource):
                 if len(seen) == before:
                     raise ValueError(
                         f"'min_length' and 'max_length' leave too few trees: {number:,} are wanted "
-                        f"and {before:,} were found, and {MOST_ATTEMPTS:,} attempts gave no other")
+                        f"and {before:,} were found, and {MAX_ATTEMPTS:,} attempts gave no other")
 
     def _chunks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield trees without end. A chunk depends on its number alone, whatever draws it."""
@@ -128,17 +128,17 @@ class GeneratedListOps(SequenceSource):
 
     def _chunk(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         rng = np.random.default_rng((self.seed, number))
-        return draw_trees(rng, TREES_AT_ONCE, MOST_ATTEMPTS, self.min_length, self.max_length,
+        return draw_trees(rng, TREES_AT_ONCE, MAX_ATTEMPTS, self.min_length, self.max_length,
                           self.max_depth, self.max_args)
 
 
 @jit()
-def draw_trees(rng, num_trees, most_attempts, min_length, max_length, max_depth, max_args):
-    """Return trees one after the other, and where each begins; fewer after ``most_attempts``."""
+def draw_trees(rng, num_trees, max_attempts, min_length, max_length, max_depth, max_args):
+    """Return trees one after the other, and where each begins; fewer after ``max_attempts``."""
     tokens = np.empty(num_trees * max_length, np.uint8)
     ptr = np.zeros(num_trees + 1, np.int64)
     kept = 0
-    for _ in range(most_attempts):
+    for _ in range(max_attempts):
         begin = ptr[kept]
         length = draw_tree(rng, tokens[begin:begin + max_length], max_depth, max_args)
         if min_length < length < max_length:

@@ -43,14 +43,14 @@ def ngram_bits(train: Sequence[np.ndarray], test: Sequence[np.ndarray], order: i
     if not asked[1].size:
         raise ValueError("'test' must hold a symbol to predict")
     probability = np.full(asked[1].size, 1 / num_symbols)
-    looked_at = [(-1) ** (k + 1) * (k // 2 + 1) if both_sides else -(k + 1) for k in range(order)]
+    offsets = [(-1) ** (k + 1) * (k // 2 + 1) if both_sides else -(k + 1) for k in range(order)]
     for length in range(order + 1):
-        context, whole = _numbers(*learn, looked_at[:length], base)
+        context, whole = _numbers(*learn, offsets[:length], base)
         kinds, count = np.unique(whole, return_counts=True)
         contexts, first, different = np.unique(kinds // np.uint64(base), return_index=True,
                                                return_counts=True)
         total = np.add.reduceat(count, first)
-        asked_context, asked_whole = _numbers(*asked, looked_at[:length], base)
+        asked_context, asked_whole = _numbers(*asked, offsets[:length], base)
         n = _looked_up(kinds, count, asked_whole)
         n_context = _looked_up(contexts, total, asked_context)
         t = _looked_up(contexts, different, asked_context)
@@ -72,11 +72,11 @@ def _between_ends(sequences: Sequence[np.ndarray], order: int,
     return np.concatenate(row), np.flatnonzero(np.concatenate(own))
 
 
-def _numbers(row: np.ndarray, places: np.ndarray, looked_at: Sequence[int],
+def _numbers(row: np.ndarray, places: np.ndarray, offsets: Sequence[int],
              base: int) -> tuple[np.ndarray, np.ndarray]:
     """Return a number for the symbols so far from each place, and one with the symbol there."""
     context = np.zeros(len(places), dtype=np.uint64)
-    for distance in looked_at:
+    for distance in offsets:
         context = context * np.uint64(base) + row[places + distance]
     return context, context * np.uint64(base) + row[places]
 

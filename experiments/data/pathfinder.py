@@ -1,4 +1,4 @@
-r"""Pathfinder: do two discs lie on one dashed contour? Drawn by the law of Long Range Arena.
+r"""Pathfinder: do two discs lie on one dashed contour? Drawn by the rules of Long Range Arena.
 
     python -m experiments.data.pathfinder --num_train 1000 --picture pathfinder.png
 
@@ -33,13 +33,13 @@ from graphattn.utils.files import write_whole
 
 FINER = 2  # lines and discs are drawn at this resolution and then made smaller
 SEGMENT_TRIALS, DISTRACTOR_TRIALS = 3, 5
-FREE, MOST_OVERLAP = 0.3, 1.8  # what a mask may hold where a seed begins; two masks, one on another
-LEAST_FREE_SHARE = 0.01
+FREE, MAX_OVERLAP = 0.3, 1.8  # what a mask may hold where a seed begins; two masks, one on another
+MIN_FREE_SHARE = 0.01
 NUM_ANGLES = 360  # a seed points along a whole degree
 IMAGES_AT_ONCE = 64
 
 
-class Law(NamedTuple):
+class Settings(NamedTuple):
     """Sizes are in pixels.
 
     Attributes:
@@ -73,10 +73,10 @@ class Law(NamedTuple):
     distractor_contrast: float
 
 
-LAWS = {
-    32: Law(32, 1, 2, 0.5, (1,), 1.5, 14, 7, 1.0, 4, 5, 1.5, 2.0),
-    64: Law(64, 1, 5, 1.0, (1,), 2.5, 14, 12, 1.8, 4, 5, 0.8, 0.8),
-    128: Law(128, 1, 5, 1.5, (2, 3), 3.0, 14, 20, 1.8, 4, 8, 0.9, 0.9),
+SETTINGS = {
+    32: Settings(32, 1, 2, 0.5, (1,), 1.5, 14, 7, 1.0, 4, 5, 1.5, 2.0),
+    64: Settings(64, 1, 5, 1.0, (1,), 2.5, 14, 12, 1.8, 4, 5, 0.8, 0.8),
+    128: Settings(128, 1, 5, 1.5, (2, 3), 3.0, 14, 20, 1.8, 4, 8, 0.9, 0.9),
 }
 
 
@@ -110,8 +110,9 @@ class GeneratedPathfinder(SequenceSource):
     cache: str = 'data/cache'
 
     def __post_init__(self):
-        if self.size not in LAWS:
-            raise ValueError(f"'size' must be one of {', '.join(map(str, LAWS))} (got {self.size})")
+        if self.size not in SETTINGS:
+            raise ValueError(f"'size' must be one of {', '.join(map(str, SETTINGS))} "
+                             f"(got {self.size})")
         check_at_least(1, num_train=self.num_train, num_dev=self.num_dev, num_test=self.num_test)
         check_at_least(0, seed=self.seed)
 
@@ -119,9 +120,9 @@ class GeneratedPathfinder(SequenceSource):
         if max_length < self.size**2:
             raise ValueError(f"'max_length' must be at least {self.size**2}, the pixels of an "
                              f"image (got {max_length})")
-        law = asdict(self) | LAWS[self.size]._asdict()
-        del law['cache']
-        arrays = cached_arrays(Path(self.cache), 'pathfinder', law, self._draw)
+        settings = asdict(self) | SETTINGS[self.size]._asdict()
+        del settings['cache']
+        arrays = cached_arrays(Path(self.cache), 'pathfinder', settings, self._draw)
         counts = np.cumsum([self.num_train, self.num_dev])
         images, labels = (np.split(arrays[name], counts) for name in ('image', 'label'))
         return SequenceData(f'Pathfinder{self.size}, generated', 256, 2, {
@@ -147,7 +148,7 @@ class GeneratedPathfinder(SequenceSource):
         """Yield chunks that depend on their number alone, whatever draws them."""
         with ThreadPoolExecutor(torch.get_num_threads()) as pool:
             yield from pool.map(lambda chunk: draw_images(
-                np.random.default_rng((self.seed, chunk)), IMAGES_AT_ONCE, LAWS[self.size]),
+                np.random.default_rng((self.seed, chunk)), IMAGES_AT_ONCE, SETTINGS[self.size]),
                 range(number))
 
 
@@ -169,21 +170,21 @@ class Drawings(NamedTuple):
     attempts: np.ndarray
 
 
-def draw_images(rng: np.random.Generator, number: int, law: Law) -> Drawings:
+def draw_images(rng: np.random.Generator, number: int, settings: Settings) -> Drawings:
     """Draw so many images.
 
     Args:
         rng (np.random.Generator): Where chance comes from.
         number (int): How many.
-        law (Law): One of ``LAWS``, or another.
+        settings (Settings): One of ``SETTINGS``, or others.
     """
-    shape = law.size, law.size
+    shape = settings.size, settings.size
     drawn = Drawings(np.empty((number, *shape), np.uint8), np.empty(number, np.uint8),
                      np.empty((number, 2, *shape), np.float32), np.empty((number, 2, 2), np.int64),
                      np.zeros(number, np.int64))
     for i in range(number):
         # Of one type for all sizes: compiled once.
-        own = law._replace(margins=(law.margins[rng.integers(len(law.margins))],))
+        own = settings._replace(margins=(settings.margins[rng.integers(len(settings.margins))],))
         drawn.label[i] = rng.integers(2)
         drawn.attempts[i] = _draw_image(rng, own, draw_dashes(own), drawn.label[i], drawn.image[i],
                                         drawn.contour[i], drawn.disc[i])
@@ -226,17 +227,17 @@ class Dashes(NamedTuple):
 
 
 @cache
-def draw_dashes(law: Law) -> Dashes:
-    """Draw the dashes of a law that has one margin."""
-    margin, = law.margins
-    step = law.segment_length + margin
+def draw_dashes(settings: Settings) -> Dashes:
+    """Draw the dashes for settings that have one margin."""
+    margin, = settings.margins
+    step = settings.segment_length + margin
     around = np.deg2rad(np.arange(0, 360, 360 / (2 * step * np.pi)))
     end = np.unique(np.floor(step * np.stack([np.sin(around), np.cos(around)], 1)).astype(int),
                     axis=0)
     seed_angle = np.deg2rad(np.arange(-NUM_ANGLES // 2, NUM_ANGLES // 2))
     end_angle = np.arctan2(end[:, 0], end[:, 1])
     ink, mask = (np.stack(part) for part in zip(*(
-        _draw_dash(law, margin, angle) for angle in [*seed_angle, *map(opposite, end_angle)])))
+        _draw_dash(settings, margin, angle) for angle in [*seed_angle, *map(opposite, end_angle)])))
     # A seed's room is cut to this window, whose middle is one pixel from the seed.
     reach, middle = 2 * step + 1, mask.shape[1] // 2
     first = middle - (step + 1)
@@ -244,26 +245,26 @@ def draw_dashes(law: Law) -> Dashes:
     angle = np.concatenate([seed_angle, end_angle])
     turn = np.abs(end_angle - angle[:, None])
     turn = np.minimum(turn, 2 * np.pi - turn)
-    weight = np.cos(np.minimum(law.continuity * turn, np.pi / 2))**2
-    place = np.empty((NUM_ANGLES, law.size**2, 2), np.int64)
-    num_places = np.array([find_room(empty_mask(law), own, 2 * law.seed_distance, places)
+    weight = np.cos(np.minimum(settings.continuity * turn, np.pi / 2))**2
+    place = np.empty((NUM_ANGLES, settings.size**2, 2), np.int64)
+    num_places = np.array([find_room(empty_mask(settings), own, 2 * settings.seed_distance, places)
                            for own, places in zip(room, place)])
     return Dashes(margin, angle, end, weight, ink, mask, room, place[:, :num_places.max()].copy(),
-                  num_places, _draw_disc(law.disc_radius))
+                  num_places, _draw_disc(settings.disc_radius))
 
 
-def _draw_dash(law: Law, margin: int, angle: float) -> tuple[np.ndarray, np.ndarray]:
+def _draw_dash(settings: Settings, margin: int, angle: float) -> tuple[np.ndarray, np.ndarray]:
     """Draw a dash that begins in the middle, and its room."""
     from PIL import Image, ImageDraw
     from scipy.ndimage import grey_dilation
 
-    reach = law.segment_length + math.ceil(law.thickness) + margin
+    reach = settings.segment_length + math.ceil(settings.thickness) + margin
     middle = reach * FINER
     picture = Image.new('L', (2 * middle + 1,) * 2)
-    tip = tuple(math.ceil(middle + law.segment_length * FINER * part)
+    tip = tuple(math.ceil(middle + settings.segment_length * FINER * part)
                 for part in (math.cos(angle), math.sin(angle)))
     ImageDraw.Draw(picture).line([(middle, middle), tip], fill=255,
-                                 width=round(law.thickness * FINER))
+                                 width=round(settings.thickness * FINER))
     offset = np.arange(-margin * FINER, margin * FINER + 1)
     is_near = offset[:, None]**2 + offset**2 <= (margin * FINER)**2
     room = grey_dilation(np.asarray(picture), footprint=is_near, mode='constant')
@@ -294,23 +295,23 @@ def opposite(angle):
 
 
 @jit()
-def _draw_image(rng, law, dashes, label, image, contour, disc):
+def _draw_image(rng, settings, dashes, label, image, contour, disc):
     """Draw one image and gives the number of attempts at its contours."""
-    path = np.empty((2, law.contour_length, 3), np.int64)  # number and place of each dash
-    mask = empty_mask(law)
+    path = np.empty((2, settings.contour_length, 3), np.int64)  # number and place of each dash
+    mask = empty_mask(settings)
     attempts = 1
-    while not find_contours(rng, law, dashes, mask, path):
-        mask = empty_mask(law)
+    while not find_contours(rng, settings, dashes, mask, path):
+        mask = empty_mask(settings)
         attempts += 1
     contour[:] = 0.
     for which in range(2):
-        draw_path(contour[which], dashes, path[which], law.contour_contrast)
+        draw_path(contour[which], dashes, path[which], settings.contour_contrast)
     canvas = np.maximum(contour[0], contour[1])
-    for _ in range(law.num_distractors):
+    for _ in range(settings.num_distractors):
         for _ in range(DISTRACTOR_TRIALS):
-            short, trial = np.empty((law.distractor_length, 3), np.int64), mask.copy()
-            if find_distractor(rng, law, dashes, trial, short):
-                draw_path(canvas, dashes, short, law.distractor_contrast)
+            short, trial = np.empty((settings.distractor_length, 3), np.int64), mask.copy()
+            if find_distractor(rng, settings, dashes, trial, short):
+                draw_path(canvas, dashes, short, settings.distractor_contrast)
                 mask = trial
                 break
     first = rng.integers(0, 2)
@@ -319,31 +320,31 @@ def _draw_image(rng, law, dashes, label, image, contour, disc):
     for mark in disc:
         stamp(canvas, dashes.disc, mark[0], mark[1], 1.)
     lightest, darkest = canvas.max(), canvas.min()
-    for y in range(law.size):
-        for x in range(law.size):
+    for y in range(settings.size):
+        for x in range(settings.size):
             image[y, x] = int(255 * (canvas[y, x] - darkest) / (lightest - darkest) + 0.5)
     return attempts
 
 
 @jit()
-def empty_mask(law):
+def empty_mask(settings):
     """Free within the border."""
-    mask = np.ones((law.size, law.size), np.float32)
-    mask[law.padding:-law.padding, law.padding:-law.padding] = 0.
+    mask = np.ones((settings.size, settings.size), np.float32)
+    mask[settings.padding:-settings.padding, settings.padding:-settings.padding] = 0.
     return mask
 
 
 @jit()
-def find_contours(rng, law, dashes, mask, path):
+def find_contours(rng, settings, dashes, mask, path):
     """Find the two contours that may be marked, dash by dash in turn; return whether there was
     room."""
     pivot = np.empty((2, 2), np.int64)
-    if not (find_first_seed(rng, law, dashes, pivot[0], path[0, 0])
-            and find_second_seed(rng, law, dashes, path[0, 0], pivot[1], path[1, 0])):
+    if not (find_first_seed(rng, settings, dashes, pivot[0], path[0, 0])
+            and find_second_seed(rng, settings, dashes, path[0, 0], pivot[1], path[1, 0])):
         return False
-    for i in range(1, law.contour_length):
+    for i in range(1, settings.contour_length):
         for which in range(2):
-            if not find_dash(rng, law, dashes, mask, pivot[which], path[which, i - 1:i + 1]):
+            if not find_dash(rng, settings, dashes, mask, pivot[which], path[which, i - 1:i + 1]):
                 return False
     # The last dash of the second contour takes its room, and that of the first does not.
     take_room(mask, dashes, path[1, -1])
@@ -351,48 +352,48 @@ def find_contours(rng, law, dashes, mask, path):
 
 
 @jit()
-def find_distractor(rng, law, dashes, mask, path):
+def find_distractor(rng, settings, dashes, mask, path):
     """Find a short contour; return whether there was room."""
     pivot = np.empty(2, np.int64)
-    if not find_seed(rng, law, dashes, mask, pivot, path[0]):
+    if not find_seed(rng, settings, dashes, mask, pivot, path[0]):
         return False
-    for i in range(1, law.distractor_length):
-        if not find_dash(rng, law, dashes, mask, pivot, path[i - 1:i + 1]):
+    for i in range(1, settings.distractor_length):
+        if not find_dash(rng, settings, dashes, mask, pivot, path[i - 1:i + 1]):
             return False
     take_room(mask, dashes, path[-1])
     return True
 
 
 @jit()
-def find_first_seed(rng, law, dashes, pivot, seed):
+def find_first_seed(rng, settings, dashes, pivot, seed):
     """Find a first dash in the middle of an empty image."""
     for _ in range(SEGMENT_TRIALS):
         number = rng.integers(0, NUM_ANGLES)
         if dashes.num_places[number] == 0:
             return False
         y, x = dashes.place[number, rng.integers(0, dashes.num_places[number])]
-        if begin(law, dashes, number, y, x, pivot, seed):
+        if begin(settings, dashes, number, y, x, pivot, seed):
             return True
     return False
 
 
 @jit()
-def find_second_seed(rng, law, dashes, first, pivot, seed):
+def find_second_seed(rng, settings, dashes, first, pivot, seed):
     """Find a first dash at a given distance from another's."""
     for _ in range(SEGMENT_TRIALS):
         number = rng.integers(0, NUM_ANGLES)
         towards = np.deg2rad(rng.integers(0, 360))
-        y = int(np.rint(first[1] + law.seed_distance * np.sin(towards)))
-        x = int(np.rint(first[2] + law.seed_distance * np.cos(towards)))
-        if begin(law, dashes, number, y, x, pivot, seed):
+        y = int(np.rint(first[1] + settings.seed_distance * np.sin(towards)))
+        x = int(np.rint(first[2] + settings.seed_distance * np.cos(towards)))
+        if begin(settings, dashes, number, y, x, pivot, seed):
             return True
     return False
 
 
 @jit()
-def find_seed(rng, law, dashes, mask, pivot, seed):
+def find_seed(rng, settings, dashes, mask, pivot, seed):
     """Find a first dash wherever there is room."""
-    if (mask <= FREE).sum() < LEAST_FREE_SHARE * mask.size:
+    if (mask <= FREE).sum() < MIN_FREE_SHARE * mask.size:
         return False
     places = np.empty((mask.size, 2), np.int64)
     for _ in range(SEGMENT_TRIALS):
@@ -401,34 +402,34 @@ def find_seed(rng, law, dashes, mask, pivot, seed):
         if num_places == 0:
             return False
         y, x = places[rng.integers(0, num_places)]
-        if begin(law, dashes, number, y, x, pivot, seed):
+        if begin(settings, dashes, number, y, x, pivot, seed):
             return True
     return False
 
 
 @jit()
-def begin(law, dashes, number, y, x, pivot, seed):
+def begin(settings, dashes, number, y, x, pivot, seed):
     """Put a seed at a place; return whether it and its pivot are inside the image."""
-    angle, length = dashes.angle[number], law.segment_length
+    angle, length = dashes.angle[number], settings.segment_length
     end = moved(y, x, angle, length)
     pivot[0], pivot[1] = moved(end[0], end[1], opposite(angle), length + dashes.margin)
     seed[0], seed[1], seed[2] = number, y, x
     return min(end[0], end[1], pivot[0], pivot[1]) >= 0 and max(
-        end[0], end[1], pivot[0], pivot[1]) < law.size
+        end[0], end[1], pivot[0], pivot[1]) < settings.size
 
 
 @jit()
-def find_dash(rng, law, dashes, mask, pivot, path):
+def find_dash(rng, settings, dashes, mask, pivot, path):
     """Continue a contour from one dash to a next, and takes the room of the first; whether it
     could. A place is drawn in proportion to its weight times how free it is."""
     last = path[0, 0]
     pivot_y, pivot_x = moved(pivot[0], pivot[1], dashes.angle[last],
-                             law.segment_length + 2 * dashes.margin)
+                             settings.segment_length + 2 * dashes.margin)
     cumulative = np.empty(len(dashes.end))
     total = 0.
     for i in range(len(dashes.end)):
         y, x = pivot_y + dashes.end[i, 0], pivot_x + dashes.end[i, 1]
-        if dashes.weight[last, i] > 0. and 0 <= y < law.size and 0 <= x < law.size:
+        if dashes.weight[last, i] > 0. and 0 <= y < settings.size and 0 <= x < settings.size:
             total += dashes.weight[last, i] * (1. - nearby(mask, y, x, dashes.margin))
         cumulative[i] = total
     if total < 1e-4:
@@ -436,7 +437,7 @@ def find_dash(rng, law, dashes, mask, pivot, path):
     for _ in range(SEGMENT_TRIALS):
         i = np.searchsorted(cumulative, rng.random() * total, side='right')
         y, x = pivot_y + dashes.end[i, 0], pivot_x + dashes.end[i, 1]
-        if overlap(mask, dashes.mask[NUM_ANGLES + i], y, x) < MOST_OVERLAP:
+        if overlap(mask, dashes.mask[NUM_ANGLES + i], y, x) < MAX_OVERLAP:
             take_room(mask, dashes, path[0])
             pivot[0], pivot[1] = pivot_y, pivot_x
             path[1, 0], path[1, 1], path[1, 2] = NUM_ANGLES + i, y, x

@@ -14,7 +14,7 @@ from tqdm import tqdm
 from experiments.data.sequences import PARTS, SequenceData, Sequences, SequenceSource
 from graphattn.utils.reading import filled_lines
 
-LARGEST_PICTURE = 2**20  # bytes
+MAX_PICTURE = 2**20  # bytes
 HARD = 'curv_contour_length_14'
 
 
@@ -94,9 +94,9 @@ def read_picture(path: Path, size: int) -> np.ndarray:
 
     try:
         with path.open('rb') as file:
-            content = file.read(LARGEST_PICTURE + 1)
-        if len(content) > LARGEST_PICTURE:
-            raise ValueError(f'larger than {LARGEST_PICTURE:,} bytes')
+            content = file.read(MAX_PICTURE + 1)
+        if len(content) > MAX_PICTURE:
+            raise ValueError(f'larger than {MAX_PICTURE:,} bytes')
         with Image.open(BytesIO(content), formats=['PNG']) as picture:
             if picture.size != (size, size) or picture.mode != 'L':
                 raise ValueError(f'got {picture.size[0]} x {picture.size[1]} pixels of mode '

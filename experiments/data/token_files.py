@@ -10,7 +10,7 @@ import numpy as np
 from graphattn.utils.reading import check_arrays
 
 TOKENS, LABEL = 'tokens', 'label'
-LARGEST_ID = 2**31 - 1
+MAX_ID = 2**31 - 1
 
 
 def read_tokens(path: Path) -> np.ndarray:
@@ -63,8 +63,8 @@ def check_ids(tokens: np.ndarray, where: str) -> np.ndarray:
         ValueError: One is negative or too large; the message begins with ``where``.
     """
     for value in (tokens.min(), tokens.max()):
-        if not 0 <= value <= LARGEST_ID:
-            raise ValueError(f'{where}: expected ids from 0 to {LARGEST_ID:,} (got {value})')
+        if not 0 <= value <= MAX_ID:
+            raise ValueError(f'{where}: expected ids from 0 to {MAX_ID:,} (got {value})')
     return tokens
 
 

@@ -77,7 +77,7 @@ def over_seeds(runs: Iterable[Path],
     scores: dict[str, float | None] = {}
     for column, (metric, factor) in metrics.items():
         scores |= mean_and_spread(column, [factor * report[metric] for report in reports])
-    # Rivals have no edges.
+    # Baselines have no edges.
     density = [100 * value for report in reports for value in report['density'].values()]
     return {**scores, 'density, %': statistics.mean(density) if density else None}
 

@@ -12,7 +12,7 @@ from filelock import FileLock
 from matplotlib.figure import Figure
 
 from experiments import train
-from experiments.objectives import Training
+from experiments.modules import Training
 from experiments.runs.config_file import built
 from experiments.runs.figures import report_figure
 from experiments.runs.load_run import load_run
@@ -105,13 +105,13 @@ class Study:
 
 
 def restored(run: Path) -> tuple[Training, L.LightningDataModule, L.Trainer]:
-    """Return the objective of a run, its data, and a trainer that tests as its own did."""
+    """Return the module of a run, its data, and a trainer that tests as its own did."""
     trained = load_run(run)
     trainer = L.Trainer(
         default_root_dir=run, limit_test_batches=trained.config['trainer']['limit_test_batches'],
         logger=False, enable_checkpointing=False, enable_progress_bar=False,
         enable_model_summary=False)
-    return trained.objective, trained.data, trainer
+    return trained.module, trained.data, trainer
 
 
 def data_of(run: Path) -> L.LightningDataModule:

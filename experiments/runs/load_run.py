@@ -23,7 +23,7 @@ class Run(NamedTuple):
     """Content of a run's folder.
 
     Attributes:
-        objective (LightningModule): What was trained, with its weights, in evaluation mode; its
+        module (LightningModule): What was trained, with its weights, in evaluation mode; its
             ``model`` takes tokens and ``ptr``.
         data (LightningDataModule): What it was trained on.
         config (dict): Every option, resolved.
@@ -32,7 +32,7 @@ class Run(NamedTuple):
             a score is asked for.
     """
 
-    objective: L.LightningModule
+    module: L.LightningModule
     data: L.LightningDataModule
     config: dict[str, Any]
     tokenizer: Tokenizer | None
@@ -61,7 +61,7 @@ def load_run(folder: str | Path, trust: Iterable[str] = ()) -> Run:
         run.data.prepare_data()
         run.data.setup('test')
         tokens, ptr, label = next(iter(run.data.test_dataloader()))
-        guess = run.objective.model(tokens, ptr).argmax(dim=1)
+        guess = run.module.model(tokens, ptr).argmax(dim=1)
     """
     folder = Path(folder)
     if not (folder / 'config.yaml').exists():

@@ -30,7 +30,7 @@ def pretrained_classifier(
     """Put the encoder of a masked language model, and its pooler, below a new classification head.
 
     Args:
-        checkpoint: A checkpoint of :class:`experiments.objectives.LanguageModelling` in its
+        checkpoint: A checkpoint of :class:`experiments.modules.LanguageModelling` in its
             run's folder, where the config.yaml tells the sizes.
         num_classes (int): Outputs of the head.
         source (GraphSource, Pattern or str, optional): Where the edges come from. If omitted, from

@@ -18,8 +18,8 @@ from lightning.pytorch.utilities import rank_zero_only
 from matplotlib.figure import Figure
 
 from experiments.runs.checkpoints import LAST
+from experiments.runs.dead_heads import heads_without_edges
 from experiments.runs.figures import training_curves
-from experiments.runs.lost_edges import heads_without_edges
 from experiments.runs.one_run import CONFIG, has_checkpoint
 from experiments.runs.summary import NAME as SUMMARY
 from experiments.runs.summary import read_summary, write_summary

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 STAGES = ('train', 'val', 'test')
-SHORTEST = 8
+MIN_LENGTH = 8
 MASKED, REPLACED = 0.8, 0.1  # of the selected tokens; the others stay as they are
 
 
@@ -99,7 +99,7 @@ class MaskedLanguage(L.LightningDataModule):
     ):
         super().__init__()
         for name, size, least in (('vocab_size', vocab_size, 100), ('batch_size', batch_size, 1),
-                                  ('max_length', max_length, SHORTEST), ('seed', seed, 0),
+                                  ('max_length', max_length, MIN_LENGTH), ('seed', seed, 0),
                                   ('num_workers', num_workers, 0)):
             if size < least:
                 raise ValueError(f"'{name}' must be at least {least} (got {size})")

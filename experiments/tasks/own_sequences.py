@@ -34,7 +34,7 @@ class OwnSequences(LongRange):
         self.max_length = data.longest
         return data
 
-    def settle(self, options: Namespace) -> None:
+    def fill_options(self, options: Namespace) -> None:
         """Write the findings of the files into the options of a run, and the sizes that its model
         needs."""
         data = self.read()
@@ -64,8 +64,8 @@ class ImageFolder(OwnSequences):
         super().__init__(ImageFiles(path, val, test, size, colour, classes, seed), classes, seed,
                          batch_size)
 
-    def settle(self, options: Namespace) -> None:
-        super().settle(options)
+    def fill_options(self, options: Namespace) -> None:
+        super().fill_options(options)
         options['data.init_args.size'] = self.read().shape[:2]
 
 

@@ -17,7 +17,7 @@ class Planted(Synthetic):
         tokens  [CLS]  x_1  x_2  ...  x_i  ...  [SEP]       each of num_symbols symbols
         label     -                    1 if sum over d of v(x_{i-d}) + v(x_{i+d}) > 0 else 0
 
-    where v gives every symbol a number, drawn once from a normal law, their mean being 0.
+    where v gives every symbol a number, drawn once from a normal distribution, their mean being 0.
     Neighbours beyond the ends count as 0. A head that attends to just those distances, with equal
     weights, can compute the label, and every other key that it attends to is noise. [CLS] and
     [SEP] have no label.

@@ -39,7 +39,7 @@ class Text(Documents):
                          vocab_size, max_length, batch_size, seed, num_workers, cache)
         self.classes = classes
 
-    def settle(self, options: Namespace) -> None:
+    def fill_options(self, options: Namespace) -> None:
         """Write the classes into the options of a run, and the sizes that its model needs."""
         self.classes = list(self.collection.classes)
         options['data.init_args.classes'] = self.classes

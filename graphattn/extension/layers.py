@@ -1,4 +1,4 @@
-"""Checks of what a layer is given, and looks at tensors that wait for a GPU once."""
+"""Checks of the arguments of a layer, and host copies of tensors."""
 
 from graphattn._checks import (
     check_bool,
@@ -9,7 +9,7 @@ from graphattn._checks import (
     check_sides,
     check_size,
 )
-from graphattn._tensors import looks_once, on_cpu
+from graphattn._tensors import cache_host_copies, host_copy
 
 __all__ = ['check_bool', 'check_choice', 'check_features', 'check_generator', 'check_ptr',
-           'check_sides', 'check_size', 'looks_once', 'on_cpu']
+           'check_sides', 'check_size', 'cache_host_copies', 'host_copy']

@@ -46,10 +46,10 @@ def edge_attention(
 
     Args:
         query (Tensor): floating ``[num_queries, heads, channels]``.
-        key (Tensor): ``[num_keys, key_heads, channels]``, of the same dtype and device. There may
-            be fewer heads than of queries, a number that divides theirs: each is then the key of
-            as many consecutive heads (grouped queries: Ainslie et al., "GQA", 2023).
-        value (Tensor): ``[num_keys, key_heads, value_channels]``.
+        key (Tensor): ``[num_keys, num_kv_heads, channels]``, of the same dtype and device. There
+            may be fewer heads than of queries, a number that divides theirs: each is then the key
+            of as many consecutive heads (grouped queries: Ainslie et al., "GQA", 2023).
+        value (Tensor): ``[num_keys, num_kv_heads, value_channels]``.
         graph (BipartiteGraph): The edges, which all heads share. Heads that own a graph each are
             folded into nodes first (:func:`graphattn.layers.fold_heads`).
         edge_bias (Tensor, optional): ``[num_edges]`` or ``[num_edges, heads]``, added to logits, in
@@ -132,7 +132,7 @@ def attention_weights(
 
     Args:
         query (Tensor): floating ``[num_queries, heads, channels]``.
-        key (Tensor): ``[num_keys, key_heads, channels]``, as in :func:`edge_attention`.
+        key (Tensor): ``[num_keys, num_kv_heads, channels]``, as in :func:`edge_attention`.
         graph (BipartiteGraph): The edges, which all heads share.
         edge_bias (Tensor, optional): ``[num_edges]`` or ``[num_edges, heads]``, added to logits.
         edge_gate (Tensor, optional): As ``edge_bias``; multiplies the scaled dot product.

@@ -96,7 +96,7 @@ def check_diffused(alpha: Tensor, value: Tensor, graph: BipartiteGraph) -> None:
 def check_square(graph: BipartiteGraph) -> None:
     """Raise unless queries and keys can be the same tokens."""
     if not graph.is_square:
-        raise ValueError(f"'graph' must have as many keys as queries in every block, for hops "
+        raise ValueError(f"'graph' must have as many keys as queries in every segment, for hops "
                          f"follow one another (got {graph})")
 
 

@@ -13,7 +13,7 @@ from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from graphattn import ops
 from graphattn._compiler import CompilerMissing
-from graphattn._tensors import on_cpu
+from graphattn._tensors import host_copy
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.ops import Backend, LogitTerms
 
@@ -28,7 +28,7 @@ __all__ = ['DENSE_ABOVE', 'FASTEST_SPARSE', 'PAIRS_OF_A_CALL', 'choose', 'choose
 # so at every size. To measure another machine: python -m experiments.benchmarks.crossover.
 DENSE_ABOVE = {256: 0.6, 1024: 1.}
 # By type of device, the pairs that take as long as one more call of dense attention, which takes
-# consecutive blocks of one shape at once. On two cores, 4 heads of 32, a training step along
+# consecutive segments of one shape at once. On two cores, 4 heads of 32, a training step along
 # complete sequences of n and n + 1 tokens in turn took 4.1, 1.4, 0.9 and 0.6 times as long dense as
 # fused, for n = 20, 80, 160 and 300. Of GPUs it is computed: four kernels' starts beside tiles at
 # 7 ps a pair, 16 heads.
@@ -84,7 +84,7 @@ def choose(name: str, query: Tensor, key: Tensor, value: Tensor, graph: Bipartit
         return backend
     dense = backend
     lacks = (not dense.is_available(graph.device)
-             or needs_weights and not dense.forms_weights
+             or needs_weights and not dense.returns_weights
              or terms.gate is not None and not dense.takes_gate
              or in_transform() and not dense.has_all_derivatives)
     is_dense = not lacks and _is_faster_dense(dense, query, key, value, graph, terms)
@@ -121,14 +121,14 @@ def accumulated(tensor: Tensor) -> Tensor:
 
 def _asked_for(name: str, device: torch.device, channels: int, needs_weights: bool) -> Backend:
     backend = ops.load(name)
-    if needs_weights and not backend.forms_weights:
+    if needs_weights and not backend.returns_weights:
         raise ValueError(f"'backend' must be one that forms weights (got {name!r}); 'auto' takes "
                          f"one")
     if not backend.is_available(device):
         raise ValueError(f"backend {name!r} does not run on {device}, where the graph is; 'auto' "
                          f"takes one that does")
     if not backend.takes(channels):
-        raise ValueError(f"backend {name!r} takes at most {backend.most_channels} channels in a "
+        raise ValueError(f"backend {name!r} takes at most {backend.max_channels} channels in a "
                          f"head (got {channels}); 'auto' takes a backend that has no such limit")
     if not backend.has_all_derivatives and in_transform():
         raise NotImplementedError(f"backend {name!r} has no forward-mode derivatives and no rules "
@@ -153,8 +153,8 @@ def _is_faster_dense(dense: Backend, query: Tensor, key: Tensor, value: Tensor,
         # took 0.6 to 8 times as long. And a checkpoint may begin without gradients, by which what
         # follows chooses, while kernels that differ drop other weights.
         return False
-    if torch.compiler.is_compiling():  # which cannot look at the sizes of blocks, nor make a mask
-        return (bias is None and graph.num_blocks == 1 and guard_or_false(graph.num_edges > 0)
+    if torch.compiler.is_compiling():  # which cannot look at the sizes of segments, nor make a mask
+        return (bias is None and graph.num_segments == 1 and guard_or_false(graph.num_edges > 0)
                 and guard_or_false(graph.num_edges == graph.num_pairs))
     if _learns(bias) and graph.device.type == 'cpu':
         # Whose gradient takes all pairs: of 64 to 1,024 tokens, 50 to 100 % dense, the fused
@@ -166,16 +166,16 @@ def _is_faster_dense(dense: Backend, query: Tensor, key: Tensor, value: Tensor,
         return False
     trains = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
     return trains and _is_dense(graph) and _fills_calls(graph) and (
-        not dense.spreads_nan or _are_finite(query, key, value) and _is_below_inf(bias))
+        not dense.nan_leaks or _are_finite(query, key, value) and _is_below_inf(bias))
 
 
 def _is_complete(graph: BipartiteGraph) -> bool:
     """Return whether all pairs are edges; read no value where sizes say that they are not."""
-    num_blocks, (query_ptr, key_ptr) = graph.num_blocks, graph.blocks.ptrs
-    if num_blocks == 1:
+    num_segments, (query_ptr, key_ptr) = graph.num_segments, graph.segments.ptrs
+    if num_segments == 1:
         return graph.num_edges == graph.num_queries * graph.num_keys
-    # Square blocks have the fewest pairs where all are of one size.
-    if query_ptr is key_ptr and graph.num_edges * num_blocks < graph.num_queries**2:
+    # Square segments have the fewest pairs where all are of one size.
+    if query_ptr is key_ptr and graph.num_edges * num_segments < graph.num_queries**2:
         return False
     return graph.num_edges == graph.num_pairs
 
@@ -183,17 +183,17 @@ def _is_complete(graph: BipartiteGraph) -> bool:
 def _is_dense(graph: BipartiteGraph) -> bool:
     if graph.num_edges <= min(DENSE_ABOVE.values()) * graph.num_pairs:
         return False
-    keys_per_block = graph.num_keys / max(graph.num_blocks, 1)
-    share = np.interp(np.log(max(keys_per_block, 1)), np.log(list(DENSE_ABOVE)),
+    keys_per_segment = graph.num_keys / max(graph.num_segments, 1)
+    share = np.interp(np.log(max(keys_per_segment, 1)), np.log(list(DENSE_ABOVE)),
                       list(DENSE_ABOVE.values()))
     return graph.num_edges > share * graph.num_pairs
 
 
 def _fills_calls(graph: BipartiteGraph) -> bool:
     """Return whether the pairs are worth the calls of dense attention; one call always is."""
-    if graph.num_blocks == 1:
+    if graph.num_segments == 1:
         return True
-    sizes = torch.stack([on_cpu(ptr).diff() for ptr in graph.blocks.ptrs])
+    sizes = torch.stack([host_copy(ptr).diff() for ptr in graph.segments.ptrs])
     more_calls = int(sizes.diff().any(dim=0).sum())
     return graph.num_pairs >= more_calls * PAIRS_OF_A_CALL.get(graph.device.type, 0)
 

@@ -39,9 +39,9 @@ def pair_attention(
 
     Args:
         query (Tensor): floating ``[num_tokens, heads, channels]``.
-        key (Tensor): ``[num_tokens, key_heads, channels]``, of the same dtype and device.
-            ``key_heads`` divides ``heads``, as in :func:`edge_attention`.
-        value (Tensor): ``[num_tokens, key_heads, value_channels]``.
+        key (Tensor): ``[num_tokens, num_kv_heads, channels]``, of the same dtype and device.
+            ``num_kv_heads`` divides ``heads``, as in :func:`edge_attention`.
+        value (Tensor): ``[num_tokens, num_kv_heads, value_channels]``.
         ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``.
         mask (PairMask): The mask of each head, which all sequences share.
         hops (int or float): As in :func:`attention_diffusion`; one without a teleport is attention.

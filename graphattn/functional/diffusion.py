@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor
 
-from graphattn._checks import MOST_HOPS, check_number, check_size
+from graphattn._checks import MAX_HOPS, check_number, check_size
 from graphattn._tensors import without_autocast
 from graphattn.functional.checks import check_diffused
 from graphattn.functional.choose import accumulated, choose_weighing
@@ -46,7 +46,7 @@ def attention_diffusion(
     Args:
         alpha (Tensor): floating ``[num_edges, heads]``, the weights of the edges.
         value (Tensor): floating ``[num_tokens, heads, channels]``.
-        graph (BipartiteGraph): With as many keys as queries in every block, which are the same
+        graph (BipartiteGraph): With as many keys as queries in every segment, which are the same
             tokens.
         hops (int or float): Number of hops K. ``math.inf`` takes the limit
             :math:`t (I - (1 - t) A)^{-1} V`, by as many hops as it takes or, after 200, by
@@ -132,7 +132,7 @@ def heat_teleport(hops: int, time: float) -> tuple[float, ...]:
         >>> [round(teleport, 3) for teleport in heat_teleport(2, time=1.)]
         [0.4, 0.667]
     """
-    check_size('hops', hops, at_most=MOST_HOPS)
+    check_size('hops', hops, at_most=MAX_HOPS)
     check_number('time', time, 'positive and finite')
     log_weight = np.array([k * math.log(time) - math.lgamma(k + 1) for k in range(hops + 1)])
     weight = np.exp(log_weight - log_weight.max())

@@ -152,7 +152,7 @@ def _check_no_edges(terms: LogitTerms, needs_weights: bool) -> None:
     if needs_weights or not terms.bias is terms.gate is terms.features is None:
         raise ValueError("'graph' must be a BipartiteGraph where edges have a bias, a gate or "
                          "features, or weights are wanted (got a soft mask, which has no edges); "
-                         "a learned mask gives one once it is settled, by freeze()")
+                         "a learned mask gives one once it is frozen, by freeze()")
 
 
 def _check_one_hop(is_plain: bool, hops: int | float) -> None:
@@ -177,7 +177,7 @@ def _one_hop(
     features = terms.features
     attend = kernel.attention if features is None else kernel.attention_with_features
     with without_autocast(graph.device):
-        if not (kernel.shares_keys and not needs_weights):
+        if not (kernel.supports_gqa and not needs_weights):
             key, value = (repeat_heads(x, query.size(1)) for x in (key, value))
         if attend is not None and not needs_weights:
             return attend(query, key, value, graph, terms), None

@@ -35,8 +35,8 @@ def edge_feature_attention(
 
     Args:
         query (Tensor): floating ``[num_queries, heads, channels]``.
-        key (Tensor): ``[num_keys, key_heads, channels]``, of the same dtype and device.
-            ``key_heads`` divides ``heads``, as in :func:`edge_attention`.
+        key (Tensor): ``[num_keys, num_kv_heads, channels]``, of the same dtype and device.
+            ``num_kv_heads`` divides ``heads``, as in :func:`edge_attention`.
         value (Tensor): As ``key``.
         graph (BipartiteGraph): The edges, which all heads share.
         edge_attr (Tensor): :math:`e`, ``[num_edges, size]``, in the order of ``graph.edge_index``.

@@ -8,7 +8,7 @@ from graphattn._checks import check_sides, check_strided
 def fold_heads(x: Tensor) -> Tensor:
     """``[nodes, heads, channels]`` to ``[heads * nodes, 1, channels]``, the first head first.
 
-    The graph of folded nodes holds the blocks in the same order: every sequence of head 0, then
+    The graph of folded nodes holds the segments in the same order: every sequence of head 0, then
     every sequence of head 1 (``BipartiteGraph.batch([graph_of_head_0, graph_of_head_1, ...])``).
 
     Raises:
@@ -35,7 +35,7 @@ def unfold_heads(x: Tensor, heads: int) -> Tensor:
 
 
 def repeat_heads(x: Tensor, heads: int) -> Tensor:
-    """``[nodes, key_heads, channels]`` with each head as often as there are heads of queries."""
+    """``[nodes, num_kv_heads, channels]`` with each head as often as there are heads of queries."""
     return x if x.size(1) == heads else x.repeat_interleave(heads // x.size(1), dim=1)
 
 

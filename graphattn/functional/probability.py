@@ -25,8 +25,8 @@ def edge_probability(model: FactorModel, graph: BipartiteGraph, *,
     gate: :func:`graphattn.samplers.straight_through`.
 
     Args:
-        model (FactorModel): The model that the edges were drawn from, of the graph's blocks.
-        graph (BipartiteGraph): Any edges inside the model's blocks.
+        model (FactorModel): The model that the edges were drawn from, of the graph's segments.
+        graph (BipartiteGraph): Any edges inside the model's segments.
         known (Tensor, optional): What they are, ``[num_edges]`` of the model's dtype: only their
             gradient is then computed.
 
@@ -35,7 +35,7 @@ def edge_probability(model: FactorModel, graph: BipartiteGraph, *,
 
     Raises:
         TypeError: An argument is of the wrong type.
-        ValueError: Model and graph differ in their blocks or device, or ``known`` is not of the
+        ValueError: Model and graph differ in their segments or device, or ``known`` is not of the
             graph's edges.
     """
     if not isinstance(model, FactorModel) or not isinstance(graph, BipartiteGraph):
@@ -45,10 +45,11 @@ def edge_probability(model: FactorModel, graph: BipartiteGraph, *,
     if model.device != graph.device:
         raise ValueError(f"'model' must be on {graph.device}, where the graph is (got "
                          f"{model.device})")
-    for name, ours, theirs in zip(('query_ptr', 'key_ptr'), model.blocks.ptrs, graph.blocks.ptrs):
+    for name, ours, theirs in zip(('query_ptr', 'key_ptr'), model.segments.ptrs,
+                                  graph.segments.ptrs):
         check_has_numbers(name, ours)
         if ours is not theirs and not torch.equal(ours, theirs):
-            raise ValueError(f"'model' and 'graph' must have the same blocks (got {name} "
+            raise ValueError(f"'model' and 'graph' must have the same segments (got {name} "
                              f"{ours.tolist()} and {theirs.tolist()})")
     if known is not None:
         check_floating('known', known)

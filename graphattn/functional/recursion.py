@@ -9,10 +9,10 @@ from numbers import Real
 import torch
 from torch import Tensor
 
-from graphattn._checks import MOST_HOPS, check_bool, check_floating, check_size
+from graphattn._checks import MAX_HOPS, check_bool, check_floating, check_size
 from graphattn._tensors import is_traced
 from graphattn.functional.choose import in_transform
-from graphattn.functional.settling import settle
+from graphattn.functional.fixed_point import fixed_point
 from graphattn.ops.diffusion import reference as diffusion
 from graphattn.ops.edge_math import restart
 
@@ -87,8 +87,8 @@ class _FixedPoint(torch.autograd.Function):
         def step(z: Tensor) -> Tensor:
             return restart(one_hop(weight, z), value, teleport)
 
-        ctx.one_hop, ctx.most_hops = one_hop, _most_hops(one_hop, weight, value, teleport)
-        z = step(settle(step, value, ctx.most_hops))
+        ctx.one_hop, ctx.max_hops = one_hop, _max_hops(one_hop, weight, value, teleport)
+        z = step(fixed_point(step, value, ctx.max_hops))
         ctx.save_for_backward(weight, value, teleport, z)
         return z
 
@@ -108,13 +108,13 @@ class _FixedPoint(torch.autograd.Function):
         def adjoint(y: Tensor) -> Tensor:
             return grad + torch.autograd.grad(after, z, y, retain_graph=True)[0]
         # It shrinks as fast, in the sum over tokens. From this start on, that sum is right.
-        y = settle(adjoint, grad / teleport, ctx.most_hops)
+        y = fixed_point(adjoint, grad / teleport, ctx.max_hops)
         found = iter(torch.autograd.grad(after, wanted, y))
         return None, *(next(found) if needed else None for needed in ctx.needs_input_grad[1:])
 
 
-def _most_hops(one_hop: Callable[[Tensor, Tensor], Tensor], weight: Tensor, value: Tensor,
-               teleport: Tensor) -> int:
+def _max_hops(one_hop: Callable[[Tensor, Tensor], Tensor], weight: Tensor, value: Tensor,
+              teleport: Tensor) -> int:
     r"""After how many hops no more than rounding is left of any start.
 
     What is left of a start after k hops is at most :math:`\rho_k = \max ((1 - t) |A|)^k 1` times
@@ -147,7 +147,7 @@ def is_one_hop(hops: int | float, teleport: float | Sequence[float] | Tensor) ->
 
 def check_hops(hops: int | float) -> None:
     if hops != math.inf or isinstance(hops, Tensor):
-        check_size('hops', hops, at_most=MOST_HOPS)
+        check_size('hops', hops, at_most=MAX_HOPS)
 
 
 def check_recompute(recompute: bool, hops: int | float) -> None:

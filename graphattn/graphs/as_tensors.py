@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.utils import _pytree
 
 from graphattn._tensors import is_traced
-from graphattn.graphs.blocks import Blocks
 from graphattn.graphs.graph import BipartiteGraph
+from graphattn.graphs.segments import Segments
 
 
 def register_as_tensors(kind: type[BipartiteGraph]) -> None:
@@ -34,11 +34,11 @@ class _Sizes:
 
 def _flatten(graph: BipartiteGraph) -> tuple[list[Tensor], _Sizes]:
     edge_prob = [] if graph.edge_prob is None else [graph.edge_prob]
-    blocks, ptrs = graph.blocks, graph.blocks.ptrs
+    segments, ptrs = graph.segments, graph.segments.ptrs
     # Other things than tensors may replace the parts: they are not read.
     can_look = all(isinstance(ptr, Tensor) for ptr in ptrs) and not is_traced(*ptrs)
-    of_blocks = (blocks.num_pairs, blocks.is_square) if can_look else blocks.known()
-    return [*graph.csr, *ptrs, *edge_prob], _Sizes(graph.num_keys, graph.is_reordered, *of_blocks)
+    of_segments = (segments.num_pairs, segments.is_square) if can_look else segments.known()
+    return [*graph.csr, *ptrs, *edge_prob], _Sizes(graph.num_keys, graph.is_reordered, *of_segments)
 
 
 def _flatten_with_keys(graph: BipartiteGraph) -> tuple[list[tuple], _Sizes]:
@@ -50,14 +50,14 @@ def _flatten_with_keys(graph: BipartiteGraph) -> tuple[list[tuple], _Sizes]:
 
 def _unflatten(parts: list[Tensor], sizes: _Sizes) -> BipartiteGraph:
     indptr, key, query_ptr, key_ptr, *edge_prob = parts
-    graph, blocks = BipartiteGraph.__new__(BipartiteGraph), Blocks.__new__(Blocks)
-    of_blocks = {'query_ptr': query_ptr, 'key_ptr': key_ptr, '_num_pairs': sizes.num_pairs,
-                 '_is_square': sizes.is_square}
-    of_graph = {'_indptr': indptr, '_key': key, '_num_keys': sizes.num_keys, '_blocks': blocks,
+    graph, segments = BipartiteGraph.__new__(BipartiteGraph), Segments.__new__(Segments)
+    of_segments = {'query_ptr': query_ptr, 'key_ptr': key_ptr, '_num_pairs': sizes.num_pairs,
+                   '_is_square': sizes.is_square}
+    of_graph = {'_indptr': indptr, '_key': key, '_num_keys': sizes.num_keys, '_segments': segments,
                 '_edge_prob': edge_prob[0] if edge_prob else None,
                 '_is_reordered': sizes.is_reordered, '_csc': None, '_block_mask': None,
                 '_versions': None}
-    for made, parts in ((blocks, of_blocks), (graph, of_graph)):
+    for made, parts in ((segments, of_segments), (graph, of_graph)):
         for name, part in parts.items():  # torch 2.11 cannot compile vars().update
             setattr(made, name, part)
     return graph

@@ -1,4 +1,4 @@
-"""Graphs that stand side by side as the blocks of one."""
+"""Graphs that stand side by side as the segments of one."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import torch
 
 from graphattn._checks import check_sides, check_size
-from graphattn._tensors import index_dtype, looks_once, on_cpu
-from graphattn.graphs.blocks import Blocks, join_ptrs
+from graphattn._tensors import cache_host_copies, host_copy, index_dtype
+from graphattn.graphs.segments import Segments, join_ptrs
 
 if TYPE_CHECKING:
     from graphattn.graphs.graph import BipartiteGraph
 
 
 def join(kind: type[BipartiteGraph], graphs: Iterable[BipartiteGraph]) -> BipartiteGraph:
-    """Return the disjoint union of graphs of a kind, which keeps the blocks of each in order."""
+    """Return the disjoint union of graphs of a kind, which keeps the segments of each in order."""
     graphs = _check_can_be_joined(kind, graphs)
     if len(graphs) == 1:
         return graphs[0]  # which is a value, and need not be held twice
@@ -28,59 +28,60 @@ def join(kind: type[BipartiteGraph], graphs: Iterable[BipartiteGraph]) -> Bipart
         part, end = key[end:end + graph.num_edges], end + graph.num_edges
         part.copy_(graph.key.add_(start))
         start += graph.num_keys
-    blocks = Blocks.join([graph.blocks for graph in graphs],
-                         [(graph.num_queries, graph.num_keys) for graph in graphs])
+    segments = Segments.join([graph.segments for graph in graphs],
+                             [(graph.num_queries, graph.num_keys) for graph in graphs])
     indptr = join_ptrs([graph.indptr for graph in graphs], [graph.num_edges for graph in graphs])
     with_prob = graphs[0].edge_prob is not None
     edge_prob = torch.cat([graph.edge_prob for graph in graphs]) if with_prob else None
-    return kind._of(indptr, key, num_keys, blocks, edge_prob,
+    return kind._of(indptr, key, num_keys, segments, edge_prob,
                     any(graph.is_reordered for graph in graphs))
 
 
-@looks_once
+@cache_host_copies
 def unbatch(self: BipartiteGraph) -> list[BipartiteGraph]:
-    """Return the blocks as graphs: what :meth:`batch` has joined."""
-    return [self.block(number) for number in range(self.num_blocks)]
+    """Return the segments as graphs: what :meth:`batch` has joined."""
+    return [self.segment(number) for number in range(self.num_segments)]
 
 
-@looks_once
-def block(self: BipartiteGraph, sequence: int, head: int = 0, *, heads: int = 1) -> BipartiteGraph:
+@cache_host_copies
+def segment(self: BipartiteGraph, sequence: int, head: int = 0, *,
+            heads: int = 1) -> BipartiteGraph:
     """Return the graph of one sequence, and of one head if each owns a graph.
 
     Args:
         sequence (int): Which of the sequences.
         head (int): Which of the heads.
-        heads (int): How many heads own a graph each; their blocks are the sequences of head 0,
+        heads (int): How many heads own a graph each; their segments are the sequences of head 0,
             then those of head 1, ...
 
     Raises:
         TypeError: An argument is not an int.
         ValueError: There are not as many sequences or heads, or ``heads`` does not divide the
-            blocks.
+            segments.
 
     Example:
         >>> from graphattn import BipartiteGraph
         >>> from graphattn.patterns import Full, SlidingWindow
         >>> graph = BipartiteGraph.batch([Full().build(2), SlidingWindow(0).build(3)])
-        >>> graph.block(1)
+        >>> graph.segment(1)
         BipartiteGraph(num_queries=3, num_keys=3, num_edges=3, density=33.3%)
     """
     check_sides(heads=heads)
-    if self.num_blocks % heads:
-        raise ValueError(f"'heads' must divide the {self.num_blocks} blocks (got {heads})")
-    num_sequences = self.num_blocks // heads
+    if self.num_segments % heads:
+        raise ValueError(f"'heads' must divide the {self.num_segments} segments (got {heads})")
+    num_sequences = self.num_segments // heads
     check_size('sequence', sequence, at_most=num_sequences - 1)
     check_size('head', head, at_most=heads - 1)
     number = head * num_sequences + sequence
     (first_query, last_query), (first_key, last_key) = (
-        on_cpu(ptr)[number:number + 2].tolist() for ptr in self.blocks.ptrs)
+        host_copy(ptr)[number:number + 2].tolist() for ptr in self.segments.ptrs)
     indptr, key = self.csr
-    first, last = on_cpu(indptr)[[first_query, last_query]].tolist()
+    first, last = host_copy(indptr)[[first_query, last_query]].tolist()
     edge_prob = None if self.edge_prob is None else self.edge_prob[first:last]
     num_keys = last_key - first_key
-    blocks = Blocks.of(None, None, (last_query - first_query, num_keys), self.device)
+    segments = Segments.of(None, None, (last_query - first_query, num_keys), self.device)
     return self._of(indptr[first_query:last_query + 1] - first, key[first:last].long() - first_key,
-                     num_keys, blocks, edge_prob, self.is_reordered)
+                     num_keys, segments, edge_prob, self.is_reordered)
 
 
 def _check_can_be_joined(kind: type[BipartiteGraph],

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from graphattn._tensors import index_dtype, undisturbed
+from graphattn._tensors import index_dtype, outside_transforms
 from graphattn.graphs.graph import BipartiteGraph
 
 Kept = TypeVar('Kept', BipartiteGraph, tuple)
@@ -49,11 +49,11 @@ class GraphCache:
                 transforms (``torch.func``), for others may train with the graph later.
         """
         if key is None:
-            with undisturbed():
+            with outside_transforms():
                 return build()
         with self._lock:
             if key not in self._kept:
-                with undisturbed():
+                with outside_transforms():
                     graph = build()
                 self._keep(key, graph)
                 return graph

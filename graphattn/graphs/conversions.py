@@ -135,7 +135,7 @@ def from_data(cls: type[BipartiteGraph], data: Data | HeteroData,
     """Return the graph of a PyG ``Data``, ``HeteroData`` or batch of such.
 
     The source of an edge is its key and the target its query, as in PyG. The graphs of a batch
-    become blocks. Repeated edges are merged.
+    become segments. Repeated edges are merged.
 
     Args:
         data (Data or HeteroData): With an ``edge_index``.
@@ -152,7 +152,7 @@ def from_data(cls: type[BipartiteGraph], data: Data | HeteroData,
         >>> from graphattn import BipartiteGraph
         >>> molecule = Data(edge_index=torch.tensor([[0, 1], [1, 0]]), num_nodes=2)
         >>> BipartiteGraph.from_data(Batch.from_data_list([molecule, molecule]))
-        BipartiteGraph(num_queries=4, num_keys=4, num_edges=4, num_blocks=2, density=50.0%)
+        BipartiteGraph(num_queries=4, num_keys=4, num_edges=4, num_segments=2, density=50.0%)
     """
     from torch_geometric.data import Data, HeteroData
 
@@ -177,15 +177,15 @@ def from_data(cls: type[BipartiteGraph], data: Data | HeteroData,
 
 def to_data(self: BipartiteGraph, bipartite: bool = False) -> Data | HeteroData:
     """Return PyG's ``Data`` with ``edge_index`` and ``num_nodes``, ``batch`` and ``ptr`` of
-    several blocks, and ``edge_prob`` where there is one.
+    several segments, and ``edge_prob`` where there is one.
 
     Args:
         bipartite (bool): Return ``HeteroData`` instead, whose edges ``('key', 'to', 'query')``
             join nodes of two types. Otherwise key and query i are the one node i, which needs
-            as many keys as queries in each block.
+            as many keys as queries in each segment.
 
     Raises:
-        ValueError: ``bipartite`` is false, and some block has another number of keys.
+        ValueError: ``bipartite`` is false, and some segment has another number of keys.
     """
     check_bool(bipartite=bipartite)
     if not bipartite:
@@ -198,7 +198,7 @@ def to_data(self: BipartiteGraph, bipartite: bool = False) -> Data | HeteroData:
     if self.edge_prob is not None:
         edges.edge_prob = self.edge_prob
     of_nodes = (data['query'], data['key']) if bipartite else (data,)
-    for ptr, nodes in zip(self.blocks.ptrs, of_nodes):
+    for ptr, nodes in zip(self.segments.ptrs, of_nodes):
         nodes.num_nodes = int(ptr[-1])
         if ptr.numel() != 2:
             nodes.ptr, nodes.batch = ptr.clone(), torch.repeat_interleave(ptr.diff())

@@ -26,18 +26,18 @@ def csc_of_rows(indptr: Tensor, key: Tensor, num_keys: int) -> tuple[Tensor, Ten
         order by query, int32 or int64.
     """
     num_queries, num_edges = indptr.numel() - 1, key.numel()
-    position_dtype = torch.int32 if num_edges < 2**31 else torch.int64
+    perm_dtype = torch.int32 if num_edges < 2**31 else torch.int64
     if key.device.type == 'cpu':  # scipy transposes in O(edges), without a sort
-        position = torch.arange(num_edges, dtype=position_dtype).numpy()
+        perm = torch.arange(num_edges, dtype=perm_dtype).numpy()
         # scipy wants both of one dtype, and signed.
         index = np.int32 if max(num_edges, num_keys, num_queries) < 2**31 else np.int64
-        csc = sp.csr_array((position, key.numpy().astype(index), indptr.numpy().astype(index)),
+        csc = sp.csr_array((perm, key.numpy().astype(index), indptr.numpy().astype(index)),
                            shape=(num_queries, num_keys)).tocsc()
-        key_indptr, query, position = map(torch.from_numpy, (csc.indptr, csc.indices, csc.data))
-        return key_indptr.long(), narrow(query, num_queries), position
-    key, position = torch.sort(key.to(_sortable_dtype(num_keys)), stable=True)
-    query = torch.repeat_interleave(indptr.diff(), output_size=num_edges).index_select(0, position)
-    return row_pointer(key, num_keys), narrow(query, num_queries), position.to(position_dtype)
+        key_indptr, query, perm = map(torch.from_numpy, (csc.indptr, csc.indices, csc.data))
+        return key_indptr.long(), narrow(query, num_queries), perm
+    key, perm = torch.sort(key.to(_sortable_dtype(num_keys)), stable=True)
+    query = torch.repeat_interleave(indptr.diff(), output_size=num_edges).index_select(0, perm)
+    return row_pointer(key, num_keys), narrow(query, num_queries), perm.to(perm_dtype)
 
 
 def _sortable_dtype(bound: int) -> torch.dtype:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from graphattn._checks import (
-    check_blocks_of_rows,
     check_bool,
     check_device,
     check_edge_index,
@@ -19,13 +18,13 @@ from graphattn._checks import (
     check_on_edges,
     check_range,
     check_rows,
+    check_segments_of_rows,
     check_size,
     check_square,
 )
-from graphattn._tensors import is_traced, lasting, narrow, row_pointer, undisturbed
+from graphattn._tensors import is_traced, narrow, out_of_inference, outside_transforms, row_pointer
 from graphattn.graphs import batching, conversions, masks, merging, orders, picture, saved
 from graphattn.graphs.block_mask import tensors_of_block_mask, to_block_mask
-from graphattn.graphs.blocks import Blocks
 from graphattn.graphs.csc import csc_of_rows
 from graphattn.graphs.edge_prob import constant_of
 from graphattn.graphs.pairs import (
@@ -35,6 +34,7 @@ from graphattn.graphs.pairs import (
     rows_of_pairs,
     sort_pairs,
 )
+from graphattn.graphs.segments import Segments
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
@@ -55,9 +55,9 @@ class BipartiteGraph:
         query 1 attends to keys 1, 2        query 0   query 1
 
     Edges are a *set*, sorted by query and then by key. Sequences of a batch, and heads that own a
-    graph each, stand side by side as **blocks**: block ``b`` holds the queries
+    graph each, stand side by side as **segments**: segment ``b`` holds the queries
     ``query_ptr[b]:query_ptr[b + 1]`` and the keys ``key_ptr[b]:key_ptr[b + 1]``, and no edge
-    leaves its block. A graph is a value: no method changes it, and it copies, pickles and moves
+    leaves its segment. A graph is a value: no method changes it, and it copies, pickles and moves
     freely. A copy has the numbers of ``edge_prob`` without their gradient.
 
     Kept are rows (:attr:`csr`), of 2 bytes per edge for up to 65,536 keys and of 4 beyond; the
@@ -71,15 +71,15 @@ class BipartiteGraph:
         num_keys (int, optional): Number of keys; as many as queries if omitted.
         edge_prob (Tensor, optional): floating ``[num_edges]`` in [0, 1], the probability with
             which each edge was drawn. May carry a gradient.
-        query_ptr (Tensor, optional): int64 ``[num_blocks + 1]``; one block if omitted.
-        key_ptr (Tensor, optional): int64 ``[num_blocks + 1]``; ``query_ptr`` if omitted and there
+        query_ptr (Tensor, optional): int64 ``[num_segments + 1]``; one segment if omitted.
+        key_ptr (Tensor, optional): int64 ``[num_segments + 1]``; ``query_ptr`` if omitted and there
             are as many keys as queries.
         validate (bool): Check all of the above in O(num_edges). Pass ``False`` only for edges
             that the caller has just built.
 
     Raises:
         TypeError: An argument is of the wrong type or dtype.
-        ValueError: Sizes, devices, order, range or blocks are not as described.
+        ValueError: Sizes, devices, order, range or segments are not as described.
 
     Example:
         >>> import torch
@@ -117,18 +117,19 @@ class BipartiteGraph:
                 raise ValueError("'edge_index' must be sorted by query (row 1), then by key (row "
                                  "0), each pair once; BipartiteGraph.from_edge_index sorts and "
                                  "merges")
-        blocks = Blocks.of(query_ptr, key_ptr, (num_queries, num_keys), query.device,
-                           validate=validate)
-        self._fill(row_pointer(query.contiguous(), int(num_queries)), key, int(num_keys), blocks,
+        segments = Segments.of(query_ptr, key_ptr, (num_queries, num_keys), query.device,
+                               validate=validate)
+        self._fill(row_pointer(query.contiguous(), int(num_queries)), key, int(num_keys), segments,
                    edge_prob)
         if validate:
             self._validate_values()
 
-    def _fill(self, indptr: Tensor, key: Tensor, num_keys: int, blocks: Blocks,
+    def _fill(self, indptr: Tensor, key: Tensor, num_keys: int, segments: Segments,
               edge_prob: Tensor | None, is_reordered: bool = False) -> None:
-        self._indptr, self._key = lasting(indptr), lasting(narrow(key, num_keys))
-        self._num_keys, self._blocks = num_keys, blocks
-        self._edge_prob = lasting(edge_prob) if isinstance(edge_prob, Tensor) else edge_prob
+        self._indptr, self._key = out_of_inference(indptr), out_of_inference(narrow(key, num_keys))
+        self._num_keys, self._segments = num_keys, segments
+        self._edge_prob = out_of_inference(edge_prob) if isinstance(edge_prob,
+                                                                    Tensor) else edge_prob
         self._is_reordered = is_reordered
         self._csc: tuple[Tensor, Tensor, Tensor] | None = None
         self._block_mask: BlockMask | None = None
@@ -161,7 +162,7 @@ class BipartiteGraph:
         Args:
             indptr (Tensor): Where each query's edges begin, int64 ``[num_queries + 1]``.
             key (Tensor): The key of each edge, of an integer dtype, ``[num_edges]``; ascending
-                among the edges of a query, and counted over all blocks.
+                among the edges of a query, and counted over all segments.
             num_keys (int, optional): Number of keys; as many as queries if omitted.
             edge_prob, query_ptr, key_ptr: As in :class:`BipartiteGraph`.
             validate (bool): Check all of it in O(num_edges). Pass ``False`` only for rows that
@@ -174,10 +175,10 @@ class BipartiteGraph:
         num_queries = indptr.numel() - 1
         num_keys = num_queries if num_keys is None else num_keys
         check_num_pairs(num_queries, num_keys)
-        blocks = Blocks.of(query_ptr, key_ptr, (num_queries, num_keys), indptr.device,
-                           validate=validate)
+        segments = Segments.of(query_ptr, key_ptr, (num_queries, num_keys), indptr.device,
+                               validate=validate)
         num_keys = num_keys if is_traced(indptr) else int(num_keys)  # which an export would fix
-        graph = cls._of(indptr, key, num_keys, blocks, edge_prob)
+        graph = cls._of(indptr, key, num_keys, segments, edge_prob)
         if validate:
             graph._validate_values()
         return graph
@@ -188,13 +189,13 @@ class BipartiteGraph:
                    key_ptr: Tensor | None = None) -> BipartiteGraph:
         """Build a graph from the numbers ``query * num_keys + key`` of its edges, int64
         ``[num_edges]``, ascending, each once. Nothing is checked."""
-        blocks = Blocks.of(query_ptr, key_ptr, (num_queries, num_keys), pair.device,
-                           validate=False)
-        return cls._of(*rows_of_pairs(pair, num_queries, num_keys), num_keys, blocks, None)
+        segments = Segments.of(query_ptr, key_ptr, (num_queries, num_keys), pair.device,
+                               validate=False)
+        return cls._of(*rows_of_pairs(pair, num_queries, num_keys), num_keys, segments, None)
 
     @classmethod
     def batch(cls, graphs: Sequence[BipartiteGraph]) -> BipartiteGraph:
-        """Return the disjoint union of ``graphs``, which keeps the blocks of each in order.
+        """Return the disjoint union of ``graphs``, which keeps the segments of each in order.
 
         Raises:
             ValueError: No graph is given, some carry ``edge_prob`` and others do not, or they
@@ -220,14 +221,14 @@ class BipartiteGraph:
             return self._csc
         csc = csc_of_rows(self._indptr, self._key, self._num_keys)
         if not torch.compiler.is_compiling():  # compiled code must not change objects
-            self._csc = csc = tuple(map(lasting, csc))
+            self._csc = csc = tuple(map(out_of_inference, csc))
         return csc
 
     @property
     def block_mask(self) -> BlockMask:
         """The mask of :meth:`to_block_mask`, compact except on CPUs; kept from the first use on."""
         if self._block_mask is None:
-            with undisturbed():
+            with outside_transforms():
                 self._block_mask = self.to_block_mask(is_compact=self.device.type != 'cpu')
         return self._block_mask
 
@@ -266,28 +267,28 @@ class BipartiteGraph:
         return None if self._edge_prob is None else constant_of(self._edge_prob, 1.)
 
     @property
-    def blocks(self) -> Blocks:
-        """Return the blocks of queries and keys that belong together."""
-        return self._blocks
+    def segments(self) -> Segments:
+        """Return the segments of queries and keys that belong together."""
+        return self._segments
 
     @property
     def query_ptr(self) -> Tensor:
-        """Return the first query of each block, int64 ``[num_blocks + 1]``."""
-        return self._blocks.query_ptr.clone()
+        """Return the first query of each segment, int64 ``[num_segments + 1]``."""
+        return self._segments.query_ptr.clone()
 
     @property
     def key_ptr(self) -> Tensor:
-        """Return the first key of each block, int64 ``[num_blocks + 1]``."""
-        return self._blocks.key_ptr.clone()
+        """Return the first key of each segment, int64 ``[num_segments + 1]``."""
+        return self._segments.key_ptr.clone()
 
     @property
     def num_queries(self) -> int:
-        """Number of queries over all blocks."""
+        """Number of queries over all segments."""
         return self._indptr.numel() - 1
 
     @property
     def num_keys(self) -> int:
-        """Number of keys over all blocks."""
+        """Number of keys over all segments."""
         return self._num_keys
 
     @property
@@ -297,20 +298,20 @@ class BipartiteGraph:
 
     @property
     def num_pairs(self) -> int:
-        """Number of (query, key) pairs inside the blocks."""
-        is_one_block = self.num_blocks == 1
-        return self.num_queries * self.num_keys if is_one_block else self._blocks.num_pairs
+        """Number of (query, key) pairs inside the segments."""
+        is_one_segment = self.num_segments == 1
+        return self.num_queries * self.num_keys if is_one_segment else self._segments.num_pairs
 
     @property
-    def num_blocks(self) -> int:
+    def num_segments(self) -> int:
         """Number of sequences, times the heads if each owns a graph."""
-        return self._blocks.query_ptr.size(0) - 1  # len would fix it in exported code
+        return self._segments.query_ptr.size(0) - 1  # len would fix it in exported code
 
     @property
     def is_square(self) -> bool:
-        """Return whether every block has as many keys as queries, which then can be the same
+        """Return whether every segment has as many keys as queries, which then can be the same
         tokens."""
-        return self._blocks.is_square
+        return self._segments.is_square
 
     @property
     def is_reordered(self) -> bool:
@@ -322,7 +323,7 @@ class BipartiteGraph:
     def nbytes(self) -> int:
         """Bytes that the graph holds, the order by key and the tiles included once they were
         used."""
-        held = [self._indptr, self._key, *self._blocks.ptrs, *(self._csc or ())]
+        held = [self._indptr, self._key, *self._segments.ptrs, *(self._csc or ())]
         if self._block_mask is not None:
             held += tensors_of_block_mask(self._block_mask)
         held += [self._edge_prob] if isinstance(self._edge_prob, Tensor) else []
@@ -341,23 +342,23 @@ class BipartiteGraph:
         """Return the number of queries of each key, int64 ``[num_keys]``."""
         return torch.bincount(self.key, minlength=self.num_keys)
 
-    def density(self, per_block: bool = False) -> float | Tensor:
-        """Return the share of the (query, key) pairs inside the blocks that are edges.
+    def density(self, per_segment: bool = False) -> float | Tensor:
+        """Return the share of the (query, key) pairs inside the segments that are edges.
 
         Args:
-            per_block (bool): One value for each block.
+            per_segment (bool): One value for each segment.
 
         Returns:
-            float, or float64 Tensor ``[num_blocks]``. A block without pairs has density 0.
+            float, or float64 Tensor ``[num_segments]``. A segment without pairs has density 0.
         """
-        check_bool(per_block=per_block)
-        if not per_block:
+        check_bool(per_segment=per_segment)
+        if not per_segment:
             return self.num_edges / max(self.num_pairs, 1)
-        return self.edges_per_block().double() / self._blocks.pairs_per_block().clamp(min=1)
+        return self.edges_per_segment().double() / self._segments.pairs_per_segment().clamp(min=1)
 
-    def edges_per_block(self) -> Tensor:
-        """Return the number of edges of each block, int64 ``[num_blocks]``."""
-        return self._indptr[self._blocks.query_ptr].diff()
+    def edges_per_segment(self) -> Tensor:
+        """Return the number of edges of each segment, int64 ``[num_segments]``."""
+        return self._indptr[self._segments.query_ptr].diff()
 
     def validate(self) -> BipartiteGraph:
         """Check every promise of the constructor in O(num_edges) and return the graph."""
@@ -379,7 +380,7 @@ class BipartiteGraph:
     # Set algebra #####################################################################
 
     def __or__(self, other: BipartiteGraph) -> BipartiteGraph:
-        """Edges of either graph. Set operations drop ``edge_prob``: their law is another one."""
+        """Edges of either graph. Set operations drop ``edge_prob``, which no longer holds."""
         self._check_same_shape(other, '|')
         return self._with_pairs(sort_pairs(torch.cat([self._pairs(), other._pairs()])))
 
@@ -416,24 +417,24 @@ class BipartiteGraph:
         before = torch.cat([keep.new_zeros(1, dtype=torch.long), keep.cumsum(0)])
         edge_prob = None if self.edge_prob is None else self.edge_prob[keep]
         key = self.key[keep]  # which torch cannot do with uint16
-        return BipartiteGraph._of(before[self._indptr], key, self._num_keys, self._blocks,
+        return BipartiteGraph._of(before[self._indptr], key, self._num_keys, self._segments,
                                   edge_prob, self._is_reordered)
 
     def with_self_loops(self) -> BipartiteGraph:
-        """Let every query attend to its own token; needs as many keys as queries per block."""
+        """Let every query attend to its own token; needs as many keys as queries per segment."""
         check_square(self, 'with_self_loops')
         token = torch.arange(self.num_queries, device=self.device)
         return self._with_pairs(sort_pairs(torch.cat([self._pairs(),
                                                       token * (self.num_keys + 1)])))
 
     def without_self_loops(self) -> BipartiteGraph:
-        """Let no query attend to its own token; needs as many keys as queries per block."""
+        """Let no query attend to its own token; needs as many keys as queries per segment."""
         check_square(self, 'without_self_loops')
         return self._with_pairs(self._pairs()[self.key != self.query])
 
     def causal(self) -> BipartiteGraph:
-        """Let no query attend to a later token; needs as many keys as queries per block. The edges
-        that are left keep their probabilities."""
+        """Let no query attend to a later token; needs as many keys as queries per segment. The
+        edges that are left keep their probabilities."""
         check_square(self, 'causal')
         return self.select_edges(self.key <= self.query)
 
@@ -442,10 +443,10 @@ class BipartiteGraph:
         key_indptr, query, perm = self.csc
         edge_prob = None if self.edge_prob is None else self.edge_prob[perm]
         return self._of(key_indptr.clone(), query.clone(), self.num_queries,
-                        self._blocks.transpose(), edge_prob)
+                        self._segments.transpose(), edge_prob)
 
     def __eq__(self, other: object) -> bool:
-        """Compare sizes, blocks, edges and edge probabilities."""
+        """Compare sizes, segments, edges and edge probabilities."""
         if not isinstance(other, BipartiteGraph):
             return NotImplemented
         if self.device != other.device or (self.edge_prob is None) != (other.edge_prob is None):
@@ -465,21 +466,21 @@ class BipartiteGraph:
             return self
         edge_prob = None if self.edge_prob is None else self.edge_prob.to(device)
         return self._of(self._indptr.to(device), self._key.to(device), self.num_keys,
-                        self._blocks.to(device), edge_prob, self._is_reordered)
+                        self._segments.to(device), edge_prob, self._is_reordered)
 
     def with_edge_prob(self, edge_prob: Tensor | None) -> BipartiteGraph:
         """Return the same edges with other probabilities, ``[num_edges]``, or with none."""
         if edge_prob is not None:
             check_edge_prob(edge_prob, self.num_edges, self.device)
-        graph = self._of(self._indptr, self._key, self.num_keys, self._blocks, edge_prob,
+        graph = self._of(self._indptr, self._key, self.num_keys, self._segments, edge_prob,
                          self._is_reordered)
         graph._csc, graph._block_mask = self._csc, self._block_mask
         return graph
 
     def __repr__(self) -> str:
-        blocks = f', num_blocks={self.num_blocks}' if self.num_blocks != 1 else ''
+        segments = f', num_segments={self.num_segments}' if self.num_segments != 1 else ''
         return (f'{type(self).__name__}(num_queries={self.num_queries}, num_keys={self.num_keys}, '
-                f'num_edges={self.num_edges}{blocks}, density={self.density():.1%})')
+                f'num_edges={self.num_edges}{segments}, density={self.density():.1%})')
 
     def _repr_html_(self) -> str:
         return picture.html(self, repr(self))
@@ -502,7 +503,7 @@ class BipartiteGraph:
     to_block_mask = to_block_mask
 
     unbatch = batching.unbatch
-    block = batching.block
+    segment = batching.segment
 
     nearby_order = orders.nearby_order
     reorder = orders.reorder
@@ -521,18 +522,18 @@ class BipartiteGraph:
 
     def _with_pairs(self, pair: Tensor) -> BipartiteGraph:
         return self._of(*rows_of_pairs(pair, self.num_queries, self.num_keys), self.num_keys,
-                        self._blocks, None)
+                        self._segments, None)
 
     def _current_versions(self) -> list[int] | None:
         if is_traced(self._key):
             return None
-        parts = [self._indptr, self._key, *self._blocks.ptrs]
+        parts = [self._indptr, self._key, *self._segments.ptrs]
         parts += [self._edge_prob] if isinstance(self._edge_prob, Tensor) else []
         return [0 if part.is_inference() else part._version for part in parts]
 
     def _same_shape(self, other: BipartiteGraph) -> bool:
         return ((self.num_queries, self.num_keys) == (other.num_queries, other.num_keys)
-                and self._blocks == other._blocks)
+                and self._segments == other._segments)
 
     def _check_same_shape(self, other: BipartiteGraph, operation: str) -> None:
         if not isinstance(other, BipartiteGraph):
@@ -542,14 +543,14 @@ class BipartiteGraph:
             raise ValueError(f"'{operation}' needs graphs on one device (got {self.device} and "
                              f"{other.device}); move one with .to(device)")
         if not self._same_shape(other):
-            raise ValueError(f"'{operation}' needs graphs of equal sizes and blocks (got {self} "
+            raise ValueError(f"'{operation}' needs graphs of equal sizes and segments (got {self} "
                              f"and {other})")
 
     def _validate_values(self) -> None:
         if self.edge_prob is not None:
             check_edge_prob(self.edge_prob, self.num_edges, self.device)
-        if self.num_blocks > 1:
-            check_blocks_of_rows(self._indptr, self.key, *self._blocks.ptrs)
+        if self.num_segments > 1:
+            check_segments_of_rows(self._indptr, self.key, *self._segments.ptrs)
 
 
 torch.serialization.add_safe_globals([BipartiteGraph])  # what is loaded is validated

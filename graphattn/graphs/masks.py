@@ -31,7 +31,7 @@ def from_mask(cls: type[BipartiteGraph], mask: Tensor) -> BipartiteGraph:
     masks of ``torch.nn.MultiheadAttention`` mean the opposite: pass ``~mask``.
 
     Args:
-        mask (Tensor): ``[query, key]``; or ``[batch, heads, query, key]``, which gives a block
+        mask (Tensor): ``[query, key]``; or ``[batch, heads, query, key]``, which gives a segment
             for each sequence, the sequences of the first head first. With one head that is the
             graph of all heads.
 
@@ -43,18 +43,18 @@ def from_mask(cls: type[BipartiteGraph], mask: Tensor) -> BipartiteGraph:
         >>> import torch
         >>> from graphattn import BipartiteGraph
         >>> BipartiteGraph.from_mask(torch.ones(2, 1, 3, 3).tril().log())
-        BipartiteGraph(num_queries=6, num_keys=6, num_edges=12, num_blocks=2, density=66.7%)
+        BipartiteGraph(num_queries=6, num_keys=6, num_edges=12, num_segments=2, density=66.7%)
     """
     is_on = _attends(mask)
     if is_on.dim() not in (2, 4):
         raise ValueError(f"'mask' must be [query, key] or [batch, heads, query, key], where heads "
                          f"may be 1 (got shape {tuple(mask.shape)})")
-    blocks = is_on.unsqueeze(0) if is_on.dim() == 2 else is_on.transpose(0, 1).flatten(0, 1)
-    num_blocks, num_queries, num_keys = blocks.shape
-    block, query, key = blocks.nonzero().unbind(1)
-    indptr = row_pointer(block * num_queries + query, num_blocks * num_queries)
-    return cls.from_csr(indptr, block * num_keys + key, num_blocks * num_keys, validate=False,
-                        **_equal_blocks(*blocks.shape, mask.device))
+    segments = is_on.unsqueeze(0) if is_on.dim() == 2 else is_on.transpose(0, 1).flatten(0, 1)
+    num_segments, num_queries, num_keys = segments.shape
+    segment, query, key = segments.nonzero().unbind(1)
+    indptr = row_pointer(segment * num_queries + query, num_segments * num_queries)
+    return cls.from_csr(indptr, segment * num_keys + key, num_segments * num_keys, validate=False,
+                        **_equal_segments(*segments.shape, mask.device))
 
 
 def from_topk(cls: type[BipartiteGraph], indices: Tensor,
@@ -62,10 +62,10 @@ def from_topk(cls: type[BipartiteGraph], indices: Tensor,
     """Return the graph of the keys that each query names, as ``topk`` gives them.
 
     Args:
-        indices (Tensor): Integers ``[query, k]``, or ``[batch, query, k]`` with a block for
+        indices (Tensor): Integers ``[query, k]``, or ``[batch, query, k]`` with a segment for
             each sequence, in which keys count from 0. A negative number names no key, and a
             key named twice is one edge.
-        num_keys (int, optional): Keys of each block; as many as queries if omitted.
+        num_keys (int, optional): Keys of each segment; as many as queries if omitted.
 
     Raises:
         TypeError: ``indices`` are not integers.
@@ -87,19 +87,19 @@ def from_topk(cls: type[BipartiteGraph], indices: Tensor,
     if indices.dim() not in (2, 3):
         raise ValueError(f"'indices' must be [query, k] or [batch, query, k] (got shape "
                          f"{tuple(indices.shape)})")
-    blocks = indices.long().unsqueeze(0) if indices.dim() == 2 else indices.long()
-    batch, num_queries, _ = blocks.shape
+    segments = indices.long().unsqueeze(0) if indices.dim() == 2 else indices.long()
+    batch, num_queries, _ = segments.shape
     num_keys = num_queries if num_keys is None else num_keys
     check_size('num_keys', num_keys)
-    if blocks.numel() and int(blocks.max()) >= num_keys:
+    if segments.numel() and int(segments.max()) >= num_keys:
         raise ValueError(f"'indices' must be numbers of keys below {num_keys}, or negative for "
-                         f"none (got {int(blocks.max())}); give 'num_keys'")
+                         f"none (got {int(segments.max())}); give 'num_keys'")
     check_num_pairs(batch * num_queries, batch * num_keys)
-    block = torch.arange(batch, device=blocks.device).view(-1, 1, 1)
-    query = torch.arange(batch * num_queries, device=blocks.device).view(batch, num_queries, 1)
-    pair = query * (batch * num_keys) + block * num_keys + blocks
-    return cls.from_pairs(sort_pairs(pair[blocks >= 0]), batch * num_queries, batch * num_keys,
-                          **_equal_blocks(batch, num_queries, num_keys, blocks.device))
+    segment = torch.arange(batch, device=segments.device).view(-1, 1, 1)
+    query = torch.arange(batch * num_queries, device=segments.device).view(batch, num_queries, 1)
+    pair = query * (batch * num_keys) + segment * num_keys + segments
+    return cls.from_pairs(sort_pairs(pair[segments >= 0]), batch * num_queries, batch * num_keys,
+                          **_equal_segments(batch, num_queries, num_keys, segments.device))
 
 
 def to_mask(self: BipartiteGraph) -> Tensor:
@@ -133,8 +133,8 @@ def _attends(mask: Tensor) -> Tensor:
     return is_on
 
 
-def _equal_blocks(num_blocks: int, num_queries: int, num_keys: int,
-                  device: torch.device) -> dict[str, Tensor]:
-    """Return the pointers of blocks of one size each."""
-    block = torch.arange(num_blocks + 1, device=device)
-    return {'query_ptr': block * num_queries, 'key_ptr': block * num_keys}
+def _equal_segments(num_segments: int, num_queries: int, num_keys: int,
+                    device: torch.device) -> dict[str, Tensor]:
+    """Return the pointers of segments of one size each."""
+    segment = torch.arange(num_segments + 1, device=device)
+    return {'query_ptr': segment * num_queries, 'key_ptr': segment * num_keys}

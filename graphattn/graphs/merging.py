@@ -15,7 +15,6 @@ from graphattn._checks import (
     check_range,
     check_size,
 )
-from graphattn.graphs.blocks import Blocks
 from graphattn.graphs.pairs import (
     first_of_each,
     number_pairs,
@@ -24,6 +23,7 @@ from graphattn.graphs.pairs import (
     sort_edges_by_counting,
     sort_pairs,
 )
+from graphattn.graphs.segments import Segments
 
 if TYPE_CHECKING:
     from graphattn.graphs.graph import BipartiteGraph
@@ -81,14 +81,14 @@ def from_edge_index(
     if return_perm and edge_prob is None and (
             counted := sort_edges_by_counting(plain(edge_index), *sizes)) is not None:
         indptr, key, perm, is_reordered = counted
-        blocks = Blocks.of(query_ptr, key_ptr, sizes, edge_index.device)
-        graph = cls._of(indptr, key, int(num_keys), blocks, None, is_reordered)
+        segments = Segments.of(query_ptr, key_ptr, sizes, edge_index.device)
+        graph = cls._of(indptr, key, int(num_keys), segments, None, is_reordered)
         graph._validate_values()
         return graph, perm
     check_range(edge_index, num_queries, num_keys)
     if edge_prob is not None:
         check_edge_prob(edge_prob, edge_index.size(1), edge_index.device)
-    blocks = Blocks.of(query_ptr, key_ptr, sizes, edge_index.device)
+    segments = Segments.of(query_ptr, key_ptr, sizes, edge_index.device)
     given = number_pairs(*plain(edge_index), num_keys)
     if return_perm or edge_prob is not None:
         perm = order_pairs(given, num_queries * num_keys)
@@ -102,7 +102,7 @@ def from_edge_index(
         pair = pair if return_perm else pair[is_first]
     else:
         pair = sort_pairs(given)
-    graph = cls._of(*rows_of_pairs(pair, *sizes), int(num_keys), blocks, edge_prob,
+    graph = cls._of(*rows_of_pairs(pair, *sizes), int(num_keys), segments, edge_prob,
                     not torch.equal(pair, given))
     graph._validate_values()
     return (graph, perm) if return_perm else graph

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 def nearby_order(self: BipartiteGraph) -> Tensor:
     """Return an order of the tokens in which those that attend to one another lie near, int64
-    ``[num_queries]``: reverse Cuthill-McKee, within each block, in O(edges). Needs as many
-    keys as queries per block.
+    ``[num_queries]``: reverse Cuthill-McKee, within each segment, in O(edges). Needs as many
+    keys as queries per segment.
 
     Kernels follow edges faster where a query's keys share the cache with its neighbours'.
     It is found for graphs that have such an order: a band, clusters with few edges between
@@ -43,8 +43,8 @@ def nearby_order(self: BipartiteGraph) -> Tensor:
         return torch.empty(0, dtype=torch.long, device=self.device)
     found = reverse_cuthill_mckee(self.to_scipy(), symmetric_mode=False)
     order = torch.from_numpy(found.astype(np.int64)).to(self.device)
-    block = torch.repeat_interleave(self.blocks.query_ptr.diff())
-    return order[block[order].argsort(stable=True)]
+    segment = torch.repeat_interleave(self.segments.query_ptr.diff())
+    return order[segment[order].argsort(stable=True)]
 
 
 def reorder(self: BipartiteGraph, query_order: Tensor,
@@ -53,18 +53,18 @@ def reorder(self: BipartiteGraph, query_order: Tensor,
     ``query_order[i]`` of this one. Edges keep their probabilities.
 
     Args:
-        query_order (Tensor): Each query once, in its block, int64 ``[num_queries]``.
-        key_order (Tensor, optional): Each key once, in its block, int64 ``[num_keys]``;
-            ``query_order`` if omitted, which needs as many keys as queries per block.
+        query_order (Tensor): Each query once, in its segment, int64 ``[num_queries]``.
+        key_order (Tensor, optional): Each key once, in its segment, int64 ``[num_keys]``;
+            ``query_order`` if omitted, which needs as many keys as queries per segment.
     """
-    check_order('query_order', query_order, self.blocks.query_ptr)
+    check_order('query_order', query_order, self.segments.query_ptr)
     if key_order is None:
         check_square(self, 'reorder', hint="; or give 'key_order'")
         key_order = query_order
-    check_order('key_order', key_order, self.blocks.key_ptr)
+    check_order('key_order', key_order, self.segments.key_ptr)
     key_place, query_place = key_order.argsort(), query_order.argsort()
     pair, perm = torch.sort(number_pairs(key_place[self.key], query_place[self.query],
                                          self.num_keys))
     edge_prob = None if self.edge_prob is None else self.edge_prob[perm]
     return self._of(*rows_of_pairs(pair, self.num_queries, self.num_keys), self.num_keys,
-                     self.blocks, edge_prob, True)
+                     self.segments, edge_prob, True)

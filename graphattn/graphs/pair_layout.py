@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from graphattn._checks import LONGEST_SIDE, check_bool, check_device, check_size
-from graphattn._tensors import on_cpu
+from graphattn._checks import MAX_SIDE, check_bool, check_device, check_size
+from graphattn._tensors import host_copy
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class PairLayout(ABC):
     border: bool = False
 
     def __post_init__(self):
-        check_size('size', self.size, at_most=LONGEST_SIDE)
+        check_size('size', self.size, at_most=MAX_SIDE)
         check_bool(border=self.border)
         fewest = 3 if self.border else 1
         if self.size < fewest:
@@ -241,7 +241,7 @@ class DiagonalLayout(PairLayout):
         """Return rows as above, in time and memory proportional to the pairs that are on."""
         self.check_length(length)
         # There are few diagonals, so that a CPU finds them while a GPU is waited for once.
-        offset, first, degree = self._offsets(on_cpu(is_on), length - 2 * int(self.border))
+        offset, first, degree = self._offsets(host_copy(is_on), length - 2 * int(self.border))
         value = offset.abs()
         if self.border:
             offset, value, first, degree = self._with_border(offset, value, first, degree, length)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from graphattn._checks import check_floating, check_kind, check_number
-from graphattn._tensors import is_traced, on_cpu
+from graphattn._tensors import host_copy, is_traced
 from graphattn.graphs.pair_layout import PairLayout
 
 
@@ -175,7 +175,7 @@ class MaskedPairs:
 
     @cached_property
     def _lengths(self) -> list[int]:
-        return on_cpu(self.ptr).diff().tolist()
+        return host_copy(self.ptr).diff().tolist()
 
     @cached_property
     def _order(self) -> Tensor | None:

@@ -26,12 +26,12 @@ def is_ascending(pair: Tensor) -> bool:
 
 def sort_pairs(pair: Tensor) -> Tensor:
     """Sort the numbers and keep each once. On a GPU the host waits once, for their count."""
-    on_cpu = pair.device.type == 'cpu'
-    if on_cpu and is_ascending(pair):
+    is_on_cpu = pair.device.type == 'cpu'
+    if is_on_cpu and is_ascending(pair):
         return pair
     pair = sort_numbers(pair)
     is_first = first_of_each(pair)
-    return pair if on_cpu and bool(is_first.all()) else pair[is_first]
+    return pair if is_on_cpu and bool(is_first.all()) else pair[is_first]
 
 
 def sort_numbers(number: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from graphattn.graphs.graph import BipartiteGraph
 
-_MOST_CELLS = 512  # along a side of a mask: what is larger is drawn as densities
+_MAX_CELLS = 512  # along a side of a mask: what is larger is drawn as densities
 
 
 @in_style()
@@ -48,7 +48,7 @@ def mask(graph: BipartiteGraph, axes: Axes | None = None, *,
     weights = None if weights is None else shades_of(graph, weights, 1)[:, 0].numpy()
     axes = new_axes(4.2, 4.2) if axes is None else axes
     sides = graph.num_queries, graph.num_keys
-    cells = [max(1, min(side, _MOST_CELLS)) for side in sides]
+    cells = [max(1, min(side, _MAX_CELLS)) for side in sides]
     place = [x.cpu().numpy() * cell // max(side, 1)
              for x, cell, side in zip((graph.query, graph.key), cells, sides)]
     edges = np.bincount(place[0] * cells[1] + place[1], weights, minlength=cells[0] * cells[1])

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from graphattn._checks import check_bool, check_num_pairs, check_rows, check_size
-from graphattn.graphs.blocks import Blocks
+from graphattn.graphs.segments import Segments
 
 if TYPE_CHECKING:
     from graphattn.graphs.graph import BipartiteGraph
@@ -21,13 +21,13 @@ def state_of(graph: BipartiteGraph) -> dict[str, Any]:
     indptr, key = graph.csr
     key = key.view(torch.int16) if key.dtype == torch.uint16 else key  # which torch can pickle
     edge_prob = None if graph.edge_prob is None else graph.edge_prob.detach()
-    return dict(zip(_PARTS, (indptr, key, graph.num_keys, *graph.blocks.ptrs, edge_prob,
+    return dict(zip(_PARTS, (indptr, key, graph.num_keys, *graph.segments.ptrs, edge_prob,
                              graph.is_reordered)))
 
 
 def parts_of(state: dict[str, Any]) -> tuple[Any, ...]:
-    """Return the rows, number of keys, blocks, probabilities and order of a saved graph. All but
-    the probabilities, and whether edges stay in their blocks, is checked, because a stranger may
+    """Return the rows, number of keys, segments, probabilities and order of a saved graph. All but
+    the probabilities, and whether edges stay in their segments, is checked, because a stranger may
     have written the file."""
     if not isinstance(state, dict) or state.keys() != set(_PARTS):
         raise ValueError(f"a BipartiteGraph is saved as {', '.join(_PARTS)} (got "
@@ -39,6 +39,6 @@ def parts_of(state: dict[str, Any]) -> tuple[Any, ...]:
     check_size('num_keys', num_keys)
     check_rows(indptr, key, num_keys)
     check_num_pairs(indptr.numel() - 1, num_keys)
-    blocks = Blocks.of(query_ptr, key_ptr, (indptr.numel() - 1, num_keys), key.device)
+    segments = Segments.of(query_ptr, key_ptr, (indptr.numel() - 1, num_keys), key.device)
     check_bool(is_reordered=is_reordered)
-    return indptr.contiguous(), key.contiguous(), num_keys, blocks, edge_prob, is_reordered
+    return indptr.contiguous(), key.contiguous(), num_keys, segments, edge_prob, is_reordered

@@ -126,9 +126,9 @@ class EdgeAttention(MessagePassing):
 
         Args:
             query (Tensor): ``[num_queries, heads, channels]``.
-            key (Tensor): ``[num_keys, key_heads, channels]``, of as many heads as ``query`` or of a
-                number that divides it.
-            value (Tensor): ``[num_keys, key_heads, value_channels]``.
+            key (Tensor): ``[num_keys, num_kv_heads, channels]``, of as many heads as ``query`` or
+                of a number that divides it.
+            value (Tensor): ``[num_keys, num_kv_heads, value_channels]``.
             graph (BipartiteGraph or Tensor): The edges; a plain ``edge_index`` ``[2, num_edges]``
                 (key over query) may be in any order, but holds each edge once.
             edge_bias (Tensor, optional): ``[num_edges]`` or ``[num_edges, heads]``, in the order of

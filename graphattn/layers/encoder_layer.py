@@ -18,7 +18,7 @@ from graphattn._checks import (
     check_number,
     check_sides,
 )
-from graphattn._tensors import looks_once
+from graphattn._tensors import cache_host_copies
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask
 from graphattn.layers.graph_attention import GraphAttention
@@ -48,7 +48,7 @@ class EncoderLayer(nn.Module):
             called as graph attention is. What it returns in the place of a graph may be ``None``.
             There is then no ``source``, and no other option of graph attention.
         head_channels (int, optional): Size of a head, ``channels / heads`` if omitted.
-        key_heads (int, optional): Heads of keys and values, see :class:`GraphAttention`.
+        num_kv_heads (int, optional): Heads of keys and values, see :class:`GraphAttention`.
         hidden_channels (int, optional): Hidden size of the feed-forward network,
             ``4 * channels`` if omitted.
         dropout (float): Dropout after the attention and after the feed-forward network; pre-norm
@@ -67,7 +67,7 @@ class EncoderLayer(nn.Module):
     def __init__(self, channels: int, heads: int,
                  source: GraphSource | Pattern | str | None = None, *,
                  attention: nn.Module | None = None, head_channels: int | None = None,
-                 key_heads: int | None = None, hidden_channels: int | None = None,
+                 num_kv_heads: int | None = None, hidden_channels: int | None = None,
                  dropout: float = 0., attention_dropout: float = 0., activation: str = 'gelu',
                  norm_first: bool = True, norm_eps: float = 1e-5, hops: int | float = 1,
                  teleport: float | Sequence[float] = 0., learn_teleport: bool = False,
@@ -80,7 +80,7 @@ class EncoderLayer(nn.Module):
         hidden_channels = 4 * channels if hidden_channels is None else hidden_channels
         check_sides(hidden_channels=hidden_channels)
         self.norm_first = norm_first
-        options = dict(head_channels=head_channels, key_heads=key_heads,
+        options = dict(head_channels=head_channels, num_kv_heads=num_kv_heads,
                        dropout=attention_dropout, hops=hops, teleport=teleport,
                        learn_teleport=learn_teleport, backend=backend, recompute=recompute)
         if attention is None:
@@ -97,7 +97,7 @@ class EncoderLayer(nn.Module):
         self.feed_forward_norm = nn.LayerNorm(channels, eps=norm_eps)
         self.dropout = nn.Dropout(dropout)
 
-    @looks_once
+    @cache_host_copies
     def forward(
         self,
         x: Tensor,

@@ -18,7 +18,7 @@ from graphattn._checks import (
     check_ptr,
     check_sides,
 )
-from graphattn._tensors import is_traced, looks_once, on_cpu
+from graphattn._tensors import cache_host_copies, host_copy, is_traced
 from graphattn.functional.drive import LOCAL, Placement
 from graphattn.functional.folding import repeat_heads
 from graphattn.functional.recursion import check_recompute
@@ -56,7 +56,7 @@ class GraphAttention(nn.Module):
         source (GraphSource, Pattern or str, optional): Where the edges come from, a pattern or its
             expression; if omitted, every call is given a source or a graph.
         head_channels (int, optional): Size of a head, ``channels / heads`` if omitted.
-        key_heads (int, optional): Heads of keys and values, of which each serves as many
+        num_kv_heads (int, optional): Heads of keys and values, of which each serves as many
             consecutive heads of queries (Ainslie et al., "GQA", 2023); ``heads`` if omitted. They
             are repeated in memory only for heads that own a graph each, for soft masks and for
             several hops.
@@ -76,8 +76,8 @@ class GraphAttention(nn.Module):
 
     Raises:
         ValueError: ``heads`` does not divide ``channels`` and ``head_channels`` is omitted,
-            ``key_heads`` does not divide ``heads``, ``source`` is for another number of heads, or
-            ``hops`` and ``teleport`` do not fit.
+            ``num_kv_heads`` does not divide ``heads``, ``source`` is for another number of heads,
+            or ``hops`` and ``teleport`` do not fit.
 
     Example:
         >>> import torch
@@ -91,15 +91,15 @@ class GraphAttention(nn.Module):
 
     def __init__(self, channels: int, heads: int,
                  source: GraphSource | Pattern | str | None = None, *,
-                 head_channels: int | None = None, key_heads: int | None = None,
+                 head_channels: int | None = None, num_kv_heads: int | None = None,
                  dropout: float = 0., bias: bool = True, hops: int | float = 1,
                  teleport: float | Sequence[float] = 0., learn_teleport: bool = False,
                  backend: str = 'auto', recompute: bool = False):
         super().__init__()
-        key_heads = heads if key_heads is None else key_heads
-        check_sides(channels=channels, heads=heads, key_heads=key_heads)
-        if heads % key_heads != 0:
-            raise ValueError(f"'key_heads' must divide 'heads' (got {key_heads} and {heads})")
+        num_kv_heads = heads if num_kv_heads is None else num_kv_heads
+        check_sides(channels=channels, heads=heads, num_kv_heads=num_kv_heads)
+        if heads % num_kv_heads != 0:
+            raise ValueError(f"'num_kv_heads' must divide 'heads' (got {num_kv_heads} and {heads})")
         check_bool(bias=bias)
         check_diffusion(hops, teleport, learn_teleport)
         if head_channels is None and channels % heads != 0:
@@ -108,10 +108,10 @@ class GraphAttention(nn.Module):
         source = None if source is None else check_source(source, heads)
         self.channels = channels
         self.heads = heads
-        self.key_heads = key_heads
+        self.num_kv_heads = num_kv_heads
         self.head_channels = channels // heads if head_channels is None else head_channels
         check_sides(head_channels=self.head_channels)
-        inner_channels, key_channels = heads * self.head_channels, key_heads * self.head_channels
+        inner_channels, key_channels = heads * self.head_channels, num_kv_heads * self.head_channels
         self.lin_query = nn.Linear(channels, inner_channels, bias=bias)
         self.lin_key = nn.Linear(channels, key_channels, bias=bias)
         self.lin_value = nn.Linear(channels, key_channels, bias=bias)
@@ -135,7 +135,7 @@ class GraphAttention(nn.Module):
         """Return the learned teleport probability per head, ``[heads]``, or None."""
         return None if self.teleport_logit is None else self.teleport_logit.sigmoid()
 
-    @looks_once
+    @cache_host_copies
     def forward(
         self,
         x: Tensor,
@@ -160,7 +160,7 @@ class GraphAttention(nn.Module):
                 (:func:`graphattn.distributed.sequence_parallel` gives it), or the tokens that come
                 next (:meth:`graphattn.decoding.KeyValueCache.step`).
             source (GraphSource, optional): Instead of the layer's own.
-            graph (BipartiteGraph or PairMask, optional): What to attend along; its blocks are the
+            graph (BipartiteGraph or PairMask, optional): What to attend along; its segments are the
                 sequences of ``ptr``, for each head if heads own a graph each. The source is then
                 not asked for one, only how the graph's probabilities enter the logits.
             edge_bias (Tensor, optional): Added to logits, ``[num_edges]`` or ``[num_edges, heads]``
@@ -176,7 +176,7 @@ class GraphAttention(nn.Module):
                 head_channels / 2, 2]``, by its position (:class:`RotaryPositions`). Sources see
                 them as they were: which tokens attend to one another then hangs on what they are.
             return_graph (bool): Also return the graph, or pair mask, that was attended along. If
-                heads own a graph each, its blocks are the sequences of head 0, then those of
+                heads own a graph each, its segments are the sequences of head 0, then those of
                 head 1, ...
             return_attention_weights (bool): Also return ``(edge_index, alpha)`` as PyG's layers do,
                 ``alpha`` being ``[num_edges, heads]``, or ``[num_edges, 1]`` if heads own a graph
@@ -230,8 +230,8 @@ class GraphAttention(nn.Module):
         elif isinstance(graph, BipartiteGraph):
             check_pointer('ptr', ptr, x.device)
             for name, own, tokens, sequences in (
-                    ('query_ptr', graph.blocks.query_ptr, x, ptr),
-                    ('key_ptr', graph.blocks.key_ptr, attended,
+                    ('query_ptr', graph.segments.query_ptr, x, ptr),
+                    ('key_ptr', graph.segments.key_ptr, attended,
                      ptr if memory_ptr is None else memory_ptr)):
                 _check_sequences(name, own, sequences, self.heads, tokens.size(0))
         elif not isinstance(graph, PairMask):
@@ -306,7 +306,7 @@ class GraphAttention(nn.Module):
         return out
 
     def extra_repr(self) -> str:
-        shared = f', key_heads={self.key_heads}' if self.key_heads < self.heads else ''
+        shared = f', num_kv_heads={self.num_kv_heads}' if self.num_kv_heads < self.heads else ''
         return f'{self.channels}, heads={self.heads}{shared}, head_channels={self.head_channels}'
 
 
@@ -335,14 +335,14 @@ def _added(bias: Tensor, other: Tensor | None) -> Tensor:
 
 
 def _check_sequences(name: str, own: Tensor, ptr: Tensor, heads: int, num_tokens: int) -> None:
-    """Raise unless the blocks of a graph are the sequences, once or for each head."""
+    """Raise unless the segments of a graph are the sequences, once or for each head."""
     if is_traced(ptr):
         return
-    own, ptr = on_cpu(own), on_cpu(ptr)
+    own, ptr = host_copy(own), host_copy(ptr)
     fitting = [times for times in (1, heads) if times * num_tokens == int(own[-1])]
     if not fitting:
         return  # sizes are compared later
     if not any(torch.equal(own, fold_ptr(ptr, times, num_tokens)) for times in fitting):
-        raise ValueError(f"'graph' must have the sequences of 'ptr' for blocks, those of "
+        raise ValueError(f"'graph' must have the sequences of 'ptr' for segments, those of "
                          f"{fitting[-1]} heads one after the other (got {name} {own.tolist()} and "
                          f"ptr {ptr.tolist()}); pass query_ptr=ptr when it is built")

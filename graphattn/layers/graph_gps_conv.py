@@ -12,7 +12,7 @@ from torch_geometric.nn import GPSConv, MessagePassing
 from torch_geometric.utils.sparse import index2ptr
 
 from graphattn._checks import (
-    LONGEST_SIDE,
+    MAX_SIDE,
     check_dropout,
     check_features,
     check_has_numbers,
@@ -20,7 +20,7 @@ from graphattn._checks import (
     check_kind,
     check_sides,
 )
-from graphattn._tensors import looks_once, on_cpu
+from graphattn._tensors import cache_host_copies, host_copy
 from graphattn.graphs.from_pyg import Edges
 from graphattn.patterns import Pattern
 from graphattn.sources import GraphSource
@@ -101,7 +101,7 @@ class GraphGPSConv(GPSConv):
             if hasattr(part, 'reset_parameters'):
                 part.reset_parameters()
 
-    @looks_once
+    @cache_host_copies
     def forward(self, x: Tensor, edge_index: Edges, batch: Tensor | None = None, *,
                 source: GraphSource | Pattern | str | None = None,
                 **kwargs: Any) -> Tensor:
@@ -144,12 +144,12 @@ def _ptr_of(batch: Tensor, num_nodes: int) -> Tensor:
     if batch.shape != (num_nodes,):
         raise ValueError(f"'batch' must hold the graph of each of the {num_nodes} nodes (got shape "
                          f"{tuple(batch.shape)})")
-    numbers = on_cpu(batch)
+    numbers = host_copy(batch)
     if bool((numbers.diff() < 0).any()):
         raise ValueError("'batch' must ascend, for the nodes of a graph are neighbours in memory; "
                          "sort the nodes by it")
     num_graphs = int(numbers[-1]) + 1 if num_nodes else 0
-    if num_nodes and int(numbers[0]) < 0 or num_graphs > LONGEST_SIDE:
+    if num_nodes and int(numbers[0]) < 0 or num_graphs > MAX_SIDE:
         raise ValueError(f"'batch' must number graphs from 0 (got {int(numbers[0])} to "
                          f"{num_graphs - 1})")
     return index2ptr(batch, num_graphs)

@@ -10,7 +10,7 @@ from torch_geometric.nn import MessagePassing, TransformerConv
 
 from graphattn import functional, ops
 from graphattn._checks import (
-    LONGEST_SIDE,
+    MAX_SIDE,
     check_bool,
     check_dropout,
     check_floating,
@@ -93,7 +93,7 @@ class GraphTransformerConv(TransformerConv):
                  edge_dim: int | None = None, bias: bool = True, root_weight: bool = True, *,
                  backend: str = 'auto', **kwargs):
         for size in in_channels if isinstance(in_channels, tuple) else (in_channels,):
-            check_size('in_channels', size, -1, LONGEST_SIDE)
+            check_size('in_channels', size, -1, MAX_SIDE)
             if size == 0:
                 raise ValueError("'in_channels' must be positive, or -1 to take it from the first "
                                  "input (got 0)")

@@ -21,7 +21,7 @@ from graphattn._checks import (
     check_strided,
     is_float,
 )
-from graphattn._tensors import is_one, looks_once
+from graphattn._tensors import cache_host_copies, is_one
 from graphattn.graphs.masks import is_above_lowest
 from graphattn.layers.graph_attention import check_source
 from graphattn.layers.learned_teleport import check_diffusion, teleport_parameter
@@ -129,7 +129,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         # What TransformerEncoderLayer asks before it goes past a module's forward.
         self._qkv_same_embed_dim = False
 
-    @looks_once
+    @cache_host_copies
     def forward(
         self,
         query: Tensor,

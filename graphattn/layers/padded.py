@@ -79,10 +79,10 @@ def attend_padded(
 
     Args:
         query (Tensor): ``[batch, num_queries, heads, channels]``.
-        key (Tensor): ``[batch, num_keys, key_heads, channels]``, of as many heads or of a number
+        key (Tensor): ``[batch, num_keys, num_kv_heads, channels]``, of as many heads or of a number
             that divides theirs.
-        value (Tensor): ``[batch, num_keys, key_heads, value_channels]``.
-        along (GraphSource or BipartiteGraph): Where the edges come from, or the edges, of blocks
+        value (Tensor): ``[batch, num_keys, num_kv_heads, value_channels]``.
+        along (GraphSource or BipartiteGraph): Where the edges come from, or the edges, of segments
             that are the sequences of ``tokens``.
         tokens (PaddedTokens): What in them is no padding.
         rules (PairRules): Other rules on which query attends to which key.

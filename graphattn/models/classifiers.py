@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch_geometric.nn import MeanAggregation, SumAggregation
 
 from graphattn._checks import check_bool, check_choice, check_dropout, check_sides
-from graphattn._tensors import looks_once
+from graphattn._tensors import cache_host_copies
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask
 from graphattn.models.encoder import Encoder, check_encoder
@@ -60,7 +60,7 @@ class SequenceClassifier(nn.Module):
         self.head = _head(self.features_per_channel * encoder.channels, num_classes,
                           hidden_channels, dropout)
 
-    @looks_once
+    @cache_host_copies
     def forward(
         self,
         tokens: Tensor,
@@ -141,7 +141,7 @@ class TokenClassifier(nn.Module):
         self.encoder = encoder
         self.head = _head(encoder.channels, num_classes, hidden_channels, dropout)
 
-    @looks_once
+    @cache_host_copies
     def forward(
         self,
         tokens: Tensor,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from graphattn._checks import (
-    LONGEST_SIDE,
+    MAX_SIDE,
     check_bool,
     check_choice,
     check_dropout,
@@ -22,7 +22,7 @@ from graphattn._checks import (
     check_sides,
     check_size,
 )
-from graphattn._tensors import is_traced, looks_once, on_cpu
+from graphattn._tensors import cache_host_copies, host_copy, is_traced
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask
 from graphattn.layers import EncoderLayer
@@ -50,17 +50,17 @@ class Encoder(nn.Module):
         heads (int): Number of attention heads.
         num_layers (int): Number of layers.
         head_channels (int, optional): Size of a head, ``channels / heads`` if omitted.
-        key_heads (int, optional): Heads of keys and values, each of which serves as many heads of
-            queries; ``heads`` if omitted.
+        num_kv_heads (int, optional): Heads of keys and values, each of which serves as many heads
+            of queries; ``heads`` if omitted.
         hidden_channels (int, optional): Hidden size of the feed-forward networks,
             ``4 * channels`` if omitted.
         positions (str or list of int): ``'learned'`` embeddings of positions, ``'sinusoidal'``
             ones, which are fixed (:class:`SinusoidalPositions`), ``'none'``, or ``'rotary'``: none,
             but queries and keys are rotated in each layer
-            (:class:`graphattn.layers.RotaryPositions`). Sources do not see rotations, so that block
-            models then know nothing of positions. The sides of a grid, such as ``[32, 32, 3]`` for
-            the rows, columns and colours of an image, have learned ones of each, which are added
-            (:class:`GridPositions`).
+            (:class:`graphattn.layers.RotaryPositions`). Sources do not see rotations, so that
+            segment models then know nothing of positions. The sides of a grid, such as
+            ``[32, 32, 3]`` for the rows, columns and colours of an image, have learned ones of
+            each, which are added (:class:`GridPositions`).
         embedding_std (float): Standard deviation of embeddings when they are drawn. BERT has 0.02.
         padding_token (int, optional): Tokens of this id are left out, though the positions of the
             others count them; their output is zero. Nyströmformer's and SBM-Transformer's protocol
@@ -103,7 +103,7 @@ class Encoder(nn.Module):
         >>> x, graphs = encoder(tokens, ptr, return_graphs=True)
         >>> x.shape, graphs[0]
         (torch.Size([20, 32]), BipartiteGraph(num_queries=20, num_keys=20, num_edges=88, \
-num_blocks=2, density=32.4%))
+num_segments=2, density=32.4%))
     """
 
     def __init__(
@@ -117,7 +117,7 @@ num_blocks=2, density=32.4%))
         num_layers: int,
         attention: nn.Module | None = None,
         head_channels: int | None = None,
-        key_heads: int | None = None,
+        num_kv_heads: int | None = None,
         hidden_channels: int | None = None,
         positions: Literal['learned', 'sinusoidal', 'none', 'rotary'] | list[int] = 'learned',
         embedding_std: float = 0.02,
@@ -138,8 +138,8 @@ num_blocks=2, density=32.4%))
     ):
         super().__init__()
         check_sides(max_length=max_length, channels=channels, num_layers=num_layers)
-        check_size('num_tokens', num_tokens, at_most=LONGEST_SIDE)
-        check_size('num_segments', num_segments, at_most=LONGEST_SIDE)
+        check_size('num_tokens', num_tokens, at_most=MAX_SIDE)
+        check_size('num_segments', num_segments, at_most=MAX_SIDE)
         check_dropout(dropout=dropout, attention_dropout=attention_dropout)
         check_bool(share_source=share_source, causal=causal, checkpoint_layers=checkpoint_layers)
         if not isinstance(positions, list):
@@ -189,10 +189,10 @@ num_blocks=2, density=32.4%))
         self.layers = nn.ModuleList(
             EncoderLayer(channels, heads, None if share_source else copy.deepcopy(source),
                          attention=copy.deepcopy(attention), head_channels=head_channels,
-                         key_heads=key_heads, hidden_channels=hidden_channels, dropout=dropout,
-                         attention_dropout=attention_dropout, activation=activation,
-                         norm_first=norm_first, norm_eps=norm_eps, hops=hops, teleport=teleport,
-                         learn_teleport=learn_teleport, backend=backend)
+                         num_kv_heads=num_kv_heads, hidden_channels=hidden_channels,
+                         dropout=dropout, attention_dropout=attention_dropout,
+                         activation=activation, norm_first=norm_first, norm_eps=norm_eps, hops=hops,
+                         teleport=teleport, learn_teleport=learn_teleport, backend=backend)
             for _ in range(num_layers))
         self.norm = nn.LayerNorm(channels, eps=norm_eps)
         if not share_source and (source is not None or attention is not None):
@@ -204,7 +204,7 @@ num_blocks=2, density=32.4%))
                 if isinstance(embedding, nn.Embedding):
                     nn.init.normal_(embedding.weight, std=embedding_std)
 
-    @looks_once
+    @cache_host_copies
     def forward(
         self,
         tokens: Tensor,
@@ -310,13 +310,13 @@ num_blocks=2, density=32.4%))
 
     def _positions(self, tokens: Tensor, ptr: Tensor | Shard) -> Tensor:
         if isinstance(ptr, Shard):
-            self._check_lengths(on_cpu(ptr.ptr).diff())
+            self._check_lengths(host_copy(ptr.ptr).diff())
             return ptr.positions()
         num_tokens = tokens.size(0)  # len would fix it in exported code
         check_ptr('ptr', ptr, num_tokens, tokens.device)
         length = ptr.diff()
         if not is_traced(ptr):
-            self._check_lengths(on_cpu(ptr).diff())
+            self._check_lengths(host_copy(ptr).diff())
         start = ptr[:-1].repeat_interleave(length, output_size=num_tokens)
         return torch.arange(num_tokens, device=tokens.device) - start
 
@@ -389,7 +389,7 @@ class GridPositions(nn.Module):
         if not sides:
             raise ValueError("'positions' must name a side of the grid or more (got [])")
         for side in sides:
-            check_size('positions', side, 1, LONGEST_SIDE)
+            check_size('positions', side, 1, MAX_SIDE)
         self.sides = tuple(sides)
         self.num_embeddings = math.prod(sides)
         self.along = nn.ModuleList(nn.Embedding(side, channels) for side in sides)

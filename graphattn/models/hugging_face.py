@@ -345,7 +345,7 @@ def _check_written(family: _Family, model: MaskedLanguageModel | SequenceClassif
             (encoder.segment_embedding is not None, 'have segments (num_segments)'),
             (attention.head_channels * encoder.heads == encoder.channels,
              'have channels / heads channels in each head'),
-            (attention.key_heads == encoder.heads, 'have keys of its own in each head'),
+            (attention.num_kv_heads == encoder.heads, 'have keys of its own in each head'),
             (head_is_whole, "have pooling='pooler' and no hidden layer"),
             (family is BERT or is_classifier or model.pooler is None,
              'have no sequence logits (next_sentence=False)'),

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from graphattn._checks import check_bool, check_ids
-from graphattn._tensors import looks_once
+from graphattn._tensors import cache_host_copies
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask
 from graphattn.layers.encoder_layer import activation_of
@@ -65,7 +65,7 @@ class MaskedLanguageModel(nn.Module):
         self.next_sentence = nn.Linear(channels, 2) if next_sentence else None
         _initialise(self)
 
-    @looks_once
+    @cache_host_copies
     def forward(
         self,
         tokens: Tensor,

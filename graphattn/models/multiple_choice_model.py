@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from graphattn._checks import check_bool, check_choice, check_dropout, check_ids
-from graphattn._tensors import looks_once
+from graphattn._tensors import cache_host_copies
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask
 from graphattn.models.encoder import Encoder, check_encoder
@@ -55,7 +55,7 @@ class MultipleChoiceModel(nn.Module):
         self.pooler = Pooler(encoder.channels) if pooling == 'pooler' else None
         self.head = nn.Sequential(nn.Dropout(dropout), nn.Linear(encoder.channels, 1))
 
-    @looks_once
+    @cache_host_copies
     def forward(
         self,
         tokens: Tensor,

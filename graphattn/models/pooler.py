@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from graphattn._checks import check_dropout, check_features, check_ptr, check_sides
-from graphattn._tensors import is_traced, on_cpu
+from graphattn._tensors import host_copy, is_traced
 from graphattn.shard import Shard
 
 
@@ -55,6 +55,6 @@ def check_whole(ptr: Tensor | Shard) -> None:
 
 
 def check_not_empty(ptr: Tensor) -> None:
-    if not is_traced(ptr) and bool((on_cpu(ptr).diff() == 0).any()):
+    if not is_traced(ptr) and bool((host_copy(ptr).diff() == 0).any()):
         raise ValueError(f"'ptr' must not mark an empty sequence, for it has no tokens to pool "
                          f"(got {ptr.tolist()})")

@@ -16,7 +16,7 @@ from graphattn._checks import (
     check_sides,
     check_strided,
 )
-from graphattn._tensors import looks_once, on_cpu
+from graphattn._tensors import cache_host_copies, host_copy
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask
 from graphattn.models.encoder import Encoder, check_encoder
@@ -57,7 +57,7 @@ class SpanModel(nn.Module):
         self.encoder = encoder
         self.head = nn.Sequential(nn.Dropout(dropout), nn.Linear(encoder.channels, 2))
 
-    @looks_once
+    @cache_host_copies
     def forward(
         self,
         tokens: Tensor,
@@ -127,7 +127,7 @@ def best_spans(logits: Tensor, ptr: Tensor, can_answer: Tensor, *, num_best: int
                          f"{can_answer.device})")
     check_sides(num_best=num_best, max_tokens=max_tokens)
     allowed = logits.detach().float().masked_fill(~can_answer.unsqueeze(1), -torch.inf)
-    begins, lengths = (part.tolist() for part in (on_cpu(ptr), on_cpu(ptr).diff()))
+    begins, lengths = (part.tolist() for part in (host_copy(ptr), host_copy(ptr).diff()))
     rows = [_best_of_one(own, begin, num_best, max_tokens)
             for own, begin in zip(allowed.split(lengths), begins)]
     if not rows:

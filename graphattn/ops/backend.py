@@ -63,12 +63,12 @@ class Backend:
         edge_dot (Callable): ``(query, key, graph)`` to the dot products on the edges.
         edge_dot_grads (Callable): ``(grad, query, key, graph)`` to the gradients of query and key,
             for dot products that are known without ``edge_dot``.
-        shares_keys (bool): Whether ``attention`` and ``attention_with_features`` take keys and
+        supports_gqa (bool): Whether ``attention`` and ``attention_with_features`` take keys and
             values of fewer heads than queries have, each for as many consecutive ones.
         takes_gate (bool): Whether logits may be gated.
         takes_dropout (bool): Whether ``attention`` may drop weights.
-        most_channels (int, optional): Of a head; any number if omitted.
-        spreads_nan (bool): Whether NaN in a query, key, value or bias reaches, forward or backward,
+        max_channels (int, optional): Of a head; any number if omitted.
+        nan_leaks (bool): Whether NaN in a query, key, value or bias reaches, forward or backward,
             what no edge joins to it.
         has_all_derivatives (bool): Forward-mode and second derivatives, and torch.func; others
             have the gradient of a backward pass.
@@ -84,19 +84,19 @@ class Backend:
     diffused_attention: Callable | None = None
     edge_dot: Callable | None = None
     edge_dot_grads: Callable | None = None
-    shares_keys: bool = False
+    supports_gqa: bool = False
     takes_gate: bool = True
     takes_dropout: bool = True
-    most_channels: int | None = None
-    spreads_nan: bool = False
+    max_channels: int | None = None
+    nan_leaks: bool = False
     has_all_derivatives: bool = False
 
     def takes(self, channels: int) -> bool:
         """Return whether heads may be so wide."""
-        return self.most_channels is None or channels <= self.most_channels
+        return self.max_channels is None or channels <= self.max_channels
 
     @property
-    def forms_weights(self) -> bool:
+    def returns_weights(self) -> bool:
         """Return whether the backend returns weights."""
         return self.attention_weights is not None
 
@@ -106,6 +106,6 @@ def everywhere(device: torch.device) -> bool:
     return True
 
 
-def where_numbers_are(device: torch.device) -> bool:
+def has_values(device: torch.device) -> bool:
     """Return whether a device holds values, for backends that are plain torch and read them."""
     return device.type != 'meta'

@@ -29,18 +29,18 @@ def edge_softmax(logit: Tensor, query: Tensor, num_queries: int) -> Tensor:
     Returns:
         Tensor ``[num_edges, heads]``; 0 on the edges of a query whose logits are all ``-inf``.
     """
-    high = highest_logit(logit, query, num_queries)
-    high = torch.where(high == -torch.inf, 0., high)  # else -inf less -inf
-    weight = (logit - high.index_select(0, query)).exp()
-    total = weight.new_zeros(num_queries, weight.size(1)).index_add(0, query, weight)
-    return weight / torch.where(total == 0, 1., total).index_select(0, query)
+    row_max = highest_logit(logit, query, num_queries)
+    row_max = torch.where(row_max == -torch.inf, 0., row_max)  # else -inf less -inf
+    weight = (logit - row_max.index_select(0, query)).exp()
+    row_sum = weight.new_zeros(num_queries, weight.size(1)).index_add(0, query, weight)
+    return weight / torch.where(row_sum == 0, 1., row_sum).index_select(0, query)
 
 
 def highest_logit(logit: Tensor, query: Tensor, num_queries: int) -> Tensor:
     """Return the highest logit of each query, ``[num_queries, heads]``, ``-inf`` without edges. It
     is not differentiable."""
-    high = logit.detach().new_full((num_queries, logit.size(1)), -torch.inf)
-    return high.scatter_reduce(0, query.unsqueeze(1).expand_as(logit), logit.detach(), 'amax')
+    row_max = logit.detach().new_full((num_queries, logit.size(1)), -torch.inf)
+    return row_max.scatter_reduce(0, query.unsqueeze(1).expand_as(logit), logit.detach(), 'amax')
 
 
 def dot_with_features(features: EdgeFeatures, query: Tensor) -> Tensor:

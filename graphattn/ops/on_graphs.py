@@ -29,20 +29,20 @@ def attend_with_features(query: Tensor, key: Tensor, value: Tensor, graph: Bipar
                          terms: LogitTerms, *, by_key: bool) -> tuple[Tensor, Tensor]:
     inputs = (query, key, value, *terms.features, terms.bias, terms.gate)
     out, sums, _ = attend_along(
-        *inputs, *_both_orders(graph, by_key, *inputs), *graph.blocks.ptrs,
+        *inputs, *_both_orders(graph, by_key, *inputs), *graph.segments.ptrs,
         dropout_seed(terms.dropout_p, query.device), terms.scale, terms.dropout_p)
     return out.to(query.dtype), sums.to(query.dtype)
 
 
 def dot_on_edges(query: Tensor, key: Tensor, graph: BipartiteGraph, *, by_key: bool) -> Tensor:
     edges = _both_orders(graph, by_key, query, key)
-    return edge_dot(query, key, *edges, *graph.blocks.ptrs)
+    return edge_dot(query, key, *edges, *graph.segments.ptrs)
 
 
 def grads_of_dot(grad: Tensor, query: Tensor, key: Tensor, graph: BipartiteGraph, *,
                  by_key: bool) -> tuple[Tensor, Tensor]:
     edges = (*graph.csr, *(graph.csc if by_key else _unsorted(graph)))
-    return edge_dot_backward(grad, query, key, *edges, *graph.blocks.ptrs)
+    return edge_dot_backward(grad, query, key, *edges, *graph.segments.ptrs)
 
 
 def weigh(query: Tensor, key: Tensor, graph: BipartiteGraph, terms: LogitTerms) -> Tensor:
@@ -54,7 +54,7 @@ def weigh(query: Tensor, key: Tensor, graph: BipartiteGraph, terms: LogitTerms) 
 
 def sum_by_weights(weight: Tensor, value: Tensor, graph: BipartiteGraph) -> Tensor:
     return weighted_sum(weight.t().contiguous(), value,
-                                  *_both_orders(graph, True, weight, value), *graph.blocks.ptrs)
+                                  *_both_orders(graph, True, weight, value), *graph.segments.ptrs)
 
 
 def diffuse(weight: Tensor, value: Tensor, graph: BipartiteGraph, teleport: Tensor) -> Tensor:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-# ``position`` is the permutation of the edges into the order by key. The three tensors of that
+# ``perm`` is the permutation of the edges into the order by key. The three tensors of that
 # order are for gradients, and empty where there are none.
 BOTH_ORDERS = ('Tensor indptr, Tensor edge_key, Tensor key_indptr, Tensor edge_query, '
-               'Tensor position')
+               'Tensor perm')
 GRAPH = f'{BOTH_ORDERS}, Tensor query_ptr, Tensor key_ptr'
 
 

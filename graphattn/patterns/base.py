@@ -25,7 +25,7 @@ from graphattn.graphs.pairs import find_pairs, number_pairs, sort_numbers, sort_
 from graphattn.graphs.picture import html
 from graphattn.patterns.layouts import crop_edges
 
-LARGEST = 2**40  # number of a pattern, far enough from where products of int64 overflow
+MAX_NUMBER = 2**40  # number of a pattern, far enough from where products of int64 overflow
 
 
 class Pattern(ABC):
@@ -39,7 +39,7 @@ class Pattern(ABC):
     should cost time and memory in proportion to the edges, not to the pairs. What it makes by
     torch's own functions (``torch.arange``, ``torch.as_tensor``, ``torch.randperm``) is on the
     device that :meth:`build` is asked for, without a word of it. If it draws at random,
-    :attr:`is_random` must say so, and if it asks for more than one token, :attr:`fewest_tokens`.
+    :attr:`is_random` must say so, and if it asks for more than one token, :attr:`min_tokens`.
     One that knows some queries' edges without those of the others is a :class:`RowPattern`, with
     :meth:`rows` instead.
 
@@ -92,7 +92,7 @@ class Pattern(ABC):
         return False
 
     @property
-    def fewest_tokens(self) -> int:
+    def min_tokens(self) -> int:
         """Tokens of the shortest sequence that the pattern can do with, at least 1."""
         return 1
 
@@ -115,7 +115,7 @@ class Pattern(ABC):
                 kind of device; on another, one of the same distribution. A generator moves on; one
                 of another kind of device seeds one of this. If omitted, torch's default generator
                 is used. Without effect unless :attr:`is_random`.
-            crop (bool): A sequence of fewer than :attr:`fewest_tokens` gets the first queries and
+            crop (bool): A sequence of fewer than :attr:`min_tokens` gets the first queries and
                 keys of the graph for that many, as in models; otherwise the pattern refuses what
                 it cannot do with.
             device (torch.device or str, optional): Where the graph is built, and is; torch's
@@ -160,7 +160,7 @@ class Pattern(ABC):
     def _fitting_edges(self, queries: range, num_queries: int, num_keys: int,
                        generator: torch.Generator | None, crop: bool) -> Tensor:
         """:meth:`rows`, of a short sequence cropped or refused with a hint."""
-        fewest = self.fewest_tokens
+        fewest = self.min_tokens
         is_short = min(num_queries, num_keys) < fewest
         if crop and is_short:
             edges = self._rows_here(queries, max(num_queries, fewest), max(num_keys, fewest),
@@ -213,13 +213,13 @@ class Pattern(ABC):
 
     def _repr_html_(self) -> str:
         """Show the graph of 32 tokens, or of as many as it needs."""
-        graph = self.build(max(32, self.fewest_tokens), seed=0, device='cpu')
+        graph = self.build(max(32, self.min_tokens), seed=0, device='cpu')
         return html(graph, repr(self))
 
     def _require_int(self, name: str, at_least: int) -> None:
         """Check an integer field, and turn numpy's ints into plain ones."""
         value = getattr(self, name)
-        check_size(name, value, at_least, LARGEST)
+        check_size(name, value, at_least, MAX_NUMBER)
         object.__setattr__(self, name, int(value))
 
     def _require_bool(self, name: str) -> None:
@@ -261,8 +261,8 @@ class _SetOperation(RowPattern):
         return self.left.is_random or self.right.is_random
 
     @property
-    def fewest_tokens(self) -> int:
-        return max(self.left.fewest_tokens, self.right.fewest_tokens)
+    def min_tokens(self) -> int:
+        return max(self.left.min_tokens, self.right.min_tokens)
 
     def __repr__(self) -> str:
         left = self._in_parentheses(self.left, self.precedence)

@@ -12,7 +12,7 @@ from graphattn.patterns.base import Pattern
 from graphattn.patterns.presets import PRESETS, get
 
 _OPERATORS = {ast.BitOr: operator.or_, ast.BitAnd: operator.and_, ast.Sub: operator.sub}
-_MOST_LEVELS = 100  # patterns print, compare and build by recursion
+_MAX_LEVELS = 100  # patterns print, compare and build by recursion
 
 
 def parse(expression: str) -> Pattern:
@@ -48,14 +48,14 @@ def parse(expression: str) -> Pattern:
     except (RecursionError, MemoryError):  # what Python's parser says of what is too deep for it
         tree = None
     if tree is None or _is_deep(tree):
-        raise ValueError(f"'expression' must be nested at most {_MOST_LEVELS} deep, each operator "
+        raise ValueError(f"'expression' must be nested at most {_MAX_LEVELS} deep, each operator "
                          f"being one level (got {_shown(expression)})")
     return _read(tree)
 
 
 def _is_deep(tree: ast.expr) -> bool:
     level = [tree]
-    for _ in range(_MOST_LEVELS):
+    for _ in range(_MAX_LEVELS):
         level = [child for node in level for child in ast.iter_child_nodes(node)]
     return bool(level)
 

@@ -8,7 +8,7 @@ from numbers import Integral
 import torch
 from torch import Tensor
 
-from graphattn.patterns.base import LARGEST, RowPattern
+from graphattn.patterns.base import MAX_NUMBER, RowPattern
 from graphattn.patterns.layouts import grid, is_in, positions
 
 
@@ -71,9 +71,9 @@ class GlobalTokens(RowPattern):
         for token in self.tokens:
             if not isinstance(token, Integral) or isinstance(token, bool):
                 raise TypeError(f"'tokens' must hold ints (got {type(token).__name__})")
-            if not 0 <= token <= LARGEST:
+            if not 0 <= token <= MAX_NUMBER:
                 raise ValueError(f"'tokens' must not hold negative positions, or any above "
-                                 f"{LARGEST} (got {token})")
+                                 f"{MAX_NUMBER} (got {token})")
         if self.random:
             raise ValueError(f"'random' needs a number of tokens, not positions (got "
                              f"{self.tokens}); pass tokens={len(self.tokens)}")
@@ -84,7 +84,7 @@ class GlobalTokens(RowPattern):
         return self.random
 
     @property
-    def fewest_tokens(self) -> int:
+    def min_tokens(self) -> int:
         if isinstance(self.tokens, tuple):
             return max(self.tokens, default=0) + 1
         return self.first + self.tokens if self.tokens else 1

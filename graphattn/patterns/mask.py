@@ -1,4 +1,4 @@
-"""Masks that were learned, or pruned, once they are settled; and their files."""
+"""Masks that were learned, or pruned, once they are frozen; and their files."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class OverlappingBlocks(RowPattern):
                              f"{self.width})")
 
     @property
-    def fewest_tokens(self) -> int:
+    def min_tokens(self) -> int:
         return self.width
 
     def rows(self, queries: range, num_queries: int, num_keys: int,

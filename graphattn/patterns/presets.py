@@ -70,7 +70,8 @@ def get(name: str, **parameters: int | bool) -> Pattern:
       every length, as the paper says. A sequence of fewer tokens than any of them is refused here;
       a :class:`graphattn.sources.PatternSource` crops the shortest graph there is to it, as
       :meth:`Pattern.build` does with ``crop=True``. In that graph every query attends to every key.
-    - ``diffuser_repo``: the law of the authors' code. It draws one graph of 4,096 tokens and crops
+    - ``diffuser_repo``: the distribution of the authors' code. It draws one graph of 4,096 tokens
+    and crops
       it, so that shorter inputs keep fewer random keys and global tokens; it draws
       4,096 * num_random pairs out of all, so that queries have more keys or fewer; and no token of
       the first window, token 0 among them, is ever global. The densities with 64/64/64 are about

@@ -48,7 +48,7 @@ class RandomBlocks(RowPattern):
         return True
 
     @property
-    def fewest_tokens(self) -> int:
+    def min_tokens(self) -> int:
         # The last block may be of one key.
         return max((self.count - 1) * self.block + 1, 1)
 

@@ -64,7 +64,7 @@ class RandomKeys(RowPattern):
         return self.spacing == 'random'
 
     @property
-    def fewest_tokens(self) -> int:
+    def min_tokens(self) -> int:
         return max(self.count, 1)
 
     def rows(self, queries: range, num_queries: int, num_keys: int,

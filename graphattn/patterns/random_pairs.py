@@ -43,7 +43,7 @@ class RandomPairs(Pattern):
         return True
 
     @property
-    def fewest_tokens(self) -> int:
+    def min_tokens(self) -> int:
         return math.isqrt((self.count or 1) - 1) + 1  # the square root, rounded up
 
     def edges(self, num_queries: int, num_keys: int,

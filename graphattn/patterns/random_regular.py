@@ -51,7 +51,7 @@ class RandomRegular(Pattern):
         return True
 
     @property
-    def fewest_tokens(self) -> int:
+    def min_tokens(self) -> int:
         return self.degree + 1
 
     def edges(self, num_queries: int, num_keys: int,

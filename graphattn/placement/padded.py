@@ -15,8 +15,8 @@ from graphattn.graphs.graph import BipartiteGraph
 
 
 class Padded(Placement):
-    """Keys and values ``[batch, num_keys, key_heads, channels]`` of padded sequences; the output is
-    padded, too.
+    """Keys and values ``[batch, num_keys, num_kv_heads, channels]`` of padded sequences; the output
+    is padded, too.
 
     Where most keys are those that no edge leads to they are left out, if values do not travel on:
     one query behind a cache reads its own keys alone.
@@ -173,7 +173,7 @@ class PaddedTokens:
         return tuple(part[is_behind] for part in self._token)
 
     def place(self, graph: BipartiteGraph) -> EdgePlaces:
-        """Return the places of a graph's edges. Its blocks are these sequences, once or for each
+        """Return the places of a graph's edges. Its segments are these sequences, once or for each
         head, with the keys that a cache no longer holds."""
         query_slot = torch.arange(self.batch * self.num_queries, device=self.device)
         query_slot = query_slot if self._query_slot is None else self._query_slot
@@ -193,12 +193,12 @@ class PaddedTokens:
         if self.first_key == 0:
             return graph
         evicted = torch.tensor(self._before(self.first_key), device=self.device)
-        times = graph.num_blocks // self.batch
+        times = graph.num_segments // self.batch
         shift = evicted.repeat(times).cumsum(0)
         key_ptr = graph.key_ptr
-        block = torch.bucketize(graph.key, key_ptr, right=True) - 1
+        segment = torch.bucketize(graph.key, key_ptr, right=True) - 1
         key_ptr[1:] -= shift
-        return BipartiteGraph.from_csr(graph.indptr, graph.key - shift[block], int(key_ptr[-1]),
+        return BipartiteGraph.from_csr(graph.indptr, graph.key - shift[segment], int(key_ptr[-1]),
                                        query_ptr=graph.query_ptr, key_ptr=key_ptr, validate=False)
 
 

@@ -1,4 +1,4 @@
-"""The exact sampler: every pair of a block is an edge with its own probability."""
+"""The exact sampler: every pair of a segment is an edge with its own probability."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Literal
 
 import torch
 
-from graphattn._tensors import undisturbed, without_autocast
+from graphattn._tensors import outside_transforms, without_autocast
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.ops.sample.factor_model import FactorModel
 from graphattn.ops.sample.methods import check_sampling, takes_compiled
@@ -27,16 +27,16 @@ def sample_bernoulli(
     .. math::
         P(\text{edge}) = \min(1, p_{ij} + \delta).
 
-    Many edges cost a matrix product over the pairs inside the blocks, a bounded number of them at
+    Many edges cost a matrix product over the pairs inside the segments, a bounded number of them at
     a time, so O(n^2 k) time; few edges, on a CPU with numba and on NVIDIA's GPUs with Triton, are
-    drawn as :func:`sample_fastrg` draws, at higher rates, and thinned to the same law, in
+    drawn as :func:`sample_fastrg` draws, at higher rates, and thinned to the same distribution, in
     O(Ek + nk^2) time. Memory is O(E + nk) either way.
 
     Args:
         model (FactorModel): The probabilities.
         generator (torch.Generator, optional): On the device of the model. The same state gives
-            the same graph, on a device of the same kind; on others the law is the same. torch's
-            default generator if omitted.
+            the same graph, on a device of the same kind; on others the distribution is the same.
+            torch's default generator if omitted.
         method (str): ``'compare'``: all pairs, one by one. ``'thin'``: few draws, thinned; it
             needs a bound below 1 on the probabilities of each query. Both are compiled, on a CPU
             by numba, on NVIDIA's GPUs by Triton, where the host waits once for ``'compare'`` and
@@ -44,7 +44,7 @@ def sample_bernoulli(
             of them.
 
     Returns:
-        BipartiteGraph with the blocks of ``model``, without ``edge_prob``.
+        BipartiteGraph with the segments of ``model``, without ``edge_prob``.
 
     Raises:
         TypeError: An argument is of the wrong type.
@@ -73,7 +73,7 @@ def draw_bernoulli(model: FactorModel, generator: torch.Generator | None,
                    method: str = 'auto') -> BipartiteGraph:
     """Draw as :func:`sample_bernoulli` does, with arguments that need no check."""
     if torch._C._are_functorch_transforms_active():
-        with undisturbed():
+        with outside_transforms():
             return draw_bernoulli(model.numbers(), generator, method)
     device = model.device
     with without_autocast(device):

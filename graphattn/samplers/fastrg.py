@@ -7,13 +7,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from graphattn._tensors import undisturbed, without_autocast
-from graphattn.graphs.blocks import sum_blocks
+from graphattn._tensors import outside_transforms, without_autocast
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pairs import number_pairs, sort_pairs
+from graphattn.graphs.segments import sum_segments
 from graphattn.ops.sample.factor_model import FactorModel
 from graphattn.ops.sample.inverse_cdf import draw_cells, integer_cdf
-from graphattn.ops.sample.methods import MOST_DRAWS, check_rate, check_sampling, takes_compiled
+from graphattn.ops.sample.methods import MAX_DRAWS, check_rate, check_sampling, takes_compiled
 
 _METHODS = ('auto', 'compiled', 'torch')
 
@@ -37,7 +37,7 @@ def sample_fastrg(
     pairs: O(E log k + nk^2) time and O(E + nk) memory for E draws. On GPUs, and where numba is
     missing, it is O(E log(nk) + nk^2).
 
-    The total is drawn row by row, which is the same law (Poisson splitting): query i draws
+    The total is drawn row by row, which is the same distribution (Poisson splitting): query i draws
     :math:`N_i \sim \mathrm{Poisson}(\sum_v W_{iv})` times with
     :math:`W_{iv} = (\hat Q \hat S)_{iv} \sum_j \hat K_{jv}`, each time a cluster v by
     :math:`W_i` and then a key by column v of :math:`\hat K`, so that row and column clusters stay
@@ -47,14 +47,14 @@ def sample_fastrg(
     Args:
         model (FactorModel): The rates; values above 1 are welcome.
         generator (torch.Generator, optional): On the device of the model. The same state gives
-            the same graph, on a device of the same kind; on others the law is the same. torch's
-            default generator if omitted.
+            the same graph, on a device of the same kind; on others the distribution is the same.
+            torch's default generator if omitted.
         method (str): ``'compiled'``: row by row, on a CPU from alias tables by numba, on NVIDIA's
             GPUs by inverse CDF and Triton. ``'torch'``: by inverse CDF, on any device, over all
-            blocks at once. ``'auto'``: compiled wherever it can be.
+            segments at once. ``'auto'``: compiled wherever it can be.
 
     Returns:
-        BipartiteGraph with the blocks of ``model`` and without ``edge_prob``.
+        BipartiteGraph with the segments of ``model`` and without ``edge_prob``.
 
     Raises:
         TypeError: An argument is of the wrong type.
@@ -84,7 +84,7 @@ def draw_poisson(model: FactorModel, generator: torch.Generator | None,
                  method: str = 'auto') -> BipartiteGraph:
     """Draw as :func:`sample_fastrg` does, with arguments that need no check."""
     if torch._C._are_functorch_transforms_active():
-        with undisturbed():
+        with outside_transforms():
             return draw_poisson(model.numbers(), generator, method)
     with without_autocast(model.device):
         if not takes_compiled(model, method):
@@ -112,12 +112,12 @@ def _sample_on_gpu(model: FactorModel, generator: torch.Generator | None,
 
 
 def _sample_with_torch(model: FactorModel, generator: torch.Generator | None) -> BipartiteGraph:
-    query_block = model.blocks.of_queries(model.num_queries)
+    query_segment = model.segments.of_queries(model.num_queries)
     mixed_query, key_factor = (factor.double() for factor in model.rate_factors())
-    key_mass = sum_blocks(key_factor, model.key_ptr)
-    cluster_rate = mixed_query * key_mass[query_block]
+    key_mass = sum_segments(key_factor, model.key_ptr)
+    cluster_rate = mixed_query * key_mass[query_segment]
     query_rate = cluster_rate.sum(1)
-    drawable = query_rate.nan_to_num(0., 0., 0.).clamp(max=MOST_DRAWS)  # all, or an error follows
+    drawable = query_rate.nan_to_num(0., 0., 0.).clamp(max=MAX_DRAWS)  # all, or an error follows
     num_draws = torch.poisson(drawable, generator).long()
     # A GPU is waited for here, and where repeated edges merge: for two numbers of edges.
     expected_draws, all_draws = torch.stack([query_rate.sum(), num_draws.sum().double()]).tolist()
@@ -129,10 +129,10 @@ def _sample_with_torch(model: FactorModel, generator: torch.Generator | None) ->
     cluster_cdf = integer_cdf(cluster_rate / _nonzero(query_rate)[:, None], model.num_queries)
     cluster = draw_cells(cluster_cdf, first, first + num_clusters, generator) - first
 
-    key_share = key_factor / _nonzero(key_mass)[model.blocks.of_keys(model.num_keys)]
-    key_cdf = integer_cdf(key_share.t(), num_clusters * model.num_blocks)
-    column, block = cluster * model.num_keys, query_block[query]
-    key = draw_cells(key_cdf, column + model.key_ptr[block], column + model.key_ptr[block + 1],
+    key_share = key_factor / _nonzero(key_mass)[model.segments.of_keys(model.num_keys)]
+    key_cdf = integer_cdf(key_share.t(), num_clusters * model.num_segments)
+    column, segment = cluster * model.num_keys, query_segment[query]
+    key = draw_cells(key_cdf, column + model.key_ptr[segment], column + model.key_ptr[segment + 1],
                      generator) - column
 
     pair = sort_pairs(number_pairs(key, query, model.num_keys))

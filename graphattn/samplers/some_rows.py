@@ -21,7 +21,7 @@ def sample_rows(
     model: FactorModel,
     shard: Shard,
     *,
-    law: Literal['bernoulli', 'poisson'],
+    distribution: Literal['bernoulli', 'poisson'],
     generator: torch.Generator | None,
 ) -> BipartiteGraph:
     """Sample the rows of a shard's queries in the graph that one process would draw of the whole
@@ -36,11 +36,11 @@ def sample_rows(
     Args:
         model (FactorModel): Of own queries and all keys, on a CPU.
         shard (Shard): Which tokens the queries are.
-        law (str): That of :func:`sample_bernoulli` or of :func:`sample_fastrg`.
+        distribution (str): That of :func:`sample_bernoulli` or of :func:`sample_fastrg`.
         generator (torch.Generator, optional): In one state in all processes.
 
     Returns:
-        BipartiteGraph with the blocks of ``model``.
+        BipartiteGraph with the segments of ``model``.
 
     Raises:
         ValueError: The model is not on a CPU, or as in the samplers.
@@ -51,7 +51,7 @@ def sample_rows(
         raise ValueError(f"'model' must be on a CPU, where rows are drawn apart (got "
                          f"{model.device})")
     takes_compiled(model, 'compiled')  # or says why not
-    draw = {'bernoulli': _draw_exactly, 'poisson': _draw_poisson}[law]
+    draw = {'bernoulli': _draw_exactly, 'poisson': _draw_poisson}[distribution]
     with without_autocast(model.device):
         return BipartiteGraph.batch(draw(model, shard, generator))
 
@@ -104,9 +104,9 @@ def _heads(model: FactorModel) -> list[FactorModel]:
     factors = zip(model.query_factor.detach().chunk(num_heads),
                   model.mixing.detach().view(num_heads, model.num_clusters, -1),
                   model.key_factor.detach().chunk(num_heads))
-    blocks = model.num_blocks // num_heads + 1
-    return [FactorModel(*of_head, query_ptr=model.query_ptr[:blocks],
-                        key_ptr=model.key_ptr[:blocks], exploration=model.exploration,
+    segments = model.num_segments // num_heads + 1
+    return [FactorModel(*of_head, query_ptr=model.query_ptr[:segments],
+                        key_ptr=model.key_ptr[:segments], exploration=model.exploration,
                         validate=False)
             for of_head in factors]
 

@@ -120,15 +120,15 @@ def _gate(graph: BipartiteGraph) -> Tensor:
 
 
 def density_penalty(graph: BipartiteGraph) -> Tensor:
-    r"""Return the mean density of the blocks, with a gradient to the probability of each sampled
+    r"""Return the mean density of the segments, with a gradient to the probability of each sampled
     edge.
 
     .. math::
         L_s = \frac{1}{B} \sum_b \frac{|E_b|}{n_b m_b}, \qquad
         \frac{\partial L_s}{\partial p_e} = \frac{1}{B \, n_b m_b}
-        \text{ for each edge } e \text{ of block } b.
+        \text{ for each edge } e \text{ of segment } b.
 
-    Blocks without pairs count 0. Pairs that were not drawn get no gradient: the penalty is felt
+    Segments without pairs count 0. Pairs that were not drawn get no gradient: the penalty is felt
     in proportion to how often an edge is drawn. Add it to a loss, times the weight
     :math:`\lambda`.
 
@@ -156,9 +156,9 @@ def density_penalty(graph: BipartiteGraph) -> Tensor:
     """
     check_kind('graph', graph, BipartiteGraph)
     gate = _gate(graph)
-    num_pairs = graph.blocks.pairs_per_block()
-    edge_share = 1 / (num_pairs.clamp(min=1).double() * graph.num_blocks)
+    num_pairs = graph.segments.pairs_per_segment()
+    edge_share = 1 / (num_pairs.clamp(min=1).double() * graph.num_segments)
     dtype = torch.promote_types(gate.dtype, torch.float32)
-    share = edge_share.to(dtype).repeat_interleave(graph.edges_per_block(),
+    share = edge_share.to(dtype).repeat_interleave(graph.edges_per_segment(),
                                                    output_size=graph.num_edges)
     return (gate * share).sum()

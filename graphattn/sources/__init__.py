@@ -23,7 +23,7 @@ come next to its own in order:
     >>> attention = GraphAttention(32, 4, NearestHashes(channels=8, k=5))
     >>> tokens, ptr = torch.randn(500, 32), torch.tensor([0, 200, 500])  # two sequences
     >>> out, graph = attention(tokens, ptr, return_graph=True)
-    >>> out.shape, graph.num_blocks, int(graph.in_degree().max())
+    >>> out.shape, graph.num_segments, int(graph.in_degree().max())
     (torch.Size([500, 32]), 2, 5)
 """
 

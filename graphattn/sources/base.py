@@ -53,7 +53,7 @@ class GraphSource(nn.Module, ABC):
             generator (torch.Generator, optional): Torch's default generator if omitted.
 
         Returns:
-            BipartiteGraph with one block per sequence, or per head and sequence; or a soft
+            BipartiteGraph with one segment per sequence, or per head and sequence; or a soft
             PairMask, for :func:`graphattn.functional.pair_attention`. Nothing is registered or
             built into the module on the way.
 
@@ -80,7 +80,7 @@ class GraphSource(nn.Module, ABC):
             generator (torch.Generator, optional): In one state in all processes.
 
         Returns:
-            BipartiteGraph with the blocks of :meth:`forward`, of own queries and all keys.
+            BipartiteGraph with the segments of :meth:`forward`, of own queries and all keys.
 
         Raises:
             NotImplementedError: The source has none of its own.

@@ -29,7 +29,7 @@ from graphattn.sources.pattern_source import PatternSource
 from graphattn.sources.sampled_graph import SampledGraph
 
 PRESETS = ('paper', 'repo')
-LAWS = {'bernoulli': draw_bernoulli, 'poisson': draw_poisson}
+DISTRIBUTIONS = {'bernoulli': draw_bernoulli, 'poisson': draw_poisson}
 
 
 class BlockModelSource(GraphSource):
@@ -54,7 +54,7 @@ class BlockModelSource(GraphSource):
         preset (str): ``'paper'``: one MLP per head, clusters initialised per head. ``'repo'``, as
             the authors' code: one MLP for all heads, clusters of standard deviation
             :math:`\sqrt{2 / (k C)}` (so that all edges start out alike).
-        law (str): ``'bernoulli'``: an edge has probability :math:`\min(1, p + \delta)`.
+        distribution (str): ``'bernoulli'``: an edge has probability :math:`\min(1, p + \delta)`.
             ``'poisson'``: Algorithm 1, whose edges have probability :math:`1 - e^{-p - \delta}`
             and which therefore never exceeds 63 % density.
         exploration (float): :math:`\delta`, added to every probability in training (Sec. 4.2).
@@ -76,7 +76,7 @@ class BlockModelSource(GraphSource):
         >>> source = BlockModelSource(heads=2, head_channels=8, clusters=16).eval()
         >>> query, key = torch.randn(2, 500, 2, 8)
         >>> graph = source(query, key, torch.tensor([0, 200, 500]))
-        >>> graph.num_blocks, 0.2 < graph.density() < 0.3  # two heads of two sequences
+        >>> graph.num_segments, 0.2 < graph.density() < 0.3  # two heads of two sequences
         (4, True)
     """
 
@@ -90,7 +90,7 @@ class BlockModelSource(GraphSource):
         clusters: int = 128,
         *,
         preset: Literal['paper', 'repo'] = 'paper',
-        law: Literal['bernoulli', 'poisson'] = 'bernoulli',
+        distribution: Literal['bernoulli', 'poisson'] = 'bernoulli',
         exploration: float = 0.01,
         estimator: Literal['one-sided', 'paper', 'repo'] = 'one-sided',
         fixed: Pattern | str | None = None,
@@ -99,12 +99,12 @@ class BlockModelSource(GraphSource):
         check_sides(heads=heads, head_channels=head_channels, clusters=clusters)
         check_number('exploration', exploration, 'in [0, 1]')
         check_choice('preset', preset, PRESETS)
-        check_choice('law', law, LAWS)
+        check_choice('distribution', distribution, DISTRIBUTIONS)
         check_choice('estimator', estimator, ESTIMATORS)
         if fixed is not None and not isinstance(fixed, Pattern | str):
             raise TypeError(f"'fixed' must be a Pattern or a str (got {type(fixed).__name__})")
         self.heads, self.head_channels, self.clusters = heads, head_channels, clusters
-        self.preset, self.law, self.exploration = preset, law, exploration
+        self.preset, self.distribution, self.exploration = preset, distribution, exploration
         self.estimator = estimator
         self.fixed = None if fixed is None else PatternSource(fixed)
         num_mlps = heads if preset == 'paper' else 1
@@ -116,7 +116,7 @@ class BlockModelSource(GraphSource):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw clusters from Kaiming's normal law and the MLPs as ``torch.nn.Linear`` does."""
+        """Draw clusters as Kaiming's ``normal_`` does and the MLPs as ``torch.nn.Linear`` does."""
         fan_in = self.head_channels * (1 if self.preset == 'paper' else self.clusters)
         nn.init.normal_(self.centroid, std=math.sqrt(2 / fan_in))
         bound = 1 / math.sqrt(self.head_channels)
@@ -140,7 +140,7 @@ class BlockModelSource(GraphSource):
     def _sample(self, factors: tuple[Tensor, Tensor, Tensor], ptr: Tensor, key_ptr: Tensor | None,
                 generator: torch.Generator | None) -> BipartiteGraph:
         model = self._model(factors, ptr, key_ptr)
-        graph = LAWS[self.law](model, generator)
+        graph = DISTRIBUTIONS[self.distribution](model, generator)
         graph = graph.causal() if self.is_causal else graph
         fixed = None if self.fixed is None else self.fixed.graph(ptr, generator, key_ptr=key_ptr)
         return self._with_fixed(graph, fixed, model)
@@ -174,7 +174,7 @@ class BlockModelSource(GraphSource):
         of_token = key_factor.view(self.heads, shard.num_own, self.clusters).transpose(0, 1)
         key_factor = shard.gather(of_token).transpose(0, 1).flatten(0, 1)
         model = self._model((query_factor, mixing, key_factor), shard.own_ptr, shard.ptr)
-        graph = sample_rows(model, shard, law=self.law, generator=generator)
+        graph = sample_rows(model, shard, distribution=self.distribution, generator=generator)
         fixed = None if self.fixed is None else self.fixed.shard_graph(shard, generator)
         return self._with_fixed(graph, fixed, model)
 
@@ -240,7 +240,8 @@ class BlockModelSource(GraphSource):
 
     def extra_repr(self) -> str:
         return (f'heads={self.heads}, head_channels={self.head_channels}, '
-                f'clusters={self.clusters}, preset={self.preset!r}, law={self.law!r}')
+                f'clusters={self.clusters}, preset={self.preset!r}, '
+                f'distribution={self.distribution!r}')
 
 
 def _at_least_float(logit: Tensor) -> Tensor:

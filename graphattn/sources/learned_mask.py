@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from graphattn._checks import (
-    LONGEST_SIDE,
+    MAX_SIDE,
     check_bool,
     check_choice,
     check_generator,
     check_number,
     check_sides,
 )
-from graphattn._tensors import looks_once, numbers_of, on_cpu, undisturbed
+from graphattn._tensors import cache_host_copies, host_copy, outside_transforms, unwrap
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_layout import DiagonalLayout, FreeLayout, PairLayout, SymmetricLayout
 from graphattn.graphs.pair_mask import PairMask
@@ -50,7 +50,7 @@ class LearnedMaskSource(GraphSource):
     gradient straight through to :math:`\tilde{M}`; soft ones use :math:`\tilde{M}` itself. In
     evaluation a value is on where :math:`\alpha > 0`, without noise.
 
-    What is drawn hard, or settled, is a graph, in training a :class:`MaskGraph
+    What is drawn hard, or frozen, is a graph, in training a :class:`MaskGraph
     <graphattn.sources.mask_graph.MaskGraph>` that carries the gradient on its edges; those of
     structured masks are listed without a look at other pairs. Soft masks weigh every pair and are
     a :class:`PairMask <graphattn.graphs.pair_mask.PairMask>`, for dense attention. Both have the
@@ -102,10 +102,10 @@ class LearnedMaskSource(GraphSource):
         >>> source = LearnedMaskSource(heads=2, size=128)
         >>> query, key = torch.randn(2, 200, 2, 8)
         >>> graph = source(query, key, torch.tensor([0, 72, 200]))
-        >>> graph.num_blocks, 0.3 < graph.density() < 0.7
+        >>> graph.num_segments, 0.3 < graph.density() < 0.7
         (4, True)
         >>> (1e-3 * graph.norm()).backward()  # Eq. 7
-        >>> source.eval()(query, key, torch.tensor([0, 72, 200])).num_blocks
+        >>> source.eval()(query, key, torch.tensor([0, 72, 200])).num_segments
         4
     """
 
@@ -134,19 +134,19 @@ class LearnedMaskSource(GraphSource):
         self.heads, self.mode, self.temperature = heads, mode, temperature
         self.hard, self.logit_drop, self.init_std = hard, logit_drop, init_std
         self.layout = _layout(size, mode, symmetric, border)
-        if self.layout.num_values > LONGEST_SIDE:
+        if self.layout.num_values > MAX_SIDE:
             raise ValueError(f"'size' gives {self.layout.num_values} values to learn in mode "
                              f"{mode!r}, more than memory holds (got {size})")
         self.max_length = self.layout.max_length
         self.logit = nn.Parameter(torch.empty(heads, self.layout.num_values))
-        self._settled: tuple[Tensor, tuple[Mask, ...]] | None = None
+        self._frozen: tuple[Tensor, tuple[Mask, ...]] | None = None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the logits from a normal law."""
+        """Draw the logits from a normal distribution."""
         nn.init.normal_(self.logit, std=self.init_std)
 
-    @looks_once
+    @cache_host_copies
     def forward(
         self,
         query: Tensor,
@@ -164,7 +164,7 @@ class LearnedMaskSource(GraphSource):
         if self.mode == 'soft':
             return PairMask(self.logit.sigmoid(), self.layout, logit_drop=self.logit_drop)
         if not self.training:
-            return self._settled_graph(ptr)
+            return self._frozen_graph(ptr)
         values = self._draw(generator)
         if self.hard:
             return self._drawn_graph(values, ptr)
@@ -195,26 +195,26 @@ class LearnedMaskSource(GraphSource):
         self.check_tokens(query, key, shard.own_ptr)
         if self.mode == 'soft' or self.training:
             raise ValueError(f"'source' must give each process the edges of its own queries, which "
-                             f"a mask gives once it is settled, by freeze() or eval() (got mode="
+                             f"a mask gives once it is frozen, by freeze() or eval() (got mode="
                              f"{self.mode!r} in {'training' if self.training else 'eval'} mode)")
-        return pattern_graph(self._settled_masks(), None, shard.lengths, shard.ptr.device,
+        return pattern_graph(self._frozen_masks(), None, shard.lengths, shard.ptr.device,
                              shard.spans())
 
-    @torch.compiler.disable(reason='the edges of settled masks are numbers of parameters')
-    def _settled_graph(self, ptr: Tensor) -> BipartiteGraph:
-        return pattern_graph(self._settled_masks(), None, on_cpu(ptr).diff().tolist(), ptr.device)
+    @torch.compiler.disable(reason='the edges of frozen masks are numbers of parameters')
+    def _frozen_graph(self, ptr: Tensor) -> BipartiteGraph:
+        return pattern_graph(self._frozen_masks(), None, host_copy(ptr).diff().tolist(), ptr.device)
 
-    def _settled_masks(self) -> tuple[Mask, ...]:
+    def _frozen_masks(self) -> tuple[Mask, ...]:
         """:meth:`freeze`, done once for the same logits: 12 masks of 512 x 512 pairs took 99 ms.
         What tells is which of them are positive, not how they came to be."""
-        with undisturbed():
-            is_on, settled = numbers_of(self.logit) > 0, self._settled
-            if settled is None or not _is_same(settled[0], is_on):
-                self._settled = settled = is_on, _masks(self.layout, is_on)
-        return settled[1]
+        with outside_transforms():
+            is_on, frozen = unwrap(self.logit) > 0, self._frozen
+            if frozen is None or not _is_same(frozen[0], is_on):
+                self._frozen = frozen = is_on, _masks(self.layout, is_on)
+        return frozen[1]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), '_settled': None}
+        return {**vars(self), '_frozen': None}
 
     def probability(self) -> Tensor:
         """P of each pair in a sequence of full length, 1 on the border: ``[heads, n, n]``."""
@@ -259,7 +259,7 @@ class LearnedMaskSource(GraphSource):
         return _masks(self.layout, is_on)
 
     def _noisy_logit(self, generator: torch.Generator | None) -> Tensor:
-        # In half precision the few numbers there are would have another law.
+        # In half precision the few numbers there are would have another distribution.
         dtype = torch.promote_types(self.logit.dtype, torch.float)
         uniform = torch.rand(self.logit.shape, generator=generator, dtype=dtype,
                              device=self.logit.device)

@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphattn._checks import check_floating, check_kind, check_number, check_ptr
-from graphattn._tensors import index_dtype, numbers_of, on_cpu
-from graphattn.graphs.blocks import Blocks
+from graphattn._tensors import host_copy, index_dtype, unwrap
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_layout import PairLayout
+from graphattn.graphs.segments import Segments
 from graphattn.sources.base import fold_ptr
 
 __all__ = ['MaskGraph']
@@ -40,7 +40,7 @@ class MaskGraph(BipartiteGraph):
     Args:
         values (Tensor): floating ``[heads, layout.num_values]``, 0 or 1. May carry a gradient.
         layout (PairLayout): Which pairs have which value.
-        ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``. There is a block
+        ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``. There is a segment
             for each head and sequence, the sequences of head 0 first.
         logit_drop (float): c, positive.
 
@@ -81,14 +81,14 @@ class MaskGraph(BipartiteGraph):
                              f"shape {tuple(values.shape)})")
         check_number('logit_drop', logit_drop, 'positive and finite')
         check_ptr('ptr', ptr, None, values.device)
-        is_on = numbers_of(values)
+        is_on = unwrap(values)
         if not bool(((is_on == 0) | (is_on == 1)).all()):
             raise ValueError(f"'values' must be 0 or 1, for a soft mask weighs every pair and has "
                              f"no edges; see PairMask (got {_first_soft(is_on)})")
-        lengths = on_cpu(ptr).diff().tolist()
+        lengths = host_copy(ptr).diff().tolist()
         indptr, key, value = _edges(layout, is_on > 0, lengths)
         ptr = fold_ptr(ptr, len(values), sum(lengths))
-        self._fill(indptr, key, indptr.numel() - 1, Blocks(ptr, ptr), None)
+        self._fill(indptr, key, indptr.numel() - 1, Segments(ptr, ptr), None)
         self.values, self.layout, self.edge_bias = values, layout, None
         if values.requires_grad and torch.is_grad_enabled():
             # Sums over the edges of a value are taken in float32 at least.
@@ -111,23 +111,23 @@ class MaskGraph(BipartiteGraph):
 
 
 def _edges(layout: PairLayout, is_on: Tensor, lengths: list[int]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return where the edges of each query of each block begin, the key of each edge, and the
+    """Return where the edges of each query of each segment begin, the key of each edge, and the
     number of its value among those of all heads. Each head has one more value, for pairs that are
     always on."""
     heads, num_tokens, width = len(is_on), sum(lengths), layout.num_values + 1
     rows = {length: _rows_of_heads(layout, is_on, length) for length in set(lengths)}
-    blocks = [(head, length, *rows[length][head]) for head in range(heads) for length in lengths]
+    segments = [(head, length, *rows[length][head]) for head in range(heads) for length in lengths]
     start = torch.zeros(1, dtype=torch.long, device='cpu')
-    indptr = torch.cat([start, *(degree for _, _, degree, *_ in blocks)]).cumsum(0)
+    indptr = torch.cat([start, *(degree for _, _, degree, *_ in segments)]).cumsum(0)
     indptr = indptr.to(is_on.device, non_blocking=True)
-    num_edges = sum(block_key.numel() for *_, block_key, _ in blocks)
+    num_edges = sum(segment_key.numel() for *_, segment_key, _ in segments)
     key = is_on.new_empty(num_edges, dtype=index_dtype(heads * num_tokens))
     value = is_on.new_empty(num_edges, dtype=torch.int32 if heads * width < 2**31 else torch.int64)
     first_key = end = 0
-    for head, length, _, block_key, block_value in blocks:
-        edges = slice(end, end := end + block_key.numel())
-        torch.add(block_key, first_key, out=key[edges])
-        torch.add(block_value, head * width, out=value[edges])
+    for head, length, _, segment_key, segment_value in segments:
+        edges = slice(end, end := end + segment_key.numel())
+        torch.add(segment_key, first_key, out=key[edges])
+        torch.add(segment_value, head * width, out=value[edges])
         first_key += length
     return indptr, key, value
 

@@ -18,7 +18,7 @@ from graphattn._checks import (
     check_ptr,
     check_seed,
 )
-from graphattn._tensors import index_dtype, looks_once, on_cpu
+from graphattn._tensors import cache_host_copies, host_copy, index_dtype
 from graphattn.graphs.cache import GRAPHS, is_value
 from graphattn.graphs.from_pyg import Edges
 from graphattn.graphs.graph import BipartiteGraph
@@ -64,7 +64,7 @@ class PatternSource(GraphSource):
         >>> from graphattn.sources import PatternSource
         >>> tokens = torch.randn(7, 2, 4)
         >>> PatternSource(SlidingWindow(1))(tokens, tokens, torch.tensor([0, 3, 7]))
-        BipartiteGraph(num_queries=7, num_keys=7, num_edges=17, num_blocks=2, density=68.0%)
+        BipartiteGraph(num_queries=7, num_keys=7, num_edges=17, num_segments=2, density=68.0%)
     """
 
     def __init__(self, pattern: Sequence[Pattern | str] | Pattern | str | PathLike,
@@ -88,7 +88,7 @@ class PatternSource(GraphSource):
         self._parts = None if self._draws_anew else _parts(self.patterns, self.seed)
         self._is_value = is_value(self._parts)
 
-    @looks_once
+    @cache_host_copies
     def forward(
         self,
         query: Tensor,
@@ -152,8 +152,8 @@ class PatternSource(GraphSource):
     def _beside(self, ptr: Tensor, key_ptr: Tensor,
                 generator: torch.Generator | None) -> BipartiteGraph:
         """Query i of a sequence stands where its key i does."""
-        spans = [(0, length) for length in on_cpu(ptr).diff().tolist()]
-        lengths = on_cpu(key_ptr).diff().tolist()
+        spans = [(0, length) for length in host_copy(ptr).diff().tolist()]
+        lengths = host_copy(key_ptr).diff().tolist()
         return self.span_graph(lengths, spans, ptr.device, generator=generator)
 
     def _traced_graph(self, num_tokens: int, ptr: Tensor) -> BipartiteGraph:
@@ -179,7 +179,7 @@ class PatternSource(GraphSource):
     @torch.compiler.disable(reason='a pattern that is drawn anew in every call, or that has no '
                                    'short expression, is built outside of compiled code')
     def _built(self, ptr: Tensor, generator: torch.Generator | None) -> BipartiteGraph:
-        ends = on_cpu(ptr).tolist()
+        ends = host_copy(ptr).tolist()
         lengths = [last - first for first, last in pairwise(ends)]
         if not self._draws_anew:
             return _kept(self._parts, _pieces(lengths), ptr.device, self._is_value)
@@ -217,7 +217,8 @@ def pattern_graph(patterns: Sequence[Pattern], seed: int | None, lengths: Sequen
             wanted, each with all keys of the sequence; all if omitted.
 
     Returns:
-        BipartiteGraph with a block for each pattern and sequence, those of the first pattern first.
+        BipartiteGraph with a segment for each pattern and sequence, those of the first pattern
+        first.
     """
     parts = _parts(patterns, seed)
     return _kept(parts, _pieces(lengths, spans), device, is_value(parts))
@@ -287,7 +288,7 @@ def pattern_rows(ptr: Tensor, num_tokens: int, patterns: Sequence[str],
         each edge, uint16, int32 or int64 ``[num_edges]``.
     """
     check_ptr('ptr', ptr, num_tokens, ptr.device)
-    lengths = on_cpu(ptr).diff().tolist()
+    lengths = host_copy(ptr).diff().tolist()
     graph = pattern_graph(tuple(map(_parse, patterns)), seed, lengths, ptr.device)
     indptr, key = graph.csr
     return indptr.clone(), key.clone()  # compiled code writes over what it has read

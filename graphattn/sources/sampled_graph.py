@@ -24,7 +24,7 @@ class SampledGraph(BipartiteGraph):
     graphs of the probabilities.
 
     Args:
-        edges (BipartiteGraph): All edges, of the blocks of ``model``.
+        edges (BipartiteGraph): All edges, of the segments of ``model``.
         model (FactorModel): Gives the probabilities.
         fixed (BipartiteGraph, optional): Edges of probability 1.
 

@@ -15,16 +15,16 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-__all__ = ['LONGEST_LINE', 'check_aliases', 'check_arrays', 'check_unpacked', 'filled_lines',
+__all__ = ['MAX_LINE_LENGTH', 'check_aliases', 'check_arrays', 'check_unpacked', 'filled_lines',
            'json_object', 'json_value', 'read_bytes', 'read_json', 'read_lines', 'read_text',
            'read_yaml']
 
-LONGEST_LINE = 2**24  # bytes
-LARGEST_TEXT = 2**26  # bytes of a file that is read as a whole
+MAX_LINE_LENGTH = 2**24  # bytes
+MAX_TEXT = 2**26  # bytes of a file that is read as a whole
 BLOCK = 2**20  # bytes
-LARGEST_CONFIG = 2**20  # bytes of YAML, of which a second reads about 300 KB
-MOST_NODES = 100_000  # of YAML when its aliases are written out
-MOST_LEVELS = 100  # of YAML, whose reader in C calls itself for each until the stack is full
+MAX_CONFIG = 2**20  # bytes of YAML, of which a second reads about 300 KB
+MAX_NODES = 100_000  # of YAML when its aliases are written out
+MAX_LEVELS = 100  # of YAML, whose reader in C calls itself for each until the stack is full
 # Bytes that arrays may take: so many whatever the file, and so many for each of its own. Zip makes
 # 1,000 of one.
 ARRAYS, ARRAYS_PER_BYTE = 2**26, 256
@@ -45,20 +45,21 @@ def read_lines(path: Path, encoding: str = 'utf-8') -> Iterator[tuple[int, str]]
     try:
         with _opened(path) as file:
             size = path.stat().st_size
-            most, most_lines = EXPANSION * size + LONGEST_LINE, LINES_PER_BYTE * size + LINES
+            max_bytes, max_lines = EXPANSION * size + MAX_LINE_LENGTH, LINES_PER_BYTE * size + LINES
             for number in count(1):
-                line = file.readline(LONGEST_LINE + 1)
+                line = file.readline(MAX_LINE_LENGTH + 1)
                 if not line:
                     return
                 done += len(line)
-                if len(line) > LONGEST_LINE:
-                    raise ValueError(f'{path}, line {number}: longer than {LONGEST_LINE:,} bytes')
-                if done > most:
+                if len(line) > MAX_LINE_LENGTH:
+                    raise ValueError(f'{path}, line {number}: longer than '
+                                     f'{MAX_LINE_LENGTH:,} bytes')
+                if done > max_bytes:
                     raise ValueError(f'{path}, line {number}: more than {EXPANSION} times as '
                                      f'large as the file that holds it')
-                if number > most_lines:
+                if number > max_lines:
                     raise ValueError(f'{path}, line {number}: a file of {size:,} bytes may hold at '
-                                     f'most {most_lines:,} lines; unpack it first')
+                                     f'most {max_lines:,} lines; unpack it first')
                 yield number, _decoded(line, encoding, f'{path}, line {number}')
     except (EOFError, zlib.error) as error:
         raise OSError(f'after line {number - 1}: {error}') from error
@@ -70,32 +71,32 @@ def filled_lines(path: Path, encoding: str = 'utf-8') -> Iterator[tuple[int, str
     return ((number, line) for number, line in read_lines(path, encoding) if line.strip(' \r\n'))
 
 
-def read_text(path: Path, encoding: str = 'utf-8', most: int = LARGEST_TEXT) -> str:
+def read_text(path: Path, encoding: str = 'utf-8', max_bytes: int = MAX_TEXT) -> str:
     """Read the whole of a text file, with line breaks as Python reads them.
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: It is larger than ``most`` bytes, or of another encoding.
+        ValueError: It is larger than ``max_bytes`` bytes, or of another encoding.
     """
-    return _decoded(read_bytes(path, most), encoding, str(path)).replace('\r\n', '\n')
+    return _decoded(read_bytes(path, max_bytes), encoding, str(path)).replace('\r\n', '\n')
 
 
-def read_bytes(path: Path, most: int = LARGEST_TEXT) -> bytes:
+def read_bytes(path: Path, max_bytes: int = MAX_TEXT) -> bytes:
     """Read the whole of a file, which is unpacked if it is called ``.gz``.
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: It is larger than ``most`` bytes.
+        ValueError: It is larger than ``max_bytes`` bytes.
     """
     content = bytearray()
     try:
-        with _opened(path) as file:  # which would take room for ``most`` bytes at once
-            while len(content) <= most and (block := file.read(BLOCK)):
+        with _opened(path) as file:  # which would take room for ``max_bytes`` bytes at once
+            while len(content) <= max_bytes and (block := file.read(BLOCK)):
                 content += block
     except (EOFError, zlib.error) as error:
         raise OSError(f'{path}: {error}') from error
-    if len(content) > most:
-        raise ValueError(f'{path}: larger than {most:,} bytes')
+    if len(content) > max_bytes:
+        raise ValueError(f'{path}: larger than {max_bytes:,} bytes')
     return bytes(content)
 
 
@@ -145,7 +146,7 @@ def read_yaml(path: Path) -> Any:
     """
     import yaml
 
-    text = read_text(path, most=LARGEST_CONFIG)
+    text = read_text(path, max_bytes=MAX_CONFIG)
     try:
         check_aliases(text)
         return yaml.safe_load(text)
@@ -158,8 +159,8 @@ def check_aliases(text: str) -> None:
     exhaust the stack.
 
     Raises:
-        ValueError: It has more than ``MOST_NODES`` entries when its aliases are written out, or it
-            is nested more than ``MOST_LEVELS`` deep.
+        ValueError: It has more than ``MAX_NODES`` entries when its aliases are written out, or it
+            is nested more than ``MAX_LEVELS`` deep.
         yaml.YAMLError: It is no YAML.
     """
     import yaml
@@ -171,8 +172,8 @@ def check_aliases(text: str) -> None:
         if isinstance(event, yaml.CollectionStartEvent):
             sizes[event.anchor] = math.inf  # endless if it holds itself
             opened.append((event.anchor, 1.))
-            if len(opened) > MOST_LEVELS:
-                raise ValueError(f'nested more than {MOST_LEVELS} levels deep')
+            if len(opened) > MAX_LEVELS:
+                raise ValueError(f'nested more than {MAX_LEVELS} levels deep')
         elif isinstance(event, yaml.CollectionEndEvent):
             anchor, size = opened.pop()
             sizes[anchor] = size
@@ -181,8 +182,8 @@ def check_aliases(text: str) -> None:
         elif isinstance(event, yaml.ScalarEvent):
             size = sizes[event.anchor] = 1.
         opened[-1] = (opened[-1][0], opened[-1][1] + size)
-    if opened[0][1] > MOST_NODES:
-        raise ValueError(f'more than {MOST_NODES:,} entries when its aliases are written out')
+    if opened[0][1] > MAX_NODES:
+        raise ValueError(f'more than {MAX_NODES:,} entries when its aliases are written out')
 
 
 def check_arrays(path: Path) -> None:
@@ -207,15 +208,15 @@ def check_arrays(path: Path) -> None:
                                  f'has {info.file_size:,} bytes')
 
 
-def check_unpacked(archive: zipfile.ZipFile, most: int) -> None:
-    """Raise if an archive holds more bytes than ``most``.
+def check_unpacked(archive: zipfile.ZipFile, max_bytes: int) -> None:
+    """Raise if an archive holds more bytes than ``max_bytes``.
 
     Raises:
         ValueError: It holds more.
     """
     size = sum(info.file_size for info in archive.infolist())
-    if size > most:
-        raise ValueError(f'{size:,} bytes when unpacked, and at most {most:,} are read')
+    if size > max_bytes:
+        raise ValueError(f'{size:,} bytes when unpacked, and at most {max_bytes:,} are read')
 
 
 def _decoded(content: bytes, encoding: str, where: str) -> str:

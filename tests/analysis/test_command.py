@@ -135,9 +135,9 @@ def test_every_kind_of_graph(graph):
     assert as_graph(graph) == GRAPH
 
 
-def test_a_batch_is_asked_of_block_by_block():
+def test_a_batch_is_asked_of_segment_by_segment():
     batch = BipartiteGraph.batch([GRAPH, GRAPH])
-    with pytest.raises(ValueError, match='got 2 blocks.*unbatch'):
+    with pytest.raises(ValueError, match='got 2 segments.*unbatch'):
         as_graph(batch)
     rows = table({'batch': [size(GRAPH), size(Full().build(5))]}).splitlines()
     assert [row.split()[:3] for row in rows] == [

@@ -303,7 +303,7 @@ def test_graphs_it_cannot_repeat(graph):
 def test_matrices_it_cannot_invert(monkeypatch):
     with pytest.raises(TypeError, match="'attention' must be a square scipy sparse array"):
         resolvent(np.eye(3), 0.1)
-    monkeypatch.setattr(operators, 'LARGEST_DENSE', 20)
+    monkeypatch.setattr(operators, 'MAX_DENSE', 20)
     with pytest.raises(ValueError, match=r"'attention' must have at most 20 tokens .*\(got 24\)"):
         operator(uniform_attention(GRAPHS['window']), 2, 0.1)
 

@@ -27,7 +27,7 @@ def adjacency_of(graph):
     return (nx.to_numpy_array(graph) > 0).astype(float)
 
 
-def least_conductance(adjacency):
+def min_conductance(adjacency):
     """Return the least conductance over all subsets."""
     degree, n = adjacency.sum(1), len(adjacency)
     best = math.inf
@@ -43,7 +43,7 @@ def least_conductance(adjacency):
 def test_cheeger_and_its_witness(name):
     adjacency = adjacency_of(CONNECTED[name])
     result = expander(CONNECTED[name])
-    h = least_conductance(adjacency)
+    h = min_conductance(adjacency)
     assert result.cheeger_below - 1e-12 <= h <= result.sweep_conductance + 1e-12
     assert result.sweep_conductance <= result.cheeger_above + 1e-12
     inside = np.isin(np.arange(len(adjacency)), result.sweep_set)

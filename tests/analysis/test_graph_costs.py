@@ -13,7 +13,7 @@ import scipy.sparse as sp
 
 from analysis.graph_files import _LISTS, _MATRICES, read_graph_file
 
-SIZE, TIMES, MOST, FLOOR = 500, 4, 8, 0.01  # the last in seconds, for what begins once
+SIZE, TIMES, MAX, FLOOR = 500, 4, 8, 0.01  # the last in seconds, for what begins once
 
 
 def graph(n):
@@ -99,7 +99,7 @@ def test_cost_is_linear_in_the_file(tmp_path, name):
 
     def is_linear():
         one, many = map(seconds, paths)
-        return many <= MOST * max(one, FLOOR)
+        return many <= MAX * max(one, FLOOR)
 
     # Other work can lengthen one measurement; a reader that is not linear fails all.
     assert any(is_linear() for _ in range(5))

@@ -114,10 +114,10 @@ def test_tokens_keep_their_names(tmp_path, name, write, capsys):
 @pytest.mark.parametrize('name, write', [
     ('a.npy', lambda path: np.save(path, np.stack([MASK, MASK.T, ~MASK]))),
     ('a.npz', lambda path: np.savez(path, MASK, np.stack([MASK.T, ~MASK])))])
-def test_blocks_of_a_file_are_rows(tmp_path, name, write, capsys):
+def test_segments_of_a_file_are_rows(tmp_path, name, write, capsys):
     write(tmp_path / name)
-    blocks = [GRAPH, GRAPH.transpose(), BipartiteGraph.from_mask(torch.from_numpy(~MASK))]
-    assert read_graph(tmp_path / name).unbatch() == blocks
+    segments = [GRAPH, GRAPH.transpose(), BipartiteGraph.from_mask(torch.from_numpy(~MASK))]
+    assert read_graph(tmp_path / name).unbatch() == segments
     spectrum(['--graph', str(tmp_path / name), '--out', str(tmp_path)])
     said, *printed = capsys.readouterr().out.splitlines()
     assert said.startswith(f'{tmp_path / name}: 3 adjacency arrays, together: 15 nodes')
@@ -137,10 +137,11 @@ def test_dollars_in_a_name_are_no_mathematics(tmp_path, question):
     assert (tmp_path / f'{question}.{ending}').stat().st_size > 1000
 
 
-@pytest.mark.parametrize('shape, blocks', [((0, 0), 1), ((2, 0, 0), 2)])
-def test_arrays_without_tokens_are_graphs(tmp_path, error_line, shape, blocks):
+@pytest.mark.parametrize('shape, segments', [((0, 0), 1), ((2, 0, 0), 2)])
+def test_arrays_without_tokens_are_graphs(tmp_path, error_line, shape, segments):
     np.save(tmp_path / 'a.npy', np.zeros(shape, dtype=bool))
-    assert [block.num_queries for block in read_graph(tmp_path / 'a.npy').unbatch()] == [0] * blocks
+    graphs = read_graph(tmp_path / 'a.npy').unbatch()
+    assert [graph.num_queries for graph in graphs] == [0] * segments
     np.save(tmp_path / 'a.npy', np.zeros((0, 0)))
     assert "'graph' must have at least one token" in error_line(
         spectrum, ['--graph', str(tmp_path / 'a.npy')])

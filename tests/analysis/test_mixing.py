@@ -185,7 +185,7 @@ def test_without_sigma_where_probabilities_underflow(seed):
 
 
 def test_without_sigma_where_an_iteration_gave_rounding_for_probabilities(monkeypatch):
-    monkeypatch.setattr(limits, '_LARGEST_DENSE', 10)
+    monkeypatch.setattr(limits, '_MAX_DENSE', 10)
     result = mixing(torch.from_numpy(few_lead_on(40)))
     assert result.sigma is None and result.closed_classes == 1
     rare = result.stationary < 1e-12
@@ -273,8 +273,8 @@ def test_restart_keeps_the_seed_where_the_plain_walk_forgets_it():
 def test_iterative_and_dense_ways_agree(expression, monkeypatch):
     graph = parse(expression).build(120, seed=3)
     dense = mixing(graph)
-    for module, limit in ((limits, '_LARGEST_DENSE'), (rates, '_LARGEST_SYMMETRIC'),
-                          (rates, '_LARGEST_GENERAL')):
+    for module, limit in ((limits, '_MAX_DENSE'), (rates, '_MAX_SYMMETRIC'),
+                          (rates, '_MAX_GENERAL')):
         monkeypatch.setattr(module, limit, 10)
     monkeypatch.setattr(distances, '_STARTS_AT_ONCE', 50)
     other = mixing(graph)
@@ -346,7 +346,7 @@ def test_beta_of_steps_on_a_circle_in_closed_form(n, steps):
 def test_beta_of_many_tokens_is_that_of_all_eigenvalues(expression, monkeypatch):
     walk = uniform_attention(parse(expression).build(400, seed=1))
     expected = rates.second_modulus(walk, np.zeros(400, dtype=int))
-    monkeypatch.setattr(rates, '_LARGEST_GENERAL', 10)
+    monkeypatch.setattr(rates, '_MAX_GENERAL', 10)
     assert rates.second_modulus(walk, np.zeros(400, dtype=int)) == pytest.approx(expected, abs=1e-6)
 
 
@@ -380,7 +380,7 @@ def test_limits_of_many_tokens_are_right_or_refused(name, is_fast, teleport, mon
     sources = np.arange(min(9, walk.shape[0]))
     expected = limits.restart_limits(walk, sources, teleport, None)
     stationary = mixing(graph).stationary
-    monkeypatch.setattr(limits, '_LARGEST_DENSE', 1)
+    monkeypatch.setattr(limits, '_MAX_DENSE', 1)
     try:
         found = limits.restart_limits(walk, sources, teleport, stationary)
     except ValueError as error:
@@ -434,7 +434,7 @@ def test_graphs_it_cannot_walk_on(monkeypatch):
         mixing(patterns.SlidingWindow(1).build(3, 4))
     with pytest.raises(TypeError, match="'graph' must be a BipartiteGraph"):
         mixing('star')
-    monkeypatch.setattr(question, '_LARGEST_LIMIT', 20)
+    monkeypatch.setattr(question, '_MAX_LIMIT', 20)
     with pytest.raises(ValueError, match=r"'starts' must be at most 4 for 5 tokens \(got 5\)"):
         mixing(CYCLE)
 

@@ -62,7 +62,7 @@ def test_a_page_holds_every_question_and_nothing_from_elsewhere(tmp_path):
 
 
 @pytest.mark.slow
-def test_blocks_are_rows(tmp_path, monkeypatch):
+def test_segments_are_rows(tmp_path, monkeypatch):
     monkeypatch.setattr(Figure, 'savefig', lambda *arguments, **options: None)
     np.save(tmp_path / 'a.npy', np.stack([np.eye(6), np.ones((6, 6))]))
     main(['--graph', str(tmp_path / 'a.npy'), '--out', str(tmp_path / 'a.html')])
@@ -82,8 +82,8 @@ def test_what_cannot_be_asked_says_why():
 def test_size():
     found = size(SlidingWindow(1).build(4))
     assert (found.queries, found.edges, found.self_loops) == (4, 10, 4)
-    assert (found.fewest_keys_of_a_query, found.mean_keys_of_a_query,
-            found.most_keys_of_a_query) == (2, 2.5, 3)
+    assert (found.min_keys_of_a_query, found.mean_keys_of_a_query,
+            found.max_keys_of_a_query) == (2, 2.5, 3)
 
 
 @pytest.mark.parametrize('arguments, message', [

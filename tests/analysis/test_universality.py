@@ -226,7 +226,7 @@ def test_existence_needs_a_logarithm():
     assert found.count(True) >= 16 and hamiltonian_path_bound(n, p) > 0.99
 
 
-def test_bound_is_the_law_of_its_event():
+def test_bound_is_the_distribution_of_its_event():
     n, p, draws = 8, 0.3, 40_000
     masks = np.random.default_rng(0).random((draws, n, n)) < p
     masks[:, range(n), range(n)] = False

@@ -141,7 +141,7 @@ def thinned() -> dict:
         thinning._FASTER_BELOW = before
 
 
-def settled() -> dict:
+def frozen() -> dict:
     source = LearnedMaskSource(HEADS, 64, mode='dam_structured', init_std=1.)
     return compare(encoder(source).eval())
 
@@ -235,7 +235,7 @@ CASES = {
     'block model': lambda: compare(encoder(BlockModelSource(HEADS, 8, 8))),
     'block model, thinned': thinned,
     'Algorithm 1, fixed edges, hops': lambda: compare(encoder(
-        BlockModelSource(HEADS, 8, 8, law='poisson', fixed='SlidingWindow(1)'), hops=3,
+        BlockModelSource(HEADS, 8, 8, distribution='poisson', fixed='SlidingWindow(1)'), hops=3,
         teleport=.1, learn_teleport=True, norm_first=False)),
     'drawn anew for each head': lambda: compare(encoder(
         PatternSource([SlidingWindow(2), RandomKeys(3)], seed=None))),
@@ -244,7 +244,7 @@ CASES = {
     'layers that run twice': lambda: compare(encoder(
         BlockModelSource(HEADS, 8, 8, preset='repo'), checkpoint_layers=True, hops=2,
         teleport=.1)),
-    'settled masks': settled,
+    'frozen masks': frozen,
     'a layer along a given graph': given_graph,
     'ranges of other sizes': lambda: compare(encoder(BlockModelSource(HEADS, 8, 8)), own=uneven),
     'DistributedDataParallel': by_mean,

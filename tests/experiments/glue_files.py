@@ -93,7 +93,7 @@ def write_pretrained(folder: Path, source: str = 'full', num_tokens: int = 120,
     encoder = {'class_path': 'graphattn.models.Encoder', 'init_args': {
         **sizes, 'source': {'class_path': class_path, 'init_args': arguments}}}
     config = {'model': {
-        'class_path': 'experiments.objectives.LanguageModelling',
+        'class_path': 'experiments.modules.LanguageModelling',
         'init_args': {'model': {'class_path': 'graphattn.models.MaskedLanguageModel',
                                 'init_args': {'encoder': encoder}}}}}
     (folder / 'config.yaml').write_text(yaml.safe_dump(config))

@@ -70,11 +70,11 @@ def test_a_config_takes_a_step_on_every_length(path, tmp_path):
 def test_collections_are_classified_with_the_pre_trained_encoder(name, tmp_path):
     config = laid_over(CONFIGS / f'documents/{name}.yaml', FROM_PRETRAINING)
     config = with_pretraining(config, tmp_path)
-    objective, data = built(config)
+    module, data = built(config)
     saved = torch.load(config['model']['init_args']['pretrained'], weights_only=True)['state_dict']
-    for part, value in objective.model.encoder.state_dict().items():
+    for part, value in module.model.encoder.state_dict().items():
         assert torch.equal(value, saved[f'model.encoder.{part}'])
-    take_steps(objective, data)
+    take_steps(module, data)
 
 
 def with_pretraining(config: dict, folder: Path) -> dict:
@@ -205,34 +205,34 @@ def of_study(path: Path) -> dict:
 
 def write_pretraining(folder: Path, config: dict) -> str:
     """The checkpoint of a run of ``config``, which has not learned anything."""
-    objective, _ = built(config)
+    module, _ = built(config)
     (folder / 'config.yaml').write_text(yaml.safe_dump(config))
     path = folder / 'checkpoints/last.ckpt'
     path.parent.mkdir()
-    write_checkpoint({'state_dict': objective.state_dict()}, path)
+    write_checkpoint({'state_dict': module.state_dict()}, path)
     return str(path)
 
 
 # Steps ###############################################################################
 
 
-def take_steps(objective: L.LightningModule, data: L.LightningDataModule) -> None:
+def take_steps(module: L.LightningModule, data: L.LightningDataModule) -> None:
     torch.manual_seed(0)
-    objective.train()
-    for batch in batches(objective, data):
-        objective.zero_grad()
+    module.train()
+    for batch in batches(module, data):
+        module.zero_grad()
         with warnings.catch_warnings():
             warnings.filterwarnings('ignore', message='You are trying to `self.log')
-            loss = objective.training_step(batch, 0)
+            loss = module.training_step(batch, 0)
         loss.backward()
         assert loss.isfinite()
-        gradients = {name: parameter.grad for name, parameter in objective.named_parameters()
+        gradients = {name: parameter.grad for name, parameter in module.named_parameters()
                      if parameter.grad is not None}
         assert all(bool(gradient.isfinite().all()) for gradient in gradients.values())
-        assert bool(objective.model.encoder.token_embedding.weight.grad.any())
+        assert bool(module.model.encoder.token_embedding.weight.grad.any())
 
 
-def batches(objective: L.LightningModule, data: L.LightningDataModule) -> Iterator[tuple]:
+def batches(module: L.LightningModule, data: L.LightningDataModule) -> Iterator[tuple]:
     """Batches as the task makes them, random but for the digits: of the shortest sequences that it
     can give, and of a longest one beside such."""
     if hasattr(data, 'draw'):  # all are of one length
@@ -240,7 +240,7 @@ def batches(objective: L.LightningModule, data: L.LightningDataModule) -> Iterat
     name = type(data).__name__
     if name not in BATCHES:
         pytest.fail(f"BATCHES must say what batches of {name} are like")
-    return BATCHES[name](objective.model, data, sys.modules[type(data).__module__])
+    return BATCHES[name](module.model, data, sys.modules[type(data).__module__])
 
 
 def digits(model: nn.Module, data: L.LightningDataModule, task: ModuleType) -> Iterator[tuple]:

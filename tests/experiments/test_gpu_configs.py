@@ -1,4 +1,4 @@
-"""Objectives take their steps on a GPU: who waits for it has a reason."""
+"""Modules take their steps on a GPU: who waits for it has a reason."""
 
 from __future__ import annotations
 
@@ -56,21 +56,21 @@ def gpu(monkeypatch):
 @pytest.mark.filterwarnings('ignore:You are trying to `self.log')
 @pytest.mark.parametrize('name', WAITS)
 def test_an_objective_takes_a_step_there(gpu, name, tmp_path):
-    objective, data = built(with_pretraining(whole(CONFIGS / f'{name}.yaml'), tmp_path))
-    objective.to('cuda').train()
+    module, data = built(with_pretraining(whole(CONFIGS / f'{name}.yaml'), tmp_path))
+    module.to('cuda').train()
 
     def batch():
-        return objective.transfer_batch_to_device(next(batches(objective, data)),
-                                                  torch.device('cuda'), 0)
+        return module.transfer_batch_to_device(next(batches(module, data)),
+                                               torch.device('cuda'), 0)
 
-    objective.training_step(batch(), 0).backward()  # builds what is kept
-    objective.zero_grad()
+    module.training_step(batch(), 0).backward()  # builds what is kept
+    module.zero_grad()
     gpu.clear()
-    loss = objective.training_step(batch(), 0)
+    loss = module.training_step(batch(), 0)
     assert gpu.total() <= WAITS[name], gpu
     gpu.clear()
     loss.backward()
     assert gpu.total() <= (4 if name in COMPUTED_AGAIN else 0), gpu
-    assert {x.grad.device.type for x in objective.parameters() if x.grad is not None} == {'cuda'}
+    assert {x.grad.device.type for x in module.parameters() if x.grad is not None} == {'cuda'}
     with torch.inference_mode():
-        objective.eval().validation_step(batch(), 0)
+        module.eval().validation_step(batch(), 0)

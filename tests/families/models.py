@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-MOST_PARAMETERS = 45_000_000
+MAX_PARAMETERS = 45_000_000
 # Whole-number options of configs, by what their names end in, and what they become.
 HEADS, HIDDEN = 4, 32
 SMALL = {
@@ -186,7 +186,7 @@ def find(name: str) -> tuple[type[nn.Module], Iterator]:
 def new_model(kind: type, config) -> nn.Module:
     with torch.device('meta'):
         size = sum(parameter.numel() for parameter in kind(config).parameters())
-    if size > MOST_PARAMETERS:
+    if size > MAX_PARAMETERS:
         raise ValueError(f'{size:,} parameters')
     torch.manual_seed(0)
     model = kind(config)

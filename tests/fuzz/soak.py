@@ -42,8 +42,8 @@ def main(num_steps: int, seed: int) -> None:
             resident.append(psutil.Process().memory_info().rss / 2**20)
         if step % (20 * EVERY) == 0:
             print(f'step {step:7,d}: {resident[-1]:.1f} MiB', flush=True)
-    settled = slice(len(steps) // 2, None)
-    line = linregress(steps[settled], resident[settled])
+    warm = slice(len(steps) // 2, None)
+    line = linregress(steps[warm], resident[warm])
     print(f'{line.slope:.4f} +- {line.stderr:.4f} MiB per 1,000 steps')
 
 

@@ -25,7 +25,7 @@ DTYPES = st.sampled_from([torch.float32, torch.float64, torch.float32, torch.flo
 SEEDS = st.integers(0, 2**32 - 1)
 Arguments = dict[str, Tensor | float | tuple[float, ...]]
 LAYOUTS = ('contiguous', 'transposed', 'strided', 'offset', 'same for all heads')
-MOST_PRODUCTS = 2**21  # of one case, which keeps it at a few milliseconds
+MAX_PRODUCTS = 2**21  # of one case, which keeps it at a few milliseconds
 
 
 # Graphs ##############################################################################
@@ -33,9 +33,9 @@ MOST_PRODUCTS = 2**21  # of one case, which keeps it at a few milliseconds
 
 @dataclass(frozen=True)
 class GraphCase:
-    """Blocks of some sizes, of whose pairs some are edges."""
+    """Segments of some sizes, of whose pairs some are edges."""
 
-    sizes: tuple[tuple[int, int], ...]  # queries and keys of each block
+    sizes: tuple[tuple[int, int], ...]  # queries and keys of each segment
     density: float
     idle: float  # share of the queries, and of the keys, that have no edge
     seed: int
@@ -159,7 +159,7 @@ class AttentionCase:
     def within(self, backend: Backend) -> AttentionCase:
         """Without what a backend says that it does not take."""
         case = self if backend.takes_gate else replace(self, gate=False)
-        return case if backend.forms_weights else replace(case, wants_weights=False)
+        return case if backend.returns_weights else replace(case, wants_weights=False)
 
     def draw(self) -> Arguments:
         """The numbers, some of them Tensors, in the layout."""
@@ -230,7 +230,7 @@ def laid_out(tensor: Tensor, layout: str) -> Tensor:
 
 @st.composite
 def attention_cases(draw: st.DrawFn, graphs: st.SearchStrategy[GraphCase] | None = None, *,
-                    widths: st.SearchStrategy[int] = WIDTHS, most_heads: int = 9,
+                    widths: st.SearchStrategy[int] = WIDTHS, max_heads: int = 9,
                     dtypes: st.SearchStrategy[torch.dtype] = DTYPES,
                     **fields: st.SearchStrategy) -> AttentionCase:
     """Draw a case with moderate values, one hop, contiguous and plain, unless ``fields`` say
@@ -239,7 +239,7 @@ def attention_cases(draw: st.DrawFn, graphs: st.SearchStrategy[GraphCase] | None
     channels, value_channels = draw(widths), draw(widths)
     work = graph.num_queries * graph.num_keys * (channels + value_channels)
     return AttentionCase(
-        graph, heads=draw(st.integers(1, max(1, min(most_heads, MOST_PRODUCTS // max(work, 1))))),
+        graph, heads=draw(st.integers(1, max(1, min(max_heads, MAX_PRODUCTS // max(work, 1))))),
         channels=channels, value_channels=value_channels, dtype=draw(dtypes),
         **{name: draw(field) for name, field in fields.items()}, seed=draw(SEEDS))
 
@@ -260,7 +260,7 @@ class ModelCase:
     Its probabilities, which are those of the factors without the powers, are known exactly.
     """
 
-    sizes: tuple[tuple[int, int], ...]  # queries and keys of each block of a head
+    sizes: tuple[tuple[int, int], ...]  # queries and keys of each segment of a head
     heads: int
     query_powers: tuple[int, ...]  # of each cluster
     key_powers: tuple[int, ...]
@@ -285,7 +285,7 @@ class ModelCase:
         return query, mixing.to(self.dtype).double(), key
 
     def probability(self) -> Tensor:
-        """``p + exploration`` of each copy's pairs, ``[num_pairs]``, block after block."""
+        """``p + exploration`` of each copy's pairs, ``[num_pairs]``, segment after segment."""
         query, mixing, key = self.factors()
         prob = query @ mixing @ key.transpose(1, 2) + self.exploration
         pairs = [prob.new_empty(0)]
@@ -297,7 +297,7 @@ class ModelCase:
         return torch.cat(pairs)
 
     def model(self) -> FactorModel:
-        """All copies side by side, as blocks of their own."""
+        """All copies side by side, as segments of their own."""
         query, mixing, key = self.factors()
         at_query, at_key = (torch.tensor(powers, dtype=torch.double)
                             for powers in (self.query_powers, self.key_powers))
@@ -312,13 +312,13 @@ class ModelCase:
 
     def counts(self, graph: BipartiteGraph) -> Tensor:
         """Count the copies that have each pair, in the order of :meth:`probability`."""
-        block = graph.blocks.of_queries()[graph.query]
-        row, column = graph.query - graph.query_ptr[block], graph.key - graph.key_ptr[block]
+        segment = graph.segments.of_queries()[graph.query]
+        row, column = graph.query - graph.query_ptr[segment], graph.key - graph.key_ptr[segment]
         num_keys = torch.tensor([m for _, m in self.sizes] * self.heads, dtype=torch.long)
         pairs = torch.tensor([n * m for n, m in self.sizes] * self.heads, dtype=torch.long)
-        num_blocks = max(len(self.sizes), 1)
-        head = block // (num_blocks * self.copies)
-        of_copy = head * num_blocks + block % num_blocks
+        num_segments = max(len(self.sizes), 1)
+        head = segment // (num_segments * self.copies)
+        of_copy = head * num_segments + segment % num_segments
         first = pairs.cumsum(0) - pairs
         pair = first[of_copy] + row * num_keys[of_copy] + column
         return torch.bincount(pair, minlength=int(pairs.sum()))
@@ -353,7 +353,7 @@ SOURCES: dict[str, Callable[[int, int], GraphSource]] = {  # of heads and their 
         [('Star', 'SlidingWindow(2)', 'RandomKeys(1)')[head % 3] for head in range(heads)]),
     'block model': lambda heads, channels: BlockModelSource(heads, channels, 3),
     'block model of the repository': lambda heads, channels: BlockModelSource(
-        heads, channels, 3, preset='repo', law='poisson', fixed='SlidingWindow(0)'),
+        heads, channels, 3, preset='repo', distribution='poisson', fixed='SlidingWindow(0)'),
     'structured mask': lambda heads, _: LearnedMaskSource(heads, MAX_LENGTH),
     'unstructured mask': lambda heads, _: LearnedMaskSource(heads, MAX_LENGTH,
                                                             mode='dam_unstructured', hard=False),

@@ -41,7 +41,7 @@ def test_edges_in_any_order_are_a_set(case):
     graph, pairs = case.build().validate(), pairs_of_case(case)
     assert pairs_of(graph) == pairs
     assert graph.num_edges == len(pairs)
-    assert (graph.num_queries, graph.num_keys, graph.num_pairs, graph.num_blocks) == (
+    assert (graph.num_queries, graph.num_keys, graph.num_pairs, graph.num_segments) == (
         case.num_queries, case.num_keys, case.num_pairs, len(case.sizes))
     assert graph.in_degree().tolist() == [
         sum(query == i for query, _ in pairs) for i in range(case.num_queries)]
@@ -63,7 +63,7 @@ def test_set_algebra(case, seed, density):
     a, b = pairs_of_case(case), pairs_of_case(other)
     for graph, pairs in ((ours | theirs, a | b), (ours & theirs, a & b), (ours - theirs, a - b)):
         assert pairs_of(graph.validate()) == pairs
-        assert graph.num_blocks == len(case.sizes)
+        assert graph.num_segments == len(case.sizes)
     assert ours.isin(theirs).tolist() == [pair in b for pair in sorted(a)]
     assert (ours == theirs) == (a == b)
 

@@ -281,7 +281,7 @@ def test_all_hops(backend, case):
 @pytest.mark.parametrize('backend', [name for name in BACKENDS if name != 'reference'])
 @cases(8)
 @given(case=attention_cases(
-           graph_cases(small=True), widths=st.integers(1, 5), most_heads=2,
+           graph_cases(small=True), widths=st.integers(1, 5), max_heads=2,
            # Loops of float64 for so many nodes would be compiled here, for 20 s.
            dtypes=st.sampled_from([torch.float32, torch.bfloat16, torch.float16]),
            bias=st.sampled_from([None, 'moderate']),
@@ -339,7 +339,7 @@ def test_poison_stays_where_it_is_read(backend, case, poisoned, poison, where):
     says = declared(backend)
     case = case.within(says)
     graph = case.graph.build()
-    case = case if says.forms_weights else replace(case, hops=1)
+    case = case if says.returns_weights else replace(case, hops=1)
     drawn = case.draw()
     if drawn[poisoned].size(0) == 0:
         return
@@ -348,7 +348,7 @@ def test_poison_stays_where_it_is_read(backend, case, poisoned, poison, where):
     actual = attend(case, backend, graph, drawn)
     harmless = {**drawn, poisoned: drawn[poisoned].nan_to_num(0., 0., 0.)}
     expected, bound = expect(case, graph, harmless)
-    reached = reach(graph, poisoned, place, everywhere=says.spreads_nan or case.hops > 1)
+    reached = reach(graph, poisoned, place, everywhere=says.nan_leaks or case.hops > 1)
     for name in actual:
         in_head = (reached[name], head) if bound[name].dim() > 1 else (reached[name],)
         bound[name][in_head] = torch.inf
@@ -366,13 +366,13 @@ def edges_that_read(graph: BipartiteGraph, poisoned: str, place: int) -> Tensor:
 
 def reach(graph: BipartiteGraph, poisoned: str, place: int, everywhere: bool) -> dict[str, Tensor]:
     """Return which rows of each result may be poisoned: those of the queries that read it and of
-    what they attend to, or those of the whole block."""
+    what they attend to, or those of the whole segment."""
     queries, keys = (torch.zeros(n, dtype=torch.bool) for n in (graph.num_queries, graph.num_keys))
     queries[graph.query[edges_that_read(graph, poisoned, place)]] = True
     if everywhere:
-        blocks = graph.blocks.of_queries()
+        segments = graph.segments.of_queries()
         node = graph.query[place] if poisoned == 'edge_bias' else place  # the graph is square
-        queries = keys = blocks == blocks[node]
+        queries = keys = segments == segments[node]
     else:
         keys[graph.key[queries[graph.query]]] = True
     if poisoned == 'query':
@@ -398,7 +398,7 @@ def test_dropout_of_a_seed_is_one_mask(backend, case, dropout_p):
     """It is read off the output for values that tell the keys apart, and then is that of the output
     and of all gradients, for any values."""
     says = declared(backend)
-    case = replace(case.within(says), hops=case.hops if says.forms_weights else 1)
+    case = replace(case.within(says), hops=case.hops if says.returns_weights else 1)
     graph, drawn = case.graph.build(), case.draw()
     kept = kept_edges(case, backend, graph, drawn, dropout_p)
     if case.hops > 1:
@@ -427,7 +427,7 @@ def kept_edges(case: AttentionCase, backend: str, graph: BipartiteGraph, drawn: 
        dtype=DTYPES)
 def test_dropout_keeps_its_share(backend, dropout_p, heads, seed, dtype):
     """Kept weights are independent: alone, and in pairs of neighbours and of heads, they are as
-    many as the binomial law allows with a probability of all but 1e-12."""
+    many as the binomial distribution allows with a probability of all but 1e-12."""
     skip_if_missing(backend)
     case = AttentionCase(GraphCase(((40, 40),), 1., 0., seed), heads, dtype=dtype, seed=seed)
     graph, drawn = case.graph.build(), case.draw()
@@ -435,5 +435,5 @@ def test_dropout_keeps_its_share(backend, dropout_p, heads, seed, dtype):
     pairs = [kept[:, ::2] * kept[:, 1::2], kept[::2] * kept[1::2]]
     pairs += [kept[..., 0] * kept[..., 1]] if heads > 1 else []
     for both, share in [(kept, 1 - dropout_p), *((pair, (1 - dropout_p) ** 2) for pair in pairs)]:
-        law = binom(both.numel(), share)
-        assert law.cdf(both.sum()) > 1e-12 and law.sf(both.sum() - 1) > 1e-12
+        distribution = binom(both.numel(), share)
+        assert distribution.cdf(both.sum()) > 1e-12 and distribution.sf(both.sum() - 1) > 1e-12

@@ -49,7 +49,7 @@ from graphattn.patterns import SlidingWindow
 from graphattn.sources import BlockModelSource
 from tests.fuzz.budget import cases
 
-MOST_BYTES = 2**30  # that a reader may take for a file of a few kilobytes
+MAX_BYTES = 2**30  # that a reader may take for a file of a few kilobytes
 SECONDS = 60
 TEXT = ['The first sentence of a document is here.', 'It has another one, e.g. this.',
         'Is it the last? No, there is more to come.']
@@ -321,7 +321,7 @@ def damaged(content: bytes, damage: list[tuple[str, int, int, bytes]]) -> bytes:
 
 def begin() -> None:
     taken = psutil.Process().memory_info().data
-    resource.setrlimit(resource.RLIMIT_DATA, (taken + MOST_BYTES,) * 2)
+    resource.setrlimit(resource.RLIMIT_DATA, (taken + MAX_BYTES,) * 2)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 

@@ -563,12 +563,13 @@ def test_a_graph_of_other_sequences_is_refused():
     x, other = torch.randn(7, CHANNELS), torch.tensor([0, 3, 7])
     graph = PatternSource(SlidingWindow(1))(x.unsqueeze(1), x.unsqueeze(1),
                                             torch.tensor([0, 4, 7]))
-    one_block = SlidingWindow(1).build(7)
-    for each in (graph, BipartiteGraph.batch([graph] * HEADS), one_block):
-        with pytest.raises(ValueError, match="'graph' must have the sequences of 'ptr' for blocks"):
+    one_segment = SlidingWindow(1).build(7)
+    for each in (graph, BipartiteGraph.batch([graph] * HEADS), one_segment):
+        with pytest.raises(ValueError,
+                           match="'graph' must have the sequences of 'ptr' for segments"):
             attention(x, other, graph=each)
     assert attention(x, torch.tensor([0, 4, 7]), graph=graph).shape == x.shape
-    assert attention(x, torch.tensor([0, 7]), graph=one_block).shape == x.shape
+    assert attention(x, torch.tensor([0, 7]), graph=one_segment).shape == x.shape
     layer = EncoderLayer(CHANNELS, HEADS)
     with pytest.raises(ValueError, match="'graph' must have the sequences of 'ptr'"):
         layer(x, other, graph=graph)

@@ -67,7 +67,7 @@ def test_a_head_with_a_graph_of_its_own_ignores_the_others():
 def test_encoder_layer_trains_every_parameter(source, norm_first):
     layer = EncoderLayer(8, 2, source, norm_first=norm_first)
     out, graph = layer(torch.randn(14, 8), PTR, return_graph=True)
-    assert out.shape == (14, 8) and graph.num_blocks in (3, 6)
+    assert out.shape == (14, 8) and graph.num_segments in (3, 6)
     out.sin().sum().backward()
     silent = [name for name, parameter in layer.named_parameters()
               if parameter.grad is None or not parameter.grad.abs().sum() > 0]
@@ -99,18 +99,19 @@ SHARED_KEYS = {
 }
 
 
-@pytest.mark.parametrize('key_heads', [1, 2])
+@pytest.mark.parametrize('num_kv_heads', [1, 2])
 @pytest.mark.parametrize('name', SHARED_KEYS)
-def test_heads_that_share_keys_equal_heads_with_the_same_keys(name, key_heads):
+def test_heads_that_share_keys_equal_heads_with_the_same_keys(name, num_kv_heads):
     options, source = SHARED_KEYS[name]
-    attention = GraphAttention(8, 4, source(), key_heads=key_heads, **options).double()
+    attention = GraphAttention(8, 4, source(), num_kv_heads=num_kv_heads, **options).double()
     other = GraphAttention(8, 4, copy.deepcopy(attention.source), **options).double()
-    assert attention.lin_key.weight.shape == (2 * key_heads, 8)
+    assert attention.lin_key.weight.shape == (2 * num_kv_heads, 8)
     state = attention.state_dict()
     for kind in 'weight', 'bias':
         for linear in 'lin_key', 'lin_value':
-            of_heads = state[f'{linear}.{kind}'].unflatten(0, (key_heads, 2))
-            state[f'{linear}.{kind}'] = of_heads.repeat_interleave(4 // key_heads, 0).flatten(0, 1)
+            of_heads = state[f'{linear}.{kind}'].unflatten(0, (num_kv_heads, 2))
+            state[f'{linear}.{kind}'] = of_heads.repeat_interleave(4 // num_kv_heads, 0).flatten(0,
+                                                                                                 1)
     other.load_state_dict(state)
     x = torch.randn(14, 8, dtype=torch.double, requires_grad=True)
     results = []
@@ -121,17 +122,17 @@ def test_heads_that_share_keys_equal_heads_with_the_same_keys(name, key_heads):
 
 
 def test_keys_that_heads_share_are_not_repeated():
-    attention = GraphAttention(8, 4, PatternSource(SlidingWindow(1)), key_heads=2)
+    attention = GraphAttention(8, 4, PatternSource(SlidingWindow(1)), num_kv_heads=2)
     seen = []
     attention.attention.register_forward_pre_hook(lambda _, given: seen.append(given[1].shape))
     attention(torch.randn(14, 8), PTR)
     assert seen == [(14, 2, 2)]
-    assert 'key_heads=2' in repr(attention)
+    assert 'num_kv_heads=2' in repr(attention)
 
 
 def test_heads_that_cannot_share_keys_are_refused():
-    with pytest.raises(ValueError, match=r"'key_heads' must divide 'heads' \(got 3 and 4\)"):
-        GraphAttention(8, 4, key_heads=3)
+    with pytest.raises(ValueError, match=r"'num_kv_heads' must divide 'heads' \(got 3 and 4\)"):
+        GraphAttention(8, 4, num_kv_heads=3)
 
 
 def test_channels_must_divide_into_heads():

@@ -33,8 +33,8 @@ def test_queries_attend_to_the_memory_of_their_sequence(name):
     attention, (x, memory) = GraphAttention(8, 2, SOURCES[name]()), tokens()
     out, graph = attention(x, PTR, memory=memory, memory_ptr=MEMORY_PTR, return_graph=True)
     times = 2 if attention.source.per_head else 1
-    assert (graph.num_queries, graph.num_keys, graph.num_blocks) == (7 * times, 12 * times,
-                                                                     3 * times)
+    assert (graph.num_queries, graph.num_keys, graph.num_segments) == (7 * times, 12 * times,
+                                                                       3 * times)
     out.square().sum().backward()
     changed = memory.clone()
     changed[5:] += 1  # of the other sequences
@@ -83,7 +83,7 @@ def test_what_is_for_one_kind_of_token_is_refused_by_name():
         more = torch.tensor([0, 12])
         GraphAttention(8, 2, PatternSource(RandomRegular(2)))(
             memory, more, memory=x, memory_ptr=torch.tensor([0, 7]))
-    with pytest.raises(ValueError, match='as many keys as queries in every block'):
+    with pytest.raises(ValueError, match='as many keys as queries in every segment'):
         GraphAttention(8, 2, PatternSource(Full()), hops=2)(x, PTR, **given)
 
 

@@ -71,6 +71,6 @@ def test_outputs_and_gradients_are_those_of_each_module(name, num_nodes):
 
 def test_few_nodes_are_multiplied_once_and_many_by_each(monkeypatch):
     x, linears = torch.randn(7, 5), LINEARS['plain']()
-    monkeypatch.setattr(projections, 'MOST_VALUES', 35)
+    monkeypatch.setattr(projections, 'MAX_VALUES', 35)
     assert all(out._base is not None for out in project(x, *linears))
     assert all(out._base is None for out in project(torch.cat([x, x]), *linears))

@@ -326,7 +326,7 @@ def adapted():
     (lambda: MaskedLanguageModel(encoder(num_segments=0)), 'bert', 'must have segments'),
     (lambda: MaskedLanguageModel(encoder(positions='sinusoidal')), 'bert', 'learned positions'),
     (lambda: MaskedLanguageModel(encoder(head_channels=4)), 'bert', 'channels / heads'),
-    (lambda: MaskedLanguageModel(encoder(key_heads=1)), 'bert', 'keys of its own in each head'),
+    (lambda: MaskedLanguageModel(encoder(num_kv_heads=1)), 'bert', 'keys of its own in each head'),
     *[(lambda options=options: MaskedLanguageModel(encoder(**options)), 'bert', 'must have one hop')
       for options in (dict(hops=2), dict(hops=0), dict(teleport=.1),
                       dict(teleport=.1, learn_teleport=True))],

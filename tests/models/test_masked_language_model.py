@@ -86,14 +86,14 @@ def test_a_frozen_mask_gives_the_logits_of_its_draw(mode):
     num_empty = 0
     for seed in range(5):
         masks = source.freeze('sample', generator=torch.Generator().manual_seed(seed))
-        settled = model(PatternSource(masks), share_source=True, norm_first=False).double()
-        settled.load_state_dict(drawn.state_dict(), strict=False)
+        frozen = model(PatternSource(masks), share_source=True, norm_first=False).double()
+        frozen.load_state_dict(drawn.state_dict(), strict=False)
         results = [bert(TOKENS, PTR, segments=SEGMENTS, return_graphs=True,
-                        generator=torch.Generator().manual_seed(seed)) for bert in (drawn, settled)]
+                        generator=torch.Generator().manual_seed(seed)) for bert in (drawn, frozen)]
         *drawn_logits, (mask, _) = results[0]
-        *settled_logits, (graph, _) = results[1]
+        *frozen_logits, (graph, _) = results[1]
         assert mask == graph
-        for ours, theirs in zip(settled_logits, drawn_logits):
+        for ours, theirs in zip(frozen_logits, drawn_logits):
             torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)
         num_empty += int((graph.in_degree() == 0).sum())
     assert num_empty > 0

@@ -440,7 +440,7 @@ def test_a_pair_is_classified_by_its_pooled_sequences(pooling, hidden_channels):
                             for x, y in (alone[:2], alone[2:])])
     logits, graphs = model(PAIR_TOKENS, PAIR_PTR, return_graphs=True)
     torch.testing.assert_close(logits, model.head(expected))
-    assert len(graphs) == 2 and graphs[0].blocks.query_ptr.tolist() == PAIR_PTR.tolist()
+    assert len(graphs) == 2 and graphs[0].segments.query_ptr.tolist() == PAIR_PTR.tolist()
     logits.sum().backward()
     assert model.encoder.token_embedding.weight.grad.any()
 
@@ -558,7 +558,7 @@ def test_features_that_do_not_fit_are_refused():
 
 
 def test_heads_that_share_keys_are_those_with_the_same_keys():
-    shared = encoder(positions='rotary', key_heads=1).double()
+    shared = encoder(positions='rotary', num_kv_heads=1).double()
     own = encoder(positions='rotary').double()
     state = shared.state_dict()
     assert state['layers.0.attention.lin_key.weight'].shape == (8, 16)
@@ -569,7 +569,7 @@ def test_heads_that_share_keys_are_those_with_the_same_keys():
 
 
 @pytest.mark.parametrize('options, match', [
-    (dict(key_heads=3), r"'key_heads' must divide 'heads' \(got 3 and 2\)"),
+    (dict(num_kv_heads=3), r"'num_kv_heads' must divide 'heads' \(got 3 and 2\)"),
     (dict(positions='rotatory'), "'positions' must be 'learned', 'sinusoidal', 'none' or 'rotary'"),
     (dict(positions='rotary', head_channels=3), "'channels' of a head must be even"),
     (dict(padding_token=20), "'padding_token' must be"),

@@ -78,9 +78,9 @@ def test_dropout_is_fused_at_every_density_with_and_without_gradients(loaded, gr
         assert run(graph, loaded, dropout_p=0.1) == 'numba'
 
 
-def test_size_means_the_keys_of_a_block(loaded):
-    block = RandomKeys(14).build(20, seed=0)
-    assert run(BipartiteGraph.batch([block] * 300), loaded) == 'sdpa'
+def test_size_means_the_keys_of_a_segment(loaded):
+    segment = RandomKeys(14).build(20, seed=0)
+    assert run(BipartiteGraph.batch([segment] * 300), loaded) == 'sdpa'
 
 
 def test_complete_graphs_are_dense(loaded):
@@ -111,7 +111,7 @@ def test_nan_never_goes_through_masked_dense_attention(loaded, poison):
 def test_weights_come_from_a_kernel_that_forms_them(loaded):
     graph = Full().build(20)
     name = run(graph, loaded, return_attention_weights=True)
-    assert ops.load(name).forms_weights
+    assert ops.load(name).returns_weights
 
 
 WITHOUT_NUMBA = """

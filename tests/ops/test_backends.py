@@ -90,9 +90,9 @@ def attend(graph: BipartiteGraph, inputs: dict[str, Tensor], backend: str, *,
 
 def rounding(graph: BipartiteGraph, dtype: torch.dtype) -> float:
     """Return how far sums of values of order 1 may be off: one rounding for each of their terms."""
-    most_terms = max([CHANNELS, VALUE_CHANNELS, *graph.in_degree().tolist(),
-                      *graph.out_degree().tolist()])
-    return torch.finfo(dtype).eps * 8 * most_terms
+    max_terms = max([CHANNELS, VALUE_CHANNELS, *graph.in_degree().tolist(),
+                     *graph.out_degree().tolist()])
+    return torch.finfo(dtype).eps * 8 * max_terms
 
 
 def assert_same(actual: dict[str, Tensor], expected: dict[str, Tensor], *,

@@ -86,9 +86,10 @@ def test_probabilities_of_two_clusters():
     assert_is(reference.edge_probabilities(model, 'poisson'), *(1 - math.exp(-p) for p in rate))
 
 
-@pytest.mark.parametrize('law, certain', [('bernoulli', 1.), ('poisson', 1 - math.exp(-1))])
-def test_a_pair_is_drawn_as_often_as_its_probability_says(law, certain):
+@pytest.mark.parametrize('distribution, certain',
+                         [('bernoulli', 1.), ('poisson', 1 - math.exp(-1))])
+def test_a_pair_is_drawn_as_often_as_its_probability_says(distribution, certain):
     """Half of the keys are ruled out, and 1,000 queries are joined to the others at rate 1."""
     model = FactorModel(torch.ones(1000, 1), torch.ones(1, 1), torch.tensor([[0.], [1.]]))
-    graph = reference.sample(model, law, torch.Generator().manual_seed(0)).validate()
+    graph = reference.sample(model, distribution, torch.Generator().manual_seed(0)).validate()
     assert graph.key.all() and abs(graph.num_edges / 1000 - certain) < .06

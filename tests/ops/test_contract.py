@@ -335,7 +335,7 @@ def test_everything_stays_on_the_device(name, hops):
 def on_a_gpu(graph: BipartiteGraph) -> BipartiteGraph:
     """A graph of these sizes, without numbers; square."""
     indptr, key, ptr = (torch.empty(part.shape, dtype=part.dtype, device='cuda')
-                        for part in (*graph.csr, graph.blocks.query_ptr))
+                        for part in (*graph.csr, graph.segments.query_ptr))
     return BipartiteGraph.from_csr(indptr, key, graph.num_keys, query_ptr=ptr, key_ptr=ptr,
                                    validate=False)
 

@@ -282,7 +282,7 @@ def limit_and_resolvent(graph: BipartiteGraph, alpha: Tensor, teleport: float, d
     return with_grads(out, inputs), with_grads(right, exact)
 
 
-def assert_settled(results: dict[str, Tensor], expected: dict[str, Tensor], share: float) -> None:
+def assert_converged(results: dict[str, Tensor], expected: dict[str, Tensor], share: float) -> None:
     """Assert that results are as close as the docs of :func:`attention_diffusion` promise."""
     rounding = 10 * torch.finfo(results['out'].dtype).eps / share
     for name, right in expected.items():
@@ -301,7 +301,7 @@ def test_the_limit_is_the_resolvent_at_any_teleport(make, n, teleport, dtype):
     graph = make(n)
     inputs = draw(graph, heads=1)
     alpha = attention_weights(inputs['query'], inputs['key'], graph, backend='reference').detach()
-    assert_settled(*limit_and_resolvent(graph, alpha, teleport, dtype, backend='csr'), teleport)
+    assert_converged(*limit_and_resolvent(graph, alpha, teleport, dtype, backend='csr'), teleport)
 
 
 @pytest.mark.slow
@@ -310,7 +310,7 @@ def test_the_limit_of_weights_above_one_that_shrink_all_the_same():
     graph, alpha = cycle(6), torch.tensor([1.9, 0.2] * 3).double().unsqueeze(1)
     for scale in (1., -1.):
         results, expected = limit_and_resolvent(graph, scale * alpha, 0.1, torch.double)
-        assert_settled(results, expected, 0.1)
+        assert_converged(results, expected, 0.1)
 
 
 @pytest.mark.slow
@@ -762,7 +762,7 @@ def call(**changes) -> Tensor:
     (dict(alpha=[1.]), TypeError, "'alpha' must be a floating point Tensor"),
     (dict(value=torch.rand(11, HEADS, 3)), ValueError, "'value' must be .* with 12 tokens"),
     (dict(value=torch.rand(12, HEADS, 3, device='meta')), ValueError, "'value' must be on cpu"),
-    (dict(graph=GRAPHS['more_keys']()), ValueError, "as many keys as queries in every block"),
+    (dict(graph=GRAPHS['more_keys']()), ValueError, "as many keys as queries in every segment"),
     (dict(graph=None), TypeError, "'graph' must be a BipartiteGraph"),
     (dict(backend='sdpa'), ValueError, "'backend' must be one that forms weights .got 'sdpa'"),
     (dict(backend='numbra'), ValueError, "did you mean 'numba'"),

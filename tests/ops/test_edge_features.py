@@ -14,11 +14,11 @@ from tests.ops.test_backends import BACKENDS, DENSE, ON_CPUS, skip_if_missing
 HEADS, CHANNELS = 4, 5
 
 
-def draw(graph: BipartiteGraph, key_heads: int, size: int = 3) -> dict[str, Tensor]:
+def draw(graph: BipartiteGraph, num_kv_heads: int, size: int = 3) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(0)
     shapes = {'query': (graph.num_queries, HEADS, CHANNELS),
-              'key': (graph.num_keys, key_heads, CHANNELS),
-              'value': (graph.num_keys, key_heads, CHANNELS),
+              'key': (graph.num_keys, num_kv_heads, CHANNELS),
+              'value': (graph.num_keys, num_kv_heads, CHANNELS),
               'edge_attr': (graph.num_edges, size), 'projection': (HEADS, CHANNELS, size)}
     return {name: torch.randn(shape, generator=generator, dtype=torch.double).requires_grad_()
             for name, shape in shapes.items()}
@@ -41,12 +41,12 @@ def with_grads(out: Tensor, inputs: dict[str, Tensor]) -> list[Tensor]:
     return [out, *torch.autograd.grad(out.sin().sum(), list(inputs.values()))]
 
 
-@pytest.mark.parametrize('key_heads', [HEADS, 2])
+@pytest.mark.parametrize('num_kv_heads', [HEADS, 2])
 @pytest.mark.parametrize('name', GRAPHS)
 @pytest.mark.parametrize('backend', ['auto', *BACKENDS])
-def test_features_are_added_to_keys_and_values(backend, name, key_heads):
+def test_features_are_added_to_keys_and_values(backend, name, num_kv_heads):
     graph = GRAPHS[name]()
-    inputs = draw(graph, key_heads)
+    inputs = draw(graph, num_kv_heads)
     out = edge_feature_attention(graph=graph, **inputs, scale=0.3,
                                  backend=skip_if_missing(backend))
     expected = by_definition(graph, **inputs, scale=0.3)
@@ -62,15 +62,15 @@ def test_features_of_any_size(size):
                                with_grads(by_definition(graph, **inputs, scale=0.3), inputs))
 
 
-@pytest.mark.parametrize('key_heads', [1, 2])
+@pytest.mark.parametrize('num_kv_heads', [1, 2])
 @pytest.mark.parametrize('hops', [1, 2])
 @pytest.mark.parametrize('name', ['square', 'ragged_batch', 'full', 'more_keys'])
 @pytest.mark.parametrize('backend', ['auto', *ON_CPUS])
-def test_a_head_of_keys_serves_several_of_queries(backend, name, hops, key_heads):
+def test_a_head_of_keys_serves_several_of_queries(backend, name, hops, num_kv_heads):
     graph = GRAPHS[name]()
     if hops > 1 and (backend in DENSE or not graph.is_square):
         pytest.skip('it has one hop')
-    inputs = {part: draw(graph, key_heads)[part] for part in ('query', 'key', 'value')}
+    inputs = {part: draw(graph, num_kv_heads)[part] for part in ('query', 'key', 'value')}
     options = dict(graph=graph, hops=hops, backend=skip_if_missing(backend))
     repeated = {part: x.repeat_interleave(HEADS // x.size(1), 1) for part, x in inputs.items()}
     torch.testing.assert_close(

@@ -59,7 +59,7 @@ def test_crop_takes_the_first_queries_and_keys():
 
 def test_crop_is_of_the_whole_expression():
     pattern = (RandomKeys(4) | OverlappingBlocks(8)) - GlobalTokens((11,))
-    assert pattern.fewest_tokens == 12
+    assert pattern.min_tokens == 12
     expected = pattern.build(12, seed=0).to_mask()[:3, :3]
     assert torch.equal(pattern.build(3, seed=0, crop=True).to_mask(), expected)
     with pytest.raises(ValueError, match=r"'count' must not exceed the 3 keys \(got 4\); crop=True "

@@ -25,7 +25,7 @@ class Case:
         pattern: The pattern.
         attends: Whether query i attends to key j of n keys; None for a random pattern.
         fewest: How many tokens, both query and key, it can do with.
-        fewest_keys: How many keys it can do with.
+        min_keys: How many keys it can do with.
         most: How many queries it can do with; None if with any number.
         is_square: Whether it needs as many keys as queries.
         per_query: A bound on the mean number of keys of a query for MANY tokens; None if dense.
@@ -35,7 +35,7 @@ class Case:
     pattern: patterns.Pattern
     attends: Callable[[int, int, int], bool] | None = None
     fewest: int = 0
-    fewest_keys: int = 0
+    min_keys: int = 0
     most: int | None = None
     is_square: bool = False
     per_query: float | None = None
@@ -44,7 +44,7 @@ class Case:
     def takes(self, num_queries: int, num_keys: int) -> bool:
         if num_queries == 0 or num_keys == 0:
             return True
-        return (min(num_queries, num_keys) >= self.fewest and num_keys >= self.fewest_keys
+        return (min(num_queries, num_keys) >= self.fewest and num_keys >= self.min_keys
                 and (self.most is None or num_queries <= self.most)
                 and (num_queries == num_keys or not self.is_square))
 
@@ -67,21 +67,21 @@ CASES = [
     Case(P.SlidingWindow(2, causal=True), lambda i, j, n: j in (i - 2, i - 1, i), per_query=3),
     Case(P.SlidingWindow(2, dilation=3), lambda i, j, n: i - j in (-6, -3, 0, 3, 6), per_query=5),
     Case(P.SlidingWindow(10**12), lambda i, j, n: True),
-    Case(P.OverlappingBlocks(2), lambda i, j, n: abs(i - j) <= 1, fewest_keys=2, per_query=3),
-    Case(P.OverlappingBlocks(6), lambda i, j, n: abs(i // 3 - j // 3) <= 1, fewest_keys=6,
+    Case(P.OverlappingBlocks(2), lambda i, j, n: abs(i - j) <= 1, min_keys=2, per_query=3),
+    Case(P.OverlappingBlocks(6), lambda i, j, n: abs(i // 3 - j // 3) <= 1, min_keys=6,
          per_query=9),
     Case(P.GlobalTokens(0), lambda i, j, n: False, per_query=0),
     Case(P.GlobalTokens(2), lambda i, j, n: min(i, j) < 2, fewest=2, per_query=4),
     Case(P.GlobalTokens((4, 1)), lambda i, j, n: {i, j} & {1, 4}, fewest=5, per_query=4),
     Case(P.GlobalTokens(2, random=True), fewest=2, per_query=4),
     Case(P.GlobalTokens(4, random=True, first=1, block=2), fewest=5, per_query=8),
-    Case(P.RandomKeys(2), fewest_keys=2, per_query=2),
+    Case(P.RandomKeys(2), min_keys=2, per_query=2),
     Case(P.RandomKeys(0, spacing='uniform'), lambda i, j, n: False, per_query=0),
     Case(P.RandomKeys(2, spacing='uniform'),
-         lambda i, j, n: (j - i) % n in (n // 4, 3 * n // 4), fewest_keys=2, per_query=2),
-    Case(P.RandomBlocks(2, 3), fewest_keys=4, per_query=6),
+         lambda i, j, n: (j - i) % n in (n // 4, 3 * n // 4), min_keys=2, per_query=2),
+    Case(P.RandomBlocks(2, 3), min_keys=4, per_query=6),
     Case(P.RandomRegular(3), fewest=4, is_square=True, per_query=3),
-    Case(P.RandomPairs(), fewest_keys=1, per_query=1),
+    Case(P.RandomPairs(), min_keys=1, per_query=1),
     Case(P.RandomPairs(4), fewest=2, per_query=1),
     Case(P.Cropped(P.RandomKeys(2), 20), per_query=2, large=P.Cropped(P.RandomKeys(2), MANY)),
     Case(P.Cropped(P.LogSparse() - P.Causal(), 17), lambda i, j, n: j - i in (1, 2, 4, 8, 16),
@@ -110,7 +110,7 @@ CASES = [
     Case(P.LogSparse() & P.Causal(), lambda i, j, n: i - j in (0, 1, 2, 4, 8, 16), per_query=16),
     Case(P.LogSparse() - (P.SlidingWindow(1) | P.Causal()),
          lambda i, j, n: j - i in (2, 4, 8, 16), per_query=14),
-    Case(P.RandomKeys(2) | P.RandomKeys(2), fewest_keys=2, per_query=4),
+    Case(P.RandomKeys(2) | P.RandomKeys(2), min_keys=2, per_query=4),
 ]
 every_case = pytest.mark.parametrize('case', CASES, ids=lambda case: repr(case.pattern))
 every_sparse_case = pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_edges_are_in_range_sorted_and_unique(case):
     for size in filter(lambda size: case.takes(*size), SIZES):
         graph = case.pattern.build(*size, seed=0).validate()
         assert (graph.num_queries, graph.num_keys) == size
-        assert graph.num_blocks == 1 and graph.edge_prob is None
+        assert graph.num_segments == 1 and graph.edge_prob is None
 
 
 @every_deterministic_case
@@ -156,8 +156,8 @@ def test_sizes_that_do_not_fit_raise(case):
 
 @every_case
 def test_fewest_tokens_are_enough_and_one_less_is_not(case):
-    fewest = case.pattern.fewest_tokens
-    assert fewest == max(case.fewest, case.fewest_keys, 1)
+    fewest = case.pattern.min_tokens
+    assert fewest == max(case.fewest, case.min_keys, 1)
     case.pattern.build(fewest, seed=0)
     if fewest > 1:
         with pytest.raises(ValueError, match=rf'; crop=True .* of the graph for {fewest}, as a '):
@@ -166,7 +166,7 @@ def test_fewest_tokens_are_enough_and_one_less_is_not(case):
 
 @every_case
 def test_short_sequences_are_cropped_and_others_stay_as_they_are(case):
-    fewest = case.pattern.fewest_tokens
+    fewest = case.pattern.min_tokens
     longest = case.pattern.build(fewest, seed=0).to_mask()
     for length in range(fewest):
         cropped = case.pattern.build(length, seed=0, crop=True).validate()
@@ -258,7 +258,7 @@ def test_rows_are_those_of_the_whole_graph(case):
 
 @every_case
 def test_rows_of_short_sequences_are_those_of_the_cropped_graph(case):
-    n = case.pattern.fewest_tokens - 1
+    n = case.pattern.min_tokens - 1
     whole = case.pattern.build(n, seed=0, crop=True).to_mask()
     part = case.pattern.build(n - n // 2, n, offset=n // 2, seed=0, crop=True)
     assert torch.equal(part.to_mask(), whole[n // 2:])

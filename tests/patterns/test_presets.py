@@ -127,7 +127,7 @@ def test_density_of_diffuser_repo():
 
 
 @pytest.mark.slow
-def test_law_of_diffuser_repo():
+def test_distribution_of_diffuser_repo():
     whole = get('diffuser_repo').build(4096, seed=0)
     tokens = global_tokens(whole)
     assert len(tokens) == 64 and int(tokens.min()) >= 64
@@ -239,7 +239,7 @@ def test_diffuser_refuses_sequences_shorter_than_its_global_tokens_and_diffuser_
 @pytest.mark.parametrize('name', ['bigbird', 'diffuser'])
 def test_short_sequences_cropped_from_a_preset_have_every_edge(name):
     pattern = get(name)
-    for length in (1, 3, pattern.fewest_tokens - 1):
+    for length in (1, 3, pattern.min_tokens - 1):
         assert pattern.build(length, seed=0, crop=True).density() == 1
 
 

@@ -12,7 +12,7 @@ import torch
 from scipy.stats import chi2
 
 import graphattn.samplers
-from graphattn.graphs.blocks import Blocks
+from graphattn.graphs.segments import Segments
 from graphattn.ops.sample import reference
 from graphattn.ops.sample.chunks import chunks_of
 from graphattn.ops.sample.cpu.comparing import _is_short, compare
@@ -44,16 +44,16 @@ class Way:
 def highest_bound(model):
     """Return a bound of all probabilities, from sums over clusters of largest entries."""
     bounds = [model.exploration]
-    for block in range(model.num_blocks):
-        rows = slice(*model.query_ptr[block:block + 2].tolist())
-        keys = model.key_factor.to(model.dtype)[slice(*model.key_ptr[block:block + 2].tolist())]
+    for segment in range(model.num_segments):
+        rows = slice(*model.query_ptr[segment:segment + 2].tolist())
+        keys = model.key_factor.to(model.dtype)[slice(*model.key_ptr[segment:segment + 2].tolist())]
         if len(keys):
             bounds += (model.mixed_query()[rows] @ keys.amax(0) + model.exploration).tolist()
     return max(bounds)
 
 
-LAWS = {'sample_bernoulli': reference.LAWS['bernoulli'],
-        'sample_fastrg': reference.LAWS['poisson']}
+DISTRIBUTIONS = {'sample_bernoulli': reference.DISTRIBUTIONS['bernoulli'],
+                 'sample_fastrg': reference.DISTRIBUTIONS['poisson']}
 WAYS = {
     'fastrg with torch': Way('sample_fastrg', 'torch'),
     'fastrg compiled': Way('sample_fastrg', 'compiled'),
@@ -164,7 +164,8 @@ def draw_many(sample, model, copies=COPIES, seed=0):
     drawn = torch.zeros(copies, model.num_heads, num_queries, num_keys, dtype=torch.double)
     drawn[query // num_queries, head, query % num_queries, graph.key % num_keys] = 1
     rate = model.expectation().double().view(model.num_heads, num_queries, -1, num_keys)
-    prob = LAWS[sample.sampler](torch.stack([rate[h, :, h] for h in range(model.num_heads)]))
+    prob = DISTRIBUTIONS[sample.sampler](torch.stack([rate[h, :,
+                                                           h] for h in range(model.num_heads)]))
     return drawn.flatten(1), prob.flatten()
 
 
@@ -172,9 +173,9 @@ def is_plausible(statistic, degrees_of_freedom):
     return 1e-4 < chi2.sf(float(statistic), degrees_of_freedom) < 1 - 1e-4
 
 
-def test_every_sampler_has_a_law():
+def test_every_sampler_has_a_distribution():
     named = {name for name in graphattn.samplers.__all__ if name.startswith('sample_')}
-    assert named == LAWS.keys() == {way.sampler for way in WAYS.values()}
+    assert named == DISTRIBUTIONS.keys() == {way.sampler for way in WAYS.values()}
 
 
 @pytest.fixture
@@ -184,7 +185,7 @@ def restore_threads():
     torch.set_num_threads(num_threads)
 
 
-# The law #############################################################################
+# The distribution #############################################################################
 
 
 def follows(drawn, prob):
@@ -199,21 +200,23 @@ def follows(drawn, prob):
 
 @every_model
 @every_sampler
-def test_cells_follow_the_law(sample, model):
+def test_cells_follow_the_distribution(sample, model):
     assert follows(*draw_many(sample, model))
 
 
 @pytest.mark.parametrize('num_threads', [1, 2, 4])
 @every_sampler
-def test_cells_follow_the_law_in_any_number_of_threads(sample, num_threads, restore_threads):
+def test_cells_follow_the_distribution_in_any_number_of_threads(sample, num_threads,
+                                                                restore_threads):
     torch.set_num_threads(num_threads)
     assert follows(*draw_many(sample, random_model(6, 5, 4), seed=num_threads))
 
 
 @pytest.mark.parametrize('num_shards', [1, 2, 4])
-@pytest.mark.parametrize('law, sampler', [('bernoulli', 'sample_bernoulli'),
-                                          ('poisson', 'sample_fastrg')])
-def test_cells_follow_the_law_in_any_number_of_processes(law, sampler, num_shards):
+@pytest.mark.parametrize('distribution, sampler', [('bernoulli', 'sample_bernoulli'),
+                                                   ('poisson', 'sample_fastrg')])
+def test_cells_follow_the_distribution_in_any_number_of_processes(distribution, sampler,
+                                                                  num_shards):
     """Bounds of processes cut sequences."""
     model = random_model(6, 6, 4)
     copies = stack(model, COPIES)
@@ -223,13 +226,13 @@ def test_cells_follow_the_law_in_any_number_of_processes(law, sampler, num_shard
         own = FactorModel(copies.query_factor[shard.start:shard.stop], copies.mixing,
                           copies.key_factor, query_ptr=shard.own_ptr, key_ptr=copies.key_ptr)
         generator = torch.Generator().manual_seed(num_shards)
-        return sample_rows(own, shard, law=law, generator=generator).to_scipy()
+        return sample_rows(own, shard, distribution=distribution, generator=generator).to_scipy()
 
     parts = in_threads(rows, copies.query_ptr, [*bounds, copies.num_queries])
     query, key = scipy.sparse.vstack(parts).nonzero()
     drawn = torch.zeros(COPIES, 6, 6, dtype=torch.double)
     drawn[query // 6, query % 6, key % 6] = 1
-    assert follows(drawn.flatten(1), LAWS[sampler](model.expectation().double()).flatten())
+    assert follows(drawn.flatten(1), DISTRIBUTIONS[sampler](model.expectation().double()).flatten())
 
 
 @pytest.mark.slow
@@ -249,7 +252,7 @@ def test_edge_counts_agree_with_expected_edges(sample):
     model = random_model(600, 500, 8, density=0.01, query_ptr=torch.tensor([0, 350, 600]),
                          key_ptr=torch.tensor([0, 200, 500]), exploration=0.002)
     graph = sample(model, generator=torch.Generator().manual_seed(0))
-    num_edges = graph.density(per_block=True) * graph.query_ptr.diff() * graph.key_ptr.diff()
+    num_edges = graph.density(per_segment=True) * graph.query_ptr.diff() * graph.key_ptr.diff()
     expected = model.expected_edges()
     assert ((num_edges - expected).abs() < 4 * expected.sqrt()).all()
 
@@ -330,7 +333,7 @@ def test_fastrg_saturates_and_bernoulli_does_not():
     assert sample_fastrg(model, generator=generator).density() == pytest.approx(0.632, abs=0.01)
 
 
-# Blocks, chunks and sizes ############################################################
+# Segments, chunks and sizes #########################################################
 
 
 def zero_one_model(sizes, seed=0):
@@ -351,13 +354,13 @@ SIZES = {'equal': [(6, 6)] * 9, 'one': [(13, 11)], 'row and column': [(1, 30), (
 @pytest.mark.parametrize('pairs_per_chunk', [1, 7, 40, 2**20])
 @pytest.mark.parametrize('sizes', SIZES.values(), ids=SIZES)
 def test_chunks_hold_every_pair_once(sizes, pairs_per_chunk):
-    blocks = Blocks(*torch.tensor([(0, 0), *sizes]).cumsum(0).t().contiguous())
-    met = torch.zeros(int(blocks.query_ptr[-1]), int(blocks.key_ptr[-1]), dtype=torch.int)
-    for chunk in chunks_of(blocks, pairs_per_chunk):
+    segments = Segments(*torch.tensor([(0, 0), *sizes]).cumsum(0).t().contiguous())
+    met = torch.zeros(int(segments.query_ptr[-1]), int(segments.key_ptr[-1]), dtype=torch.int)
+    for chunk in chunks_of(segments, pairs_per_chunk):
         assert chunk.num_pairs <= max(pairs_per_chunk, chunk.num_keys)
         for query, first_key in zip(chunk.queries(), chunk.first_keys()):
             met[query, first_key:first_key + chunk.num_keys] += 1
-    assert torch.equal(met, (blocks.of_queries()[:, None] == blocks.of_keys()).int())
+    assert torch.equal(met, (segments.of_queries()[:, None] == segments.of_keys()).int())
 
 
 @pytest.mark.parametrize('pairs_per_chunk', [1, 7, 40, 2**20])
@@ -382,9 +385,9 @@ def test_a_graph_does_not_depend_on_how_its_products_are_rounded(num_queries, nu
     assert all(graph == rounded[0] for graph in (*rounded, in_small_chunks))
 
 
-@pytest.mark.parametrize('name', [*MODELS, 'many blocks', 'many rows', 'many clusters'])
-def test_short_blocks_are_drawn_as_chunks_are_whatever_the_number_of_threads(name):
-    many = {'many blocks': lambda: random_model(2000, 2000, 5, query_ptr=25 * torch.arange(81)),
+@pytest.mark.parametrize('name', [*MODELS, 'many segments', 'many rows', 'many clusters'])
+def test_short_segments_are_drawn_as_chunks_are_whatever_the_number_of_threads(name):
+    many = {'many segments': lambda: random_model(2000, 2000, 5, query_ptr=25 * torch.arange(81)),
             'many rows': lambda: random_model(900, 130, 3, num_heads=2, density=0.1),
             'many clusters': lambda: random_model(150, 61, 130)}
     model = many[name]() if name in many else MODELS[name]
@@ -405,7 +408,7 @@ def test_the_edges_that_rule_thinning_out_are_those_that_are_expected(model):
 
 
 @pytest.mark.parametrize('value', [0.004, 0.25, 0.9, 1.])
-def test_trials_that_are_left_open_follow_the_law(value):
+def test_trials_that_are_left_open_follow_the_distribution(value):
     """Products are rounded to bfloat16 and bounded by what rounding takes: 16 bits that lie between
     the bounds, about a 64th of ``value`` apart, say nothing."""
     query, key = torch.full((1000, 3), value / 3), torch.ones(1001, 3)
@@ -419,7 +422,7 @@ def test_trials_that_are_left_open_follow_the_law(value):
 @pytest.mark.slow
 @pytest.mark.parametrize('method', ['compare', 'torch'])
 @pytest.mark.parametrize('num_heads', [1, 3])
-def test_a_large_block_is_drawn_in_several_chunks(method, num_heads):
+def test_a_large_segment_is_drawn_in_several_chunks(method, num_heads):
     model = zero_one_model([(1500, 1400)] * num_heads)
     graph = sample_bernoulli(model, method=method).validate()
     assert torch.equal(graph.to_mask(), model.expectation().bool())
@@ -453,14 +456,14 @@ def test_no_edge_is_possible(sample, num_queries, num_keys, mixing):
 
 
 @every_sampler
-def test_no_block_is_an_empty_graph(sample):
+def test_no_segment_is_an_empty_graph(sample):
     ptr = torch.tensor([0])
     model = FactorModel(torch.ones(0, 2), torch.ones(3, 2, 2), torch.ones(0, 2), query_ptr=ptr)
-    assert sample(model).num_blocks == 0
+    assert sample(model).num_segments == 0
 
 
 @every_sampler
-def test_the_graph_has_the_blocks_of_the_model_and_no_edge_prob(sample):
+def test_the_graph_has_the_segments_of_the_model_and_no_edge_prob(sample):
     model = ragged_model()
     graph = sample(model)
     assert torch.equal(graph.query_ptr, model.query_ptr)
@@ -666,7 +669,7 @@ def test_compiled_methods_refuse_other_devices(way, monkeypatch):
 
 
 def test_thinning_evens_out_over_many_keys():
-    """Pairs at a row's bound beside pairs far below, where a wrong boost shows."""
+    """Pairs at a row's bound beside pairs far below, where a wrong multiplier shows."""
     model = FactorModel(torch.tensor([[0.85], [0.02]]), torch.eye(1),
                         torch.cat([torch.ones(1, 1), torch.full((40_000, 1), 0.01)]))
     drawn, prob = draw_many(WAYS['bernoulli thinned'], model, copies=20)

@@ -24,10 +24,10 @@ def brute_force(model):
     """p_ij + exploration, pair by pair."""
     prob = torch.zeros(model.num_queries, model.num_keys, dtype=torch.float64)
     mixing = model.mixing.view(-1, model.num_clusters, model.num_clusters)
-    for block in range(model.num_blocks):
-        block_matrix = mixing[block // (model.num_blocks // model.num_heads)]
-        for i in range(model.query_ptr[block], model.query_ptr[block + 1]):
-            for j in range(model.key_ptr[block], model.key_ptr[block + 1]):
+    for segment in range(model.num_segments):
+        block_matrix = mixing[segment // (model.num_segments // model.num_heads)]
+        for i in range(model.query_ptr[segment], model.query_ptr[segment + 1]):
+            for j in range(model.key_ptr[segment], model.key_ptr[segment + 1]):
                 p_ij = model.query_factor[i] @ block_matrix @ model.key_factor[j]
                 prob[i, j] = p_ij + model.exploration
     return prob
@@ -37,14 +37,14 @@ ONES, SQUARE = torch.ones(4, 2), torch.ones(2, 2)
 PTR = {'query_ptr': torch.tensor([0, 2, 2, 6, 7]), 'key_ptr': torch.tensor([0, 1, 3, 5, 5])}
 HEAD_PTR = {'query_ptr': torch.tensor([0, 3, 7, 9, 14]), 'key_ptr': torch.tensor([0, 0, 5, 9, 10])}
 MODELS = {
-    'one block': random_model(),
+    'one segment': random_model(),
     'square': random_model(4, 4),
-    'blocks': random_model(**PTR),
+    'segments': random_model(**PTR),
     'exploration': random_model(**PTR, exploration=0.1),
-    'a block for each head': random_model(num_heads=3),
-    'blocks and heads': random_model(num_heads=2, **HEAD_PTR, exploration=0.01),
+    'a segment for each head': random_model(num_heads=3),
+    'segments and heads': random_model(num_heads=2, **HEAD_PTR, exploration=0.01),
     'no node': random_model(0, 0),
-    'no block': random_model(0, 0, num_heads=2, query_ptr=torch.tensor([0])),
+    'no segment': random_model(0, 0, num_heads=2, query_ptr=torch.tensor([0])),
 }
 every_model = pytest.mark.parametrize('model', MODELS.values(), ids=MODELS)
 
@@ -57,9 +57,9 @@ def test_expectation(model):
 @every_model
 def test_expected_edges(model):
     prob = brute_force(model)
-    per_block = [prob[i:i_end, j:j_end].sum() for i, i_end, j, j_end in zip(
+    per_segment = [prob[i:i_end, j:j_end].sum() for i, i_end, j, j_end in zip(
         model.query_ptr[:-1], model.query_ptr[1:], model.key_ptr[:-1], model.key_ptr[1:])]
-    expected = torch.tensor(per_block, dtype=torch.float64)
+    expected = torch.tensor(per_segment, dtype=torch.float64)
     torch.testing.assert_close(model.expected_edges(), expected)
 
 
@@ -67,8 +67,8 @@ def test_expected_edges(model):
 def test_mixed_query_times_key_is_the_probability(model):
     mixed = model.mixed_query()
     assert mixed.shape == model.query_factor.shape
-    same_block = brute_force(model) > 0
-    prob = (mixed @ model.key_factor.t() + model.exploration) * same_block
+    same_segment = brute_force(model) > 0
+    prob = (mixed @ model.key_factor.t() + model.exploration) * same_segment
     torch.testing.assert_close(prob, brute_force(model))
 
 
@@ -137,15 +137,15 @@ def test_copies_are_models_without_gradients(duplicate, used):
     if used:
         model.mixed_query()
     other = duplicate(model)
-    assert repr(other) == repr(model) and other.blocks == model.blocks
+    assert repr(other) == repr(model) and other.segments == model.segments
     assert torch.equal(other.expectation(), model.expectation())
     assert model.mixed_query().requires_grad and not other.mixed_query().requires_grad
 
 
-def test_a_copy_of_a_square_model_shares_its_blocks():
-    assert MODELS['square'].blocks.query_ptr is MODELS['square'].blocks.key_ptr
+def test_a_copy_of_a_square_model_shares_its_segments():
+    assert MODELS['square'].segments.query_ptr is MODELS['square'].segments.key_ptr
     other = copy.deepcopy(MODELS['square'])
-    assert other.blocks.query_ptr is other.blocks.key_ptr
+    assert other.segments.query_ptr is other.segments.key_ptr
 
 
 def test_what_was_pickled_is_checked_again():
@@ -209,7 +209,7 @@ def test_a_model_is_made_and_mixed_inside_one_compiled_graph():
 @pytest.mark.slow
 @pytest.mark.parametrize('method', ['mixed_query', 'expectation', 'expected_edges'])
 def test_gradients(method):
-    model = MODELS['blocks and heads']
+    model = MODELS['segments and heads']
     factors = [factor.clone().requires_grad_()
                for factor in (model.query_factor, model.mixing, model.key_factor)]
     assert torch.autograd.gradcheck(
@@ -248,7 +248,7 @@ def test_factors_may_differ_in_dtype(dtypes, expected):
 
 
 def test_values_are_looked_at_once(monkeypatch):
-    """On a GPU each look waits for all that was asked for before. (Blocks count their pairs at
+    """On a GPU each look waits for all that was asked for before. (Segments count their pairs at
     once, by ``int``, on a CPU alone.)"""
     looks = []
     for name in ('item', 'tolist', '__bool__', '__float__'):
@@ -265,19 +265,19 @@ def test_tensors_without_numbers_are_taken():
         assert model.mixed_query().shape == (4, 2)
 
 
-def test_default_blocks():
-    assert MODELS['one block'].query_ptr.tolist() == [0, 7]
-    assert MODELS['one block'].key_ptr.tolist() == [0, 5]
-    assert MODELS['a block for each head'].query_ptr.tolist() == [0, 7, 14, 21]
-    assert MODELS['a block for each head'].key_ptr.tolist() == [0, 5, 10, 15]
+def test_default_segments():
+    assert MODELS['one segment'].query_ptr.tolist() == [0, 7]
+    assert MODELS['one segment'].key_ptr.tolist() == [0, 5]
+    assert MODELS['a segment for each head'].query_ptr.tolist() == [0, 7, 14, 21]
+    assert MODELS['a segment for each head'].key_ptr.tolist() == [0, 5, 10, 15]
     square = random_model(7, 7, query_ptr=PTR['query_ptr'])
     assert torch.equal(square.key_ptr, square.query_ptr)
 
 
 @pytest.mark.parametrize('name, text', [
-    ('one block', 'FactorModel(num_queries=7, num_keys=5, num_clusters=3)'),
-    ('blocks and heads', 'FactorModel(num_queries=14, num_keys=10, num_clusters=3, num_heads=2, '
-                         'num_blocks=4, exploration=0.01)'),
+    ('one segment', 'FactorModel(num_queries=7, num_keys=5, num_clusters=3)'),
+    ('segments and heads', 'FactorModel(num_queries=14, num_keys=10, num_clusters=3, num_heads=2, '
+                         'num_segments=4, exploration=0.01)'),
 ])
 def test_repr(name, text):
     assert repr(MODELS[name]) == text
@@ -312,15 +312,16 @@ BAD_INPUT = {
                   r"'query_ptr' must be an int64 Tensor \(got torch.float32\)"),
     'ptr end': (ONES, SQUARE, ONES, {'query_ptr': torch.tensor([0, 3])}, ValueError,
                 r"'query_ptr' must rise from 0 to 4"),
-    'numbers of blocks': (ONES, SQUARE, ONES, {'query_ptr': torch.tensor([0, 2, 4]),
-                                               'key_ptr': torch.tensor([0, 4])}, ValueError,
-                          r"must mark as many blocks \(got 2 and 1\)"),
+    'numbers of segments': (ONES, SQUARE, ONES, {'query_ptr': torch.tensor([0, 2, 4]),
+                                                 'key_ptr': torch.tensor([0, 4])}, ValueError,
+                            r"must mark as many segments \(got 2 and 1\)"),
     'no head': (ONES, torch.ones(0, 2, 2), ONES, {}, ValueError,
                 r"'mixing' must have at least one head"),
     'nodes of heads': (ONES, torch.ones(3, 2, 2), ONES, {}, ValueError,
                        r"'query_factor' must hold as many nodes for each of the 3 heads .*got 4"),
-    'blocks of heads': (ONES, torch.ones(2, 2, 2), ONES, {'query_ptr': torch.tensor([0, 1, 2, 4])},
-                        ValueError, r"'query_ptr' must mark as many blocks for each of the 2 "
+    'segments of heads': (ONES, torch.ones(2, 2, 2), ONES,
+                          {'query_ptr': torch.tensor([0, 1, 2, 4])}, ValueError,
+                          r"'query_ptr' must mark as many segments for each of the 2 "
                                     r"heads of 'mixing' \(got 3 in all\)"),
     'uneven heads': (ONES, torch.ones(2, 2, 2), ONES,
                      {'query_ptr': torch.tensor([0, 1, 2, 3, 4]),

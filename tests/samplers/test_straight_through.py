@@ -137,20 +137,20 @@ def test_density_penalty(dtype):
     penalty = density_penalty(graph)
     assert penalty.shape == ()
     assert penalty.item() == pytest.approx((3 / 6 + 0 + 5 / 5 + 0) / 4)
-    assert penalty.item() == pytest.approx(graph.density(per_block=True).mean().item())
+    assert penalty.item() == pytest.approx(graph.density(per_segment=True).mean().item())
     gradient, = torch.autograd.grad(penalty, edge_prob)
     expected = torch.tensor([1 / (6 * 4)] * 3 + [1 / (5 * 4)] * 5, dtype=dtype)
     torch.testing.assert_close(gradient, expected)
 
 
-def test_density_penalty_of_a_large_block_survives_half_precision():
+def test_density_penalty_of_a_large_segment_survives_half_precision():
     mask = torch.zeros(4096, 4096, dtype=torch.bool)
     mask[:, 0] = True
     graph = BipartiteGraph.from_mask(mask).with_edge_prob(torch.ones(4096, dtype=torch.half))
     assert density_penalty(graph).item() == pytest.approx(1 / 4096)
 
 
-def test_density_penalty_without_edges_or_blocks():
+def test_density_penalty_without_edges_or_segments():
     empty = BipartiteGraph.from_mask(torch.zeros(2, 3).bool()).with_edge_prob(torch.ones(0))
     none = BipartiteGraph(torch.zeros(2, 0, dtype=torch.long), 0, edge_prob=torch.ones(0),
                           query_ptr=torch.tensor([0]))

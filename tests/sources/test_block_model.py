@@ -1,4 +1,4 @@
-"""The block model's law, density, gradients and variants (SBM-Transformer, Sec. 4 and App. C)."""
+"""The block model: distribution, density, gradients, variants (SBM-Transformer, Sec. 4, App. C)."""
 
 import copy
 import io
@@ -42,7 +42,7 @@ def test_clusters_of_the_repository_start_out_alike():
     assert float(source.centroid.detach().std()) == pytest.approx((2 / (128 * 32))**0.5, rel=0.1)
 
 
-def test_law_is_the_papers_equations():
+def test_distribution_is_the_papers_equations():
     source = BlockModelSource(heads=2, head_channels=4, clusters=3).double().eval()
     query, key = inputs(channels=4, nodes=7).double()
     prob = source.block_model(query, key, torch.tensor([0, 7])).expectation()
@@ -59,10 +59,10 @@ def test_law_is_the_papers_equations():
     assert not prob[:7, 7:].any()
 
 
-@pytest.mark.parametrize('law, expected', [
+@pytest.mark.parametrize('distribution, expected', [
     ('bernoulli', lambda p: p), ('poisson', lambda p: 1 - (-p).exp())])
-def test_density_follows_the_law(law, expected):
-    source = BlockModelSource(heads=2, head_channels=16, law=law).eval()
+def test_density_follows_the_distribution(distribution, expected):
+    source = BlockModelSource(heads=2, head_channels=16, distribution=distribution).eval()
     x = inputs()
     prob = source.block_model(*x, PTR).expectation()
     pairs = 2 * (300**2 + 200**2)
@@ -94,9 +94,9 @@ def test_gradients_reach_clusters_and_mlps(preset):
         assert parameter.grad is not None and float(parameter.grad.abs().sum()) > 0, name
 
 
-@pytest.mark.parametrize('law', ['bernoulli', 'poisson'])
-def test_edges_carry_their_probability_in_training_only(law):
-    source = BlockModelSource(heads=2, head_channels=16, law=law)
+@pytest.mark.parametrize('distribution', ['bernoulli', 'poisson'])
+def test_edges_carry_their_probability_in_training_only(distribution):
+    source = BlockModelSource(heads=2, head_channels=16, distribution=distribution)
     x = inputs()
     graph = source(*x, PTR)
     model = source.block_model(*x, PTR)
@@ -115,7 +115,7 @@ def test_probabilities_that_nobody_reads_are_not_computed(monkeypatch):
         return edge_probability(*args, known=known)
 
     monkeypatch.setattr('graphattn.sources.sampled_graph.probability_of_edges', counted)
-    source = BlockModelSource(heads=2, head_channels=16, law='poisson')
+    source = BlockModelSource(heads=2, head_channels=16, distribution='poisson')
     graph = source(*inputs(), PTR)
     term = source.logit_terms(graph)['edge_bias'].sum() - 3 * density_penalty(graph)
     unread = torch.autograd.grad(term, source.centroid, retain_graph=True)
@@ -154,7 +154,7 @@ def test_a_model_of_few_tokens_is_neither_checked_again_nor_bounded_nor_shared(m
     def unwanted(*args, **kwargs):
         raise AssertionError(args)
 
-    for name in ('factor_model.check_factors', 'factor_model.check_blocks_of_heads',
+    for name in ('factor_model.check_factors', 'factor_model.check_segments_of_heads',
                  'factor_model.check_finite_and_not_negative', 'cpu.thinning.Thinning',
                  'cpu.comparing.run_calls', 'cpu.comparing._Comparison'):
         monkeypatch.setattr(f'graphattn.ops.sample.{name}', unwanted)
@@ -204,7 +204,7 @@ def test_can_reach_full_attention_as_figure_4_claims():
         source.weight2.fill_(0.)
         source.bias2.fill_(10.)
     assert source(*inputs(), PTR).density() == 1.
-    source.law = 'poisson'
+    source.distribution = 'poisson'
     assert source(*inputs(), PTR).density() == pytest.approx(0.632, abs=0.003)
 
 

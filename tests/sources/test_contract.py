@@ -39,7 +39,7 @@ SOURCES = {
     'LearnedMaskSource of probabilities': lambda: LearnedMaskSource(2, 13, mode='soft'),
     'LearnedMaskSource in evaluation': lambda: LearnedMaskSource(2, 13).eval(),
     'BlockModelSource': lambda: BlockModelSource(heads=2, head_channels=4, clusters=8),
-    'BlockModelSource by Algorithm 1': lambda: BlockModelSource(2, 4, 8, law='poisson'),
+    'BlockModelSource by Algorithm 1': lambda: BlockModelSource(2, 4, 8, distribution='poisson'),
     'BlockModelSource of the repository': lambda: BlockModelSource(2, 4, 8, preset='repo'),
     'BlockModelSource with self-loops': lambda: BlockModelSource(2, 4, 8, fixed=SlidingWindow(0)),
 }
@@ -71,10 +71,10 @@ def as_graph(edges, ptr):
     """Return the pairs of a soft mask that weigh anything."""
     if not isinstance(edges, PairMask):
         return edges
-    blocks = [BipartiteGraph.from_mask(edges.dense(length)[head] > 0)
-              for head in range(edges.heads) for length in ptr.diff().tolist()]
+    segments = [BipartiteGraph.from_mask(edges.dense(length)[head] > 0)
+                for head in range(edges.heads) for length in ptr.diff().tolist()]
     nothing = BipartiteGraph(ptr.new_empty(2, 0), 0, query_ptr=ptr[:1])
-    return BipartiteGraph.batch(blocks) if blocks else nothing
+    return BipartiteGraph.batch(segments) if segments else nothing
 
 
 def test_every_source_is_tested():
@@ -84,11 +84,11 @@ def test_every_source_is_tested():
 
 
 @every_source
-def test_graph_has_a_block_for_each_sequence_and_folded_head(name):
+def test_graph_has_a_segment_for_each_sequence_and_folded_head(name):
     source, graph = call(name)
     graph.validate()
     heads = 2 if source.per_head else 1
-    assert graph.num_blocks == 3 * heads
+    assert graph.num_segments == 3 * heads
     assert graph.query_ptr.diff().tolist() == PTR.diff().tolist() * heads
 
 

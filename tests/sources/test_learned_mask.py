@@ -1,4 +1,4 @@
-"""The law of the masks that are drawn, what their gradient estimates, and how they settle."""
+"""The distribution of drawn masks, what their gradient estimates, and how they are frozen."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def dense(source, length: int) -> torch.Tensor:
     mask = source(tokens, tokens, torch.tensor([0, length]))
     if isinstance(mask, PairMask):
         return mask.dense(length).detach()
-    return torch.stack([block.to_mask().float() for block in _heads_of(mask, length)])
+    return torch.stack([segment.to_mask().float() for segment in _heads_of(mask, length)])
 
 
 def _heads_of(graph: MaskGraph, length: int) -> list[BipartiteGraph]:
-    edges = graph.edge_index.as_tensor().split(graph.edges_per_block().tolist(), dim=1)
+    edges = graph.edge_index.as_tensor().split(graph.edges_per_segment().tolist(), dim=1)
     return [BipartiteGraph(part - head * length, length) for head, part in enumerate(edges)]
 
 
@@ -281,7 +281,7 @@ def dense_reference(query, key, value, masks):
 
 
 @pytest.mark.parametrize('backend', ['auto', 'gather', 'sdpa'])
-def test_settled_masks_run_sparse_as_dense_masks_would(backend):
+def test_frozen_masks_run_sparse_as_dense_masks_would(backend):
     torch.manual_seed(0)
     source = LearnedMaskSource(2, 8, mode='dam_unstructured', init_std=1.)
     masks = source.freeze('top-k', 0.7)
@@ -325,12 +325,12 @@ def test_bad_options(options, match):
     (('top-k', 1.5), ValueError, r"'sparsity' must be in \[0, 1\] \(got 1.5\)"),
     (('top-k', '1'), TypeError, "'sparsity' must be a number"),
 ])
-def test_bad_ways_to_settle(arguments, error, match):
+def test_bad_ways_to_freeze(arguments, error, match):
     with pytest.raises(error, match=match):
         LearnedMaskSource(2, 8).freeze(*arguments)
 
 
-def test_a_structured_mask_of_many_tokens_settles_in_its_edges():
+def test_a_structured_mask_of_many_tokens_is_frozen_in_its_edges():
     mask, = LearnedMaskSource(1, 20_000, init_std=1.).freeze('top-k', 1 - 6e-4)
     assert mask.layout == DiagonalLayout(20_000)
     assert 20_000**2 * 5e-4 < mask.build(20_000).num_edges <= 20_000**2 * 6e-4
@@ -347,7 +347,7 @@ def test_soft_masks_that_are_on_are_plain_attention():
     torch.testing.assert_close(out, expected.transpose(0, 1))
 
 
-def test_masks_are_settled_once_for_the_same_logits(monkeypatch):
+def test_masks_are_frozen_once_for_the_same_logits(monkeypatch):
     made, build = [], Mask.__post_init__
     monkeypatch.setattr(Mask, '__post_init__', lambda self: (made.append(self), build(self)))
     source = LearnedMaskSource(3, 8, mode='dam_unstructured').eval()

@@ -143,7 +143,7 @@ def test_edges_are_the_pairs_that_are_on_and_know_their_values(layout):
     weight = torch.randn(graph.num_edges, dtype=torch.double)
     assert not graph.edge_bias.any()
     gradient, = torch.autograd.grad(graph.edge_bias @ weight, graph.values)
-    pieces = iter(weight.split(graph.edges_per_block().tolist()))
+    pieces = iter(weight.split(graph.edges_per_segment().tolist()))
     expected = torch.zeros(3, layout.num_values + 2, dtype=torch.double)
     for head in range(3):
         for length, mask in zip(lengths, masks):

@@ -17,9 +17,9 @@ SOURCES = {
     'drawn anew': lambda: PatternSource(RandomPairs() | RandomKeys(2), seed=None),
     'block model': lambda: BlockModelSource(HEADS, 8, 4),
     'Algorithm 1, fixed edges': lambda: BlockModelSource(
-        HEADS, 8, 4, law='poisson', fixed=SlidingWindow(1) | RandomKeys(1)),
-    'settled masks': lambda: LearnedMaskSource(HEADS, 64, init_std=1.).eval(),
-    'settled masks by pairs': lambda: LearnedMaskSource(
+        HEADS, 8, 4, distribution='poisson', fixed=SlidingWindow(1) | RandomKeys(1)),
+    'frozen masks': lambda: LearnedMaskSource(HEADS, 64, init_std=1.).eval(),
+    'frozen masks by pairs': lambda: LearnedMaskSource(
         HEADS, 64, mode='dam_unstructured').eval(),
 }
 

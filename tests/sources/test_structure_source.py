@@ -67,7 +67,7 @@ def test_exphormer_is_an_expander_and_virtual_nodes():
 
 
 def test_an_edge_between_two_graphs_is_refused():
-    with pytest.raises(ValueError, match='query 5 and key 0 are of blocks 2 and 0'):
+    with pytest.raises(ValueError, match='query 5 and key 0 are of segments 2 and 0'):
         (PatternSource(Full()) | torch.tensor([[0], [5]]))(TOKENS, TOKENS, PTR)
 
 

@@ -18,8 +18,8 @@ both = BipartiteGraph.batch([graph, patterns.Fixed(block=8).build(64)])
 pattern
 
 # %%
-# Both side by side, in one batch of two blocks.
-draw.blocks(both, ['strided', 'fixed'])
+# Both side by side, in one batch of two segments.
+draw.segments(both, ['strided', 'fixed'])
 
 # %%
 # The strided pattern alone.

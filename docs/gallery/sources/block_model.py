@@ -48,7 +48,7 @@ draw.mask(graph.reorder(order))
 draw.bipartite(graph.reorder(order))
 
 # %%
-# The degrees of a fresh model vary from draw to draw, about a mean that its law gives.
+# The degrees of a fresh model vary from draw to draw, about a mean that its distribution gives.
 draw.degrees(fresh)
 
 # %%

@@ -3,7 +3,7 @@ LearnedMaskSource: a mask learned with the model
 ================================================
 
 Every distance between two positions, or every pair, has a logit (SparseBERT). Masks are drawn
-while it is trained and settled in the end.
+while it is trained and frozen in the end.
 """
 
 import torch

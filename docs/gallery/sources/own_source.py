@@ -31,7 +31,7 @@ class NearestKeys(GraphSource):
 torch.manual_seed(0)
 attention = GraphAttention(16, 2, NearestKeys(6))
 tokens, ptr = torch.randn(128, 16), torch.tensor([0, 64, 128])
-graph = attention(tokens, ptr, return_graph=True)[1].block(0)
+graph = attention(tokens, ptr, return_graph=True)[1].segment(0)
 graph
 
 # %%

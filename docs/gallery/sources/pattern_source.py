@@ -22,13 +22,13 @@ graph = source(tokens, tokens, ptr)
 graph
 
 # %%
-# A block for each head of each sequence.
+# A segment for each head of each sequence.
 titles = [f'head {head}, sequence {number}' for head in range(3) for number in range(2)]
-draw.blocks(graph, titles, columns=2)
+draw.segments(graph, titles, columns=2)
 
 # %%
 # The first sequence in the eyes of the last head.
-head = graph.block(0, 2, heads=3)
+head = graph.segment(0, 2, heads=3)
 draw.bipartite(head)
 
 # %%
@@ -55,7 +55,7 @@ draw.received_attention(shared, weights)
 # Of each head alone.
 draw.spectrum(spectrum(head).values)
 for number in range(3):
-    result = spectrum(graph.block(0, number, heads=3))
+    result = spectrum(graph.segment(0, number, heads=3))
     print(f'head {number}: gap {result.lambda_2:.4f}')
 
 # %%
@@ -63,7 +63,7 @@ for number in range(3):
 # ---------------------------
 # What one head reaches flows on in all heads of the next layer, so the field is that of their
 # union.
-union = graph.block(0, 0, heads=3) | graph.block(0, 1, heads=3) | head
+union = graph.segment(0, 0, heads=3) | graph.segment(0, 1, heads=3) | head
 draw.receptive_field(receptive_field(union, hops=4))
 
 # %%

@@ -26,8 +26,8 @@ graph = GraphAttention(16, 2)(tokens, batch.ptr, source=source, return_graph=Tru
 graph
 
 # %%
-# A block for each graph: a grid of 6 x 8 nodes and a tree.
-draw.blocks(graph, ['grid', 'tree'])
+# A segment for each graph: a grid of 6 x 8 nodes and a tree.
+draw.segments(graph, ['grid', 'tree'])
 
 # %%
 # The grid, which is worth looking at without the rest too.

@@ -30,7 +30,7 @@ from graphattn.utils.reading import read_lines
 
 Document = list[str]  # its sentences
 HELD_OUT_SHARE = 0.05
-LONGEST_ABBREVIATION = 16  # letters, with the marks before it
+MAX_ABBREVIATION = 16  # letters, with the marks before it
 
 
 def read_documents(path: str | Path) -> Iterator[Document]:
@@ -83,7 +83,7 @@ def split_sentences(text: str) -> list[str]:
     """Cut prose after each full stop, question or exclamation mark that ends a sentence."""
     sentences, start = [], 0
     for end in _SENTENCE_END.finditer(text):
-        before = text[max(start, end.start() - LONGEST_ABBREVIATION):end.start() + 1]
+        before = text[max(start, end.start() - MAX_ABBREVIATION):end.start() + 1]
         last_word = before.rsplit(maxsplit=1)[-1].lower().lstrip('("\'')
         if last_word in _ABBREVIATIONS or re.fullmatch(r'[a-z]\.', last_word):
             continue

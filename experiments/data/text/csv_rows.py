@@ -13,7 +13,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from experiments.data.what_was_read import check_is_text, number_of, tell
-from graphattn.utils.reading import LONGEST_LINE, read_lines
+from graphattn.utils.reading import MAX_LINE_LENGTH, read_lines
 
 SEPARATORS = {',': 'commas', ';': 'semicolons', '\t': 'tabs', '|': 'vertical bars'}
 # Messages of the csv module, and what they mean for the file.
@@ -39,7 +39,7 @@ def csv_rows(path: Path, separator: str = ',') -> Iterator[tuple[int, dict[str, 
         ValueError: It is no text, a column is there twice, or a row malformed; the message names
             the line.
     """
-    csv.field_size_limit(LONGEST_LINE)
+    csv.field_size_limit(MAX_LINE_LENGTH)
     check_is_text(path)
     lines = (line for _, part in read_lines(path) for line in io.StringIO(part, newline=''))
     first, last = next(lines, ''), 0  # last: line of the row before

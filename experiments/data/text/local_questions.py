@@ -31,8 +31,8 @@ from experiments.runs.command_line import run_function
 from graphattn.utils.files import new_folder
 
 GAP = '_'
-LEAST_CONTEXT = 20  # words
-MOST_SENTENCES, MOST_GAPS = 8, 3
+MIN_CONTEXT = 20  # words
+MAX_SENTENCES, MAX_GAPS = 8, 3
 SWAG_NAMES = {'train': 'train', 'dev': 'val', 'test': 'test'}
 SWAG_COLUMNS = ('', 'video-id', 'fold-ind', 'startphrase', 'sent1', 'sent2', 'gold-source',
                 *(f'ending{number}' for number in range(NUM_ENDINGS)), 'label')
@@ -95,17 +95,17 @@ def gaps(document: Document, share_without: float, rng: np.random.Generator) -> 
                   if _DEFINES.search(sentence))]
     paragraphs = []
     for place in asked:
-        first = max(0, place - MOST_SENTENCES // 2)
-        rest = document[first:place] + document[place + 1:first + MOST_SENTENCES + 1]
+        first = max(0, place - MAX_SENTENCES // 2)
+        rest = document[first:place] + document[place + 1:first + MAX_SENTENCES + 1]
         context = ' '.join(rest)
-        if len(context.split()) < LEAST_CONTEXT:
+        if len(context.split()) < MIN_CONTEXT:
             continue
         words: dict[bool, list[re.Match]] = {True: [], False: []}
         for found in _WORD.finditer(document[place]):
             if found[0] not in COMMON:
                 words[_place_of(found[0], context) is None].append(found)
         rows = []
-        for _ in range(MOST_GAPS):
+        for _ in range(MAX_GAPS):
             own = words[bool(rng.random() < share_without)]
             if own:
                 rows.append(_gap(document[place], own.pop(rng.integers(len(own))), context))

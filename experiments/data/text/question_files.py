@@ -16,9 +16,9 @@ from experiments.data.text.answers import trivia_words
 from experiments.data.what_was_read import readable
 from graphattn.utils.reading import json_value, read_text
 
-LARGEST_FILE = 2**31  # bytes; TriviaQA's questions of the web have 700 MB
-MOST_SPANS = 64  # of one document, as in Longformer
-MOST_NAMED = 20
+MAX_FILE = 2**31  # bytes; TriviaQA's questions of the web have 700 MB
+MAX_SPANS = 64  # of one document, as in Longformer
+MAX_NAMED = 20
 
 
 class Question(NamedTuple):
@@ -254,7 +254,7 @@ def _spans(text: str, names: list[str]) -> Iterator[tuple[int, int]]:
     pattern = '|'.join(re.escape(name) for name in by_length)
     for number, found in enumerate(re.finditer(rf'(?<!\w)(?:{pattern})(?!\w)', text,
                                                re.IGNORECASE)):
-        if number == MOST_SPANS:
+        if number == MAX_SPANS:
             return
         yield found.span()
 
@@ -276,8 +276,8 @@ def _check_ids(path: str, questions: Sequence[NamedTuple]) -> None:
 
 def listed(ids: list[str]) -> str:
     """Name the first few, and how many more there are."""
-    more = f' and {len(ids) - MOST_NAMED} more' if len(ids) > MOST_NAMED else ''
-    return ', '.join(ids[:MOST_NAMED]) + more
+    more = f' and {len(ids) - MAX_NAMED} more' if len(ids) > MAX_NAMED else ''
+    return ', '.join(ids[:MAX_NAMED]) + more
 
 
 def read_file(path: str, kind: type) -> Any:
@@ -287,7 +287,7 @@ def read_file(path: str, kind: type) -> Any:
         ValueError: It cannot be read, or holds something else; the message names it, and the line.
     """
     with readable(f'{path} cannot be read'):
-        return json_value(read_text(Path(path), most=LARGEST_FILE), path, kind)
+        return json_value(read_text(Path(path), max_bytes=MAX_FILE), path, kind)
 
 
 def value_of(row: Any, name: str, kind: type, where: str) -> Any:

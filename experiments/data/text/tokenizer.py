@@ -59,7 +59,7 @@ def train_tokenizer(texts: Callable[[], Iterable[str]], vocab_size: int) -> Toke
     _process_as_bert(learner)
     letters = _letters(_watched(texts(), 'counting letters'), learner)
     # The trainer numbers the pieces of one letter in an order of its own, another one each time,
-    # which then settles ties; those that it is given as special tokens keep theirs.
+    # which then breaks ties; those that it is given as special tokens keep theirs.
     given = [*NAMES, *letters, *(f'##{letter}' for letter in letters)]
     if len(given) > vocab_size:
         raise ValueError(f"'vocab_size' must be at least {len(given)}, for the special tokens and "

@@ -50,7 +50,7 @@ AT_FIRST = 'bits per token, step 0'
 # Of a token, after 0 and 10,000 steps and in the end: after 50,000, but RoBERTa's own without any.
 PAPER = {DIFFUSER: (3.52, 1.96, 1.68), 'Longformer': (None, None, 1.86),
          'BigBird': (None, None, 1.82), FULL: (None, None, 2.02)}
-MOST_BYTES, MOST_TOKENS = 2**25, 2**23  # of either part, for the models that count
+MAX_BYTES, MAX_TOKENS = 2**25, 2**23  # of either part, for the models that count
 
 
 def main(scale: ScaleName = 'small', names: list[str] | None = None, corpus: str | None = None,
@@ -121,14 +121,14 @@ def neighbours(run: Path) -> dict:
 def token_documents(corpus: EncodedCorpus) -> list[np.ndarray]:
     """Return as many of the first documents as there is room for."""
     ends = corpus.sentence_ptr[corpus.document_ptr]
-    return np.split(corpus.tokens[:MOST_TOKENS], ends[(0 < ends) & (ends < MOST_TOKENS)])
+    return np.split(corpus.tokens[:MAX_TOKENS], ends[(0 < ends) & (ends < MAX_TOKENS)])
 
 
 def byte_models(corpus: Path) -> list[dict]:
     """Return rows of models that count bytes of the part for training and predict those of
     development."""
     parts: dict[bool, list[np.ndarray]] = {True: [], False: []}
-    left = {True: MOST_BYTES, False: MOST_BYTES}
+    left = {True: MAX_BYTES, False: MAX_BYTES}
     num_characters = 0
     for document in read_documents(corpus):
         held_out = is_held_out(document)

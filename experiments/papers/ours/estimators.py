@@ -5,10 +5,10 @@ r"""Gradients of a block model, and which of them keep its edges.
 A loss reaches the probabilities of sampled edges through an estimator
 (:func:`graphattn.samplers.straight_through`, which derives what each of them does). Repeated tokens
 need all edges (:mod:`experiments.papers.sbm_transformer.repeated_tokens`): an estimator should find
-them, and keep them. Each is trained with both laws and several seeds. A run has *lost* its edges if
-it ends with less than half of the highest density it had, and has *solved* the task if it ends with
-99 % of the tokens right. By Algorithm 1's law (``poisson``) no density exceeds 63 %. Full
-attention, which has all edges from the start, shows what the steps suffice for.
+them, and keep them. Each is trained with both distributions and several seeds. A run has *lost* its
+edges if it ends with less than half of the highest density it had, and has *solved* the task if it
+ends with 99 % of the tokens right. By Algorithm 1's distribution (``poisson``) no density exceeds
+63 %. Full attention, which has all edges from the start, shows what the steps suffice for.
 
 The paper has no such study. Its scale here is that of Figure 4; the smaller one has sequences of 32
 tokens.
@@ -25,7 +25,7 @@ from matplotlib.figure import Figure
 from experiments.papers.figures import plot_histories
 from experiments.papers.sbm_transformer.repeated_token_runs import (
     DENSITY,
-    has_lost_edges,
+    has_dead_heads,
     means,
     train,
 )
@@ -34,7 +34,7 @@ from experiments.runs.command_line import run_function
 from experiments.runs.summary import read_summary
 from graphattn.samplers.straight_through import ESTIMATORS
 
-LAWS = ('bernoulli', 'poisson')
+DISTRIBUTIONS = ('bernoulli', 'poisson')
 SEEDS = {'smoke': 1, 'small': 8, 'paper': 8}
 LENGTH = {'smoke': 16, 'small': 32, 'paper': 256}
 DATA = {'smoke': {'length': 16, 'batch_size': 4, 'steps_per_epoch': 2, 'eval_batches': 1},
@@ -47,7 +47,7 @@ CLUSTERS = {'smoke': 4, 'small': 16, 'paper': 128}
 
 def main(scale: ScaleName = 'small', seeds: PositiveInt | None = None,
          out: Path = Path('runs/studies')) -> None:
-    """Train with every estimator and law, and counts which runs keep their edges.
+    """Train with every estimator and distribution, and counts which runs keep their edges.
 
     Args:
         scale: How much of it.
@@ -56,16 +56,19 @@ def main(scale: ScaleName = 'small', seeds: PositiveInt | None = None,
     """
     study = Study('estimators', scale, out)
     chosen = range(seeds or SEEDS[scale])
-    runs = {(law, estimator): [_train_sampled(study, law, estimator, seed) for seed in chosen]
-            for law, estimator in product(LAWS, ESTIMATORS)}
+    runs = {(distribution,
+             estimator): [_train_sampled(study, distribution, estimator, seed) for seed in chosen]
+            for distribution, estimator in product(DISTRIBUTIONS, ESTIMATORS)}
     full = [_train(study, 'estimators-full', 'full', seed, {}) for seed in chosen]
     rows = [_row(*of, of_seeds) for of, of_seeds in runs.items()]
     study.report([_row(None, 'full attention', full), *rows], draw(runs))
 
 
-def _train_sampled(study: Study, law: str, estimator: str, seed: int) -> Path:
-    source = {'law': law, 'estimator': estimator, 'clusters': CLUSTERS[study.scale]}
-    return _train(study, f'{law}-{estimator}', 'sbm', seed, {'source': {'init_args': source}})
+def _train_sampled(study: Study, distribution: str, estimator: str, seed: int) -> Path:
+    source = {'distribution': distribution, 'estimator': estimator,
+              'clusters': CLUSTERS[study.scale]}
+    return _train(study, f'{distribution}-{estimator}', 'sbm', seed,
+                  {'source': {'init_args': source}})
 
 
 def _train(study: Study, name: str, config: str, seed: int, encoder: dict) -> Path:
@@ -75,22 +78,22 @@ def _train(study: Study, name: str, config: str, seed: int, encoder: dict) -> Pa
                  epochs=EPOCHS[scale], lr=RATE[scale])
 
 
-def _row(law: str | None, estimator: str, runs: list[Path]) -> dict:
-    return {'law': law, 'estimator': estimator, 'runs': len(runs),
-            'lost their edges': sum(has_lost_edges(run) for run in runs),
+def _row(distribution: str | None, estimator: str, runs: list[Path]) -> dict:
+    return {'distribution': distribution, 'estimator': estimator, 'runs': len(runs),
+            'lost their edges': sum(has_dead_heads(run) for run in runs),
             'solved': sum(read_summary(run)['accuracy'] >= 0.99 for run in runs), **means(runs)}
 
 
 def draw(runs: dict[tuple[str, str], list[Path]]) -> Figure:
     """Density and loss on the way, one line for each seed."""
     figure = Figure(figsize=(11, 6.5), layout='constrained')
-    panels = figure.subplots(len(LAWS), 2, sharex=True)
-    for (density, loss), law in zip(panels, LAWS):
+    panels = figure.subplots(len(DISTRIBUTIONS), 2, sharex=True)
+    for (density, loss), distribution in zip(panels, DISTRIBUTIONS):
         for number, estimator in enumerate(ESTIMATORS):
             style = {'color': f'C{number}', 'label': estimator, 'lw': 1}
-            plot_histories(density, runs[law, estimator], DENSITY, 100, **style)
-            plot_histories(loss, runs[law, estimator], 'train/loss', **style)
-        density.set(ylabel=f'{law}: density, %', ylim=(0, 103))
+            plot_histories(density, runs[distribution, estimator], DENSITY, 100, **style)
+            plot_histories(loss, runs[distribution, estimator], 'train/loss', **style)
+        density.set(ylabel=f'{distribution}: density, %', ylim=(0, 103))
         loss.set(ylabel='loss, nats', ylim=(0, None))
         for axes in (density, loss):
             axes.grid()

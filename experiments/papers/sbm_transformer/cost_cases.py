@@ -15,12 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from experiments.baselines import Baseline, Linear, Linformer, Nystromformer, Performer, Reformer
 from experiments.benchmarks import flops
 from experiments.benchmarks.layer import bring_to_density, infer, train
 from experiments.benchmarks.measure import free_at_once, peak_bytes
 from experiments.papers.diffuser.document_runs import TELEPORT
 from experiments.papers.sbm_transformer.long_range_runs import FULL, patterns_at
-from experiments.rivals import Linear, Linformer, Nystromformer, Performer, Reformer, Rival
 from graphattn import BipartiteGraph
 from graphattn.graphs import GRAPHS
 from graphattn.layers import GraphAttention
@@ -31,14 +31,14 @@ CHANNELS, HEADS, CLUSTERS = 64, 2, 128
 WIDTH = CHANNELS // HEADS
 
 
-class Eager(Rival):
+class Eager(Baseline):
     """Full attention that forms its weights, which is what the papers compare with."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, seed: int) -> Tensor:
         return (query / math.sqrt(WIDTH) @ key.mT).softmax(dim=-1) @ value
 
 
-class Fused(Rival):
+class Fused(Baseline):
     """Full attention of torch, which forms them block by block and keeps none."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, seed: int) -> Tensor:
@@ -47,7 +47,7 @@ class Fused(Rival):
 
 FORMED, FUSED, SAMPLED, EDGES = 'full, weights formed', 'full, SDPA', 'SBM', 'SBM, edges alone'
 POISSON = 'SBM, Algorithm 1'
-MODULES: dict[str, Callable[..., Rival]] = {
+MODULES: dict[str, Callable[..., Baseline]] = {
     FORMED: Eager, FUSED: Fused,
     'linear': Linear, 'linear, released': partial(Linear, form='released'),
     'Reformer': Reformer, 'Performer': Performer,
@@ -94,7 +94,8 @@ class Case(NamedTuple):
             return GraphAttention(CHANNELS, HEADS, PatternSource(pattern), hops=hops,
                                   teleport=TELEPORT if hops > 1 else 0.)
         if self.name == POISSON:  # whose edges have probability 1 - exp(-p)
-            source = BlockModelSource(HEADS, WIDTH, CLUSTERS, law='poisson', exploration=0.)
+            source = BlockModelSource(HEADS, WIDTH, CLUSTERS, distribution='poisson',
+                                      exploration=0.)
             bring_to_density(source, -math.log1p(-self.density))
         else:
             source = BlockModelSource(HEADS, WIDTH, CLUSTERS, exploration=0.)

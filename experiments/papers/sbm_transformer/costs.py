@@ -15,7 +15,7 @@ with n, beside the classes of Table 6. ``crossings.csv`` says at which density e
 attention does.
 
 The paper measures whole models on GPUs with their trained graphs. Here graphs are drawn at the same
-densities with equal probabilities, by the exact law: above a few per cent that takes all
+densities with equal probabilities, by the exact distribution: above a few per cent that takes all
 probabilities, k / 2d times the operations of full attention. Algorithm 1 does without, and stands
 beside it. The paper's operations for Retrieval are those for ListOps, of half the length.
 """

@@ -10,9 +10,9 @@ The two papers follow different protocols, and their numbers are not comparable:
 of Nystromformer (``--protocol sbm``), that of Diffuser is the benchmark's own (``--protocol
 official``). Below the paper's scale neither of them compares with what is printed. The papers'
 windows are blocks that do not overlap, and their Performer under ``sbm`` has ReLU features. Block
-models are drawn by the exact law with the gradient of Eq. 9, which is neither the paper's text,
-with Algorithm 1, nor its authors' code. Sinkhorn, Synthesizer and Combiner of Table S.6 are not
-here.
+models are drawn by the exact distribution with the gradient of Eq. 9, which is neither the paper's
+text, with Algorithm 1, nor its authors' code. Sinkhorn, Synthesizer and Combiner of Table S.6 are
+not here.
 """
 
 from __future__ import annotations

@@ -144,11 +144,11 @@ class LongRangeRuns:
         encoder = config['model']['init_args']['model']['init_args']['encoder']['init_args']
         length, heads, channels = (encoder[name] for name in ('max_length', 'heads', 'channels'))
         head_channels = encoder.get('head_channels', channels // heads)
-        if attention in (rivals := rivals_at(length, self._rank(length))):
-            return {'source': None, 'head_channels': None,  # the rival has its own
+        if attention in (baselines := baselines_at(length, self._rank(length))):
+            return {'source': None, 'head_channels': None,  # the baseline has its own
                     'attention_dropout': 0.,  # and drops no weights
-                    'attention': rival(rivals[attention], channels=channels, heads=heads,
-                                       head_channels=head_channels)}
+                    'attention': baseline(baselines[attention], channels=channels, heads=heads,
+                                          head_channels=head_channels)}
         if attention in (patterns := patterns_at(length)):
             pattern, hops = patterns[attention]
             return {'source': pattern_source(pattern, seed=seed),
@@ -179,8 +179,8 @@ def patterns_at(length: int, radius: int | None = None) -> dict[str, tuple[Patte
             'Diffuser': (diffuser, HOPS)}
 
 
-def rivals_at(length: int, rank: int) -> dict[str, tuple[str, dict[str, Any]]]:
-    """Return classes of :mod:`experiments.rivals` and their arguments.
+def baselines_at(length: int, rank: int) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Return classes of :mod:`experiments.baselines` and their arguments.
 
     Args:
         length (int): The most tokens of a sequence.
@@ -201,10 +201,10 @@ def glances(task: str, data: SequenceData) -> dict[str, float]:
         'most frequent class': majority_accuracy(learn, test)}
 
 
-def rival(named: tuple[str, dict[str, Any]], **sizes: int) -> dict[str, Any]:
-    """Return the config of one of :func:`rivals_at`."""
+def baseline(named: tuple[str, dict[str, Any]], **sizes: int) -> dict[str, Any]:
+    """Return the config of one of :func:`baselines_at`."""
     name, arguments = named
-    return {'class_path': f'experiments.rivals.{name}', 'init_args': {**sizes, **arguments}}
+    return {'class_path': f'experiments.baselines.{name}', 'init_args': {**sizes, **arguments}}
 
 
 def long_range_study(

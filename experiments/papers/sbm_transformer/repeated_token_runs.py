@@ -43,7 +43,7 @@ def means(runs: Sequence[Path]) -> dict[str, float | None]:
             'density, spread': spread(density)}
 
 
-def has_lost_edges(run: Path) -> bool:
+def has_dead_heads(run: Path) -> bool:
     """Return whether a run ends with less than half of its highest density."""
     _, density = history(run, DENSITY)
     return density[-1] < max(density) / 2

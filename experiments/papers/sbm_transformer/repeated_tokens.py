@@ -5,9 +5,9 @@ r"""Attentions that find repeated tokens (SBM-Transformer, Figure 4).
 One layer with one head must tell which of 256 tokens occur twice in their sequence, for which
 every token must see every other. The paper: full attention and block models get there, and block
 models become full; linear and low-rank attentions do not. A window is beside them, and what other
-laws and gradients make of block models: Algorithm 1's law is the paper's, whose edges never exceed
-63 %, and so are the gradient of Eq. 9 and that of its authors' code. A run has *lost* its edges if
-it ends with less than half of the highest density it had.
+distributions and gradients make of block models: Algorithm 1's distribution is the paper's, whose
+edges never exceed 63 %, and so are the gradient of Eq. 9 and that of its authors' code. A run has
+*lost* its edges if it ends with less than half of the highest density it had.
 
 The paper does not say how positions, embeddings and the optimiser were chosen, and with usual
 choices full attention fails as well; the configs in ``experiments/configs/duplicates`` say what
@@ -28,10 +28,10 @@ from matplotlib.ticker import MaxNLocator
 
 from experiments.papers.figures import plot_histories
 from experiments.papers.runs import chosen
-from experiments.papers.sbm_transformer.long_range_runs import rival, rivals_at
+from experiments.papers.sbm_transformer.long_range_runs import baseline, baselines_at
 from experiments.papers.sbm_transformer.repeated_token_runs import (
     DENSITY,
-    has_lost_edges,
+    has_dead_heads,
     means,
     train,
 )
@@ -44,12 +44,12 @@ DATA = {'smoke': {'length': 16, 'batch_size': 4, 'steps_per_epoch': 2, 'eval_bat
         'small': {}, 'paper': {'batch_size': 256}}
 EPOCHS = {'smoke': 2, 'small': 20, 'paper': 20}
 SEEDS = {'smoke': 1, 'small': 3, 'paper': 3}
-RIVALS = 'linear', 'Linformer', 'Reformer', 'Performer', 'Nystromformer'
-LAWS = {'': {}, ', Algorithm 1': {'law': 'poisson'}}
+BASELINES = 'linear', 'Linformer', 'Reformer', 'Performer', 'Nystromformer'
+DISTRIBUTIONS = {'': {}, ', Algorithm 1': {'distribution': 'poisson'}}
 GRADIENTS = {'': {}, ', Eq. 9': {'estimator': 'paper'},
              ", authors' gradient": {'estimator': 'repo'}}
-SAMPLED = {f'block model{law}{gradient}': LAWS[law] | GRADIENTS[gradient]
-           for law, gradient in product(LAWS, GRADIENTS)}
+SAMPLED = {f'block model{distribution}{gradient}': DISTRIBUTIONS[distribution] | GRADIENTS[gradient]
+           for distribution, gradient in product(DISTRIBUTIONS, GRADIENTS)}
 SOLVED = {'full': 'yes', 'block model, Algorithm 1, Eq. 9': 'yes', 'linear': 'no',
           'Linformer': 'no', 'Reformer': 'no', 'Performer': 'no', 'Nystromformer': 'no'}  # Figure 4
 
@@ -84,19 +84,19 @@ def models(length: int, rank: int) -> dict[str, tuple[str, dict]]:
     radius = max(1, length // 16)
     patterns = {'window': f'SlidingWindow({radius})',
                 'BigBird': f'bigbird(block={radius}, num_global=1, num_random=2)'}
-    rivals = rivals_at(length, rank)
+    baselines = baselines_at(length, rank)
     return {
         'full': ('full', {}),
         **{name: ('sbm', {'source': {'init_args': source}} if source else {})
            for name, source in SAMPLED.items()},
         **{name: ('full', {'source': {'init_args': {'pattern': pattern}}})
            for name, pattern in patterns.items()},
-        **{name: ('full', {'source': None, 'attention': rival(
-            rivals[name], channels=CHANNELS, heads=1)}) for name in RIVALS}}
+        **{name: ('full', {'source': None, 'attention': baseline(
+            baselines[name], channels=CHANNELS, heads=1)}) for name in BASELINES}}
 
 
 def _row(name: str, runs: list[Path]) -> dict:
-    lost = sum(map(has_lost_edges, runs)) if name in SAMPLED else None
+    lost = sum(map(has_dead_heads, runs)) if name in SAMPLED else None
     return {'attention': name, **means(runs), 'lost their edges': lost,
             'paper: solved': SOLVED.get(name)}
 

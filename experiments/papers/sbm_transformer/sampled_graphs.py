@@ -47,7 +47,7 @@ def of_inputs(model: nn.Module, sequences: Sequences, seed: int = 0) -> OfInputs
                          disable=None):
         batch = collate(sequences.take(examples.numpy()))
         logits, graphs = model(batch.tokens, batch.ptr, return_graphs=True)
-        densities.append(torch.stack([graph.density(per_block=True).view(model.encoder.heads, -1)
+        densities.append(torch.stack([graph.density(per_segment=True).view(model.encoder.heads, -1)
                                       for graph in graphs]))
         predicted.append(logits.argmax(dim=-1))
     return OfInputs(torch.cat(densities, dim=2), torch.cat(predicted))

@@ -15,7 +15,7 @@ from __future__ import annotations
 import statistics
 from pathlib import Path
 
-from experiments.objectives.fine_tuning import LAST
+from experiments.modules.fine_tuning import LAST
 from experiments.papers.figures import bars
 from experiments.papers.runs import at_scale, config_options, mean_and_spread
 from experiments.papers.sparsebert.text_runs import TextRuns, text_study

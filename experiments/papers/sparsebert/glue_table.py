@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from experiments.data.text.glue_files import TASKS
-from experiments.objectives.fine_tuning import BEST, LAST
+from experiments.modules.fine_tuning import BEST, LAST
 from experiments.runs.command import run_or_exit
 from experiments.runs.summary import with_nan
 from experiments.runs.tables import report

@@ -4,7 +4,7 @@ r"""Fixed patterns and learned masks at their sparsities (SparseBERT, Table 3 an
 
 Six patterns, with the parameters that give the paper's sparsities at 128 tokens, and DAM's masks,
 unstructured and structured, for four lambdas. Each model is pre-trained and then fine-tuned; a
-learned mask is drawn anew in each step of pre-training and then settled by threshold.
+learned mask is drawn anew in each step of pre-training and then frozen by threshold.
 
 Lambda weighs a sum over heads and pairs (Eq. 7), against a gradient of the task that grows with
 training, and Adam makes of any gradient a step of about the learning rate. So how sparse a lambda

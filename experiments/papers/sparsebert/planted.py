@@ -4,7 +4,7 @@ r"""Does a structured mask find the neighbours that labels hang on?
 
 A token's label is the sign of a sum over its neighbours at known distances (:class:`Planted`), and
 one layer whose heads learn their masks by diagonals (DAM_s) is trained on it. The study asks which
-distances are on in the settled masks, and compares the accuracy with models that have random
+distances are on in the frozen masks, and compares the accuracy with models that have random
 diagonals at the same sparsity, and with full attention.
 """
 
@@ -30,7 +30,7 @@ SEEDS = {'smoke': [0], 'small': [0, 1, 2], 'paper': [0, 1, 2]}
 SIZES = {'smoke': ['--trainer.max_epochs', '1', '--data.init_args.steps_per_epoch', '3',
                    '--data.init_args.batch_size', '4'],
          'small': [], 'paper': []}
-LEARNED, SETTLED, RANDOM, FULL = 'DAM_s', 'its masks, trained anew', 'random diagonals', 'full'
+LEARNED, FROZEN, RANDOM, FULL = 'DAM_s', 'its masks, trained anew', 'random diagonals', 'full'
 
 
 def main(scale: ScaleName = 'small', out: Path = Path('runs/studies')) -> None:
@@ -64,7 +64,7 @@ def train_seed(study: Study, seed: int) -> dict[str, Path]:
     learned = runs.fit('learned', seed)
     random_file = study.folder / f'random-{seed}.npz'
     save_masks(random_file, random_diagonals(load_masks(learned / 'masks.npz'), seed))
-    fixed = {SETTLED: learned / 'masks.npz', RANDOM: random_file, FULL: 'Full()'}
+    fixed = {FROZEN: learned / 'masks.npz', RANDOM: random_file, FULL: 'Full()'}
     return {LEARNED: learned, **{
         name: runs.fit(
             name.split()[0], seed, SOURCE, 'graphattn.sources.PatternSource',

@@ -9,7 +9,7 @@ from pathlib import Path
 import lightning as L
 from torch import Tensor
 
-from experiments.objectives import LanguageModelling
+from experiments.modules import LanguageModelling
 from experiments.papers.sparsebert.text_runs import TextRuns, scores
 from experiments.papers.study import restored
 from experiments.tasks import MaskedLanguage

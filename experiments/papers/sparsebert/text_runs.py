@@ -14,7 +14,7 @@ from jsonargparse.typing import PositiveInt
 from experiments.data.text.corpus import distinct, installed_documents
 from experiments.data.text.glue_files import TASKS
 from experiments.data.text.local_glue import HEADERS, build_local_glue
-from experiments.objectives.fine_tuning import LAST
+from experiments.modules.fine_tuning import LAST
 from experiments.papers.few_documents import few_documents, write_few_documents
 from experiments.papers.runs import SOURCE, at_scale, chosen, config_options, pattern_source
 from experiments.papers.sparsebert.glue_table import COLUMNS

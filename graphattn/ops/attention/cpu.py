@@ -18,7 +18,7 @@ from graphattn.ops.attention.cpu_few_edges import (
     attend_to_few,
     attend_to_few_backward,
     has_few_edges,
-    spans_of_heads,
+    items_of_heads,
 )
 from graphattn.ops.cpu.chunks import (
     AHEAD,
@@ -28,7 +28,7 @@ from graphattn.ops.cpu.chunks import (
     first_from,
     gather,
     keys_per_chunk,
-    largest_chunk,
+    max_chunk,
     odd_lines,
     prefetch_keys,
     put,
@@ -50,10 +50,10 @@ from graphattn.ops.cpu.rows import (
     whole_vectors,
 )
 from graphattn.ops.cpu.schedule import (
-    claim,
     cut_for_chunks,
-    longest_row,
-    most_rows,
+    max_row_length,
+    max_rows,
+    next_item,
     run,
     worthwhile_parts,
 )
@@ -65,7 +65,7 @@ from graphattn.ops.cpu.softmax import (
     keep,
     modify,
     modify_backward,
-    put_statistics,
+    put_max_inv_sum,
 )
 from graphattn.ops.registration import accumulation_dtype, no_grad, sum_to
 
@@ -74,53 +74,53 @@ from graphattn.ops.registration import accumulation_dtype, no_grad, sum_to
 def edge_attention_cpu(
     query: Tensor, key: Tensor, value: Tensor, feature_query: Tensor | None,
     edge_attr: Tensor | None, bias: Tensor | None, gate: Tensor | None,
-    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
+    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
     query_ptr: Tensor, key_ptr: Tensor, seed: Tensor | None,
     scale: float, dropout_p: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     dtype, (num_queries, heads, channels) = accumulation_dtype(query), query.shape
     size = 0 if edge_attr is None else edge_attr.size(1)
-    out, features, statistics = (new_rows(num_queries, heads, width, dtype=dtype)
-                                 for width in (value.size(2), size, 2))
+    out, features, max_inv_sum = (new_rows(num_queries, heads, width, dtype=dtype)
+                                  for width in (value.size(2), size, 2))
     terms = Terms.of(bias, gate, seed, scale, dropout_p, dtype, slice(0, heads), heads)
     edges = Edges.by_query(indptr, edge_key, query_ptr, key_ptr)
     shape = heads, channels + value.size(2) + 2 * size
     if edge_attr is None and has_few_edges(edges):
         run(attend_to_few, edges, shape, *(node_rows(x, dtype) for x in (query, key, value)),
-            heads // key.size(1), terms, node_rows(out, dtype), node_rows(statistics, dtype),
-            spans=spans_of_heads(key.size(1), worthwhile_parts(edges, shape)))
-        return out, features, statistics
+            heads // key.size(1), terms, node_rows(out, dtype), node_rows(max_inv_sum, dtype),
+            items=items_of_heads(key.size(1), worthwhile_parts(edges, shape)))
+        return out, features, max_inv_sum
     if edge_attr is None:
         feature_query, edge_attr = features, new_rows(edge_key.numel(), 0, dtype=dtype)
     nodes = [node_rows(x, dtype) for x in (query, key, value, feature_query)]
-    results = [node_rows(x, dtype) for x in (out, features, statistics)]
+    results = [node_rows(x, dtype) for x in (out, features, max_inv_sum)]
     run(_attend, edges, shape, *nodes, edge_rows(edge_attr, dtype), heads // key.size(1), terms,
-        *results, spans=cut_for_chunks(edges, shape))
-    return out, features, statistics
+        *results, items=cut_for_chunks(edges, shape))
+    return out, features, max_inv_sum
 
 
 @torch.library.register_kernel('graphattn::edge_attention_backward', 'cpu')
 def edge_attention_backward_cpu(
     grad_out: Tensor, grad_features: Tensor | None, out: Tensor, features: Tensor,
-    statistics: Tensor, query: Tensor, key: Tensor, value: Tensor, feature_query: Tensor | None,
+    max_inv_sum: Tensor, query: Tensor, key: Tensor, value: Tensor, feature_query: Tensor | None,
     edge_attr: Tensor | None, bias: Tensor | None, gate: Tensor | None,
-    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
+    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
     query_ptr: Tensor, key_ptr: Tensor, seed: Tensor | None,
     scale: float, dropout_p: float, needs_attr: bool, needs_bias: bool, needs_gate: bool,
 ) -> tuple[Tensor, ...]:
-    dtype, heads, num_edges = statistics.dtype, query.size(1), edge_key.numel()
+    dtype, heads, num_edges = max_inv_sum.dtype, query.size(1), edge_key.numel()
     terms = Terms.of(bias, gate, seed, scale, dropout_p, dtype, slice(0, heads), heads)
     grad_query = new_rows(*query.shape, dtype=dtype)
     grad_bias, grad_gate = (new_rows(num_edges if needed else 0, heads, dtype=dtype)
                             for needed in (needs_bias, needs_gate))
     edges = Edges.by_query(indptr, edge_key, query_ptr, key_ptr)
     shape = heads, query.size(2) + value.size(2) + 2 * features.size(2)
-    nodes = [node_rows(x, dtype) for x in (query, key, value, grad_out, out, statistics)]
+    nodes = [node_rows(x, dtype) for x in (query, key, value, grad_out, out, max_inv_sum)]
     if edge_attr is None and has_few_edges(edges):
         grads = [grad_query, *(new_rows(*x.shape, dtype=dtype) for x in (key, value))]
         run(attend_to_few_backward, edges, shape, *nodes, heads // key.size(1), terms,
             *(node_rows(grad, dtype) for grad in grads), grad_bias, grad_gate,
-            spans=spans_of_heads(key.size(1), worthwhile_parts(edges, shape)))
+            items=items_of_heads(key.size(1), worthwhile_parts(edges, shape)))
         grads += no_grad(query), no_grad(query)
     else:
         if edge_attr is None:
@@ -134,7 +134,7 @@ def edge_attention_backward_cpu(
         run(_attend_backward, edges, shape, *nodes, *feature_nodes, edge_rows(edge_attr, dtype),
             key_grads.queries_per_key, terms, node_rows(grad_query, dtype),
             node_rows(grad_feature_query, dtype), grad_bias, grad_gate, grad_dot, weight,
-            *key_grads.targets(), spans=key_grads.spans)
+            *key_grads.targets(), items=key_grads.items)
         grad_attr = no_grad(query)
         if needs_attr:
             grad_attr = new_rows(*edge_attr.shape, dtype=dtype)
@@ -151,33 +151,33 @@ def edge_attention_backward_cpu(
 
 
 @jit
-def _attend(spans, progress, query, key, value, feature_query, attr, queries_per_key, terms, out,
-            features, statistics, edges):
-    """Compute output, sums of features and softmax statistics of each query, over its keys chunk by
-    chunk."""
+def _attend(items, progress, query, key, value, feature_query, attr, queries_per_key, terms, out,
+            features, max_inv_sum, edges):
+    """Compute output, sums of features and row maxima and inverse sums of each query, over its keys
+    chunk by chunk."""
     indptr, edge_key, key_ptr, heads = edges.indptr, edges.column, edges.column_ptr, terms.num_heads
-    longest, num_rows = longest_row(indptr), most_rows(spans)
+    longest, num_rows = max_row_length(indptr), max_rows(items)
     weight, position = np.empty(longest, query.dtype), np.empty(num_rows, np.int64)
-    num_features, key_heads = attr.shape[1], heads // queries_per_key
+    num_features, num_kv_heads = attr.shape[1], heads // queries_per_key
     attr_dot = np.empty(longest if num_features > 0 else 0, query.dtype)
     own_edge = consecutive(len(attr_dot), edge_key)
-    high, total = np.empty(num_rows, query.dtype), np.empty(num_rows, query.dtype)
+    row_max, row_sum = np.empty(num_rows, query.dtype), np.empty(num_rows, query.dtype)
     channels = key.shape[1] + value.shape[1]
-    most_keys = largest_chunk(spans, channels, edges)
-    own, to_value = aligned(most_keys, channels, key), key.shape[1]
-    span = claim(progress, 0)
-    while span < len(spans):
-        head, begin, end, block = spans[span, 0], spans[span, 1], spans[span, 2], spans[span, 3]
-        first_key, last_key = key_ptr[block], key_ptr[block + 1]
-        chunk = keys_per_chunk(channels, edges, block)
+    max_keys = max_chunk(items, channels, edges)
+    own, to_value = aligned(max_keys, channels, key), key.shape[1]
+    item = next_item(progress, 0)
+    while item < len(items):
+        head, begin, end, segment = items[item, 0], items[item, 1], items[item, 2], items[item, 3]
+        first_key, last_key = key_ptr[segment], key_ptr[segment + 1]
+        chunk = keys_per_chunk(channels, edges, segment)
         for r in range(end - begin):
-            position[r], high[r], total[r] = indptr[begin + r], -np.inf, 0
+            position[r], row_max[r], row_sum[r] = indptr[begin + r], -np.inf, 0
         for low in range(first_key, max(last_key, first_key + 1), chunk):
             up = min(low + chunk, last_key)
             rows, origin = own[:up - low], -low * channels
             is_scattered = exceeds_cache(rows)
-            gather(rows, 0, key, low, head // queries_per_key, key_heads)
-            gather(rows, to_value, value, low, head // queries_per_key, key_heads)
+            gather(rows, 0, key, low, head // queries_per_key, num_kv_heads)
+            gather(rows, to_value, value, low, head // queries_per_key, num_kv_heads)
             for i in range(begin, end):
                 row, r, first = i * heads + head, i - begin, position[i - begin]
                 for x in (query, out):
@@ -197,59 +197,59 @@ def _attend(spans, progress, query, key, value, feature_query, attr, queries_per
                         for e in range(n):
                             weight[e] += attr_dot[e]
                     modify(weight, terms, first, n, head)
-                    higher, added = exponentials(weight, n, high[r])
-                    if low > first_key and higher > high[r]:
-                        fading = exp(high[r] - higher)
-                        total[r] *= fading
-                        multiply_row(out, row, fading)
-                        multiply_row(features, row, fading)
-                    high[r] = higher
-                    total[r] += added
+                    new_max, added = exponentials(weight, n, row_max[r])
+                    if low > first_key and new_max > row_max[r]:
+                        rescale = exp(row_max[r] - new_max)
+                        row_sum[r] *= rescale
+                        multiply_row(out, row, rescale)
+                        multiply_row(features, row, rescale)
+                    row_max[r] = new_max
+                    row_sum[r] += added
                     drop_out(weight, terms, first, n, head)
                     add_weighted(out, row, weight, rows, origin + to_value, row_key, n)
                     if num_features > 0:
                         add_weighted(features, row, weight, attr, first * num_features, own_edge,
                                      n)
                 if up == last_key:
-                    put_statistics(statistics, row, high[r], total[r])
-                    if total[r] != 0:
-                        multiply_row(out, row, statistics[row, 1])
-                        multiply_row(features, row, statistics[row, 1])
-        span = claim(progress, 0)
+                    put_max_inv_sum(max_inv_sum, row, row_max[r], row_sum[r])
+                    if row_sum[r] != 0:
+                        multiply_row(out, row, max_inv_sum[row, 1])
+                        multiply_row(features, row, max_inv_sum[row, 1])
+        item = next_item(progress, 0)
 
 
 @jit
 def _attend_backward(
-        spans, progress, query, key, value, grad_out, out, statistics, feature_query, grad_features,
-        features, attr, queries_per_key, terms, grad_query, grad_feature_query, grad_bias,
-        grad_gate, grad_attr_dot, attr_weight, grad_key, grad_value, shared_grad_key,
+        items, progress, query, key, value, grad_out, out, max_inv_sum, feature_query,
+        grad_features, features, attr, queries_per_key, terms, grad_query, grad_feature_query,
+        grad_bias, grad_gate, grad_attr_dot, attr_weight, grad_key, grad_value, shared_grad_key,
         shared_grad_value, edges):
-    """Compute gradients of each query and edge, and what each span adds to those of its keys."""
+    """Compute gradients of each query and edge, and what each item adds to those of its keys."""
     indptr, edge_key, key_ptr, heads = edges.indptr, edges.column, edges.column_ptr, terms.num_heads
     dot, weight = np.empty(_TILE, query.dtype), np.empty(_TILE, query.dtype)
     grad_weight, kept = np.empty(_TILE, query.dtype), np.ones(_TILE, query.dtype)
-    num_features, key_heads = attr.shape[1], heads // queries_per_key
+    num_features, num_kv_heads = attr.shape[1], heads // queries_per_key
     attr_dot, own_edge = np.empty(_TILE, query.dtype), consecutive(_TILE, edge_key)
-    num_rows = most_rows(spans)
+    num_rows = max_rows(items)
     position, deltas = np.empty(num_rows, np.int64), np.empty(num_rows, query.dtype)
     channels = 2 * key.shape[1] + 2 * value.shape[1]
     stride = odd_lines(channels, key)
-    most_keys = largest_chunk(spans, stride, edges)
-    own, to_value, to_grad = aligned(most_keys, stride, key), key.shape[1], channels // 2
-    span = claim(progress, 0)
-    while span < len(spans):
-        head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
-        block, shared_row = spans[span, 3], spans[span, 4]
-        first_key, last_key = key_ptr[block], key_ptr[block + 1]
-        chunk = keys_per_chunk(stride, edges, block)
+    max_keys = max_chunk(items, stride, edges)
+    own, to_value, to_grad = aligned(max_keys, stride, key), key.shape[1], channels // 2
+    item = next_item(progress, 0)
+    while item < len(items):
+        head, begin, end = items[item, 0], items[item, 1], items[item, 2]
+        segment, shared_row = items[item, 3], items[item, 4]
+        first_key, last_key = key_ptr[segment], key_ptr[segment + 1]
+        chunk = keys_per_chunk(stride, edges, segment)
         for r in range(end - begin):
             position[r] = indptr[begin + r]
         for low in range(first_key, max(last_key, first_key + 1), chunk):
             up = min(low + chunk, last_key)
             rows, origin = own[:up - low], -low * stride
             is_scattered = exceeds_cache(rows)
-            gather(rows, 0, key, low, head // queries_per_key, key_heads)
-            gather(rows, to_value, value, low, head // queries_per_key, key_heads)
+            gather(rows, 0, key, low, head // queries_per_key, num_kv_heads)
+            gather(rows, to_value, value, low, head // queries_per_key, num_kv_heads)
             clear(rows, to_grad)
             for i in range(begin, end):
                 row, r, begin_edge = i * heads + head, i - begin, position[i - begin]
@@ -264,7 +264,7 @@ def _attend_backward(
                     deltas[r] = (dot_of_rows(grad_out, out, row)
                                  + dot_of_rows(grad_features, features, row))
                 position[r] = first_from(up, last_key, edge_key, begin_edge, indptr[i + 1])
-                delta, high, share = deltas[r], statistics[row, 0], statistics[row, 1]
+                delta, row_max, inv_sum = deltas[r], max_inv_sum[row, 0], max_inv_sum[row, 1]
                 for first in range(begin_edge, position[r], _TILE):
                     n = min(_TILE, position[r] - first)
                     row_key = edge_key[first:]
@@ -285,7 +285,7 @@ def _attend_backward(
                         for e in range(n):
                             kept[e] = keep(terms, first + e, head)
                     for e in range(whole_vectors(n)):
-                        weight[e] = exp(weight[e] - high) * share
+                        weight[e] = exp(weight[e] - row_max) * inv_sum
                     for e in range(whole_vectors(n)):
                         grad_weight[e] = weight[e] * (grad_weight[e] * kept[e] - delta)
                         weight[e] *= kept[e]
@@ -302,29 +302,29 @@ def _attend_backward(
                             attr_weight[first + e, head] = weight[e]
             if shared_row < 0:
                 key_head = head // queries_per_key
-                put(grad_key, rows, to_grad, low, key_head, key_heads)
-                put(grad_value, rows, to_grad + to_value, low, key_head, key_heads)
+                put(grad_key, rows, to_grad, low, key_head, num_kv_heads)
+                put(grad_value, rows, to_grad + to_value, low, key_head, num_kv_heads)
             else:
                 put(shared_grad_key, rows, to_grad, shared_row + low - first_key, 0, 1)
                 put(shared_grad_value, rows, to_grad + to_value, shared_row + low - first_key, 0, 1)
-        span = claim(progress, 0)
+        item = next_item(progress, 0)
 
 
 @jit
-def _attr_backward(spans, progress, grad_dot, weight, feature_query, grad_features, grad_attr,
+def _attr_backward(items, progress, grad_dot, weight, feature_query, grad_features, grad_attr,
                    edges):
     """Compute gradients of the features of each edge, from those of its dot products and its
     weights."""
     indptr, heads = edges.indptr, grad_dot.shape[1]
-    span = claim(progress, 0)
-    while span < len(spans):
-        for i in range(spans[span, 1], spans[span, 2]):
+    item = next_item(progress, 0)
+    while item < len(items):
+        for i in range(items[item, 1], items[item, 2]):
             for e in range(indptr[i], indptr[i + 1]):
                 clear_row(grad_attr, e)
                 for head in range(heads):
                     add_row(grad_attr, e, grad_dot[e, head], feature_query, i * heads + head)
                     add_row(grad_attr, e, weight[e, head], grad_features, i * heads + head)
-        span = claim(progress, 0)
+        item = next_item(progress, 0)
 
 
 _TILE = 64  # edges of a row whose keys and gradients stay in the first level of the cache

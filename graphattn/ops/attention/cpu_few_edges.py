@@ -14,7 +14,7 @@ import numpy as np
 from graphattn.ops.cpu.edges import Edges
 from graphattn.ops.cpu.jit import jit, jit_inline
 from graphattn.ops.cpu.rows import add_row, clear_row, dot_of_rows, whole_vectors
-from graphattn.ops.cpu.schedule import claim, longest_row
+from graphattn.ops.cpu.schedule import max_row_length, next_item
 from graphattn.ops.cpu.simd import (
     LANES,
     exp,
@@ -30,96 +30,96 @@ from graphattn.ops.cpu.softmax import (
     keep,
     modify,
     modify_backward,
-    put_statistics,
+    put_max_inv_sum,
 )
 
 
 def has_few_edges(edges: Edges) -> bool:
     """Return whether rows are short, and nodes few enough to stay in the cache uncopied."""
     num_rows, num_edges = len(edges.indptr) - 1, int(edges.indptr[-1])
-    return num_edges <= min(_EDGES_OF_A_ROW * num_rows, _MOST_EDGES)
+    return num_edges <= min(_EDGES_OF_A_ROW * num_rows, _MAX_EDGES)
 
 
-def spans_of_heads(key_heads: int, num_parts: int) -> np.ndarray:
-    """Return heads of the keys, int64 ``[num_spans, 2]``: first and last. Gradients of one are
+def items_of_heads(num_kv_heads: int, num_parts: int) -> np.ndarray:
+    """Return heads of the keys, int64 ``[num_items, 2]``: first and last. Gradients of one are
     added up by one thread, in the order of edges."""
-    num_spans = min(num_parts, key_heads)
-    ends = [key_heads * span // num_spans for span in range(num_spans + 1)]
+    num_items = min(num_parts, num_kv_heads)
+    ends = [num_kv_heads * item // num_items for item in range(num_items + 1)]
     return np.array(list(pairwise(ends)), np.int64)
 
 
-_EDGES_OF_A_ROW, _MOST_EDGES = 16, 1 << 14
+_EDGES_OF_A_ROW, _MAX_EDGES = 16, 1 << 14
 
 
 # Loops ###############################################################################
 
 
 @jit
-def attend_to_few(spans, progress, query, key, value, queries_per_key, terms, out, statistics,
+def attend_to_few(items, progress, query, key, value, queries_per_key, terms, out, max_inv_sum,
                   edges):
-    """Compute output and softmax statistics of each query."""
+    """Compute output and row maxima and inverse sums of each query."""
     indptr, heads = edges.indptr, terms.num_heads
-    space = max(longest_row(indptr), _TILE + LANES)
+    space = max(max_row_length(indptr), _TILE + LANES)
     weight = np.empty(space, query.dtype)
     own_row, key_row = np.empty(space, np.int64), np.empty(space, np.int64)
     num_rows, bottom = len(indptr) - 1, query.dtype.type(-np.inf)
-    span = claim(progress, 0)
-    while span < len(spans):
+    item = next_item(progress, 0)
+    while item < len(items):
         begin, end = 0, _end_of_tile(indptr, 0)
         while begin < num_rows:
             first, n = indptr[begin], indptr[end] - indptr[begin]
-            for head in range(spans[span, 0] * queries_per_key, spans[span, 1] * queries_per_key):
+            for head in range(items[item, 0] * queries_per_key, items[item, 1] * queries_per_key):
                 _put_rows(own_row, key_row, edges, begin, end, head, heads, queries_per_key)
                 _dots(weight, query, own_row, key, key_row, n)
                 modify(weight, terms, first, n, head)
                 for i in range(begin, end):
-                    low, up, high = indptr[i] - first, indptr[i + 1] - first, bottom
+                    low, up, row_max = indptr[i] - first, indptr[i + 1] - first, bottom
                     for e in range(low, up):
-                        high = weight[e] if weight[e] > high else high
-                    statistics[i * heads + head, 0] = high
-                    shift = high if high > bottom else 0  # else -inf less -inf
+                        row_max = weight[e] if weight[e] > row_max else row_max
+                    max_inv_sum[i * heads + head, 0] = row_max
+                    shift = row_max if row_max > bottom else 0  # else -inf less -inf
                     for e in range(low, up):
                         weight[e] -= shift
                 for e in range(whole_vectors(n)):
                     weight[e] = exp(weight[e])
                 for i in range(begin, end):
-                    row, total = i * heads + head, query.dtype.type(0)
+                    row, row_sum = i * heads + head, query.dtype.type(0)
                     for e in range(indptr[i] - first, indptr[i + 1] - first):
-                        total += weight[e]
-                    put_statistics(statistics, row, statistics[row, 0], total)
+                        row_sum += weight[e]
+                    put_max_inv_sum(max_inv_sum, row, max_inv_sum[row, 0], row_sum)
                 drop_out(weight, terms, first, n, head)
                 for i in range(begin, end):
                     row = i * heads + head
                     _put_sum(out, row, weight, value, key_row, indptr[i] - first,
-                             indptr[i + 1] - first, statistics[row, 1])
+                             indptr[i + 1] - first, max_inv_sum[row, 1])
             begin, end = end, _end_of_tile(indptr, end)
-        span = claim(progress, 0)
+        item = next_item(progress, 0)
 
 
 @jit
 def attend_to_few_backward(
-        spans, progress, query, key, value, grad_out, out, statistics, queries_per_key, terms,
+        items, progress, query, key, value, grad_out, out, max_inv_sum, queries_per_key, terms,
         grad_query, grad_key, grad_value, grad_bias, grad_gate, edges):
     """Compute gradients of each query and edge, and what is added to those of keys."""
     indptr, heads = edges.indptr, terms.num_heads
-    space = max(longest_row(indptr), _TILE + LANES)
+    space = max(max_row_length(indptr), _TILE + LANES)
     dot, weight, grad = (np.empty(space, query.dtype), np.empty(space, query.dtype),
                          np.empty(space, query.dtype))
-    high, share, delta = (np.empty(space, query.dtype), np.empty(space, query.dtype),
-                          np.empty(space, query.dtype))
+    row_max, inv_sum, delta = (np.empty(space, query.dtype), np.empty(space, query.dtype),
+                               np.empty(space, query.dtype))
     kept = np.ones(space, query.dtype)
     own_row, key_row = np.empty(space, np.int64), np.empty(space, np.int64)
-    num_rows, key_heads = len(indptr) - 1, heads // queries_per_key
-    span = claim(progress, 0)
-    while span < len(spans):
-        for row in range(0, len(grad_key), key_heads):
-            for head in range(spans[span, 0], spans[span, 1]):
+    num_rows, num_kv_heads = len(indptr) - 1, heads // queries_per_key
+    item = next_item(progress, 0)
+    while item < len(items):
+        for row in range(0, len(grad_key), num_kv_heads):
+            for head in range(items[item, 0], items[item, 1]):
                 clear_row(grad_key, row + head)
                 clear_row(grad_value, row + head)
         begin, end = 0, _end_of_tile(indptr, 0)
         while begin < num_rows:
             first, n = indptr[begin], indptr[end] - indptr[begin]
-            for head in range(spans[span, 0] * queries_per_key, spans[span, 1] * queries_per_key):
+            for head in range(items[item, 0] * queries_per_key, items[item, 1] * queries_per_key):
                 _put_rows(own_row, key_row, edges, begin, end, head, heads, queries_per_key)
                 _dots(dot, query, own_row, key, key_row, n)
                 _dots(grad, grad_out, own_row, value, key_row, n)
@@ -127,7 +127,7 @@ def attend_to_few_backward(
                     row = i * heads + head
                     own_delta = dot_of_rows(grad_out, out, row)
                     for e in range(indptr[i] - first, indptr[i + 1] - first):
-                        high[e], share[e] = statistics[row, 0], statistics[row, 1]
+                        row_max[e], inv_sum[e] = max_inv_sum[row, 0], max_inv_sum[row, 1]
                         delta[e] = own_delta
                 for e in range(whole_vectors(n)):
                     weight[e] = dot[e]
@@ -136,7 +136,7 @@ def attend_to_few_backward(
                     for e in range(n):
                         kept[e] = keep(terms, first + e, head)
                 for e in range(whole_vectors(n)):
-                    weight[e] = exp(weight[e] - high[e]) * share[e]
+                    weight[e] = exp(weight[e] - row_max[e]) * inv_sum[e]
                 for e in range(whole_vectors(n)):
                     grad[e] = weight[e] * (grad[e] * kept[e] - delta[e])
                     weight[e] *= kept[e]
@@ -148,7 +148,7 @@ def attend_to_few_backward(
                     add_row(grad_key, key_row[e], grad[e], query, own_row[e])
                     add_row(grad_value, key_row[e], weight[e], grad_out, own_row[e])
             begin, end = end, _end_of_tile(indptr, end)
-        span = claim(progress, 0)
+        item = next_item(progress, 0)
 
 
 _TILE = 64  # edges that are taken together; a longer row is taken alone
@@ -168,11 +168,11 @@ def _put_rows(own_row, key_row, edges, begin, end, head, heads, queries_per_key)
     """Write the place of both ends of each edge in ``[nodes * heads, channels]``, and repeat the
     last edge up to a multiple of four."""
     indptr, first = edges.indptr, edges.indptr[begin]
-    key_heads, key_head = heads // queries_per_key, head // queries_per_key
+    num_kv_heads, key_head = heads // queries_per_key, head // queries_per_key
     for i in range(begin, end):
         for e in range(indptr[i], indptr[i + 1]):
             own_row[e - first] = i * heads + head
-            key_row[e - first] = np.int64(edges.column[e]) * key_heads + key_head
+            key_row[e - first] = np.int64(edges.column[e]) * num_kv_heads + key_head
     n = indptr[end] - first
     for e in range(n, (n + 3) // 4 * 4):
         own_row[e], key_row[e] = own_row[n - 1], key_row[n - 1]
@@ -202,17 +202,17 @@ def _dots(dot, x, x_row, y, y_row, n):
 
 
 @jit_inline
-def _put_sum(total, row, weight, y, y_row, first, last, factor):
-    """``total[row] = factor * sum_e weight[e] * y[y_row[e]]``."""
-    width = total.shape[1]
+def _put_sum(out, row, weight, y, y_row, first, last, factor):
+    """``out[row] = factor * sum_e weight[e] * y[y_row[e]]``."""
+    width = out.shape[1]
     whole, zero = width // LANES * LANES, y.dtype.type(0)
     for c in range(0, whole, LANES):
         one = splat(zero)
         for e in range(first, last):
             one = multiply_add(splat(weight[e]), load(y, y_row[e] * width + c), one)
-        store(total, row * width + c, multiply(splat(factor), one))
+        store(out, row * width + c, multiply(splat(factor), one))
     for c in range(whole, width):
         rest = zero
         for e in range(first, last):
             rest += weight[e] * y[y_row[e], c]
-        total[row, c] = factor * rest
+        out[row, c] = factor * rest

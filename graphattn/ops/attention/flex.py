@@ -25,8 +25,8 @@ from graphattn.graphs.graph import BipartiteGraph
 from graphattn.ops.backend import Backend, LogitTerms
 from graphattn.ops.edge_math import highest_logit, with_first_derivative
 
-FEWEST_CHANNELS = 16  # of a head, which tensor cores multiply
-MOST_KERNELS = 64  # in one process, beyond which torch would not compile more
+MIN_CHANNELS = 16  # of a head, which tensor cores multiply
+MAX_KERNELS = 64  # in one process, beyond which torch would not compile more
 
 
 @torch.compiler.disable  # tiles are found by looking at numbers
@@ -36,11 +36,11 @@ def attend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
         return _zeros(query, key, value, terms)
     heads = [x.transpose(0, 1).unsqueeze(0) for x in (query, key, value)]
     on_edges = _on_edges(graph, terms, query)
-    change = _change(graph, [*on_edges]) if on_edges else None
-    arguments = graph.block_mask, change, tuple(on_edges.values()), terms.scale
+    score_mod = _score_mod(graph, [*on_edges]) if on_edges else None
+    arguments = graph.block_mask, score_mod, tuple(on_edges.values()), terms.scale
     if query.is_cuda and query.dtype != torch.double:
-        heads = [F.pad(x, (0, max(0, FEWEST_CHANNELS - x.size(-1)))) for x in heads]
-        with torch._dynamo.config.patch(recompile_limit=MOST_KERNELS):
+        heads = [F.pad(x, (0, max(0, MIN_CHANNELS - x.size(-1)))) for x in heads]
+        with torch._dynamo.config.patch(recompile_limit=MAX_KERNELS):
             out = _compiled()(*heads, *arguments)[..., :value.size(-1)]
     else:
         out = by_definition(*heads, *arguments)
@@ -55,7 +55,7 @@ def _zeros(query: Tensor, key: Tensor, value: Tensor, terms: LogitTerms) -> Tens
 
 
 def by_definition(query: Tensor, key: Tensor, value: Tensor, block_mask: BlockMask,
-                  change: Callable[..., Tensor] | None, on_edges: tuple[Tensor, ...],
+                  score_mod: Callable[..., Tensor] | None, on_edges: tuple[Tensor, ...],
                   scale: float) -> Tensor:
     """Attend to all pairs, of which the mask takes.
 
@@ -70,7 +70,7 @@ def by_definition(query: Tensor, key: Tensor, value: Tensor, block_mask: BlockMa
                            indexing='ij')
     sequence = torch.zeros_like(pairs[0])
     logit = (query.to(dtype) @ key.to(dtype).mT * scale).squeeze(0)
-    logit = change(logit, sequence, *pairs, *on_edges) if change else logit
+    logit = score_mod(logit, sequence, *pairs, *on_edges) if score_mod else logit
     logit = logit.masked_fill(~block_mask.mask_mod(sequence, *pairs), -torch.inf)
     is_empty = logit.detach().amax(dim=-1, keepdim=True) == -torch.inf
     weight = logit.masked_fill(is_empty, 0.).softmax(dim=-1).masked_fill(is_empty, 0.)
@@ -78,10 +78,10 @@ def by_definition(query: Tensor, key: Tensor, value: Tensor, block_mask: BlockMa
 
 
 def by_tiles(query: Tensor, key: Tensor, value: Tensor, block_mask: BlockMask,
-             change: Callable[..., Tensor] | None, on_edges: tuple[Tensor, ...],
+             score_mod: Callable[..., Tensor] | None, on_edges: tuple[Tensor, ...],
              scale: float) -> Tensor:
     def changed(*logit_and_pair: Tensor) -> Tensor:
-        return change(*logit_and_pair, *on_edges)
+        return score_mod(*logit_and_pair, *on_edges)
 
     return flex_attention(query, key, value, changed if on_edges else None, block_mask, scale,
                           enable_gqa=key.size(1) < query.size(1))
@@ -113,19 +113,19 @@ def _on_edges(graph: BipartiteGraph, terms: LogitTerms,
     return on_edges
 
 
-def _change(graph: BipartiteGraph,
-            actions: list[Callable[[Tensor, Tensor], Tensor]]) -> Callable[..., Tensor]:
+def _score_mod(graph: BipartiteGraph,
+               actions: list[Callable[[Tensor, Tensor], Tensor]]) -> Callable[..., Tensor]:
     """Return FlexAttention's ``score_mod`` for the logit of a pair."""
     edge_of = _edge_of_pair(graph)
 
-    def change(logit: Tensor, sequence: Tensor, head: Tensor, query: Tensor, key: Tensor,
-               *on_edges: Tensor) -> Tensor:
+    def score_mod(logit: Tensor, sequence: Tensor, head: Tensor, query: Tensor, key: Tensor,
+                  *on_edges: Tensor) -> Tensor:
         edge = edge_of(query, key)
         for act, value in zip(actions, on_edges):
             logit = act(logit, value[edge, head])
         return logit
 
-    return change
+    return score_mod
 
 
 def _edge_of_pair(graph: BipartiteGraph) -> Callable[[Tensor, Tensor], Tensor]:
@@ -153,5 +153,5 @@ def is_available(device: torch.device) -> bool:
     return device.type in ('cpu', 'cuda')
 
 
-BACKEND = Backend('flex', is_available, attention=attend, shares_keys=True, takes_dropout=False,
-                  spreads_nan=True)
+BACKEND = Backend('flex', is_available, attention=attend, supports_gqa=True, takes_dropout=False,
+                  nan_leaks=True)

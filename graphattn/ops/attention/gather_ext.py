@@ -5,7 +5,7 @@ from torch import Tensor
 
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.ops.attention import gather
-from graphattn.ops.backend import Backend, LogitTerms, where_numbers_are
+from graphattn.ops.backend import Backend, LogitTerms, has_values
 from graphattn.ops.edge_math import edge_logit, highest_logit, with_first_derivative
 
 try:
@@ -40,5 +40,5 @@ def weighted_sum(weight: Tensor, value: Tensor, graph: BipartiteGraph) -> Tensor
     return with_first_derivative(torch.stack(out, dim=1), 'gather_ext')
 
 
-BACKEND = Backend('gather_ext', where_numbers_are, attention_weights=attention_weights,
+BACKEND = Backend('gather_ext', has_values, attention_weights=attention_weights,
                   weighted_sum=weighted_sum, edge_dot=gather.edge_dot)

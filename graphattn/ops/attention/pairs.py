@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from graphattn.graphs.pair_mask import MaskedPairs
-from graphattn.ops.attention.sdpa import attend_to_blocks
+from graphattn.ops.attention.sdpa import attend_to_segments
 from graphattn.ops.backend import Backend, LogitTerms, everywhere
 
 
@@ -20,16 +20,16 @@ def attend(query: Tensor, key: Tensor, value: Tensor, pairs: MaskedPairs,
            terms: LogitTerms) -> Tensor:
     out = [query.new_empty(0, query.size(1), value.size(2)) + value[:0].sum()
            + _nothing(query, key, pairs)]
-    for length, *blocks in _blocks(pairs, query, key, value):
+    for length, *segments in _segments(pairs, query, key, value):
         bias = _bias(pairs, length, query.dtype).to(query.dtype)
-        out.append(_tokens(attend_to_blocks(*blocks, bias, scale=terms.scale,
-                                            dropout_p=terms.dropout_p)))
+        out.append(_tokens(attend_to_segments(*segments, bias, scale=terms.scale,
+                                              dropout_p=terms.dropout_p)))
     return pairs.unsort(torch.cat(out))
 
 
 def attention_weights(query: Tensor, key: Tensor, pairs: MaskedPairs, terms: LogitTerms) -> Tensor:
     weight = [query.new_empty(0) + _nothing(query, key, pairs)]
-    for length, own_query, own_key in _blocks(pairs, query, key):
+    for length, own_query, own_key in _segments(pairs, query, key):
         bias = _bias(pairs, length, query.dtype).to(query.dtype)
         logit = own_query @ own_key.mT * terms.scale + bias
         weight.append(logit.softmax(dim=-1).flatten())
@@ -38,7 +38,7 @@ def attention_weights(query: Tensor, key: Tensor, pairs: MaskedPairs, terms: Log
 
 def weighted_sum(weight: Tensor, value: Tensor, pairs: MaskedPairs) -> Tensor:
     out, begin = [value[:0] + weight[:0].sum()], 0
-    for length, own in _blocks(pairs, value):
+    for length, own in _segments(pairs, value):
         shape = torch.Size([*own.shape[:2], length, length])
         end = begin + shape.numel()
         out.append(_tokens(weight[begin:end].view(shape) @ own))
@@ -46,7 +46,7 @@ def weighted_sum(weight: Tensor, value: Tensor, pairs: MaskedPairs) -> Tensor:
     return pairs.unsort(torch.cat(out))
 
 
-def _blocks(pairs: MaskedPairs, *tensors: Tensor) -> Iterator[tuple]:
+def _segments(pairs: MaskedPairs, *tensors: Tensor) -> Iterator[tuple]:
     """Yield each length, with the tokens of its sequences ``[sequences, heads, length, channels]``
     in each tensor."""
     sizes = [length * count for length, count in pairs.counts]
@@ -55,8 +55,8 @@ def _blocks(pairs: MaskedPairs, *tensors: Tensor) -> Iterator[tuple]:
         yield length, *(x.reshape(count, length, *x.shape[1:]).transpose(1, 2) for x in own)
 
 
-def _tokens(blocks: Tensor) -> Tensor:
-    return blocks.transpose(1, 2).flatten(0, 1)
+def _tokens(segments: Tensor) -> Tensor:
+    return segments.transpose(1, 2).flatten(0, 1)
 
 
 def _bias(pairs: MaskedPairs, length: int, dtype: torch.dtype) -> Tensor:
@@ -72,4 +72,4 @@ def _nothing(query: Tensor, key: Tensor, pairs: MaskedPairs) -> Tensor:
 
 
 BACKEND = Backend('pairs', everywhere, attention=attend, attention_weights=attention_weights,
-                  weighted_sum=weighted_sum, shares_keys=True, spreads_nan=True)
+                  weighted_sum=weighted_sum, supports_gqa=True, nan_leaks=True)

@@ -1,13 +1,13 @@
 """Attention by its definition: the weights of edges, then the sums of values by them.
 
-Each operation is defined in the ``reference`` of its folder, on all pairs of a block, [queries,
+Each operation is defined in the ``reference`` of its folder, on all pairs of a segment, [queries,
 keys, heads, channels] numbers: for small graphs. What every other backend gives is compared with
 it.
 """
 
-from graphattn.ops.backend import Backend, where_numbers_are
+from graphattn.ops.backend import Backend, has_values
 from graphattn.ops.edge_dot.reference import edge_dot
 from graphattn.ops.weights.reference import attention_weights, weighted_sum
 
-BACKEND = Backend('reference', where_numbers_are, attention_weights=attention_weights,
+BACKEND = Backend('reference', has_values, attention_weights=attention_weights,
                   weighted_sum=weighted_sum, edge_dot=edge_dot, has_all_derivatives=True)

@@ -26,10 +26,10 @@ INPUTS = f'''{VALUES}, Tensor? bias, Tensor? gate, {GRAPH}, Tensor? seed, float 
 # and size is 0.
 #
 # Output [num_queries, heads, value_channels], sums of features [num_queries, heads, size], and
-# softmax statistics [num_queries, heads, 2]: the highest logit, and 1 over the sum of exponentials
-# less it. Their log-sum-exp, one number, would have the rounding of the logit, which may be larger
-# than all of the sum. All three are in the dtype of sums, for gradients are made of them: those of
-# logits are small differences, which the rounding of half precision would drown.
+# row maxima and inverse sums [num_queries, heads, 2]: the highest logit, and 1 over the sum of
+# exponentials less it. Their log-sum-exp, one number, would have the rounding of the logit, which
+# may be larger than all of the sum. All three are in the dtype of sums, for gradients are made of
+# them: those of logits are small differences, which the rounding of half precision would drown.
 
 
 def _fake_attention(query: Tensor, key: Tensor, value: Tensor, feature_query: Tensor | None,
@@ -47,18 +47,19 @@ edge_attention = define('edge_attention', INPUTS, '(Tensor, Tensor, Tensor)', _f
 # of features where there are none.
 
 
-def _fake_attention_backward(grad_out, grad_features, out, features, statistics, query, key, value,
+def _fake_attention_backward(grad_out, grad_features, out, features, max_inv_sum, query, key, value,
                              feature_query, edge_attr, bias, gate, *rest):
     *_, needs_attr, needs_bias, needs_gate = rest
     return (*(tensor.new_empty(tensor.shape) for tensor in (query, key, value)),
             no_grad(query) if feature_query is None else torch.empty_like(feature_query),
             torch.empty_like(edge_attr) if needs_attr else no_grad(query),
-            empty_unless(needs_bias, bias, statistics), empty_unless(needs_gate, gate, statistics))
+            empty_unless(needs_bias, bias, max_inv_sum),
+            empty_unless(needs_gate, gate, max_inv_sum))
 
 
 edge_attention_backward = define(
     'edge_attention_backward',
-    f'Tensor grad_out, Tensor? grad_features, Tensor out, Tensor features, Tensor statistics, '
+    f'Tensor grad_out, Tensor? grad_features, Tensor out, Tensor features, Tensor max_inv_sum, '
     f'{INPUTS}, bool needs_attr, bool needs_bias, bool needs_gate',
     '(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)', _fake_attention_backward)
 differentiate_no_more(edge_attention_backward)
@@ -66,8 +67,8 @@ differentiate_no_more(edge_attention_backward)
 
 def _save_attention(ctx, inputs, output) -> None:
     *tensors, ctx.scale, ctx.dropout_p = inputs
-    *_, statistics = output
-    ctx.mark_non_differentiable(statistics)
+    *_, max_inv_sum = output
+    ctx.mark_non_differentiable(max_inv_sum)
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(*output, *tensors)
 

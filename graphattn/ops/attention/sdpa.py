@@ -2,11 +2,11 @@
 
 Complete graphs need no mask. Others get theirs chunk by chunk, so that no more than
 ``PAIRS_PER_CHUNK`` pairs are ever held. Masked pairs are multiplied as well: a key or value that
-is not finite reaches every query of its block, and a query every key's gradient. It takes no gates
-and forms no weights.
+is not finite reaches every query of its segment, and a query every key's gradient. It takes no
+gates and forms no weights.
 
 torch's fused backward pass makes weights of logits less their log-sum-exp, and so rounds them by
-the size of the logits. Above ``LARGEST_LOGIT``, which is 5e-4 of a weight in float32, weights are
+the size of the logits. Above ``MAX_LOGIT``, which is 5e-4 of a weight in float32, weights are
 formed and kept instead: on a CPU, for a GPU would have to be waited for to look at them.
 """
 
@@ -23,20 +23,20 @@ from torch import Tensor
 from torch.autograd.graph import Node
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from graphattn._tensors import is_traced, on_cpu
+from graphattn._tensors import host_copy, is_traced
 from graphattn.graphs.graph import BipartiteGraph
-from graphattn.ops.backend import Backend, LogitTerms, where_numbers_are
+from graphattn.ops.backend import Backend, LogitTerms, has_values
 from graphattn.ops.edge_math import no_second_derivative
 
 PAIRS_PER_CHUNK = 2**24
-LARGEST_LOGIT = 2**12  # whose rounding may pass into gradients
+MAX_LOGIT = 2**12  # whose rounding may pass into gradients
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
            terms: LogitTerms) -> Tensor:
     edge_bias = terms.bias
     is_full = graph.num_edges == graph.num_pairs and edge_bias is None
-    if is_full and graph.num_blocks == 1 and graph.num_keys > 0:  # nothing to look up
+    if is_full and graph.num_segments == 1 and graph.num_keys > 0:  # nothing to look up
         return _attend_to_all(query, key, value, 1, terms)
     # Empty, but joined to every argument, should there be nothing to attend to.
     arguments = [x for x in (query, key, value, edge_bias) if x is not None]
@@ -52,25 +52,25 @@ def attend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
         if len(chunk.columns) == 0:
             out.append(value.new_zeros(len(own), *shape[1:]) + nothing)
         else:
-            out.append(_attend_to_all(own, keys[chunk.run], values[chunk.run], chunk.num_blocks,
+            out.append(_attend_to_all(own, keys[chunk.run], values[chunk.run], chunk.num_segments,
                                       terms, mask))
     return torch.cat(out)
 
 
-def _attend_to_all(query: Tensor, key: Tensor, value: Tensor, num_blocks: int, terms: LogitTerms,
+def _attend_to_all(query: Tensor, key: Tensor, value: Tensor, num_segments: int, terms: LogitTerms,
                    mask: Tensor | None = None) -> Tensor:
-    """Join every query to every key of its block, except those that the mask takes away."""
-    blocks = [x.reshape(num_blocks, x.size(0) // num_blocks, *x.shape[1:]).transpose(1, 2)
-              for x in (query, key, value)]  # Tensor.unflatten takes four times as long
-    attended = attend_to_blocks(*blocks, mask, scale=terms.scale, dropout_p=terms.dropout_p)
+    """Join every query to every key of its segment, except those that the mask takes away."""
+    segments = [x.reshape(num_segments, x.size(0) // num_segments, *x.shape[1:]).transpose(1, 2)
+                for x in (query, key, value)]  # Tensor.unflatten takes four times as long
+    attended = attend_to_segments(*segments, mask, scale=terms.scale, dropout_p=terms.dropout_p)
     if not is_traced(attended) and attended.requires_grad:
         _refuse_second_derivative(attended.grad_fn)
     return attended.transpose(1, 2).flatten(0, 1)
 
 
-def attend_to_blocks(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *,
-                     scale: float, dropout_p: float) -> Tensor:
-    """Run torch's attention of ``[blocks, heads, tokens, channels]``, by a kernel that keeps the
+def attend_to_segments(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *,
+                       scale: float, dropout_p: float) -> Tensor:
+    """Run torch's attention of ``[segments, heads, tokens, channels]``, by a kernel that keeps the
     weights where logits may be large."""
     may_round = torch.is_grad_enabled() or query.dtype.itemsize < 4
     keeps_weights = may_round and _may_be_large(query, key, scale)
@@ -105,45 +105,46 @@ class _Last(torch.autograd.Function):
 
 
 def _may_be_large(query: Tensor, key: Tensor, scale: float) -> bool:
-    """Return whether a logit may be larger than ``LARGEST_LOGIT``, by the largest values in
+    """Return whether a logit may be larger than ``MAX_LOGIT``, by the largest values in
     vectors."""
     if query.numel() == 0 or key.numel() == 0 or is_traced(query, key):
         return False
     if query.device.type != 'cpu':  # to look takes waiting for the device, each time
         return False
-    return query.size(-1) * _largest(query) * _largest(key) * abs(scale) > LARGEST_LOGIT
+    return query.size(-1) * _max_abs(query) * _max_abs(key) * abs(scale) > MAX_LOGIT
 
 
-def _largest(x: Tensor) -> float:
+def _max_abs(x: Tensor) -> float:
     lowest, highest = x.detach().aminmax()
     return max(-lowest.item(), highest.item())
 
 
 class _Chunk(NamedTuple):
-    """Queries that attend at once: of a run of blocks of one shape, or some of one large block."""
+    """Queries that attend at once: of a run of segments of one shape, or some of one large
+    segment."""
 
     run: int
-    num_blocks: int
+    num_segments: int
     rows: range
-    columns: range  # of all its blocks
+    columns: range  # of all its segments
 
 
 def _chunks(graph: BipartiteGraph, is_full: bool) -> tuple[list[_Chunk], list[int]]:
-    """Return the chunks of all queries, and the number of keys of each run of blocks."""
-    shapes = list(zip(*(on_cpu(ptr).diff().tolist() for ptr in graph.blocks.ptrs)))
-    chunks, columns_of_run, block, row, column = [], [], 0, 0, 0
-    while block < graph.num_blocks:
-        num_rows, num_columns = shapes[block]
+    """Return the chunks of all queries, and the number of keys of each run of segments."""
+    shapes = list(zip(*(host_copy(ptr).diff().tolist() for ptr in graph.segments.ptrs)))
+    chunks, columns_of_run, segment, row, column = [], [], 0, 0, 0
+    while segment < graph.num_segments:
+        num_rows, num_columns = shapes[segment]
         most = max(1, PAIRS_PER_CHUNK // max(1, num_rows * num_columns))
-        last = block + 1
-        while last < min(graph.num_blocks, block + most) and shapes[last] == shapes[block]:
+        last = segment + 1
+        while last < min(graph.num_segments, segment + most) and shapes[last] == shapes[segment]:
             last += 1
-        num_blocks, block = last - block, last
-        rows = range(row, row + num_rows * num_blocks)
-        columns = range(column, column + num_columns * num_blocks)
-        cuts = num_blocks == 1 and not is_full
+        num_segments, segment = last - segment, last
+        rows = range(row, row + num_rows * num_segments)
+        columns = range(column, column + num_columns * num_segments)
+        cuts = num_segments == 1 and not is_full
         step = max(1, PAIRS_PER_CHUNK // max(1, num_columns) if cuts else len(rows))
-        chunks += [_Chunk(len(columns_of_run), num_blocks, rows[first:first + step], columns)
+        chunks += [_Chunk(len(columns_of_run), num_segments, rows[first:first + step], columns)
                    for first in range(0, len(rows), step)]
         columns_of_run.append(len(columns))
         row, column = rows.stop, columns.stop
@@ -152,24 +153,24 @@ def _chunks(graph: BipartiteGraph, is_full: bool) -> tuple[list[_Chunk], list[in
 
 def _masks(graph: BipartiteGraph, chunks: list[_Chunk],
            edge_bias: Tensor | None) -> Iterator[Tensor | None]:
-    """Yield the mask of each chunk: boolean ``[blocks, 1, rows, columns]``, or the bias of each
+    """Yield the mask of each chunk: boolean ``[segments, 1, rows, columns]``, or the bias of each
     pair less the highest of its query, ``-inf`` where there is no edge."""
     bounds = [0, *(chunk.rows.stop for chunk in chunks)]
-    num_edges = on_cpu(graph.csr[0])[bounds].diff().tolist()
+    num_edges = host_copy(graph.csr[0])[bounds].diff().tolist()
     biases = repeat(None) if edge_bias is None else edge_bias.split(num_edges)
     for chunk, query, key, bias in zip(chunks, graph.query.split(num_edges),
                                        graph.key.split(num_edges), biases):
         yield None if len(chunk.columns) == 0 else _mask(
-            query - chunk.rows.start, key - chunk.columns.start, bias, chunk.num_blocks,
-            (len(chunk.rows) // chunk.num_blocks, len(chunk.columns) // chunk.num_blocks))
+            query - chunk.rows.start, key - chunk.columns.start, bias, chunk.num_segments,
+            (len(chunk.rows) // chunk.num_segments, len(chunk.columns) // chunk.num_segments))
 
 
-def _mask(row: Tensor, key: Tensor, bias: Tensor | None, num_blocks: int,
-          block_shape: tuple[int, int]) -> Tensor:
-    num_rows, num_columns = block_shape
-    block = row.div(max(1, num_rows), rounding_mode='floor')
-    at = block, row - block * num_rows, key - block * num_columns
-    shape = num_blocks, num_rows, num_columns
+def _mask(row: Tensor, key: Tensor, bias: Tensor | None, num_segments: int,
+          segment_shape: tuple[int, int]) -> Tensor:
+    num_rows, num_columns = segment_shape
+    segment = row.div(max(1, num_rows), rounding_mode='floor')
+    at = segment, row - segment * num_rows, key - segment * num_columns
+    shape = num_segments, num_rows, num_columns
     if bias is None:
         mask = torch.zeros(shape, dtype=torch.bool, device=row.device)
         mask[at] = True
@@ -182,5 +183,5 @@ def _mask(row: Tensor, key: Tensor, bias: Tensor | None, num_blocks: int,
     return of_pairs - highest.masked_fill(highest == -torch.inf, 0.)
 
 
-BACKEND = Backend('sdpa', where_numbers_are, attention=attend, shares_keys=True, takes_gate=False,
-                  spreads_nan=True)
+BACKEND = Backend('sdpa', has_values, attention=attend, supports_gqa=True, takes_gate=False,
+                  nan_leaks=True)

@@ -22,8 +22,8 @@ from graphattn.ops.triton.softmax import (
     join,
     kept,
     logits,
+    put_max_inv_sum,
     put_part,
-    put_statistics,
 )
 
 
@@ -32,7 +32,7 @@ def edge_attention_cuda(
     query: Tensor, key: Tensor, value: Tensor, feature_query: Tensor | None,
     edge_attr: Tensor | None,
     bias: Tensor | None, gate: Tensor | None,
-    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
+    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
     query_ptr: Tensor, key_ptr: Tensor, seed: Tensor | None,
     scale: float, dropout_p: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -43,41 +43,41 @@ def edge_attention_cuda(
     terms = Terms.of(bias, gate, seed, scale, dropout_p)
     num_tiles = attention_tiles.choose(indptr, edge_key, len(key), width, query.dtype, terms)
     rows = Rows.of(indptr, edge_key, num_tiles)
-    out, statistics = attend(query, key, value, rows, terms)
+    out, max_inv_sum = attend(query, key, value, rows, terms)
     if num_tiles is not None:
         nodes = [x.contiguous() for x in (query, key, value)]
-        attention_tiles.attend(num_tiles, indptr, edge_key, nodes, terms, out, statistics)
-    return out, out.new_empty(*query.shape[:2], 0), statistics
+        attention_tiles.attend(num_tiles, indptr, edge_key, nodes, terms, out, max_inv_sum)
+    return out, out.new_empty(*query.shape[:2], 0), max_inv_sum
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, rows: Rows,
            terms: Terms) -> tuple[Tensor, Tensor]:
-    """Return output and softmax statistics ``[num_queries, heads, 2]`` of each query."""
+    """Return output and row maxima and inverse sums ``[num_queries, heads, 2]`` of each query."""
     (num_queries, heads, channels), dtype = query.shape, accumulation_dtype(query)
     out = query.new_empty(num_queries, heads, value.size(2), dtype=dtype)
-    statistics = query.new_empty(num_queries, heads, 2, dtype=dtype)
+    max_inv_sum = query.new_empty(num_queries, heads, 2, dtype=dtype)
     parts = rows.tasks.parts(heads, value.size(2) + 2, dtype)
     tile = Tile.of(query.dtype, rows.num_rows, rows.num_edges, channels, value.size(2))
     shape = dict(HEADS=heads, SHARING=heads // key.size(1), CHANNELS=channels,
                  VALUE_CHANNELS=value.size(2), DTYPE=TYPES[dtype])
     launch(attend_rows, rows.grid(heads, tile.ROWS), *rows.pointers(),
-           *(x.contiguous() for x in (query, key, value)), *terms, out, statistics, parts,
+           *(x.contiguous() for x in (query, key, value)), *terms, out, max_inv_sum, parts,
            parts.size(1), **shape, **tile._asdict(), PART=rows.edges_of_a_part)
-    join(rows.tasks, parts, out, statistics)
-    return out, statistics
+    join(rows.tasks, parts, out, max_inv_sum)
+    return out, max_inv_sum
 
 
 @torch.library.register_kernel('graphattn::edge_attention_backward', 'cuda')
 def edge_attention_backward_cuda(
     grad_out: Tensor, grad_features: Tensor | None, out: Tensor, features: Tensor,
-    statistics: Tensor, query: Tensor, key: Tensor, value: Tensor, feature_query: Tensor | None,
+    max_inv_sum: Tensor, query: Tensor, key: Tensor, value: Tensor, feature_query: Tensor | None,
     edge_attr: Tensor | None,
     bias: Tensor | None, gate: Tensor | None,
-    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
+    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
     query_ptr: Tensor, key_ptr: Tensor, seed: Tensor | None,
     scale: float, dropout_p: float, needs_attr: bool, needs_bias: bool, needs_gate: bool,
 ) -> tuple[Tensor, ...]:
-    dtype, (num_queries, heads, channels) = statistics.dtype, query.shape
+    dtype, (num_queries, heads, channels) = max_inv_sum.dtype, query.shape
     num_edges, value_channels = edge_key.numel(), value.size(2)
     terms = Terms.of(bias, gate, seed, scale, dropout_p)
     # It was rounded to query's dtype before it came here: the output is rounded to it afterwards.
@@ -95,26 +95,27 @@ def edge_attention_backward_cuda(
     tile = Tile.of(query.dtype, num_queries, num_edges, channels, value_channels)
     parts = rows.tasks.parts(heads, channels, dtype)
     launch(grads_of_queries, rows.grid(heads, tile.ROWS), *rows.pointers(), *nodes, *terms,
-           out, statistics, softmax, grad_query, grad_bias, grad_gate, parts, parts.size(1),
+           out, max_inv_sum, softmax, grad_query, grad_bias, grad_gate, parts, parts.size(1),
            num_edges, **shape, **tile._asdict())
     rows.tasks.add(parts, grad_query)
     if num_tiles is not None:
         attention_tiles.grads_of_queries(
-            num_tiles, indptr, edge_key, nodes, terms, (out, statistics, softmax),
+            num_tiles, indptr, edge_key, nodes, terms, (out, max_inv_sum, softmax),
             (grad_query, grad_bias, grad_gate))
 
     num_tiles = attention_tiles.choose(key_indptr, edge_query, num_queries, width, query.dtype,
                                        terms)
-    rows, key_heads = Rows.of(key_indptr, edge_query, num_tiles), key.size(1)
+    rows, num_kv_heads = Rows.of(key_indptr, edge_query, num_tiles), key.size(1)
     tile = Tile.of(query.dtype, rows.num_rows, num_edges, channels, value_channels)
-    parts, value_parts = (rows.tasks.parts(key_heads, n, dtype) for n in (channels, value_channels))
-    launch(grads_of_keys, rows.grid(key_heads, tile.ROWS), *rows.pointers(), position, *nodes,
+    parts, value_parts = (rows.tasks.parts(num_kv_heads, n, dtype) for n in (channels,
+                                                                             value_channels))
+    launch(grads_of_keys, rows.grid(num_kv_heads, tile.ROWS), *rows.pointers(), perm, *nodes,
            *terms, softmax, grad_key, grad_value, parts, value_parts, parts.size(1), **shape,
            **tile._asdict())
     rows.tasks.add(parts, grad_key)
     rows.tasks.add(value_parts, grad_value)
     if num_tiles is not None:
-        attention_tiles.grads_of_keys(num_tiles, (key_indptr, edge_query, position), nodes, terms,
+        attention_tiles.grads_of_keys(num_tiles, (key_indptr, edge_query, perm), nodes, terms,
                                       softmax, (grad_key, grad_value))
     return (grad_query, grad_key, grad_value, no_grad(query), no_grad(query),
             *(query.new_empty(0, heads, dtype=dtype) if grad is None else
@@ -129,19 +130,19 @@ def edge_attention_backward_cuda(
 def attend_rows(
         indptr, edge_key, order, last_task, place_of_task, num_rows, num_tasks,
         query, key, value, bias, gate, seed, bias_edge_stride, bias_head_stride, gate_edge_stride,
-        gate_head_stride, scale: fp64, threshold: u64, keep_scale: fp64, out, statistics,
+        gate_head_stride, scale: fp64, threshold: u64, keep_scale: fp64, out, max_inv_sum,
         parts, num_parts,
         HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
         VALUE_CHANNELS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, EDGES: tl.constexpr,
         WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, PART: tl.constexpr):
-    """Compute output and softmax statistics of some queries, or of parts of their edges."""
+    """Compute output, row maxima and inverse sums of some queries, or parts of their edges."""
     row, begin, end, task, is_task, is_part = edges_of_tasks(
         indptr, order, last_task, place_of_task, num_rows, num_tasks, ROWS, PART)
     head = tl.program_id(1)
     key_head = head // SHARING
     query_i = gather(query, row, head, HEADS, CHANNELS, WIDTH, is_task, DTYPE)
-    high = tl.full([ROWS], float('-inf'), DTYPE)
-    total = tl.zeros([ROWS], DTYPE)
+    row_max = tl.full([ROWS], float('-inf'), DTYPE)
+    row_sum = tl.zeros([ROWS], DTYPE)
     sums = tl.zeros([ROWS, VALUE_WIDTH], DTYPE)
     for first in range(0, tl.max(end - begin, axis=0), EDGES):
         edge = (begin + first)[:, None] + tl.arange(0, EDGES)[None, :]
@@ -151,22 +152,22 @@ def attend_rows(
         logit = logits(tl.sum(query_i[:, None, :] * key_j, axis=2), bias, gate, bias_edge_stride,
                        bias_head_stride, gate_edge_stride, gate_head_stride, scale, edge, inside,
                        head, DTYPE)
-        higher = tl.maximum(high, tl.max(logit, axis=1))
-        shift = tl.where(higher == float('-inf'), 0, higher)  # else -inf less -inf
-        fading = tl.exp(high - shift)
+        new_max = tl.maximum(row_max, tl.max(logit, axis=1))
+        shift = tl.where(new_max == float('-inf'), 0, new_max)  # else -inf less -inf
+        rescale = tl.exp(row_max - shift)
         weight = tl.exp(logit - shift[:, None])
-        total = total * fading + tl.sum(weight, axis=1)
+        row_sum = row_sum * rescale + tl.sum(weight, axis=1)
         if seed is not None:
             weight *= kept(seed, threshold, keep_scale, edge, head, HEADS, DTYPE)
         value_j = gather(value, j, key_head, HEADS // SHARING, VALUE_CHANNELS, VALUE_WIDTH, inside,
                          DTYPE)
-        sums = sums * fading[:, None] + tl.sum(weight[:, :, None] * value_j, axis=1)
-        high = higher
+        sums = sums * rescale[:, None] + tl.sum(weight[:, :, None] * value_j, axis=1)
+        row_max = new_max
     is_row = is_task & (is_part == 0)
-    share = tl.where(total == 0, 0, 1 / total)
-    put(out, row, head, HEADS, VALUE_CHANNELS, VALUE_WIDTH, is_row, sums * share[:, None])
-    put_statistics(statistics, row * HEADS + head, is_row, high, share)
-    put_part(parts, head * num_parts + task, is_part, sums, high, total, VALUE_CHANNELS,
+    inv_sum = tl.where(row_sum == 0, 0, 1 / row_sum)
+    put(out, row, head, HEADS, VALUE_CHANNELS, VALUE_WIDTH, is_row, sums * inv_sum[:, None])
+    put_max_inv_sum(max_inv_sum, row * HEADS + head, is_row, row_max, inv_sum)
+    put_part(parts, head * num_parts + task, is_part, sums, row_max, row_sum, VALUE_CHANNELS,
              VALUE_WIDTH)
 
 
@@ -175,12 +176,12 @@ def grads_of_queries(
         indptr, edge_key, order, last_task, place_of_task, num_rows, num_tasks,
         query, key, value, grad_out, bias, gate, seed, bias_edge_stride, bias_head_stride,
         gate_edge_stride, gate_head_stride, scale: fp64, threshold: u64, keep_scale: fp64,
-        out, statistics, softmax, grad_query, grad_bias, grad_gate, parts, num_parts, num_edges,
+        out, max_inv_sum, softmax, grad_query, grad_bias, grad_gate, parts, num_parts, num_edges,
         HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
         VALUE_CHANNELS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, EDGES: tl.constexpr,
         WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, PART: tl.constexpr):
     """Compute gradients of some queries and of bias and gate of their edges; and, for the pass over
-    keys, statistics and the mean gradient of weights of each query, side by side."""
+    keys, max_inv_sum and the mean gradient of weights of each query, side by side."""
     row, begin, end, task, is_task, is_part = edges_of_tasks(
         indptr, order, last_task, place_of_task, num_rows, num_tasks, ROWS, PART)
     head = tl.program_id(1)
@@ -189,11 +190,11 @@ def grads_of_queries(
     grad_i = gather(grad_out, row, head, HEADS, VALUE_CHANNELS, VALUE_WIDTH, is_task, DTYPE)
     out_i = gather(out, row, head, HEADS, VALUE_CHANNELS, VALUE_WIDTH, is_task, DTYPE)
     at = row * HEADS + head
-    high = tl.load(statistics + 2 * at, mask=is_task, other=0)
-    share = tl.load(statistics + 2 * at + 1, mask=is_task, other=0)
+    row_max = tl.load(max_inv_sum + 2 * at, mask=is_task, other=0)
+    inv_sum = tl.load(max_inv_sum + 2 * at + 1, mask=is_task, other=0)
     delta = tl.sum(grad_i * out_i, axis=1)
-    tl.store(softmax + 4 * at, high, mask=is_task)
-    tl.store(softmax + 4 * at + 1, share, mask=is_task)
+    tl.store(softmax + 4 * at, row_max, mask=is_task)
+    tl.store(softmax + 4 * at + 1, inv_sum, mask=is_task)
     tl.store(softmax + 4 * at + 2, delta, mask=is_task)
     sums = tl.zeros([ROWS, WIDTH], DTYPE)
     for first in range(0, tl.max(end - begin, axis=0), EDGES):
@@ -204,7 +205,7 @@ def grads_of_queries(
         dot = tl.sum(query_i[:, None, :] * key_j, axis=2)
         logit = logits(dot, bias, gate, bias_edge_stride, bias_head_stride, gate_edge_stride,
                        gate_head_stride, scale, edge, inside, head, DTYPE)
-        weight = tl.exp(logit - high[:, None]) * share[:, None]
+        weight = tl.exp(logit - row_max[:, None]) * inv_sum[:, None]
         value_j = gather(value, j, key_head, HEADS // SHARING, VALUE_CHANNELS, VALUE_WIDTH, inside,
                          DTYPE)
         grad_weight = tl.sum(grad_i[:, None, :] * value_j, axis=2)
@@ -226,7 +227,7 @@ def grads_of_queries(
 
 @kernel
 def grads_of_keys(
-        indptr, edge_query, order, last_task, place_of_task, num_rows, num_tasks, position,
+        indptr, edge_query, order, last_task, place_of_task, num_rows, num_tasks, perm,
         query, key, value, grad_out, bias, gate, seed, bias_edge_stride, bias_head_stride,
         gate_edge_stride, gate_head_stride, scale: fp64, threshold: u64, keep_scale: fp64,
         softmax, grad_key, grad_value, parts, value_parts, num_parts,
@@ -248,16 +249,16 @@ def grads_of_keys(
             place = (begin + first)[:, None] + tl.arange(0, EDGES)[None, :]
             inside = place < end[:, None]
             i = tl.load(edge_query + place, mask=inside, other=0)
-            edge = tl.load(position + place, mask=inside, other=0).to(tl.int64)
+            edge = tl.load(perm + place, mask=inside, other=0).to(tl.int64)
             query_i = gather(query, i, head, HEADS, CHANNELS, WIDTH, inside, DTYPE)
             at = (i.to(tl.int64) * HEADS + head) * 4
-            high = tl.load(softmax + at, mask=inside, other=0)
-            share = tl.load(softmax + at + 1, mask=inside, other=0)
+            row_max = tl.load(softmax + at, mask=inside, other=0)
+            inv_sum = tl.load(softmax + at + 1, mask=inside, other=0)
             delta = tl.load(softmax + at + 2, mask=inside, other=0)
             logit = logits(tl.sum(query_i * key_j[:, None, :], axis=2), bias, gate,
                            bias_edge_stride, bias_head_stride, gate_edge_stride, gate_head_stride,
                            scale, edge, inside, head, DTYPE)
-            weight = tl.exp(logit - high) * share
+            weight = tl.exp(logit - row_max) * inv_sum
             grad_i = gather(grad_out, i, head, HEADS, VALUE_CHANNELS, VALUE_WIDTH, inside, DTYPE)
             grad_weight = tl.sum(grad_i * value_j[:, None, :], axis=2)
             used = weight

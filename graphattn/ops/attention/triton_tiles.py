@@ -20,10 +20,10 @@ from graphattn.ops.triton.softmax import (
     join,
     kept,
     logits,
+    put_max_inv_sum,
     put_part,
-    put_statistics,
 )
-from graphattn.ops.triton.tiles import MOST_COLUMNS, add_edge_by_edge, edges_of_rows, next_tile
+from graphattn.ops.triton.tiles import MAX_COLUMNS, add_edge_by_edge, edges_of_rows, next_tile
 
 _COLUMNS = 32
 # By the number of channels, the edges that take as long by rows as a tile does, forward with
@@ -42,7 +42,7 @@ def choose(indptr: Tensor, column: Tensor, num_columns: int, channels: int,
     """Return how many tiles each 64 rows have, at most; 0 where rows of edges take less time.
     Return ``None`` where no rows go by tiles."""
     width = width_of(channels)
-    if dtype.itemsize > 2 or width not in EDGES_OF_A_TILE or num_columns > MOST_COLUMNS:
+    if dtype.itemsize > 2 or width not in EDGES_OF_A_TILE or num_columns > MAX_COLUMNS:
         return None
     edges = EDGES_OF_A_TILE[width] * (1 + _MORE_WITH_LOGITS * _has_logits_of_edges(terms)
                                       + _MORE_WITH_DROPOUT * (terms.seed is not None))
@@ -55,15 +55,15 @@ def choose(indptr: Tensor, column: Tensor, num_columns: int, channels: int,
 
 
 def attend(num_tiles: Tensor, indptr: Tensor, edge_key: Tensor, nodes: list[Tensor], terms: Terms,
-           out: Tensor, statistics: Tensor) -> None:
-    """Write output and softmax statistics of tiled rows beside those of the others."""
+           out: Tensor, max_inv_sum: Tensor) -> None:
+    """Write output and row maxima and inverse sums of tiled rows beside those of the others."""
     query, key, value = nodes
     tasks = _tasks(num_tiles, len(query), edge_key.numel(), query.size(1))
     parts = tasks.parts(query.size(1), value.size(2) + 2, out.dtype)
     launch(attend_tiles, (tasks.number, query.size(1)), indptr, edge_key, *tasks[:4], *nodes,
-           *terms, out, statistics, parts, parts.size(1), len(key),
+           *terms, out, max_inv_sum, parts, parts.size(1), len(key),
            **_constants(query, key, value), num_warps=_num_warps(terms, value))
-    join(tasks, parts, out, statistics)
+    join(tasks, parts, out, max_inv_sum)
 
 
 def grads_of_queries(num_tiles: Tensor, indptr: Tensor, edge_key: Tensor, nodes: list[Tensor],
@@ -82,11 +82,11 @@ def grads_of_queries(num_tiles: Tensor, indptr: Tensor, edge_key: Tensor, nodes:
 def grads_of_keys(num_tiles: Tensor, edges: tuple[Tensor, Tensor, Tensor], nodes: list[Tensor],
                   terms: Terms, softmax: Tensor, grads: tuple[Tensor, Tensor]) -> None:
     """Write the gradients of tiled keys and values beside those of the others."""
-    (indptr, edge_query, position), (query, key, value, _) = edges, nodes
+    (indptr, edge_query, perm), (query, key, value, _) = edges, nodes
     tasks = _tasks(num_tiles, len(key), edge_query.numel(), key.size(1))
     all_parts = [tasks.parts(key.size(1), grad.size(2), softmax.dtype) for grad in grads]
     launch(grads_of_tiled_keys, (tasks.number, key.size(1)), indptr, edge_query, *tasks[:4],
-           position, *nodes, *terms, softmax, *grads, *all_parts, all_parts[0].size(1), len(query),
+           perm, *nodes, *terms, softmax, *grads, *all_parts, all_parts[0].size(1), len(query),
            **_constants(query, key, value), num_warps=_num_warps(terms, key, value))
     for parts, grad in zip(all_parts, grads):
         tasks.add(parts, grad)
@@ -98,9 +98,9 @@ def _tasks(num_tiles: Tensor, num_rows: int, num_edges: int, heads: int) -> Task
     of_a_part = of_a_part.ceil().clamp(min=_TILES_OF_A_PART)
     sorted_tiles, order = num_tiles.sort(descending=True, stable=True)
     parts = (sorted_tiles / of_a_part).ceil().long()
-    most_tiles = num_edges // min(EDGES_OF_A_TILE.values())
-    most_more = min(_SHARE_OF_A_PART // heads, most_tiles // _TILES_OF_A_PART)
-    return Tasks.of(order, parts, most_more, num_rows, ROWS_OF_A_TILE)
+    max_tiles = num_edges // min(EDGES_OF_A_TILE.values())
+    max_more = min(_SHARE_OF_A_PART // heads, max_tiles // _TILES_OF_A_PART)
+    return Tasks.of(order, parts, max_more, num_rows, ROWS_OF_A_TILE)
 
 
 def _constants(query: Tensor, key: Tensor, value: Tensor) -> dict[str, int]:
@@ -130,7 +130,7 @@ def choose_tiles(indptr, column, num_tiles, num_rows, num_columns, EDGES: tl.con
                  ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """At most how many tiles some rows have; 0 if their edges are fewer than ``EDGES`` for each.
     The columns from the first to the last bound them from above, the longest row from below; tiles
-    are counted one by one where this does not settle it."""
+    are counted one by one where this does not decide it."""
     first_row = tl.program_id(0).to(tl.int64) * ROWS
     row = first_row + tl.arange(0, ROWS)
     base, edge, end = edges_of_rows(indptr, first_row, row, row < num_rows)
@@ -200,19 +200,19 @@ def _first_edge(column, begin, end, least):
 def attend_tiles(
         indptr, edge_key, order, last_task, place_of_task, num_rows,
         query, key, value, bias, gate, seed, bias_edge_stride, bias_head_stride, gate_edge_stride,
-        gate_head_stride, scale: fp64, threshold: u64, keep_scale: fp64, out, statistics,
+        gate_head_stride, scale: fp64, threshold: u64, keep_scale: fp64, out, max_inv_sum,
         parts, num_parts, num_columns,
         HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
         VALUE_CHANNELS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
         WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr):
-    """Compute output and softmax statistics of some queries."""
+    """Compute output and row maxima and inverse sums of some queries."""
     row, is_row, base, first, end, part, is_part = _rows_of_task(
         indptr, edge_key, order, last_task, place_of_task, num_rows, num_columns, ROWS, COLUMNS)
     head = tl.program_id(1)
     key_head = head // SHARING
     query_i = gather(query, row, head, HEADS, CHANNELS, WIDTH, is_row, query.dtype.element_ty)
-    high = tl.full([ROWS], float('-inf'), tl.float32)
-    total = tl.zeros([ROWS], tl.float32)
+    row_max = tl.full([ROWS], float('-inf'), tl.float32)
+    row_sum = tl.zeros([ROWS], tl.float32)
     sums = tl.zeros([ROWS, VALUE_WIDTH], tl.float32)
     while tl.max(end - first, axis=0) > 0:
         j, step, is_edge, count = next_tile(edge_key + base, first, end, num_columns, COLUMNS)
@@ -222,24 +222,24 @@ def attend_tiles(
         dot = tl.dot(query_i, tl.trans(key_j))
         logit = logits(dot, bias, gate, bias_edge_stride, bias_head_stride, gate_edge_stride,
                        gate_head_stride, scale, edge, is_edge, head, tl.float32)
-        higher = tl.maximum(high, tl.max(logit, axis=1))
-        shift = tl.where(higher == float('-inf'), 0, higher)  # else -inf less -inf
-        fading = tl.exp(high - shift)
+        new_max = tl.maximum(row_max, tl.max(logit, axis=1))
+        shift = tl.where(new_max == float('-inf'), 0, new_max)  # else -inf less -inf
+        rescale = tl.exp(row_max - shift)
         weight = tl.exp(logit - shift[:, None])
-        total = total * fading + tl.sum(weight, axis=1)
+        row_sum = row_sum * rescale + tl.sum(weight, axis=1)
         if seed is not None:
             weight *= kept(seed, threshold, keep_scale, edge, head, HEADS, tl.float32)
         value_j = gather(value, j, key_head, HEADS // SHARING, VALUE_CHANNELS, VALUE_WIDTH,
                          j < num_columns, value.dtype.element_ty)
-        sums = _add_product(sums * fading[:, None], weight, is_edge, value_j, value, j, num_columns,
-                            key_head, HEADS // SHARING, VALUE_CHANNELS, VALUE_WIDTH)
-        high = higher
+        sums = _add_product(sums * rescale[:, None], weight, is_edge, value_j, value, j,
+                            num_columns, key_head, HEADS // SHARING, VALUE_CHANNELS, VALUE_WIDTH)
+        row_max = new_max
         first += count
-    share = tl.where(total == 0, 0, 1 / total)
+    inv_sum = tl.where(row_sum == 0, 0, 1 / row_sum)
     is_whole = is_row & (is_part == 0)
-    put(out, row, head, HEADS, VALUE_CHANNELS, VALUE_WIDTH, is_whole, sums * share[:, None])
-    put_statistics(statistics, row * HEADS + head, is_whole, high, share)
-    put_part(parts, head * num_parts + part, is_part, sums, high, total, VALUE_CHANNELS,
+    put(out, row, head, HEADS, VALUE_CHANNELS, VALUE_WIDTH, is_whole, sums * inv_sum[:, None])
+    put_max_inv_sum(max_inv_sum, row * HEADS + head, is_whole, row_max, inv_sum)
+    put_part(parts, head * num_parts + part, is_part, sums, row_max, row_sum, VALUE_CHANNELS,
              VALUE_WIDTH)
 
 
@@ -280,13 +280,13 @@ def grads_of_tiled_queries(
         indptr, edge_key, order, last_task, place_of_task, num_rows,
         query, key, value, grad_out, bias, gate, seed, bias_edge_stride, bias_head_stride,
         gate_edge_stride, gate_head_stride, scale: fp64, threshold: u64, keep_scale: fp64,
-        out, statistics, softmax, grad_query, grad_bias, grad_gate, parts, num_parts, num_columns,
+        out, max_inv_sum, softmax, grad_query, grad_bias, grad_gate, parts, num_parts, num_columns,
         num_edges,
         HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
         VALUE_CHANNELS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
         WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr):
     """Compute gradients of some queries and of bias and gate of their edges; and, for the pass over
-    keys, statistics and the mean gradient of weights of each query, side by side."""
+    keys, max_inv_sum and the mean gradient of weights of each query, side by side."""
     row, is_row, base, first, end, part, is_part = _rows_of_task(
         indptr, edge_key, order, last_task, place_of_task, num_rows, num_columns, ROWS, COLUMNS)
     head = tl.program_id(1)
@@ -296,11 +296,11 @@ def grads_of_tiled_queries(
                     value.dtype.element_ty)
     out_i = gather(out, row, head, HEADS, VALUE_CHANNELS, VALUE_WIDTH, is_row, tl.float32)
     at = row * HEADS + head
-    high = tl.load(statistics + 2 * at, mask=is_row, other=0)
-    share = tl.load(statistics + 2 * at + 1, mask=is_row, other=0)
+    row_max = tl.load(max_inv_sum + 2 * at, mask=is_row, other=0)
+    inv_sum = tl.load(max_inv_sum + 2 * at + 1, mask=is_row, other=0)
     delta = tl.sum(grad_i.to(tl.float32) * out_i, axis=1)
-    tl.store(softmax + 4 * at, high, mask=is_row)
-    tl.store(softmax + 4 * at + 1, share, mask=is_row)
+    tl.store(softmax + 4 * at, row_max, mask=is_row)
+    tl.store(softmax + 4 * at + 1, inv_sum, mask=is_row)
     tl.store(softmax + 4 * at + 2, delta, mask=is_row)
     sums = tl.zeros([ROWS, WIDTH], tl.float32)
     while tl.max(end - first, axis=0) > 0:
@@ -313,7 +313,7 @@ def grads_of_tiled_queries(
         dot = tl.dot(query_i, tl.trans(key_j))
         logit = logits(dot, bias, gate, bias_edge_stride, bias_head_stride, gate_edge_stride,
                        gate_head_stride, scale, edge, is_edge, head, tl.float32)
-        weight = tl.exp(logit - high[:, None]) * share[:, None]
+        weight = tl.exp(logit - row_max[:, None]) * inv_sum[:, None]
         grad_weight = tl.dot(grad_i, tl.trans(value_j))
         if seed is not None:
             grad_weight *= kept(seed, threshold, keep_scale, edge, head, HEADS, tl.float32)
@@ -336,7 +336,7 @@ def grads_of_tiled_queries(
 
 @kernel
 def grads_of_tiled_keys(
-        indptr, edge_query, order, last_task, place_of_task, num_rows, position,
+        indptr, edge_query, order, last_task, place_of_task, num_rows, perm,
         query, key, value, grad_out, bias, gate, seed, bias_edge_stride, bias_head_stride,
         gate_edge_stride, gate_head_stride, scale: fp64, threshold: u64, keep_scale: fp64,
         softmax, grad_key, grad_value, parts, value_parts, num_parts, num_columns,
@@ -358,20 +358,20 @@ def grads_of_tiled_keys(
         while tl.max(end - first, axis=0) > 0:
             i, step, is_edge, count = next_tile(edge_query + base, first, end, num_columns, COLUMNS)
             is_query = i < num_columns
-            edge = tl.load(position + base + (first[:, None] + step), mask=is_edge,
+            edge = tl.load(perm + base + (first[:, None] + step), mask=is_edge,
                            other=0).to(tl.int64)
             query_i = gather(query, i, head, HEADS, CHANNELS, WIDTH, is_query,
                              query.dtype.element_ty)
             grad_i = gather(grad_out, i, head, HEADS, VALUE_CHANNELS, VALUE_WIDTH, is_query,
                             value.dtype.element_ty)
             at = (i.to(tl.int64) * HEADS + head) * 4
-            high = tl.load(softmax + at, mask=is_query, other=0)
-            share = tl.load(softmax + at + 1, mask=is_query, other=0)
+            row_max = tl.load(softmax + at, mask=is_query, other=0)
+            inv_sum = tl.load(softmax + at + 1, mask=is_query, other=0)
             delta = tl.load(softmax + at + 2, mask=is_query, other=0)
             dot = tl.dot(key_j, tl.trans(query_i))
             logit = logits(dot, bias, gate, bias_edge_stride, bias_head_stride, gate_edge_stride,
                            gate_head_stride, scale, edge, is_edge, head, tl.float32)
-            weight = tl.where(is_edge, tl.exp(logit - high[None, :]) * share[None, :], 0)
+            weight = tl.where(is_edge, tl.exp(logit - row_max[None, :]) * inv_sum[None, :], 0)
             grad_weight = tl.dot(value_j, tl.trans(grad_i))
             used = weight
             if seed is not None:

@@ -21,7 +21,7 @@ def is_available(device: torch.device) -> bool:
 __all__ = ['BACKEND']
 
 # A thread adds the gradients of its own keys up, query by query.
-BACKEND = Backend('numba', is_available, shares_keys=True,
+BACKEND = Backend('numba', is_available, supports_gqa=True,
                   attention=partial(on_graphs.attend, by_key=False),
                   attention_with_features=partial(on_graphs.attend_with_features, by_key=False),
                   attention_weights=on_graphs.weigh, weighted_sum=on_graphs.sum_by_weights,

@@ -79,13 +79,13 @@ def clear(rows, shift):
 
 
 @jit
-def keys_per_chunk(channels, edges, block):
-    """Return how many keys of a block are copied at once: as many as the cache holds, of
+def keys_per_chunk(channels, edges, segment):
+    """Return how many keys of a segment are copied at once: as many as the cache holds, of
     ``channels`` values each, or more if rows have few edges: enough for about ``_EDGES_PER_VISIT``
-    edges of each row. Sums have the order of chunks, so these are the same for all spans of a
-    block."""
-    first_row, last_row = edges.row_ptr[block], edges.row_ptr[block + 1]
-    num_keys = edges.column_ptr[block + 1] - edges.column_ptr[block]
+    edges of each row. Sums have the order of chunks, so these are the same for all items of a
+    segment."""
+    first_row, last_row = edges.row_ptr[segment], edges.row_ptr[segment + 1]
+    num_keys = edges.column_ptr[segment + 1] - edges.column_ptr[segment]
     num_edges = edges.indptr[last_row] - edges.indptr[first_row]
     worth_it = num_keys * _EDGES_PER_VISIT * (last_row - first_row) // max(num_edges, 1)
     return max(1, min(num_keys, max(_CHUNK // max(channels, 1), worth_it)))
@@ -109,11 +109,11 @@ def prefetch_keys(rows, low, edge_key, first, last):
 
 
 @jit
-def largest_chunk(spans, channels, edges):
-    """Return the most keys in a chunk of any span."""
+def max_chunk(items, channels, edges):
+    """Return the most keys in a chunk of any item."""
     largest = 0
-    for span in range(len(spans)):
-        largest = max(largest, keys_per_chunk(channels, edges, spans[span, 3]))
+    for item in range(len(items)):
+        largest = max(largest, keys_per_chunk(channels, edges, items[item, 3]))
     return largest
 
 

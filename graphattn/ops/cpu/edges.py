@@ -13,9 +13,9 @@ class Edges(NamedTuple):
 
     indptr: np.ndarray  # where each row's edges begin
     column: np.ndarray  # the node at the other end of each edge
-    position: np.ndarray  # transposed: where the edge stands in the order by query
-    row_ptr: np.ndarray  # where each block's rows begin
-    column_ptr: np.ndarray  # where each block's columns begin
+    perm: np.ndarray  # transposed: where the edge stands in the order by query
+    row_ptr: np.ndarray  # where each segment's rows begin
+    column_ptr: np.ndarray  # where each segment's columns begin
 
     @classmethod
     def by_query(cls, indptr: Tensor, edge_key: Tensor, query_ptr: Tensor,
@@ -24,9 +24,9 @@ class Edges(NamedTuple):
                    query_ptr.numpy(), key_ptr.numpy())
 
     @classmethod
-    def of_rows(cls, indptr: Tensor, column: Tensor, position: Tensor | None = None) -> Edges:
-        """Return all blocks as one, for loops over head-major values: those of one head are close
-        together in memory, and need no smaller blocks."""
+    def of_rows(cls, indptr: Tensor, column: Tensor, perm: Tensor | None = None) -> Edges:
+        """Return all segments as one, for loops over head-major values: those of one head are close
+        together in memory, and need no smaller segments."""
         whole = np.array([0, indptr.numel() - 1])
-        position = np.empty(0, np.int32) if position is None else position.numpy()
-        return cls(indptr.numpy(), column.contiguous().numpy(), position, whole, whole)
+        perm = np.empty(0, np.int32) if perm is None else perm.numpy()
+        return cls(indptr.numpy(), column.contiguous().numpy(), perm, whole, whole)

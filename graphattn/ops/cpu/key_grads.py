@@ -1,4 +1,4 @@
-"""Gradients of keys, to which several spans of one block add."""
+"""Gradients of keys, to which several items of one segment add."""
 
 from __future__ import annotations
 
@@ -10,51 +10,51 @@ from torch import Tensor
 
 from graphattn.ops.cpu.edges import Edges
 from graphattn.ops.cpu.rows import new_rows, node_rows
-from graphattn.ops.cpu.schedule import cut_into_spans, worthwhile_parts
+from graphattn.ops.cpu.schedule import cut_into_items, worthwhile_parts
 
 
 class KeyGrads(NamedTuple):
-    """The first span of a block and a head of the keys writes to the gradients, each later one to
+    """The first item of a segment and a head of the keys writes to the gradients, each later one to
     rows of its own, which are added last and in order: the same bits whichever thread was faster,
-    and however many there are, for the spans are those of the problem."""
+    and however many there are, for the items are those of the problem."""
 
-    grads: list[Tensor]  # [num_keys, key_heads, channels]
+    grads: list[Tensor]  # [num_keys, num_kv_heads, channels]
     shared: list[Tensor]  # [rows, channels]
-    spans: np.ndarray  # their last column says where a span's own rows begin, or -1
+    items: np.ndarray  # their last column says where an item's own rows begin, or -1
     key_ptr: np.ndarray
     queries_per_key: int  # heads of the queries for one of the keys
 
     @classmethod
     def of(cls, edges: Edges, shape: tuple[int, int], inputs: list[Tensor],
            dtype: torch.dtype) -> KeyGrads:
-        """Return places for the gradients of ``inputs``, ``[num_keys, key_heads, channels]``
+        """Return places for the gradients of ``inputs``, ``[num_keys, num_kv_heads, channels]``
         each."""
-        spans = cut_into_spans(edges.indptr, edges.row_ptr, shape[0], _num_parts(edges, shape))
+        items = cut_into_items(edges.indptr, edges.row_ptr, shape[0], _num_parts(edges, shape))
         queries_per_key = shape[0] // inputs[0].size(1)
-        spans[:, 4] |= spans[:, 0] % queries_per_key > 0  # another head came first
-        num_keys = np.where(spans[:, 4] == 1, np.diff(edges.column_ptr)[spans[:, 3]], 0)
+        items[:, 4] |= items[:, 0] % queries_per_key > 0  # another head came first
+        num_keys = np.where(items[:, 4] == 1, np.diff(edges.column_ptr)[items[:, 3]], 0)
         ends = num_keys.cumsum()
-        spans[:, 4] = np.where(spans[:, 4] == 1, ends - num_keys, -1)
+        items[:, 4] = np.where(items[:, 4] == 1, ends - num_keys, -1)
         grads = [new_rows(*x.shape, dtype=dtype) for x in inputs]
         shared = [new_rows(int(num_keys.sum()), grad.size(2), dtype=dtype) for grad in grads]
-        return cls(grads, shared, spans, edges.column_ptr, queries_per_key)
+        return cls(grads, shared, items, edges.column_ptr, queries_per_key)
 
     def targets(self) -> list[np.ndarray | Tensor]:
         """Return the arrays that kernels write to."""
         return [*(node_rows(grad, grad.dtype) for grad in self.grads), *self.shared]
 
     def sums(self) -> list[Tensor]:
-        """Return the gradients, once all spans are done."""
-        for head, _, _, block, row in self.spans[self.spans[:, 4] >= 0].tolist():
-            first, last = self.key_ptr[block:block + 2].tolist()
+        """Return the gradients, once all items are done."""
+        for head, _, _, segment, row in self.items[self.items[:, 4] >= 0].tolist():
+            first, last = self.key_ptr[segment:segment + 2].tolist()
             for grad, shared in zip(self.grads, self.shared):
                 grad[first:last, head // self.queries_per_key] += shared[row:row + last - first]
         return self.grads
 
 
 def _num_parts(edges: Edges, shape: tuple[int, int]) -> int:
-    """Return parts that edges are cut into, beside heads and blocks: four, or as many as have
-    ``_EDGES_PER_KEY`` for each key. A span writes all gradients of its keys: 51 parts of 20 % of
+    """Return parts that edges are cut into, beside heads and segments: four, or as many as have
+    ``_EDGES_PER_KEY`` for each key. A item writes all gradients of its keys: 51 parts of 20 % of
     4,096 x 4,096 pairs, with 4 heads of 32, took 4 to 9 % longer than 12."""
     edges_per_key = int(edges.indptr[-1]) * shape[0] // max(int(edges.column_ptr[-1]), 1)
     return min(worthwhile_parts(edges, shape), max(4, min(64, edges_per_key // _EDGES_PER_KEY)))

@@ -16,7 +16,7 @@ from torch import Tensor
 from graphattn.ops.cpu.edges import Edges
 from graphattn.ops.cpu.jit import jit
 from graphattn.ops.cpu.rows import new_rows
-from graphattn.ops.cpu.schedule import claim, run
+from graphattn.ops.cpu.schedule import next_item, run
 from graphattn.ops.registration import accumulation_dtype
 
 EDGES_AT_ONCE = 1 << 20  # of all heads of a slice
@@ -27,13 +27,13 @@ class Orders(NamedTuple):
 
     csr: Edges
     csc: Edges
-    position: Tensor
+    perm: Tensor
 
     @classmethod
     def of(cls, indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor,
-           position: Tensor) -> Orders:
-        return cls(Edges.of_rows(indptr, edge_key), Edges.of_rows(key_indptr, edge_query, position),
-                   position)
+           perm: Tensor) -> Orders:
+        return cls(Edges.of_rows(indptr, edge_key), Edges.of_rows(key_indptr, edge_query, perm),
+                   perm)
 
     def to_key_order(self, csr_values: Tensor) -> Tensor:
         """Return values ``[heads, num_edges]`` in the order by key."""
@@ -49,7 +49,7 @@ class Orders(NamedTuple):
         """``[num_edges, heads or 1]`` in the order by key."""
         if values is None or values.stride(0) == 0:  # nothing, or one number for all
             return values
-        return values.detach()[self.position]
+        return values.detach()[self.perm]
 
 
 def groups_of_heads(num_heads: int, num_edges: int) -> list[slice]:
@@ -72,28 +72,28 @@ def head_major(tensor: Tensor, heads: slice, workspace: Tensor) -> Tensor:
 
 
 @jit
-def _to_key_order(spans, progress, csr_values, csc_values, edges):
+def _to_key_order(items, progress, csr_values, csc_values, edges):
     """Copy the value of each edge to its place in the order by key."""
-    indptr, position = edges.indptr, edges.position
-    span = claim(progress, 0)
-    while span < len(spans):
-        head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
+    indptr, perm = edges.indptr, edges.perm
+    item = next_item(progress, 0)
+    while item < len(items):
+        head, begin, end = items[item, 0], items[item, 1], items[item, 2]
         first, last = indptr[begin], indptr[end]
-        source, target, row = csr_values[head], csc_values[head, first:last], position[first:last]
+        source, target, row = csr_values[head], csc_values[head, first:last], perm[first:last]
         for e in range(len(row)):
             target[e] = source[np.uint64(row[e])]  # unsigned: no test whether it is negative
-        span = claim(progress, 0)
+        item = next_item(progress, 0)
 
 
 @jit
-def _to_query_order(spans, progress, csc_values, csr_values, edges):
+def _to_query_order(items, progress, csc_values, csr_values, edges):
     """Copy the value of each edge to its place in the order by query."""
-    indptr, position = edges.indptr, edges.position
-    span = claim(progress, 0)
-    while span < len(spans):
-        head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
+    indptr, perm = edges.indptr, edges.perm
+    item = next_item(progress, 0)
+    while item < len(items):
+        head, begin, end = items[item, 0], items[item, 1], items[item, 2]
         first, last = indptr[begin], indptr[end]
-        source, target, row = csc_values[head, first:last], csr_values[head], position[first:last]
+        source, target, row = csc_values[head, first:last], csr_values[head], perm[first:last]
         for e in range(len(row)):
             target[np.uint64(row[e])] = source[e]
-        span = claim(progress, 0)
+        item = next_item(progress, 0)

@@ -1,7 +1,7 @@
-"""Schedules: rows cut into work items of equally many edges, which threads claim one by one.
+"""Schedules: rows cut into work items of equally many edges, which threads take one by one.
 
-Threads may not be equally fast, nor as many as were asked for: each takes the next span when it is
-done. A kernel whose phases need the results of the one before waits for spans, not for threads.
+Threads may not be equally fast, nor as many as were asked for: each takes the next item when it is
+done. A kernel whose phases need the results of the one before waits for items, not for threads.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ GRAIN = 1 << 20
 
 
 def run(kernel, edges: Edges, shape: tuple[int, int], *arguments, num_phases: int = 1,
-        spans: np.ndarray | None = None) -> None:
-    """``kernel(spans, progress, *arguments, edges)`` in as many threads as the work is worth.
+        items: np.ndarray | None = None) -> None:
+    """``kernel(items, progress, *arguments, edges)`` in as many threads as the work is worth.
 
     Args:
-        kernel (Callable): Compiled; claims spans until there are none, in each phase.
+        kernel (Callable): Compiled; takes work items until there are none, in each phase.
         edges (Edges): What its rows are.
         shape (tuple): How many heads, and multiplications for each edge of one.
         arguments: Its own; tensors are given as arrays.
-        num_phases (int): How many times it goes over all spans.
-        spans (ndarray, optional): As of :func:`cut`; of all rows if omitted.
+        num_phases (int): How many times it goes over all items.
+        items (ndarray, optional): As of :func:`cut`; of all rows if omitted.
     """
-    spans = cut(edges, shape) if spans is None else spans
+    items = cut(edges, shape) if items is None else items
     arrays = [x.numpy() if isinstance(x, Tensor) else x for x in arguments]
     progress = np.zeros((num_phases, 2), np.int64)
-    num_threads = min(_num_threads(edges, shape), max(len(spans), 1))
-    run_calls([(kernel, spans, progress, *arrays, edges)] * num_threads)
+    num_threads = min(_num_threads(edges, shape), max(len(items), 1))
+    run_calls([(kernel, items, progress, *arrays, edges)] * num_threads)
 
 
-def cut(edges: Edges, shape: tuple[int, int], spans_per_thread: int = 16) -> np.ndarray:
-    """Return spans of one head and block, int64 ``[num_spans, 5]``: head, first row, last row,
-    block, and whether the block's columns belong to an earlier span too."""
+def cut(edges: Edges, shape: tuple[int, int], items_per_thread: int = 16) -> np.ndarray:
+    """Return items of one head and segment, int64 ``[num_items, 5]``: head, first row, last row,
+    segment, and whether the segment's columns belong to an earlier item too."""
     num_threads = _num_threads(edges, shape)
-    num_parts = 1 if num_threads == 1 else spans_per_thread * num_threads
-    return cut_into_spans(edges.indptr, edges.row_ptr, shape[0], num_parts)
+    num_parts = 1 if num_threads == 1 else items_per_thread * num_threads
+    return cut_into_items(edges.indptr, edges.row_ptr, shape[0], num_parts)
 
 
 def cut_for_chunks(edges: Edges, shape: tuple[int, int]) -> np.ndarray:
-    """Fewer spans, for kernels that copy the keys of each into the cache: at 1 % of 4,096 x 4,096
+    """Fewer items, for kernels that copy the keys of each into the cache: at 1 % of 4,096 x 4,096
     pairs 16 per thread took a tenth longer than 4."""
-    return cut(edges, shape, spans_per_thread=4)
+    return cut(edges, shape, items_per_thread=4)
 
 
 def _num_threads(edges: Edges, shape: tuple[int, int]) -> int:
@@ -67,13 +67,14 @@ def worthwhile_parts(edges: Edges, shape: tuple[int, int]) -> int:
 
 
 @jit
-def cut_into_spans(indptr, row_ptr, heads, num_parts):
-    """Return blocks and heads in a row, cut where they end and into parts of equally many edges."""
-    num_blocks = len(row_ptr) - 1
-    spans = np.empty((num_blocks * heads + num_parts - 1, 5), np.int64)
-    num_edges, end_span, done, part = indptr[-1] * heads, 0, 0, 1
-    for block in range(num_blocks):
-        begin, end = row_ptr[block], row_ptr[block + 1]
+def cut_into_items(indptr, row_ptr, heads, num_parts):
+    """Return segments and heads in a row, cut where they end and into parts of equally many
+    edges."""
+    num_segments = len(row_ptr) - 1
+    items = np.empty((num_segments * heads + num_parts - 1, 5), np.int64)
+    num_edges, end_item, done, part = indptr[-1] * heads, 0, 0, 1
+    for segment in range(num_segments):
+        begin, end = row_ptr[segment], row_ptr[segment + 1]
         size = indptr[end] - indptr[begin]
         for head in range(heads):
             first = begin
@@ -81,39 +82,39 @@ def cut_into_spans(indptr, row_ptr, heads, num_parts):
                 rest = num_edges * part // num_parts - done
                 cut = begin + np.searchsorted(indptr[begin:end + 1], indptr[begin] + rest)
                 if cut > first:
-                    _put_span(spans, end_span, head, first, cut, block, first > begin)
-                    end_span += 1
+                    _put_item(items, end_item, head, first, cut, segment, first > begin)
+                    end_item += 1
                 first, part = cut, part + 1
-            _put_span(spans, end_span, head, first, end, block, first > begin)
-            end_span, done = end_span + 1, done + size
-    return spans[:end_span]
+            _put_item(items, end_item, head, first, end, segment, first > begin)
+            end_item, done = end_item + 1, done + size
+    return items[:end_item]
 
 
 @jit_inline
-def _put_span(spans, span, head, first, last, block, is_shared):
+def _put_item(items, item, head, first, last, segment, is_shared):
     # One by one: to assign a tuple is compiled to general code, which takes ten times as long.
-    spans[span, 0], spans[span, 1], spans[span, 2] = head, first, last
-    spans[span, 3], spans[span, 4] = block, int(is_shared)
+    items[item, 0], items[item, 1], items[item, 2] = head, first, last
+    items[item, 3], items[item, 4] = segment, int(is_shared)
 
 
-# ``progress`` counts how many spans were claimed, and how many are finished, in each phase.
+# ``progress`` counts how many work items were taken, and how many are finished, in each phase.
 
 
 @jit_inline
-def claim(progress, phase):
-    """Return the number of a span that no thread has claimed, or one past them."""
+def next_item(progress, phase):
+    """Return the number of an item that no thread has taken, or one past them."""
     return atomic_add(progress, 2 * phase)
 
 
 @jit_inline
-def finish_and_claim(progress, phase):
+def finish_and_next_item(progress, phase):
     atomic_add(progress, 2 * phase + 1)
-    return claim(progress, phase)
+    return next_item(progress, phase)
 
 
 @jit_inline
-def wait_for_all(spans, progress, phase):
-    while load_acquire(progress, 2 * phase + 1) < len(spans):
+def wait_for_all(items, progress, phase):
+    while load_acquire(progress, 2 * phase + 1) < len(items):
         give_way()
 
 
@@ -121,15 +122,15 @@ give_way = types.ExternalFunction(give_way_symbol(), types.int32())
 
 
 @jit
-def most_rows(spans):
+def max_rows(items):
     most = 0
-    for span in range(len(spans)):
-        most = max(most, spans[span, 2] - spans[span, 1])
+    for item in range(len(items)):
+        most = max(most, items[item, 2] - items[item, 1])
     return most
 
 
 @jit
-def longest_row(indptr):
+def max_row_length(indptr):
     """Return the most edges of a row, in whole vectors and one more."""
     longest = 0
     for i in range(len(indptr) - 1):

@@ -140,7 +140,7 @@ def sum_lanes(typingctx, vector):
 
 
 @intrinsic
-def largest_lane(typingctx, vector):
+def max_lane(typingctx, vector):
     def codegen(context, builder, signature, args):
         return _fold(builder, args[0],
                      lambda x, y: builder.select(builder.fcmp_ordered('>', x, y), x, y))

@@ -14,8 +14,8 @@ from graphattn.ops.cpu.simd import (
     LANES,
     add,
     exp,
-    largest_lane,
     load,
+    max_lane,
     maximum,
     splat,
     sum_lanes,
@@ -107,32 +107,32 @@ def multiply_by_gate(x, terms, first, n, head):
 
 
 @jit_inline
-def exponentials(logit, n, high):
+def exponentials(logit, n, row_max):
     """Exponentiate the first ``n`` logits less the highest so far in place, and return that one and
     their sum."""
     end, bottom = whole_vectors(n), logit.dtype.type(-np.inf)
     for e in range(n, end):
         logit[e] = bottom
-    highest_lane = splat(high)
+    highest_lane = splat(row_max)
     for e in range(0, end, LANES):
         highest_lane = maximum(load(logit, e), highest_lane)
-    high = largest_lane(highest_lane)
-    shift = high if high > bottom else logit.dtype.type(0)  # else -inf less -inf
+    row_max = max_lane(highest_lane)
+    shift = row_max if row_max > bottom else logit.dtype.type(0)  # else -inf less -inf
     for e in range(end):
         logit[e] = exp(logit[e] - shift)
-    total = load(logit, 0)
+    row_sum = load(logit, 0)
     for e in range(LANES, end, LANES):
-        total = add(total, load(logit, e))
-    return high, sum_lanes(total)
+        row_sum = add(row_sum, load(logit, e))
+    return row_max, sum_lanes(row_sum)
 
 
 @jit_inline
-def put_statistics(statistics, row, high, total):
+def put_max_inv_sum(max_inv_sum, row, row_max, row_sum):
     """Write the highest logit of a row and the factor of its exponentials. For an empty row these
     are ``inf`` and 0, so that all weights become 0."""
-    is_nothing = total == 0
-    statistics[row, 0] = np.inf if is_nothing else high
-    statistics[row, 1] = 0 if is_nothing else 1 / total
+    is_nothing = row_sum == 0
+    max_inv_sum[row, 0] = np.inf if is_nothing else row_max
+    max_inv_sum[row, 1] = 0 if is_nothing else 1 / row_sum
 
 
 @jit_inline

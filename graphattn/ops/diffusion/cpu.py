@@ -13,7 +13,7 @@ from graphattn.ops.cpu.edges import Edges
 from graphattn.ops.cpu.orders import Orders, groups_of_heads, workspaces
 from graphattn.ops.cpu.softmax import Terms
 from graphattn.ops.diffusion.cpu_hops import HopGrads, Hops
-from graphattn.ops.diffusion.schema import empty_messages, empty_statistics
+from graphattn.ops.diffusion.schema import empty_max_inv_sum, empty_messages
 from graphattn.ops.registration import accumulation_dtype, empty_unless
 from graphattn.ops.weights.cpu import EdgeGrads, LogitGrads, Logits
 
@@ -21,7 +21,7 @@ from graphattn.ops.weights.cpu import EdgeGrads, LogitGrads, Logits
 @torch.library.register_kernel('graphattn::attention_diffusion', 'cpu')
 def attention_diffusion_cpu(
     weight: Tensor, value: Tensor, teleport: Tensor,
-    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
+    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
     keep_messages: bool,
 ) -> tuple[Tensor, Tensor]:
     edges = Edges.of_rows(indptr, edge_key)
@@ -37,10 +37,10 @@ def attention_diffusion_cpu(
 @torch.library.register_kernel('graphattn::attention_diffusion_backward', 'cpu')
 def attention_diffusion_backward_cpu(
     grad_out: Tensor, messages: Tensor, weight: Tensor, value: Tensor, teleport: Tensor,
-    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
+    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
     needs_weight: bool, needs_teleport: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    orders = Orders.of(indptr, edge_key, key_indptr, edge_query, position)
+    orders = Orders.of(indptr, edge_key, key_indptr, edge_query, perm)
     grad_weight = weight.new_empty(weight.shape if needs_weight else 0)
     grads = HopGrads.of(value, teleport, needs_teleport)
     groups = groups_of_heads(*weight.shape)
@@ -59,11 +59,11 @@ def attention_diffusion_backward_cpu(
 def diffused_attention_cpu(
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, gate: Tensor | None,
     teleport: Tensor,
-    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
+    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
     seed: Tensor | None, scale: float, dropout_p: float, keep_messages: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     edges, dtype = Edges.of_rows(indptr, edge_key), accumulation_dtype(query)
-    out, statistics = torch.empty_like(value), empty_statistics(query)
+    out, max_inv_sum = torch.empty_like(value), empty_max_inv_sum(query)
     messages = empty_messages(value, teleport, keep_messages)
     groups = groups_of_heads(query.size(1), edge_key.numel())
     *spaces, weights = workspaces(groups, [query, key] + [value] * 4, [edge_key])
@@ -72,21 +72,21 @@ def diffused_attention_cpu(
         logits = Logits.of(query, key, terms, heads, spaces[:2])
         hops = Hops.of(value, teleport, messages, heads, spaces[2:])
         weight = weights[:len(logits.query)]
-        statistics[heads] = logits.softmax(edges, weight)
+        max_inv_sum[heads] = logits.softmax(edges, weight)
         out[:, heads] = hops.diffuse(edges, weight).transpose(0, 1)
-    return out, statistics, messages
+    return out, max_inv_sum, messages
 
 
 @torch.library.register_kernel('graphattn::diffused_attention_backward', 'cpu')
 def diffused_attention_backward_cpu(
-    grad_out: Tensor, statistics: Tensor, messages: Tensor,
+    grad_out: Tensor, max_inv_sum: Tensor, messages: Tensor,
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, gate: Tensor | None,
     teleport: Tensor,
-    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
+    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
     seed: Tensor | None, scale: float, dropout_p: float,
     needs_weight: bool, needs_bias: bool, needs_gate: bool, needs_teleport: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    orders = Orders.of(indptr, edge_key, key_indptr, edge_query, position)
+    orders = Orders.of(indptr, edge_key, key_indptr, edge_query, perm)
     csc_bias, csc_gate = orders.values_by_key(bias), orders.values_by_key(gate)
     logit_grads = LogitGrads.of(query, key, empty_unless(needs_bias, bias, query),
                                 empty_unless(needs_gate, gate, query))
@@ -96,14 +96,14 @@ def diffused_attention_backward_cpu(
                                                      [edge_key] * 3)
     dots = dots if needs_weight else dots[:, :0]
     for heads in groups:
-        terms = Terms.of(csc_bias, csc_gate, seed, scale, dropout_p, statistics.dtype, heads,
+        terms = Terms.of(csc_bias, csc_gate, seed, scale, dropout_p, max_inv_sum.dtype, heads,
                          query.size(1))
         logits = Logits.of(query, key, terms, heads, spaces[:2])
         hops = Hops.of(value, teleport, messages, heads, spaces[4:])
         weight, dot, grad_logit = (x[:len(logits.query)] for x in (weights, dots, grad_logits))
-        logits.softmax_by_key(orders.csc, weight, statistics[heads])
+        logits.softmax_by_key(orders.csc, weight, max_inv_sum[heads])
         delta = hop_grads.put(heads, orders.csc, hops, grad_out, weight, dot)
         if needs_weight:
             logit_grads.put(heads, orders, logits, spaces[2:4],
-                            EdgeGrads(weight, statistics[heads], dot, delta, grad_logit))
+                            EdgeGrads(weight, max_inv_sum[heads], dot, delta, grad_logit))
     return *logit_grads, *hop_grads

@@ -19,7 +19,7 @@ from graphattn.ops.cpu.gathered import add_weighted, add_weighted_and_dots
 from graphattn.ops.cpu.jit import jit, jit_inline
 from graphattn.ops.cpu.orders import head_major
 from graphattn.ops.cpu.rows import add_row, clear_row, copy_row, dot_of_rows, multiply_row
-from graphattn.ops.cpu.schedule import claim, finish_and_claim, run, wait_for_all
+from graphattn.ops.cpu.schedule import finish_and_next_item, next_item, run, wait_for_all
 
 
 class Hops(NamedTuple):
@@ -94,29 +94,29 @@ class HopGrads(NamedTuple):
 
 
 @jit
-def _diffuse(spans, progress, start, weight, teleport, messages, first_head, after, other, edges):
+def _diffuse(items, progress, start, weight, teleport, messages, first_head, after, other, edges):
     """Mix the message of each hop to each query with its start value by ``teleport``."""
     indptr, edge_key = edges.indptr, edges.column
     x = start
     for hop in range(len(teleport) - 1, -1, -1):
         kept = min(hop, len(messages) - 1)
-        span = claim(progress, hop)
-        while span < len(spans):
-            head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
+        item = next_item(progress, hop)
+        while item < len(items):
+            head, begin, end = items[item, 0], items[item, 1], items[item, 2]
             message = messages[kept, first_head + head]
             for i in range(begin, end):
                 clear_row(message, i)
                 first, n = indptr[i], indptr[i + 1] - indptr[i]
                 add_weighted(message, i, weight[head, first:], x[head], 0, edge_key[first:], n)
                 restart_row(after[head], i, message, start[head], teleport[hop, head, i], i)
-            span = finish_and_claim(progress, hop)
-        wait_for_all(spans, progress, hop)
+            item = finish_and_next_item(progress, hop)
+        wait_for_all(items, progress, hop)
         x, after, other = after, other, after
 
 
 @jit
 def _diffuse_backward(
-        spans, progress, x, weight, start, teleport, messages, first_head, grad, next_x, grad_start,
+        items, progress, x, weight, start, teleport, messages, first_head, grad, next_x, grad_start,
         grad_teleport, dot, delta, edges):
     """Compute the gradients of each hop, the last hop first.
 
@@ -130,9 +130,9 @@ def _diffuse_backward(
     y = np.empty((1, x.shape[2]), x.dtype)
     for hop in range(len(teleport)):  # the last hop first
         before, is_first = hop + 1, hop == len(teleport) - 1
-        span = claim(progress, hop)
-        while span < len(spans):
-            head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
+        item = next_item(progress, hop)
+        while item < len(items):
+            head, begin, end = items[item, 0], items[item, 1], items[item, 2]
             hop_message = messages[hop, first_head + head]
             message = start[head] if is_first else messages[before, first_head + head]
             for i in range(begin, end):
@@ -158,8 +158,8 @@ def _diffuse_backward(
                 copy_row(next_x[head], i, 0, grad[head], i, 0, grad.shape[2])
                 multiply_row(next_x[head], i, x.dtype.type(1 - to_start))
                 add_row(grad_start[head], i, to_start, grad[head], i)
-            span = finish_and_claim(progress, hop)
-        wait_for_all(spans, progress, hop)
+            item = finish_and_next_item(progress, hop)
+        wait_for_all(items, progress, hop)
         x, next_x = next_x, x
 
 

@@ -68,11 +68,12 @@ def _differentiate_diffusion(ctx, grad_out, _) -> dict[str, Tensor]:
 differentiate(attention_diffusion, _differentiate_diffusion, _save_diffusion)
 
 
-# Weights and hops in one: output, softmax statistics [heads, nodes, 2] and, if kept, messages.
+# Weights and hops in one: output, row maxima and inverse sums [heads, nodes, 2] and, if kept,
+# messages.
 
 
 def _fake_diffused(query, key, value, bias, gate, teleport, *rest):
-    return (torch.empty_like(value), empty_statistics(query),
+    return (torch.empty_like(value), empty_max_inv_sum(query),
             empty_messages(value, teleport, rest[-1]))
 
 
@@ -83,7 +84,7 @@ diffused_attention = define('diffused_attention', f'{DIFFUSED}, bool keep_messag
 # Gradients of query, key, bias, gate, value and teleport; empty where not needed.
 
 
-def _fake_diffused_backward(grad_out, statistics, messages, query, key, value, bias, gate,
+def _fake_diffused_backward(grad_out, max_inv_sum, messages, query, key, value, bias, gate,
                             teleport, *rest):
     *_, needs_bias, needs_gate, needs_teleport = rest
     return (torch.empty_like(query), torch.empty_like(key), empty_unless(needs_bias, bias, query),
@@ -93,7 +94,7 @@ def _fake_diffused_backward(grad_out, statistics, messages, query, key, value, b
 
 diffused_attention_backward = define(
     'diffused_attention_backward',
-    f'Tensor grad_out, Tensor statistics, Tensor messages, {DIFFUSED}, bool needs_weight, '
+    f'Tensor grad_out, Tensor max_inv_sum, Tensor messages, {DIFFUSED}, bool needs_weight, '
     f'bool needs_bias, bool needs_gate, bool needs_teleport',
     '(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)', _fake_diffused_backward)
 differentiate_no_more(diffused_attention_backward)
@@ -101,10 +102,10 @@ differentiate_no_more(diffused_attention_backward)
 
 def _save_diffused(ctx, inputs, output) -> None:
     *tensors, ctx.scale, ctx.dropout_p, _ = inputs
-    _, statistics, messages = output
-    ctx.mark_non_differentiable(statistics, messages)
+    _, max_inv_sum, messages = output
+    ctx.mark_non_differentiable(max_inv_sum, messages)
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(statistics, messages, *tensors)
+    ctx.save_for_backward(max_inv_sum, messages, *tensors)
 
 
 def _differentiate_diffused(ctx, grad_out, *_) -> dict[str, Tensor]:
@@ -120,8 +121,8 @@ def _differentiate_diffused(ctx, grad_out, *_) -> dict[str, Tensor]:
 differentiate(diffused_attention, _differentiate_diffused, _save_diffused)
 
 
-def empty_statistics(query: Tensor) -> Tensor:
-    """Return room for the softmax statistics of each head and node, ``[heads, nodes, 2]``."""
+def empty_max_inv_sum(query: Tensor) -> Tensor:
+    """Return room for row maxima and inverse sums, ``[heads, nodes, 2]``."""
     return query.new_empty(query.size(1), query.size(0), 2, dtype=accumulation_dtype(query))
 
 

@@ -14,7 +14,7 @@ from graphattn.ops.triton.softmax import Terms
 from graphattn.ops.weights.triton import (
     BothOrders,
     grads_of_logits,
-    softmax_statistics,
+    row_max_inv_sum,
     weigh,
 )
 from graphattn.ops.weights.triton_weighted_sum import sum_rows
@@ -23,7 +23,7 @@ from graphattn.ops.weights.triton_weighted_sum import sum_rows
 @torch.library.register_kernel('graphattn::attention_diffusion', 'cuda')
 def attention_diffusion_cuda(
     weight: Tensor, value: Tensor, teleport: Tensor,
-    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
+    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
     keep_messages: bool,
 ) -> tuple[Tensor, Tensor]:
     messages = empty_messages(value, teleport, keep_messages)
@@ -33,10 +33,10 @@ def attention_diffusion_cuda(
 @torch.library.register_kernel('graphattn::attention_diffusion_backward', 'cuda')
 def attention_diffusion_backward_cuda(
     grad_out: Tensor, messages: Tensor, weight: Tensor, value: Tensor, teleport: Tensor,
-    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
+    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
     needs_weight: bool, needs_teleport: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    both = BothOrders(Rows.of(indptr, edge_key), Rows.of(key_indptr, edge_query), position)
+    both = BothOrders(Rows.of(indptr, edge_key), Rows.of(key_indptr, edge_query), perm)
     return hop_grads(grad_out, messages, weight, value, teleport, both, needs_weight,
                      needs_teleport)
 
@@ -45,29 +45,29 @@ def attention_diffusion_backward_cuda(
 def diffused_attention_cuda(
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, gate: Tensor | None,
     teleport: Tensor,
-    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
+    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
     seed: Tensor | None, scale: float, dropout_p: float, keep_messages: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     rows, terms = Rows.of(indptr, edge_key), Terms.of(bias, gate, seed, scale, dropout_p)
-    statistics = softmax_statistics(query, key, rows, terms)
+    max_inv_sum = row_max_inv_sum(query, key, rows, terms)
     messages = empty_messages(value, teleport, keep_messages)
-    out = diffuse(weigh(query, key, rows, terms, statistics), value, teleport, rows, messages)
-    return out, statistics.transpose(0, 1).contiguous(), messages
+    out = diffuse(weigh(query, key, rows, terms, max_inv_sum), value, teleport, rows, messages)
+    return out, max_inv_sum.transpose(0, 1).contiguous(), messages
 
 
 @torch.library.register_kernel('graphattn::diffused_attention_backward', 'cuda')
 def diffused_attention_backward_cuda(
-    grad_out: Tensor, statistics: Tensor, messages: Tensor,
+    grad_out: Tensor, max_inv_sum: Tensor, messages: Tensor,
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, gate: Tensor | None,
     teleport: Tensor,
-    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
+    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
     seed: Tensor | None, scale: float, dropout_p: float,
     needs_weight: bool, needs_bias: bool, needs_gate: bool, needs_teleport: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    both = BothOrders(Rows.of(indptr, edge_key), Rows.of(key_indptr, edge_query), position)
+    both = BothOrders(Rows.of(indptr, edge_key), Rows.of(key_indptr, edge_query), perm)
     terms = Terms.of(bias, gate, seed, scale, dropout_p)
-    statistics = statistics.transpose(0, 1).contiguous()
-    weight = weigh(query, key, both.csr, terms, statistics)
+    max_inv_sum = max_inv_sum.transpose(0, 1).contiguous()
+    weight = weigh(query, key, both.csr, terms, max_inv_sum)
     grad_weight, grad_value, grad_teleport = hop_grads(
         grad_out, messages, weight, value, teleport, both, needs_weight, needs_teleport)
     if not needs_weight:
@@ -75,7 +75,7 @@ def diffused_attention_backward_cuda(
         return (torch.empty_like(query), torch.empty_like(key), nothing, nothing.clone(),
                 grad_value, grad_teleport)
     if seed is not None:
-        weight = weigh(query, key, both.csr, terms._replace(seed=None), statistics)
+        weight = weigh(query, key, both.csr, terms._replace(seed=None), max_inv_sum)
     grad_logit = grads_of_logits(weight, grad_weight, both.csr, terms)
     return (*both.grads(grad_logit, query, key, bias if needs_bias else None, gate, scale,
                         needs_gate), grad_value, grad_teleport)
@@ -105,7 +105,7 @@ def hop_grads(grad_out: Tensor, messages: Tensor, weight: Tensor, value: Tensor,
     grad_weight = torch.zeros_like(weight) if needs_weight else weight.new_empty(0)
     grad_teleport = teleport.new_empty(teleport.shape if needs_teleport else 0)
     grad_start = torch.zeros_like(start)
-    csc_weight = weight[:, both.position]
+    csc_weight = weight[:, both.perm]
     for hop in range(len(teleport)):
         to_start = teleport[hop].unsqueeze(-1)
         if needs_teleport:

@@ -13,7 +13,7 @@ from graphattn.ops.cpu.chunks import (
     first_from,
     gather,
     keys_per_chunk,
-    largest_chunk,
+    max_chunk,
     odd_lines,
     put,
 )
@@ -22,27 +22,27 @@ from graphattn.ops.cpu.gathered import add_products, dots
 from graphattn.ops.cpu.jit import jit
 from graphattn.ops.cpu.key_grads import KeyGrads
 from graphattn.ops.cpu.rows import clear_row, new_rows, node_rows, prefetch_row
-from graphattn.ops.cpu.schedule import claim, cut_for_chunks, longest_row, most_rows, run
+from graphattn.ops.cpu.schedule import cut_for_chunks, max_row_length, max_rows, next_item, run
 from graphattn.ops.registration import accumulation_dtype
 
 
 @torch.library.register_kernel('graphattn::edge_dot', 'cpu')
 def edge_dot_cpu(
     query: Tensor, key: Tensor, indptr: Tensor, edge_key: Tensor, key_indptr: Tensor,
-    edge_query: Tensor, position: Tensor, query_ptr: Tensor, key_ptr: Tensor,
+    edge_query: Tensor, perm: Tensor, query_ptr: Tensor, key_ptr: Tensor,
 ) -> Tensor:
     dtype, heads = accumulation_dtype(query), query.size(1)
     dot = new_rows(edge_key.numel(), heads, dtype=dtype)
     edges, shape = Edges.by_query(indptr, edge_key, query_ptr, key_ptr), (heads, query.size(2))
     run(_dot, edges, shape, node_rows(query, dtype), node_rows(key, dtype), heads, dot,
-        spans=cut_for_chunks(edges, shape))
+        items=cut_for_chunks(edges, shape))
     return dot.to(query.dtype)
 
 
 @torch.library.register_kernel('graphattn::edge_dot_backward', 'cpu')
 def edge_dot_backward_cpu(
     grad_dot: Tensor, query: Tensor, key: Tensor, indptr: Tensor, edge_key: Tensor,
-    key_indptr: Tensor, edge_query: Tensor, position: Tensor, query_ptr: Tensor, key_ptr: Tensor,
+    key_indptr: Tensor, edge_query: Tensor, perm: Tensor, query_ptr: Tensor, key_ptr: Tensor,
 ) -> tuple[Tensor, Tensor]:
     dtype, heads = accumulation_dtype(query), query.size(1)
     grad_query = new_rows(*query.shape, dtype=dtype)
@@ -50,7 +50,7 @@ def edge_dot_backward_cpu(
     key_grads = KeyGrads.of(edges, shape, [key], dtype)
     run(_dot_backward, edges, shape, node_rows(query, dtype), node_rows(key, dtype),
         grad_dot.to(dtype).contiguous(), heads, node_rows(grad_query, dtype),
-        *key_grads.targets(), spans=key_grads.spans)
+        *key_grads.targets(), items=key_grads.items)
     return tuple(grad.to(query.dtype) for grad in (grad_query, *key_grads.sums()))
 
 
@@ -58,19 +58,19 @@ def edge_dot_backward_cpu(
 
 
 @jit
-def _dot(spans, progress, query, key, heads, dot, edges):
+def _dot(items, progress, query, key, heads, dot, edges):
     """Compute the dot product of query and key on each edge."""
     indptr, edge_key, key_ptr = edges.indptr, edges.column, edges.column_ptr
-    longest, position = longest_row(indptr), np.empty(most_rows(spans), np.int64)
+    longest, position = max_row_length(indptr), np.empty(max_rows(items), np.int64)
     row_dot = np.empty(longest, query.dtype)
     channels = key.shape[1]
-    most_keys = largest_chunk(spans, channels, edges)
-    own = aligned(most_keys, channels, key)
-    span = claim(progress, 0)
-    while span < len(spans):
-        head, begin, end, block = spans[span, 0], spans[span, 1], spans[span, 2], spans[span, 3]
-        first_key, last_key = key_ptr[block], key_ptr[block + 1]
-        chunk = keys_per_chunk(channels, edges, block)
+    max_keys = max_chunk(items, channels, edges)
+    own = aligned(max_keys, channels, key)
+    item = next_item(progress, 0)
+    while item < len(items):
+        head, begin, end, segment = items[item, 0], items[item, 1], items[item, 2], items[item, 3]
+        first_key, last_key = key_ptr[segment], key_ptr[segment + 1]
+        chunk = keys_per_chunk(channels, edges, segment)
         for r in range(end - begin):
             position[r] = indptr[begin + r]
         for low in range(first_key, last_key, chunk):
@@ -86,27 +86,27 @@ def _dot(spans, progress, query, key, heads, dot, edges):
                     dots(row_dot, query, row, rows, origin, edge_key[first:], n)
                     for e in range(n):
                         dot[first + e, head] = row_dot[e]
-        span = claim(progress, 0)
+        item = next_item(progress, 0)
 
 
 @jit
-def _dot_backward(spans, progress, query, key, grad_dot, heads, grad_query, grad_key,
+def _dot_backward(items, progress, query, key, grad_dot, heads, grad_query, grad_key,
                   shared_grad_key, edges):
-    """Compute gradients of each query, and what each span adds to those of its keys. Edges whose
+    """Compute gradients of each query, and what each item adds to those of its keys. Edges whose
     own is 0 are passed over, even where they lead to what is infinite: an estimator leaves half of
     them so."""
     indptr, edge_key, key_ptr = edges.indptr, edges.column, edges.column_ptr
-    longest, position = longest_row(indptr), np.empty(most_rows(spans), np.int64)
+    longest, position = max_row_length(indptr), np.empty(max_rows(items), np.int64)
     weight, weighted_key = np.empty(longest, query.dtype), np.empty(longest, edge_key.dtype)
     stride, to_grad = odd_lines(2 * key.shape[1], key), key.shape[1]
-    most_keys = largest_chunk(spans, stride, edges)
-    own = aligned(most_keys, stride, key)
-    span = claim(progress, 0)
-    while span < len(spans):
-        head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
-        block, shared_row = spans[span, 3], spans[span, 4]
-        first_key, last_key = key_ptr[block], key_ptr[block + 1]
-        chunk = keys_per_chunk(stride, edges, block)
+    max_keys = max_chunk(items, stride, edges)
+    own = aligned(max_keys, stride, key)
+    item = next_item(progress, 0)
+    while item < len(items):
+        head, begin, end = items[item, 0], items[item, 1], items[item, 2]
+        segment, shared_row = items[item, 3], items[item, 4]
+        first_key, last_key = key_ptr[segment], key_ptr[segment + 1]
+        chunk = keys_per_chunk(stride, edges, segment)
         for r in range(end - begin):
             position[r] = indptr[begin + r]
         for low in range(first_key, max(last_key, first_key + 1), chunk):
@@ -133,4 +133,4 @@ def _dot_backward(spans, progress, query, key, grad_dot, heads, grad_query, grad
                 put(grad_key, rows, to_grad, low, head, heads)
             else:
                 put(shared_grad_key, rows, to_grad, shared_row + low - first_key, 0, 1)
-        span = claim(progress, 0)
+        item = next_item(progress, 0)

@@ -1,17 +1,17 @@
-"""Dot products on edges by their definition: of every pair of a block, from which edges are
+"""Dot products on edges by their definition: of every pair of a segment, from which edges are
 taken."""
 
 import torch
 from torch import Tensor
 
 from graphattn.graphs.graph import BipartiteGraph
-from graphattn.ops.dense import dense_blocks, of_keys
+from graphattn.ops.dense import dense_segments, of_keys
 
 
 def edge_dot(query: Tensor, key: Tensor, graph: BipartiteGraph) -> Tensor:
     """Return ``<query_i, key_j>`` of each edge, ``[num_edges, heads]``."""
-    dot = [(query[:0] * key[:0]).sum(-1)]  # joined to both, should there be no block
-    for queries, keys, _, at, mask in dense_blocks(graph):
+    dot = [(query[:0] * key[:0]).sum(-1)]  # joined to both, should there be no segment
+    for queries, keys, _, at, mask in dense_segments(graph):
         pairs = torch.einsum('ihc,ijhc->ijh', query[queries], of_keys(key[keys], mask))
         dot.append(pairs[at])
     return torch.cat(dot)

@@ -16,7 +16,7 @@ from graphattn.ops.weights.triton_weighted_sum import sum_rows
 @torch.library.register_kernel('graphattn::edge_dot', 'cuda')
 def edge_dot_cuda(
     query: Tensor, key: Tensor, indptr: Tensor, edge_key: Tensor, key_indptr: Tensor,
-    edge_query: Tensor, position: Tensor, query_ptr: Tensor, key_ptr: Tensor,
+    edge_query: Tensor, perm: Tensor, query_ptr: Tensor, key_ptr: Tensor,
 ) -> Tensor:
     dot = query.new_empty(query.size(1), edge_key.numel(), dtype=accumulation_dtype(query))
     if is_faster(query, key, edge_key.numel(), len(query_ptr) - 1):
@@ -29,11 +29,11 @@ def edge_dot_cuda(
 @torch.library.register_kernel('graphattn::edge_dot_backward', 'cuda')
 def edge_dot_backward_cuda(
     grad_dot: Tensor, query: Tensor, key: Tensor, indptr: Tensor, edge_key: Tensor,
-    key_indptr: Tensor, edge_query: Tensor, position: Tensor, query_ptr: Tensor, key_ptr: Tensor,
+    key_indptr: Tensor, edge_query: Tensor, perm: Tensor, query_ptr: Tensor, key_ptr: Tensor,
 ) -> tuple[Tensor, Tensor]:
     grad_dot = grad_dot.t().to(accumulation_dtype(query)).contiguous()
     sums = ((grad_dot, key, indptr, edge_key),
-            (grad_dot[:, position], query, key_indptr, edge_query))
+            (grad_dot[:, perm], query, key_indptr, edge_query))
     if is_faster(query, key, edge_key.numel(), len(query_ptr) - 1):
         return tuple(sum_tiles(*arguments) for arguments in sums)
     return tuple(sum_rows(weight, x, Rows.of(*rows), x.dtype, skip_zeros=True)

@@ -1,4 +1,4 @@
-r"""The pairs inside the blocks of a model, a bounded number of them at a time."""
+r"""The pairs inside the segments of a model, a bounded number of them at a time."""
 
 from __future__ import annotations
 
@@ -7,33 +7,34 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from graphattn.graphs.blocks import Blocks
+from graphattn.graphs.segments import Segments
 
 
 class Chunk(NamedTuple):
-    """Pieces of consecutive rows of one block, or of all rows of several blocks of one shape."""
+    """Pieces of consecutive rows of one segment, or of all rows of several segments of one
+    shape."""
 
-    first_query: Tensor  # int64 [blocks]
-    num_queries: int  # of each block
-    first_key: Tensor  # int64 [blocks]
-    num_keys: int  # of each block
+    first_query: Tensor  # int64 [segments]
+    num_queries: int  # of each segment
+    first_key: Tensor  # int64 [segments]
+    num_keys: int  # of each segment
     piece: int  # how many pieces of these rows come before
-    offset: int  # how many keys of their blocks
+    offset: int  # how many keys of their segments
 
     @property
     def num_pairs(self) -> int:
         return self.first_query.numel() * self.num_queries * self.num_keys
 
     def queries(self) -> Tensor:
-        """Return the query of each row, int64 ``[blocks * rows]``."""
+        """Return the query of each row, int64 ``[segments * rows]``."""
         return _nodes(self.first_query, self.num_queries)
 
     def first_keys(self) -> Tensor:
-        """Return the first key of each row's piece, int64 ``[blocks * rows]``."""
+        """Return the first key of each row's piece, int64 ``[segments * rows]``."""
         return self.first_key.repeat_interleave(self.num_queries)
 
     def products(self, query_factor: Tensor, key_factor: Tensor, workspace: Tensor) -> Tensor:
-        """Return the products of each row and each key, ``[blocks * rows, keys]``, in
+        """Return the products of each row and each key, ``[segments * rows, keys]``, in
         ``workspace``."""
         shape = (self.first_query.numel(), self.num_queries, self.num_keys)
         product = workspace[:self.num_pairs].view(shape)
@@ -42,19 +43,19 @@ class Chunk(NamedTuple):
         return torch.bmm(query, key.mT, out=product).flatten(0, 1)
 
 
-def chunks_of(blocks: Blocks, pairs_per_chunk: int,
+def chunks_of(segments: Segments, pairs_per_chunk: int,
               keys_per_piece: int | None = None) -> list[Chunk]:
     """Return chunks of about ``pairs_per_chunk`` pairs, or of one piece of a row; together all
     pairs, each once. Rows are whole, or cut into pieces of ``keys_per_piece``."""
-    block_shape = torch.stack([blocks.query_ptr.diff(), blocks.key_ptr.diff()], dim=1)
+    segment_shape = torch.stack([segments.query_ptr.diff(), segments.key_ptr.diff()], dim=1)
     chunks = []
-    for num_queries, num_keys in sorted({(n, m) for n, m in block_shape.tolist() if n and m}):
-        is_member = (block_shape[:, 0] == num_queries) & (block_shape[:, 1] == num_keys)
+    for num_queries, num_keys in sorted({(n, m) for n, m in segment_shape.tolist() if n and m}):
+        is_member = (segment_shape[:, 0] == num_queries) & (segment_shape[:, 1] == num_keys)
         members = is_member.nonzero().flatten()
         width = num_keys if keys_per_piece is None else min(keys_per_piece, num_keys)
         num_rows = min(max(pairs_per_chunk // width, 1), num_queries)
         for part in members.split(max(pairs_per_chunk // (num_rows * width), 1)):
-            first_query, first_key = blocks.query_ptr[part], blocks.key_ptr[part]
+            first_query, first_key = segments.query_ptr[part], segments.key_ptr[part]
             chunks += [Chunk(first_query + row, min(num_rows, num_queries - row),
                              first_key + key, min(width, num_keys - key), piece, key)
                        for row in range(0, num_queries, num_rows)
@@ -67,16 +68,16 @@ def _nodes(first: Tensor, size: int) -> Tensor:
 
 
 def _rows(factor: Tensor, first: Tensor, size: int) -> Tensor:
-    """``size`` rows from each of ``first``, ``[blocks, size, k]``; without a copy of one block, or
-    on a CPU of blocks that follow one another."""
-    num_blocks = first.numel()
-    if num_blocks == 1 or first.device.type == 'cpu' and _are_adjacent(first, size):
-        factor = factor.narrow(0, int(first[0]), size * num_blocks)
+    """``size`` rows from each of ``first``, ``[segments, size, k]``; without a copy of one segment,
+    or on a CPU of segments that follow one another."""
+    num_segments = first.numel()
+    if num_segments == 1 or first.device.type == 'cpu' and _are_adjacent(first, size):
+        factor = factor.narrow(0, int(first[0]), size * num_segments)
     else:
         factor = factor.index_select(0, _nodes(first, size))
-    return factor.view(num_blocks, size, -1)
+    return factor.view(num_segments, size, -1)
 
 
 def _are_adjacent(first: Tensor, size: int) -> bool:
-    """Return whether blocks of ``size``, which ascend and do not overlap, leave no gaps."""
+    """Return whether segments of ``size``, which ascend and do not overlap, leave no gaps."""
     return int(first[-1] - first[0]) == size * (first.numel() - 1)

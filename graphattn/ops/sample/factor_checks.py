@@ -9,7 +9,7 @@ from torch import Tensor
 
 from graphattn._checks import check_floating
 from graphattn._tensors import is_traced
-from graphattn.graphs.blocks import Blocks
+from graphattn.graphs.segments import Segments
 
 
 def check_factors(factors: dict[str, Tensor], query_ptr: Tensor | None,
@@ -69,19 +69,19 @@ def _check_nodes_of_heads(factors: dict[str, Tensor]) -> None:
                              f"[num_heads * n, k]")
 
 
-def check_blocks_of_heads(blocks: Blocks, num_heads: int, sizes: tuple[int, int]) -> None:
-    """Raise unless each head owns as many blocks, and as many queries and keys."""
-    if num_heads == 1 or len(blocks) == 0:
+def check_segments_of_heads(segments: Segments, num_heads: int, sizes: tuple[int, int]) -> None:
+    """Raise unless each head owns as many segments, and as many queries and keys."""
+    if num_heads == 1 or len(segments) == 0:
         return
-    blocks_per_head, rest = divmod(len(blocks), num_heads)
+    segments_per_head, rest = divmod(len(segments), num_heads)
     if rest:
-        raise ValueError(f"'query_ptr' must mark as many blocks for each of the {num_heads} heads "
-                         f"of 'mixing' (got {len(blocks)} in all)")
-    if not _can_be_looked_at(blocks.query_ptr):
+        raise ValueError(f"'query_ptr' must mark as many segments for each of the {num_heads} "
+                         f"heads of 'mixing' (got {len(segments)} in all)")
+    if not _can_be_looked_at(segments.query_ptr):
         return
-    for name, ptr, size in (('query_ptr', blocks.query_ptr, sizes[0]),
-                            ('key_ptr', blocks.key_ptr, sizes[1])):
-        head_start = ptr[::blocks_per_head].tolist()
+    for name, ptr, size in (('query_ptr', segments.query_ptr, sizes[0]),
+                            ('key_ptr', segments.key_ptr, sizes[1])):
+        head_start = ptr[::segments_per_head].tolist()
         if head_start != [head * (size // num_heads) for head in range(num_heads + 1)]:
             raise ValueError(f"'{name}' must give each head of 'mixing' {size} / {num_heads} "
                              f"nodes, head after head (got heads that begin at {head_start})")

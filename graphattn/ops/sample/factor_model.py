@@ -9,30 +9,30 @@ import torch
 from torch import Tensor
 
 from graphattn._checks import check_bool, check_number
-from graphattn._tensors import numbers_of, without_autocast
-from graphattn.graphs.blocks import Blocks, sum_blocks
+from graphattn._tensors import unwrap, without_autocast
+from graphattn.graphs.segments import Segments, sum_segments
+from graphattn.ops.sample.cached_matmul import CachedMatmul
 from graphattn.ops.sample.factor_checks import (
-    check_blocks_of_heads,
     check_factors,
     check_finite_and_not_negative,
+    check_segments_of_heads,
 )
-from graphattn.ops.sample.kept_product import KeptProduct
 
 
 class FactorModel:
     r"""A random bipartite graph whose edge probabilities have low rank.
 
-    A query and a key of the same block are joined with probability (or, to
+    A query and a key of the same segment are joined with probability (or, to
     :func:`~graphattn.samplers.sample_fastrg`, at rate)
 
     .. math::
         p_{ij} + \delta = \hat Q_i \, \hat S \, \hat K_j^\top + \delta,
 
-    and never if their blocks differ. This is the mixed-membership stochastic block model of
+    and never if their segments differ. This is the mixed-membership stochastic block model of
     SBM-Transformer, Sec. 4.1: memberships :math:`\hat Q` and :math:`\hat K`, block matrix
-    :math:`\hat S`. Blocks are those of :class:`~graphattn.BipartiteGraph`. Heads that mix in ways
-    of their own are folded into the nodes, head by head: of ``num_blocks`` blocks the first
-    ``num_blocks / num_heads`` belong to head 0.
+    :math:`\hat S`. Segments are those of :class:`~graphattn.BipartiteGraph`. Heads that mix in ways
+    of their own are folded into the nodes, head by head: of ``num_segments`` segments the first
+    ``num_segments / num_heads`` belong to head 0.
 
     A model is a value: it copies and pickles freely, and a copy has the numbers of the factors
     without their gradients.
@@ -45,10 +45,10 @@ class FactorModel:
         key_factor (Tensor): floating ``[num_keys, k]``, not negative. All three are on one device
             and may carry gradients; probabilities are computed in the widest of their dtypes, in
             float32 at least.
-        query_ptr (Tensor, optional): int64 ``[num_blocks + 1]``, where each block's queries
-            begin; one block for each head if omitted.
-        key_ptr (Tensor, optional): int64 ``[num_blocks + 1]``; if omitted, ``query_ptr`` where
-            there are as many keys as queries, else one block for each head.
+        query_ptr (Tensor, optional): int64 ``[num_segments + 1]``, where each segment's queries
+            begin; one segment for each head if omitted.
+        key_ptr (Tensor, optional): int64 ``[num_segments + 1]``; if omitted, ``query_ptr`` where
+            there are as many keys as queries, else one segment for each head.
         exploration (float): :math:`\delta` of Sec. 4.2, the chance of edges that the factors rule
             out. It equals one more cluster of membership 1 everywhere and mixing
             :math:`\delta`.
@@ -56,14 +56,14 @@ class FactorModel:
             what the caller has just built.
 
     Attributes:
-        num_queries, num_keys (int): Over all blocks.
+        num_queries, num_keys (int): Over all segments.
         num_clusters (int): k.
         num_heads (int): Number of block matrices.
         dtype (torch.dtype): In which probabilities are computed.
 
     Raises:
         TypeError: An argument is of the wrong type or dtype.
-        ValueError: Shapes, devices, range or blocks are not as described. Range and blocks are
+        ValueError: Shapes, devices, range or segments are not as described. Range and segments are
             read on a CPU alone, because the host would have to wait for a GPU.
 
     Example:
@@ -104,11 +104,11 @@ class FactorModel:
         self.num_clusters = mixing.size(-1)
         self.num_heads = mixing.size(0) if mixing.dim() == 3 else 1
         self.dtype = reduce(torch.promote_types, self._dtypes(), torch.float32)
-        self.blocks = Blocks.of(query_ptr, key_ptr, sizes, self.device, heads=self.num_heads,
-                                validate=validate, look=self.device.type == 'cpu')
+        self.segments = Segments.of(query_ptr, key_ptr, sizes, self.device, heads=self.num_heads,
+                                    validate=validate, look=self.device.type == 'cpu')
         if validate:
-            check_blocks_of_heads(self.blocks, self.num_heads, sizes)
-        self._product = KeptProduct(compares_leaves=validate)
+            check_segments_of_heads(self.segments, self.num_heads, sizes)
+        self._product = CachedMatmul(compares_leaves=validate)
 
     @property
     def device(self) -> torch.device:
@@ -116,19 +116,19 @@ class FactorModel:
         return self.query_factor.device
 
     @property
-    def num_blocks(self) -> int:
+    def num_segments(self) -> int:
         """Number of sequences, times the heads that are folded into the nodes."""
-        return len(self.blocks)
+        return len(self.segments)
 
     @property
     def query_ptr(self) -> Tensor:
-        """Return the first query of each block, int64 ``[num_blocks + 1]``."""
-        return self.blocks.query_ptr
+        """Return the first query of each segment, int64 ``[num_segments + 1]``."""
+        return self.segments.query_ptr
 
     @property
     def key_ptr(self) -> Tensor:
-        """Return the first key of each block, int64 ``[num_blocks + 1]``."""
-        return self.blocks.key_ptr
+        """Return the first key of each segment, int64 ``[num_segments + 1]``."""
+        return self.segments.key_ptr
 
     def mixed_query(self) -> Tensor:
         r"""Return what each query offers each cluster of keys, :math:`\hat Q \hat S`.
@@ -150,7 +150,7 @@ class FactorModel:
         return mixed.reshape(self.query_factor.shape)
 
     def rate_factors(self) -> tuple[Tensor, Tensor]:
-        r"""Return two factors whose product is :math:`p_{ij} + \delta` inside the blocks.
+        r"""Return two factors whose product is :math:`p_{ij} + \delta` inside the segments.
 
         They are :math:`\hat Q \hat S` and :math:`\hat K`, exploration being one more cluster that
         every node belongs to.
@@ -169,30 +169,30 @@ class FactorModel:
         r"""Return all :math:`p_{ij} + \delta` as a dense matrix, for small models and for tests.
 
         Returns:
-            floating Tensor ``[num_queries, num_keys]``, 0 outside the blocks.
+            floating Tensor ``[num_queries, num_keys]``, 0 outside the segments.
         """
         mixed = self.mixed_query()
         with without_autocast(self.device):
             prob = mixed @ self.key_factor.to(mixed.dtype).t() + self.exploration
-        same_block = self.blocks.of_queries()[:, None] == self.blocks.of_keys()
-        return torch.where(same_block, prob, 0.)
+        same_segment = self.segments.of_queries()[:, None] == self.segments.of_keys()
+        return torch.where(same_segment, prob, 0.)
 
     def expected_edges(self) -> Tensor:
-        r"""Return the sum of :math:`p_{ij} + \delta` over the pairs of each block, in O(nk).
+        r"""Return the sum of :math:`p_{ij} + \delta` over the pairs of each segment, in O(nk).
 
         This is the expected number of draws of :func:`~graphattn.samplers.sample_fastrg`, before
         repeated ones merge, and, where no :math:`p_{ij} + \delta` exceeds 1, the expected number
         of edges of :func:`~graphattn.samplers.sample_bernoulli`.
 
         Returns:
-            float64 Tensor ``[num_blocks]``.
+            float64 Tensor ``[num_segments]``.
         """
-        per_head = (self.num_heads, self.num_blocks // self.num_heads, self.num_clusters)
-        query_mass = sum_blocks(self.query_factor, self.query_ptr)
-        key_mass = sum_blocks(self.key_factor, self.key_ptr)
+        per_head = (self.num_heads, self.num_segments // self.num_heads, self.num_clusters)
+        query_mass = sum_segments(self.query_factor, self.query_ptr)
+        key_mass = sum_segments(self.key_factor, self.key_ptr)
         mixed_mass = (query_mass.view(per_head) @ self.mixing.double()).view_as(key_mass)
         return ((mixed_mass * key_mass).sum(1)
-                + self.exploration * self.blocks.pairs_per_block())
+                + self.exploration * self.segments.pairs_per_segment())
 
     @property
     def highest_probability(self) -> float:
@@ -223,16 +223,16 @@ class FactorModel:
         Raises:
             NotImplementedError: The factors stand for many, inside of ``torch.vmap``.
         """
-        return FactorModel(*map(numbers_of, (self.query_factor, self.mixing, self.key_factor)),
+        return FactorModel(*map(unwrap, (self.query_factor, self.mixing, self.key_factor)),
                            query_ptr=self.query_ptr, key_ptr=self.key_ptr,
                            exploration=self.exploration, validate=False)
 
     def __repr__(self) -> str:
         heads = f', num_heads={self.num_heads}' if self.num_heads != 1 else ''
-        blocks = f', num_blocks={self.num_blocks}' if self.num_blocks != 1 else ''
+        segments = f', num_segments={self.num_segments}' if self.num_segments != 1 else ''
         exploration = f', exploration={self.exploration:g}' if self.exploration else ''
         return (f'{type(self).__name__}(num_queries={self.num_queries}, num_keys={self.num_keys}, '
-                f'num_clusters={self.num_clusters}{heads}{blocks}{exploration})')
+                f'num_clusters={self.num_clusters}{heads}{segments}{exploration})')
 
     # Internals #######################################################################
 

@@ -1,4 +1,4 @@
-"""Draws from many discrete laws at once by inverse CDF, on any device."""
+"""Draws from many discrete distributions at once by inverse CDF, on any device."""
 
 from __future__ import annotations
 

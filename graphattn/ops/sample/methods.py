@@ -15,7 +15,7 @@ from graphattn._triton import OLDEST, runs_on
 from graphattn.ops.sample.factor_checks import check_finite_and_not_negative
 from graphattn.ops.sample.factor_model import FactorModel
 
-MOST_DRAWS = 2**36
+MAX_DRAWS = 2**36
 
 
 def check_sampling(model: FactorModel, generator: torch.Generator | None, method: str,
@@ -64,7 +64,7 @@ def check_rate(expected_draws: float, model: FactorModel) -> None:
     Raises:
         ValueError: They cannot.
     """
-    if not expected_draws < MOST_DRAWS:
+    if not expected_draws < MAX_DRAWS:
         check_finite_and_not_negative(model.factors())
         raise ValueError(f"'model' expects {expected_draws:.3g} draws, more than memory holds; "
                          f"scale 'mixing' down")

@@ -10,20 +10,20 @@ from graphattn.ops.sample.factor_model import FactorModel
 
 # P(edge) of a pair, from its p_ij + exploration. A Poisson number of draws has that mean, and
 # repeated draws merge.
-LAWS = {
+DISTRIBUTIONS = {
     'bernoulli': lambda rate: rate.clamp(max=1),
     'poisson': lambda rate: -torch.expm1(-rate),
 }
 
 
-def edge_probabilities(model: FactorModel, law: str) -> Tensor:
-    """Return the probability of each pair, ``[num_queries, num_keys]``, 0 outside the blocks."""
-    return LAWS[law](model.expectation())
+def edge_probabilities(model: FactorModel, distribution: str) -> Tensor:
+    """Return the probability of each pair, ``[num_queries, num_keys]``, 0 outside the segments."""
+    return DISTRIBUTIONS[distribution](model.expectation())
 
 
-def sample(model: FactorModel, law: str, generator: torch.Generator) -> BipartiteGraph:
+def sample(model: FactorModel, distribution: str, generator: torch.Generator) -> BipartiteGraph:
     """Draw each pair with its probability, and independently of all others."""
-    prob = edge_probabilities(model, law)
+    prob = edge_probabilities(model, distribution)
     is_edge = torch.rand(prob.shape, dtype=prob.dtype, generator=generator) < prob
     query, key = is_edge.nonzero().unbind(1)
     return BipartiteGraph.from_pairs(query * model.num_keys + key, model.num_queries,

@@ -25,9 +25,9 @@ def sample_with_torch(model: FactorModel, generator: torch.Generator | None, *,
     if pairs_per_chunk is None:
         pairs_per_chunk = PAIRS_PER_CHUNK[model.device.type]
     mixed_query, key_factor = model.mixed_query(), model.key_factor.to(model.dtype)
-    chunks = chunks_of(model.blocks, pairs_per_chunk)
-    most_pairs = max((chunk.num_pairs for chunk in chunks), default=0)
-    trials, workspace = _Trials(model.device), mixed_query.new_empty(most_pairs)
+    chunks = chunks_of(model.segments, pairs_per_chunk)
+    max_pairs = max((chunk.num_pairs for chunk in chunks), default=0)
+    trials, workspace = _Trials(model.device), mixed_query.new_empty(max_pairs)
     pairs, largest = [model.query_ptr.new_empty(0)], []
     for chunk in chunks:
         prob = chunk.products(mixed_query, key_factor, workspace)
@@ -59,7 +59,7 @@ class _Trials:
     def successes(self, prob: Tensor, generator: torch.Generator | None) -> Tensor:
         """Return which trials succeed, as ascending positions; overwrite ``prob``.
 
-        Trial by trial a uniform number is compared with ``prob``. Its first byte settles all but
+        Trial by trial a uniform number is compared with ``prob``. Its first byte decides all but
         one in 256; the rest is drawn for those alone that it lets pass or leaves open. That is
         faster than 24 bits for each, and finer: 32 bits.
         """

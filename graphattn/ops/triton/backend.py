@@ -17,11 +17,11 @@ import graphattn.ops.attention.triton  # noqa: E402
 import graphattn.ops.diffusion.triton  # noqa: E402
 import graphattn.ops.edge_dot.triton  # noqa: E402
 import graphattn.ops.weights.triton  # noqa: E402, F401 (registers)
-from graphattn.ops.triton.launch import MOST_CHANNELS  # noqa: E402
+from graphattn.ops.triton.launch import MAX_CHANNELS  # noqa: E402
 
 __all__ = ['BACKEND']
 
-BACKEND = Backend('triton', runs_on, shares_keys=True, most_channels=MOST_CHANNELS,
+BACKEND = Backend('triton', runs_on, supports_gqa=True, max_channels=MAX_CHANNELS,
                   attention=partial(on_graphs.attend, by_key=True),
                   attention_weights=on_graphs.weigh, weighted_sum=on_graphs.sum_by_weights,
                   attention_diffusion=on_graphs.diffuse,

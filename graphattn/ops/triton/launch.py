@@ -9,12 +9,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-MOST_CHANNELS = 256
-_FEWEST_CHANNELS = 16
+MAX_CHANNELS = 256
+_MIN_CHANNELS = 16
 _BYTES_OF_A_TILE = 4096  # of rows gathered at once by the one warp that a program has
 # More edges of narrow heads, or several rows of wide ones, take more registers than there are.
 # Several rows are for Triton's interpreter, which they make faster.
-_MOST_ROWS, _MOST_EDGES = 1, 32
+_MAX_ROWS, _MAX_EDGES = 1, 32
 
 # Annotations of numbers that Triton would pass in fewer bits; it reads them by name.
 fp64, u64 = tl.float64, tl.uint64
@@ -30,7 +30,7 @@ TYPES = {torch.float32: tl.float32, torch.float64: tl.float64}  # of sums
 
 def width_of(channels: int) -> int:
     """Return the channels that a program holds of each node: a power of two."""
-    return max(triton.next_power_of_2(channels), _FEWEST_CHANNELS)
+    return max(triton.next_power_of_2(channels), _MIN_CHANNELS)
 
 
 class Tile(NamedTuple):
@@ -47,9 +47,9 @@ class Tile(NamedTuple):
         """Return edges for as many as a row has on average, and as many rows as may be of what is
         left."""
         width, value_width = width_of(channels), width_of(value_channels)
-        pairs = min(_MOST_EDGES, _BYTES_OF_A_TILE // (max(width, value_width) * dtype.itemsize))
+        pairs = min(_MAX_EDGES, _BYTES_OF_A_TILE // (max(width, value_width) * dtype.itemsize))
         edges = min(pairs, max(4, triton.next_power_of_2(num_edges // max(num_rows, 1))))
-        return cls(min(pairs // edges, _MOST_ROWS), edges, width, value_width)
+        return cls(min(pairs // edges, _MAX_ROWS), edges, width, value_width)
 
 
 def launch(function: triton.runtime.KernelInterface, grid: tuple[int, ...], *arguments,

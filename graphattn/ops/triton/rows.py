@@ -28,12 +28,12 @@ class Tasks(NamedTuple):
     rows_of_each: int
 
     @classmethod
-    def of(cls, order: Tensor, parts: Tensor, most_more: int, num_rows: int,
+    def of(cls, order: Tensor, parts: Tensor, max_more: int, num_rows: int,
            rows_of_each: int = 1) -> Tasks:
-        """Return tasks for the number of parts of each place, at most ``most_more`` more than there
+        """Return tasks for the number of parts of each place, at most ``max_more`` more than there
         are places; those of several parts come first."""
         last_task = parts.cumsum(0)
-        tasks = torch.arange(order.numel() + most_more, device=order.device)
+        tasks = torch.arange(order.numel() + max_more, device=order.device)
         place = torch.searchsorted(last_task, tasks, right=True, out_int32=True)
         return cls(order, last_task, place, num_rows, rows_of_each)
 
@@ -42,20 +42,20 @@ class Tasks(NamedTuple):
         return self.place_of_task.numel()
 
     @property
-    def most_long(self) -> int:
+    def max_long(self) -> int:
         """Bound the number of places in several parts; these come first, and so do their parts."""
         return min(self.number - self.order.numel(), self.order.numel())
 
     def parts(self, heads: int, channels: int, dtype: torch.dtype) -> Tensor:
         """Return memory for what each part of a long row adds: ``[heads, parts, channels]``."""
-        most = (self.most_long + self.number - self.order.numel()) * self.rows_of_each
+        most = (self.max_long + self.number - self.order.numel()) * self.rows_of_each
         return self.order.new_empty(heads, max(most, 1), channels, dtype=dtype)
 
     def add(self, parts: Tensor, out: Tensor) -> None:
         """Write the sums of the parts of each long row into ``out``, ``[rows, heads,
         channels]``."""
         _, heads, channels = out.shape
-        launch(add_parts, (self.most_long * self.rows_of_each, heads), parts, out, self.order,
+        launch(add_parts, (self.max_long * self.rows_of_each, heads), parts, out, self.order,
                self.last_task, parts.size(1), self.num_rows, HEADS=heads, CHANNELS=channels,
                WIDTH=width_of(channels), DTYPE=TYPES[parts.dtype], ROWS=self.rows_of_each)
 

@@ -80,57 +80,58 @@ def mix(bits):
 
 
 @triton.jit
-def put_statistics(statistics, at, mask, high, share):
-    """Write softmax statistics. For an empty row these are ``inf`` and 0, so that all weights
-    become 0."""
-    tl.store(statistics + 2 * at, tl.where(share == 0, float('inf'), high), mask=mask)
-    tl.store(statistics + 2 * at + 1, share, mask=mask)
+def put_max_inv_sum(max_inv_sum, at, mask, row_max, inv_sum):
+    """Write row maxima and inverse sums. For an empty row these are ``inf`` and 0, so that all
+    weights become 0."""
+    tl.store(max_inv_sum + 2 * at, tl.where(inv_sum == 0, float('inf'), row_max), mask=mask)
+    tl.store(max_inv_sum + 2 * at + 1, inv_sum, mask=mask)
 
 
 @triton.jit
-def put_part(parts, slot, mask, sums, high, total, CHANNELS: tl.constexpr, WIDTH: tl.constexpr):
+def put_part(parts, slot, mask, sums, row_max, row_sum, CHANNELS: tl.constexpr,
+             WIDTH: tl.constexpr):
     """Write, for parts of rows, the sums, the highest logit and the sum of weights, side by
     side."""
     channel, at = tl.arange(0, WIDTH), slot * (CHANNELS + 2)
     tl.store(parts + at[:, None] + channel[None, :], sums,
              mask=mask[:, None] & (channel < CHANNELS)[None, :])
-    tl.store(parts + at + CHANNELS, high, mask=mask)
-    tl.store(parts + at + CHANNELS + 1, total, mask=mask)
+    tl.store(parts + at + CHANNELS, row_max, mask=mask)
+    tl.store(parts + at + CHANNELS + 1, row_sum, mask=mask)
 
 
-def join(tasks: Tasks, parts: Tensor, out: Tensor, statistics: Tensor) -> None:
-    """Write output and statistics of each long row beside those of the others."""
+def join(tasks: Tasks, parts: Tensor, out: Tensor, max_inv_sum: Tensor) -> None:
+    """Write output and max_inv_sum of each long row beside those of the others."""
     _, heads, channels = out.shape
-    launch(join_parts, (tasks.most_long * tasks.rows_of_each, heads), parts, out, statistics,
+    launch(join_parts, (tasks.max_long * tasks.rows_of_each, heads), parts, out, max_inv_sum,
            tasks.order, tasks.last_task, parts.size(1), tasks.num_rows, HEADS=heads,
            CHANNELS=channels, WIDTH=width_of(channels), DTYPE=TYPES[parts.dtype],
            ROWS=tasks.rows_of_each)
 
 
 @kernel
-def join_parts(parts, out, statistics, order, last_task, num_parts, num_rows, HEADS: tl.constexpr,
+def join_parts(parts, out, max_inv_sum, order, last_task, num_parts, num_rows, HEADS: tl.constexpr,
                CHANNELS: tl.constexpr, WIDTH: tl.constexpr, DTYPE: tl.constexpr,
                ROWS: tl.constexpr):
-    """Compute output and softmax statistics of each long row, from those of its parts."""
+    """Compute output and row maxima and inverse sums of each long row, from those of its parts."""
     head = tl.program_id(1)
     row, has_parts, first, last = parts_of_a_row(order, last_task, num_rows, ROWS)
     if has_parts:
         channel = tl.arange(0, WIDTH)
-        high = tl.full((), float('-inf'), DTYPE)
-        total = tl.zeros((), DTYPE)
+        row_max = tl.full((), float('-inf'), DTYPE)
+        row_sum = tl.zeros((), DTYPE)
         sums = tl.zeros([WIDTH], DTYPE)
         for number in range(first, last, ROWS):
             part = parts + (head * num_parts + number) * (CHANNELS + 2)
-            high_of_part = tl.load(part + CHANNELS)
-            higher = tl.maximum(high, high_of_part)
-            shift = tl.where(higher == float('-inf'), 0, higher)
-            fading, share = tl.exp(high - shift), tl.exp(high_of_part - shift)
-            total = total * fading + tl.load(part + CHANNELS + 1) * share
-            sums = sums * fading + share * tl.load(part + channel, mask=channel < CHANNELS,
-                                                   other=0)
-            high = higher
-        share = tl.where(total == 0, 0, 1 / total)
+            part_max = tl.load(part + CHANNELS)
+            new_max = tl.maximum(row_max, part_max)
+            shift = tl.where(new_max == float('-inf'), 0, new_max)
+            rescale, part_rescale = tl.exp(row_max - shift), tl.exp(part_max - shift)
+            row_sum = row_sum * rescale + tl.load(part + CHANNELS + 1) * part_rescale
+            sums = sums * rescale + part_rescale * tl.load(part + channel, mask=channel < CHANNELS,
+                                                           other=0)
+            row_max = new_max
+        inv_sum = tl.where(row_sum == 0, 0, 1 / row_sum)
         at = row * HEADS + head
-        tl.store(out + at * CHANNELS + channel, sums * share, mask=channel < CHANNELS)
-        tl.store(statistics + 2 * at, tl.where(total == 0, float('inf'), high))
-        tl.store(statistics + 2 * at + 1, share)
+        tl.store(out + at * CHANNELS + channel, sums * inv_sum, mask=channel < CHANNELS)
+        tl.store(max_inv_sum + 2 * at, tl.where(row_sum == 0, float('inf'), row_max))
+        tl.store(max_inv_sum + 2 * at + 1, inv_sum)

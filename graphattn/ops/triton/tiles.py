@@ -15,30 +15,30 @@ from torch import Tensor
 from graphattn.ops.triton.launch import TYPES, kernel, launch, width_of
 from graphattn.ops.triton.rows import gather, put
 
-# By the number of channels, the share of the pairs inside the blocks above which tiles take less
+# By the number of channels, the share of the pairs inside the segments above which tiles take less
 # time, forward with backward, if all edges have a gradient. Computed, not measured, for an H200:
 # what an edge gathers from its memory, against the instructions of a pair. To compute it anew:
 # python -m experiments.benchmarks.roofline. To measure it takes a GPU: python -m
 # experiments.benchmarks.gpu.
 FASTER_ABOVE = {32: 0.08, 64: 0.07, 128: 0.05, 256: 0.04}
-_MOST_ROWS, _BYTES_OF_SUMS = 64, 2**15  # of a tile; sums are in registers
-MOST_COLUMNS = 2**31 // _MOST_ROWS - 1  # the edges of a tile's rows are counted in 32 bits
+_MAX_ROWS, _BYTES_OF_SUMS = 64, 2**15  # of a tile; sums are in registers
+MAX_COLUMNS = 2**31 // _MAX_ROWS - 1  # the edges of a tile's rows are counted in 32 bits
 
 
-def is_faster(query: Tensor, key: Tensor, num_edges: int, num_blocks: int) -> bool:
-    """Return whether tiles take less time than rows. Blocks are counted as if all had one size:
+def is_faster(query: Tensor, key: Tensor, num_edges: int, num_segments: int) -> bool:
+    """Return whether tiles take less time than rows. Segments are counted as if all had one size:
     their sizes are on the device, the host would have to wait for them, and only time depends on
     them. The figures are those of float32; in float64 there are products that Triton fails to
     compile."""
     share = np.interp(query.size(2), [*FASTER_ABOVE], [*FASTER_ABOVE.values()])
-    return (query.dtype == torch.float32 and max(len(query), len(key)) <= MOST_COLUMNS
-            and num_edges * num_blocks > share * len(query) * len(key))
+    return (query.dtype == torch.float32 and max(len(query), len(key)) <= MAX_COLUMNS
+            and num_edges * num_segments > share * len(query) * len(key))
 
 
 def dot_tiles(query: Tensor, key: Tensor, indptr: Tensor, edge_key: Tensor, dot: Tensor) -> None:
     """Write the dot products into ``dot``, ``[heads, num_edges]``."""
     _launch(dot_of_tiles, query.contiguous(), key.contiguous(), indptr, edge_key, dot,
-            ROWS=_MOST_ROWS, COLUMNS=32, DEPTH=32, num_warps=4)
+            ROWS=_MAX_ROWS, COLUMNS=32, DEPTH=32, num_warps=4)
 
 
 def sum_tiles(weight: Tensor, x: Tensor, indptr: Tensor, column: Tensor) -> Tensor:
@@ -46,7 +46,7 @@ def sum_tiles(weight: Tensor, x: Tensor, indptr: Tensor, column: Tensor) -> Tens
     Weights of 0 add nothing, even of what is infinite."""
     _, heads, channels = x.shape
     out, width = x.new_empty(indptr.numel() - 1, heads, channels), width_of(channels)
-    rows = min(_MOST_ROWS, _BYTES_OF_SUMS // (width * x.element_size()))
+    rows = min(_MAX_ROWS, _BYTES_OF_SUMS // (width * x.element_size()))
     _launch(sum_of_tiles, out, x.contiguous(), indptr, column, weight.contiguous(), ROWS=rows,
             COLUMNS=32, WIDTH=width, num_warps=4 if width < 64 else 8)  # by registers for sums
     return out

@@ -17,7 +17,7 @@ from graphattn.ops.cpu.gathered import add_weighted, dots
 from graphattn.ops.cpu.jit import jit, jit_inline
 from graphattn.ops.cpu.orders import Orders, groups_of_heads, head_major, workspaces
 from graphattn.ops.cpu.rows import clear_row, whole_vectors
-from graphattn.ops.cpu.schedule import claim, longest_row, run
+from graphattn.ops.cpu.schedule import max_row_length, next_item, run
 from graphattn.ops.cpu.simd import exp
 from graphattn.ops.cpu.softmax import (
     Terms,
@@ -26,7 +26,7 @@ from graphattn.ops.cpu.softmax import (
     keep,
     modify,
     multiply_by_gate,
-    put_statistics,
+    put_max_inv_sum,
 )
 from graphattn.ops.registration import accumulation_dtype, empty_unless
 
@@ -34,7 +34,7 @@ from graphattn.ops.registration import accumulation_dtype, empty_unless
 @torch.library.register_kernel('graphattn::attention_weights', 'cpu')
 def attention_weights_cpu(
     query: Tensor, key: Tensor, bias: Tensor | None, gate: Tensor | None,
-    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
+    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
     scale: float,
 ) -> Tensor:
     edges = Edges.of_rows(indptr, edge_key)
@@ -51,10 +51,10 @@ def attention_weights_cpu(
 def attention_weights_backward_cpu(
     grad: Tensor, weight: Tensor,
     query: Tensor, key: Tensor, bias: Tensor | None, gate: Tensor | None,
-    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
+    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
     scale: float, needs_bias: bool, needs_gate: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    orders = Orders.of(indptr, edge_key, key_indptr, edge_query, position)
+    orders = Orders.of(indptr, edge_key, key_indptr, edge_query, perm)
     csc_gate = orders.values_by_key(gate)
     grads = LogitGrads.of(query, key, empty_unless(needs_bias, bias, query),
                           empty_unless(needs_gate, gate, query))
@@ -67,9 +67,9 @@ def attention_weights_backward_cpu(
         change = torch.mul(weight[heads], grad[heads],
                            out=weight.new_empty(weight[heads].shape))
         delta = torch.segment_reduce(change, 'sum', offsets=indptr.expand(len(change), -1), axis=1)
-        statistics = delta.unsqueeze(2)  # only dropout reads them, and there is none here
+        max_inv_sum = delta.unsqueeze(2)  # only dropout reads them, and there is none here
         grads.put(heads, orders, logits, spaces[2:],
-                  EdgeGrads(orders.to_key_order(weight[heads]), statistics,
+                  EdgeGrads(orders.to_key_order(weight[heads]), max_inv_sum,
                             orders.to_key_order(grad[heads]), delta, change))
     return tuple(grads)
 
@@ -77,17 +77,17 @@ def attention_weights_backward_cpu(
 @torch.library.register_kernel('graphattn::weighted_sum', 'cpu')
 def weighted_sum_cpu(
     weight: Tensor, value: Tensor, indptr: Tensor, edge_key: Tensor, key_indptr: Tensor,
-    edge_query: Tensor, position: Tensor, query_ptr: Tensor, key_ptr: Tensor,
+    edge_query: Tensor, perm: Tensor, query_ptr: Tensor, key_ptr: Tensor,
 ) -> Tensor:
     return _sum_by_weights(weight, value, Edges.of_rows(indptr, edge_key))
 
 
 @torch.library.register_kernel('graphattn::sum_to_keys', 'cpu')
 def sum_to_keys_cpu(
-    weight: Tensor, at_query: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
+    weight: Tensor, at_query: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
 ) -> Tensor:
-    csc = Edges.of_rows(key_indptr, edge_query, position)
-    return _sum_by_weights(weight[:, position], at_query, csc)
+    csc = Edges.of_rows(key_indptr, edge_query, perm)
+    return _sum_by_weights(weight[:, perm], at_query, csc)
 
 
 def _sum_by_weights(weight: Tensor, x: Tensor, edges: Edges) -> Tensor:
@@ -122,21 +122,21 @@ class Logits(NamedTuple):
         return len(self.query), self.query.size(2)
 
     def softmax(self, edges: Edges, weight: Tensor) -> Tensor:
-        """Write the weights into ``weight``, and return the statistics of each query."""
-        statistics = self.query.new_empty(*self.query.shape[:2], 2)
-        run(_softmax, edges, self.shape, *self, weight, statistics)
-        return statistics
+        """Write the weights into ``weight``, and return the max_inv_sum of each query."""
+        max_inv_sum = self.query.new_empty(*self.query.shape[:2], 2)
+        run(_softmax, edges, self.shape, *self, weight, max_inv_sum)
+        return max_inv_sum
 
-    def softmax_by_key(self, csc: Edges, weight: Tensor, statistics: Tensor) -> None:
+    def softmax_by_key(self, csc: Edges, weight: Tensor, max_inv_sum: Tensor) -> None:
         """Write them in the order by key, in which bias and gate must be."""
-        run(_softmax_by_key, csc, self.shape, *self, weight, statistics)
+        run(_softmax_by_key, csc, self.shape, *self, weight, max_inv_sum)
 
 
 class EdgeGrads(NamedTuple):
     """Inputs of the gradients of logits, for a slice of the heads."""
 
     weight: Tensor  # by key, [heads, num_edges]
-    statistics: Tensor  # of the softmax of each query, [heads, num_queries, 2]
+    max_inv_sum: Tensor  # of the softmax of each query, [heads, num_queries, 2]
     dot: Tensor  # the gradient of each weight, by key
     delta: Tensor  # of each query: their sum by weights
     workspace: Tensor  # for the gradients of logits, by query
@@ -169,90 +169,90 @@ class LogitGrads(NamedTuple):
         self.key[:, heads] = grad_key.transpose(0, 1)
         for grad, csc_grad in zip((self.bias, self.gate), edge_grads):
             if len(grad) and grad.size(1) == 1:
-                grad[orders.position] += csc_grad.sum(dim=1, keepdim=True)
+                grad[orders.perm] += csc_grad.sum(dim=1, keepdim=True)
             elif len(grad):
-                grad[orders.position, heads] = csc_grad
+                grad[orders.perm, heads] = csc_grad
 
 
 # Loops ###############################################################################
 
 
 @jit
-def _softmax(spans, progress, query, key, terms, weight, statistics, edges):
-    """Compute the weights of each query's edges, and the softmax statistics."""
+def _softmax(items, progress, query, key, terms, weight, max_inv_sum, edges):
+    """Compute the weights of each query's edges, and the row maxima and inverse sums."""
     indptr, edge_key = edges.indptr, edges.column
-    logit = np.empty(longest_row(indptr), query.dtype)
-    span = claim(progress, 0)
-    while span < len(spans):
-        head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
+    logit = np.empty(max_row_length(indptr), query.dtype)
+    item = next_item(progress, 0)
+    while item < len(items):
+        head, begin, end = items[item, 0], items[item, 1], items[item, 2]
         for i in range(begin, end):
             first, n = indptr[i], indptr[i + 1] - indptr[i]
-            high, total = query.dtype.type(-np.inf), query.dtype.type(0)
+            row_max, row_sum = query.dtype.type(-np.inf), query.dtype.type(0)
             if n > 0:
                 dots(logit, query[head], i, key[head], 0, edge_key[first:], n)
                 modify(logit, terms, first, n, head)
-                high, total = exponentials(logit, n, high)
-            put_statistics(statistics[head], i, high, total)
-            share, row_weight = statistics[head, i, 1], weight[head, first:first + n]
+                row_max, row_sum = exponentials(logit, n, row_max)
+            put_max_inv_sum(max_inv_sum[head], i, row_max, row_sum)
+            inv_sum, row_weight = max_inv_sum[head, i, 1], weight[head, first:first + n]
             for e in range(n):
-                row_weight[e] = logit[e] * share
+                row_weight[e] = logit[e] * inv_sum
             drop_out(row_weight, terms, first, n, head)
-        span = claim(progress, 0)
+        item = next_item(progress, 0)
 
 
 @jit_inline
-def _weigh(weight, key, j, query, terms, statistics, row_query, head, first, n):
+def _weigh(weight, key, j, query, terms, max_inv_sum, row_query, head, first, n):
     """``_softmax`` of the edges to key ``j``."""
     dots(weight, key[head], j, query[head], 0, row_query, n)
     modify(weight, terms, first, n, head)
     for e in range(n):
-        weight[e] -= statistics[head, np.uint64(row_query[e]), 0]  # unsigned: no test of its sign
+        weight[e] -= max_inv_sum[head, np.uint64(row_query[e]), 0]  # unsigned: no test of its sign
     for e in range(whole_vectors(n)):
         weight[e] = exp(weight[e])
     for e in range(n):
-        weight[e] *= statistics[head, np.uint64(row_query[e]), 1]
+        weight[e] *= max_inv_sum[head, np.uint64(row_query[e]), 1]
 
 
 @jit
-def _softmax_by_key(spans, progress, query, key, terms, weight, statistics, edges):
+def _softmax_by_key(items, progress, query, key, terms, weight, max_inv_sum, edges):
     """Compute the same weights in the order by key."""
-    indptr, edge_query, position = edges.indptr, edges.column, edges.position
-    row_weight = np.empty(longest_row(indptr), query.dtype)
-    span = claim(progress, 0)
-    while span < len(spans):
-        head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
+    indptr, edge_query, perm = edges.indptr, edges.column, edges.perm
+    row_weight = np.empty(max_row_length(indptr), query.dtype)
+    item = next_item(progress, 0)
+    while item < len(items):
+        head, begin, end = items[item, 0], items[item, 1], items[item, 2]
         for j in range(begin, end):
             first, n = indptr[j], indptr[j + 1] - indptr[j]
-            _weigh(row_weight, key, j, query, terms, statistics, edge_query[first:first + n], head,
+            _weigh(row_weight, key, j, query, terms, max_inv_sum, edge_query[first:first + n], head,
                    first, n)
             if terms.threshold > 0:
                 for e in range(n):
-                    row_weight[e] *= keep(terms, position[first + e], head)
+                    row_weight[e] *= keep(terms, perm[first + e], head)
             target = weight[head, first:first + n]
             for e in range(n):
                 target[e] = row_weight[e]
-        span = claim(progress, 0)
+        item = next_item(progress, 0)
 
 
 @jit
 def _softmax_backward(
-        spans, progress, query, key, terms, weight, statistics, dot, delta, grad_logit,
+        items, progress, query, key, terms, weight, max_inv_sum, dot, delta, grad_logit,
         grad_key, grad_bias, grad_gate, edges):
     """Compute the gradient of each key, and those of logits into ``grad_logit`` in the order by
     query."""
-    indptr, edge_query, position = edges.indptr, edges.column, edges.position
-    longest = longest_row(indptr)
+    indptr, edge_query, perm = edges.indptr, edges.column, edges.perm
+    longest = max_row_length(indptr)
     change, product = np.empty(longest, query.dtype), np.empty(longest, query.dtype)
-    span = claim(progress, 0)
-    while span < len(spans):
-        head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
+    item = next_item(progress, 0)
+    while item < len(items):
+        head, begin, end = items[item, 0], items[item, 1], items[item, 2]
         for j in range(begin, end):
             clear_row(grad_key[head], j)
             first, n = indptr[j], indptr[j + 1] - indptr[j]
             row_weight, row_dot = weight[head, first:first + n], dot[head, first:first + n]
-            row_query, row_position = edge_query[first:first + n], position[first:first + n]
+            row_query, row_perm = edge_query[first:first + n], perm[first:first + n]
             if terms.threshold > 0:  # weights that dropout has changed or lost
-                _weigh(product, key, j, query, terms, statistics, row_query, head, first, n)
+                _weigh(product, key, j, query, terms, max_inv_sum, row_query, head, first, n)
                 for e in range(n):
                     change[e] = (row_weight[e] * row_dot[e]
                                  - product[e] * delta[head, np.uint64(row_query[e])])
@@ -270,20 +270,20 @@ def _softmax_backward(
                 change[e] *= terms.scale
             multiply_by_gate(change, terms, first, n, head)
             for e in range(n):
-                grad_logit[head, np.uint64(row_position[e])] = change[e]
+                grad_logit[head, np.uint64(row_perm[e])] = change[e]
             add_weighted(grad_key[head], j, change, query[head], 0, row_query, n)
-        span = claim(progress, 0)
+        item = next_item(progress, 0)
 
 
 @jit
-def weighted_sums(spans, progress, x, weight, out, edges):
+def weighted_sums(items, progress, x, weight, out, edges):
     """Sum each row's columns by weights."""
     indptr, edge_key = edges.indptr, edges.column
-    span = claim(progress, 0)
-    while span < len(spans):
-        head, begin, end = spans[span, 0], spans[span, 1], spans[span, 2]
+    item = next_item(progress, 0)
+    while item < len(items):
+        head, begin, end = items[item, 0], items[item, 1], items[item, 2]
         for i in range(begin, end):
             clear_row(out[head], i)
             first, n = indptr[i], indptr[i + 1] - indptr[i]
             add_weighted(out[head], i, weight[head, first:], x[head], 0, edge_key[first:], n)
-        span = claim(progress, 0)
+        item = next_item(progress, 0)

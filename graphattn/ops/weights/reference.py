@@ -1,11 +1,12 @@
-"""Weights of edges, and sums of values by them, by their definitions: on every pair of a block."""
+"""Weights of edges, and sums of values by them, by their definitions: on every pair of a
+segment."""
 
 import torch
 from torch import Tensor
 
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.ops.backend import LogitTerms
-from graphattn.ops.dense import dense_blocks, of_keys, on_pairs
+from graphattn.ops.dense import dense_segments, of_keys, on_pairs
 from graphattn.ops.edge_dot.reference import edge_dot
 from graphattn.ops.edge_math import edge_logit
 
@@ -16,7 +17,7 @@ def attention_weights(query: Tensor, key: Tensor, graph: BipartiteGraph,
     ``[num_edges, heads]``, where j are the keys that query i attends to."""
     logit = edge_logit(edge_dot(query, key, graph), terms)
     weight = [logit[:0]]
-    for _, _, edges, at, mask in dense_blocks(graph):
+    for _, _, edges, at, mask in dense_segments(graph):
         pairs = on_pairs(logit[edges], at, mask, -torch.inf)
         # A query with nothing to attend to, whose softmax is 0 / 0, has the weights 0.
         is_nothing = (pairs == -torch.inf).all(dim=1, keepdim=True)
@@ -28,7 +29,7 @@ def attention_weights(query: Tensor, key: Tensor, graph: BipartiteGraph,
 def weighted_sum(weight: Tensor, value: Tensor, graph: BipartiteGraph) -> Tensor:
     """Return ``sum_j weight_ij * value_j`` of each query, ``[num_queries, heads, channels]``."""
     out = [weight[:0].unsqueeze(-1) * value[:0]]
-    for _, keys, edges, at, mask in dense_blocks(graph):
+    for _, keys, edges, at, mask in dense_segments(graph):
         pairs = on_pairs(weight[edges], at, mask, 0.)
         out.append(torch.einsum('ijh,ijhc->ihc', pairs, of_keys(value[keys], mask)))
     return torch.cat(out)

@@ -76,7 +76,7 @@ def _fake_sum_to_keys(weight: Tensor, at_query: Tensor, key_indptr: Tensor, *_) 
 
 
 sum_to_keys = define('sum_to_keys', 'Tensor weight, Tensor at_query, Tensor key_indptr, '
-                     'Tensor edge_query, Tensor position', 'Tensor', _fake_sum_to_keys)
+                     'Tensor edge_query, Tensor perm', 'Tensor', _fake_sum_to_keys)
 differentiate_no_more(sum_to_keys)
 
 

@@ -23,21 +23,21 @@ _EDGES_AT_ONCE = 64  # where a program holds numbers alone, no vectors
 @torch.library.register_kernel('graphattn::attention_weights', 'cuda')
 def attention_weights_cuda(
     query: Tensor, key: Tensor, bias: Tensor | None, gate: Tensor | None,
-    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
+    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
     scale: float,
 ) -> Tensor:
     rows, terms = Rows.of(indptr, edge_key), Terms.of(bias, gate, None, scale, 0.)
-    return weigh(query, key, rows, terms, softmax_statistics(query, key, rows, terms))
+    return weigh(query, key, rows, terms, row_max_inv_sum(query, key, rows, terms))
 
 
 @torch.library.register_kernel('graphattn::attention_weights_backward', 'cuda')
 def attention_weights_backward_cuda(
     grad: Tensor, weight: Tensor,
     query: Tensor, key: Tensor, bias: Tensor | None, gate: Tensor | None,
-    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
+    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
     scale: float, needs_bias: bool, needs_gate: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    both = BothOrders(Rows.of(indptr, edge_key), Rows.of(key_indptr, edge_query), position)
+    both = BothOrders(Rows.of(indptr, edge_key), Rows.of(key_indptr, edge_query), perm)
     grad_logit = grads_of_logits(weight, grad, both.csr, Terms.of(None, None, None, 1., 0.))
     return both.grads(grad_logit, query, key, bias if needs_bias else None, gate, scale,
                       needs_gate)
@@ -48,11 +48,11 @@ class BothOrders(NamedTuple):
 
     csr: Rows
     csc: Rows
-    position: Tensor
+    perm: Tensor
 
     def to_keys(self, weight: Tensor, at_query: Tensor, dtype: torch.dtype) -> Tensor:
         """Sum by weights that are in the order by query."""
-        return sum_rows(weight[:, self.position], at_query, self.csc, dtype)
+        return sum_rows(weight[:, self.perm], at_query, self.csc, dtype)
 
     def grads(self, grad_logit: Tensor, query: Tensor, key: Tensor, bias: Tensor | None,
               gate: Tensor | None, scale: float, needs_gate: bool) -> tuple[Tensor, ...]:
@@ -70,20 +70,20 @@ class BothOrders(NamedTuple):
                 self.to_keys(grad_dot, query, query.dtype), grad_bias, grad_gate)
 
 
-def softmax_statistics(query: Tensor, key: Tensor, rows: Rows, terms: Terms) -> Tensor:
-    """Return the softmax statistics of each query and head, ``[num_queries, heads, 2]``."""
-    _, statistics = attend(query, key, key[..., :0], rows, terms._replace(seed=None))
-    return statistics
+def row_max_inv_sum(query: Tensor, key: Tensor, rows: Rows, terms: Terms) -> Tensor:
+    """Return row maxima and inverse sums, ``[num_queries, heads, 2]``."""
+    _, max_inv_sum = attend(query, key, key[..., :0], rows, terms._replace(seed=None))
+    return max_inv_sum
 
 
-def weigh(query: Tensor, key: Tensor, rows: Rows, terms: Terms, statistics: Tensor) -> Tensor:
-    """Return the weights ``[heads, num_edges]``, after dropout, by the statistics of the
+def weigh(query: Tensor, key: Tensor, rows: Rows, terms: Terms, max_inv_sum: Tensor) -> Tensor:
+    """Return the weights ``[heads, num_edges]``, after dropout, by the max_inv_sum of the
     softmax."""
     (_, heads, channels), dtype = query.shape, accumulation_dtype(query)
     weight = query.new_empty(heads, rows.num_edges, dtype=dtype)
     tile = Tile.of(query.dtype, rows.num_rows, rows.num_edges, channels)
     launch(weigh_rows, rows.grid(heads, tile.ROWS), *rows.pointers(), query.contiguous(),
-           key.contiguous(), *terms, statistics, weight, rows.num_edges, HEADS=heads,
+           key.contiguous(), *terms, max_inv_sum, weight, rows.num_edges, HEADS=heads,
            CHANNELS=channels, DTYPE=TYPES[dtype], ROWS=tile.ROWS, EDGES=tile.EDGES,
            WIDTH=tile.WIDTH, PART=rows.edges_of_a_part)
     return weight
@@ -109,7 +109,7 @@ def grads_of_logits(weight: Tensor, grad: Tensor, rows: Rows, terms: Terms) -> T
 def weigh_rows(
         indptr, edge_key, order, last_task, place_of_task, num_rows, num_tasks,
         query, key, bias, gate, seed, bias_edge_stride, bias_head_stride, gate_edge_stride,
-        gate_head_stride, scale: fp64, threshold: u64, keep_scale: fp64, statistics, weight,
+        gate_head_stride, scale: fp64, threshold: u64, keep_scale: fp64, max_inv_sum, weight,
         num_edges, HEADS: tl.constexpr, CHANNELS: tl.constexpr, DTYPE: tl.constexpr,
         ROWS: tl.constexpr, EDGES: tl.constexpr, WIDTH: tl.constexpr, PART: tl.constexpr):
     """Compute the weights of the edges of some queries."""
@@ -117,8 +117,8 @@ def weigh_rows(
         indptr, order, last_task, place_of_task, num_rows, num_tasks, ROWS, PART)
     head = tl.program_id(1)
     query_i = gather(query, row, head, HEADS, CHANNELS, WIDTH, is_task, DTYPE)
-    high = tl.load(statistics + 2 * (row * HEADS + head), mask=is_task, other=0)
-    share = tl.load(statistics + 2 * (row * HEADS + head) + 1, mask=is_task, other=0)
+    row_max = tl.load(max_inv_sum + 2 * (row * HEADS + head), mask=is_task, other=0)
+    inv_sum = tl.load(max_inv_sum + 2 * (row * HEADS + head) + 1, mask=is_task, other=0)
     of_head = weight + head.to(tl.int64) * num_edges
     for first in range(0, tl.max(end - begin, axis=0), EDGES):
         edge = (begin + first)[:, None] + tl.arange(0, EDGES)[None, :]
@@ -128,7 +128,7 @@ def weigh_rows(
         logit = logits(tl.sum(query_i[:, None, :] * key_j, axis=2), bias, gate, bias_edge_stride,
                        bias_head_stride, gate_edge_stride, gate_head_stride, scale, edge, inside,
                        head, DTYPE)
-        weight_j = tl.exp(logit - high[:, None]) * share[:, None]
+        weight_j = tl.exp(logit - row_max[:, None]) * inv_sum[:, None]
         if seed is not None:
             weight_j *= kept(seed, threshold, keep_scale, edge, head, HEADS, DTYPE)
         tl.store(of_head + edge, weight_j, mask=inside)

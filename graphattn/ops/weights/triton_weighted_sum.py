@@ -14,16 +14,16 @@ from graphattn.ops.triton.rows import Rows, edges_of_tasks, gather, put
 @torch.library.register_kernel('graphattn::weighted_sum', 'cuda')
 def weighted_sum_cuda(
     weight: Tensor, value: Tensor, indptr: Tensor, edge_key: Tensor, key_indptr: Tensor,
-    edge_query: Tensor, position: Tensor, query_ptr: Tensor, key_ptr: Tensor,
+    edge_query: Tensor, perm: Tensor, query_ptr: Tensor, key_ptr: Tensor,
 ) -> Tensor:
     return sum_rows(weight, value, Rows.of(indptr, edge_key), value.dtype)
 
 
 @torch.library.register_kernel('graphattn::sum_to_keys', 'cuda')
 def sum_to_keys_cuda(
-    weight: Tensor, at_query: Tensor, key_indptr: Tensor, edge_query: Tensor, position: Tensor,
+    weight: Tensor, at_query: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
 ) -> Tensor:
-    return sum_rows(weight[:, position], at_query, Rows.of(key_indptr, edge_query), at_query.dtype)
+    return sum_rows(weight[:, perm], at_query, Rows.of(key_indptr, edge_query), at_query.dtype)
 
 
 def sum_rows(weight: Tensor, x: Tensor, rows: Rows, dtype: torch.dtype, *,

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from experiments.baselines import Linear, Linformer, Nystromformer, Performer, Reformer
 from experiments.benchmarks import flops
 from experiments.benchmarks.layer import bring_to_density
-from experiments.rivals import Linear, Linformer, Nystromformer, Performer, Reformer
 from graphattn.functional import edge_attention
 from graphattn.layers import GraphAttention
 from graphattn.patterns import Full, get

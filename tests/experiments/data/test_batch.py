@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from experiments.data.batch import Batch, ChoiceBatch, TextBatch, check_batch
-from experiments.objectives import Classification
+from experiments.modules import Classification
 from graphattn.models import Encoder, SequenceClassifier
 from graphattn.patterns import Full
 from graphattn.sources import PatternSource
@@ -47,9 +47,9 @@ def test_batches_of_other_objectives_have_fields_of_their_own():
 def test_an_objective_looks_at_the_first_batch_that_it_gets():
     encoder = Encoder(PatternSource(Full()), num_tokens=10, max_length=4, channels=4, heads=1,
                       num_layers=1)
-    objective = Classification(SequenceClassifier(encoder, 2))
-    for look in (objective.on_train_batch_start, objective.on_validation_batch_start,
-                 objective.on_test_batch_start):
+    module = Classification(SequenceClassifier(encoder, 2))
+    for look in (module.on_train_batch_start, module.on_validation_batch_start,
+                 module.on_test_batch_start):
         look(GOOD, 0)
         look(None, 1)
         with pytest.raises(TypeError, match="'tokens' is missing .got NoneType."):

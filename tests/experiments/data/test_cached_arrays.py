@@ -16,7 +16,7 @@ class Maker:
         return {'x': np.arange(5) + 100 * self.times, 'y': np.zeros((2, 2))}
 
 
-def test_arrays_are_made_once_for_each_law(tmp_path):
+def test_arrays_are_made_once_for_each_set_of_parameters(tmp_path):
     make = Maker()
     first = cached_arrays(tmp_path, 'name', {'seed': 0}, make)
     again = cached_arrays(tmp_path, 'name', {'seed': 0}, make)
@@ -29,7 +29,8 @@ def test_the_manifest_says_what_the_arrays_were_made_of(tmp_path):
     cached_arrays(tmp_path, 'name', {'lengths': (1, 2)}, Maker())
     folder, = tmp_path.iterdir()
     manifest = json.loads((folder / 'manifest.json').read_text())
-    assert manifest['law'] == {'lengths': [1, 2]} and sorted(manifest['digests']) == ['x', 'y']
+    assert manifest['parameters'] == {'lengths': [1, 2]} and sorted(manifest['digests']) == ['x',
+                                                                                             'y']
 
 
 def damage_array(folder):
@@ -42,9 +43,9 @@ def cut_array(folder):
     (folder / 'x.npy').write_bytes((folder / 'x.npy').read_bytes()[:-8])
 
 
-def other_law(folder):
+def other_parameters(folder):
     manifest = json.loads((folder / 'manifest.json').read_text())
-    (folder / 'manifest.json').write_text(json.dumps({**manifest, 'law': {'seed': 7}}))
+    (folder / 'manifest.json').write_text(json.dumps({**manifest, 'parameters': {'seed': 7}}))
 
 
 def pickled(folder):
@@ -52,15 +53,16 @@ def pickled(folder):
 
 
 @pytest.mark.parametrize('damage', [
-    damage_array, cut_array, other_law, pickled,
+    damage_array, cut_array, other_parameters, pickled,
     lambda folder: (folder / 'x.npy').unlink(),
     lambda folder: (folder / 'manifest.json').unlink(),
-    lambda folder: (folder / 'manifest.json').write_text('{"law": 1}'),
-    lambda folder: (folder / 'manifest.json').write_text('{"law": {"seed": 0}, "digests": [1]}'),
+    lambda folder: (folder / 'manifest.json').write_text('{"parameters": 1}'),
+    lambda folder: (folder / 'manifest.json').write_text(
+        '{"parameters": {"seed": 0}, "digests": [1]}'),
     lambda folder: (folder / 'manifest.json').write_bytes(b'\xff'),
-], ids=['flipped', 'cut', 'another law', 'pickle', 'no array', 'no manifest', 'not its keys',
+], ids=['flipped', 'cut', 'other parameters', 'pickle', 'no array', 'no manifest', 'not its keys',
         'no digests', 'not UTF-8'])
-def test_what_is_damaged_or_of_another_law_is_made_anew(damage, tmp_path):
+def test_what_is_damaged_or_of_other_parameters_is_made_anew(damage, tmp_path):
     make = Maker()
     cached_arrays(tmp_path, 'name', {'seed': 0}, make)
     folder, = tmp_path.iterdir()

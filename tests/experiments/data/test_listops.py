@@ -74,7 +74,7 @@ def test_values_are_those_of_a_recursion(published):
 
 
 @pytest.mark.slow
-def test_the_shares_of_the_published_law(published):
+def test_the_shares_of_the_published_rules(published):
     """The reference: 60,000 trees of Long Range Arena's own generator."""
     found = shares(published)
     assert found['length, mean'] == pytest.approx(1035, rel=0.03)

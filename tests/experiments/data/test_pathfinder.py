@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.ndimage import binary_dilation, label
 
-from experiments.data.pathfinder import LAWS, GeneratedPathfinder, draw_images, show_images
+from experiments.data.pathfinder import SETTINGS, GeneratedPathfinder, draw_images, show_images
 from experiments.data.sequences import PARTS
 
 SMALL = dict(num_train=70, num_dev=10, num_test=10)
@@ -10,7 +10,7 @@ SMALL = dict(num_train=70, num_dev=10, num_test=10)
 
 @pytest.fixture(scope='module')
 def drawn():
-    return draw_images(np.random.default_rng(0), 400, LAWS[32])
+    return draw_images(np.random.default_rng(0), 400, SETTINGS[32])
 
 
 @pytest.mark.slow
@@ -34,7 +34,7 @@ def test_the_label_says_whether_one_contour_has_both_discs(drawn):
 
 
 def test_a_contour_is_one_piece_but_for_the_gaps_between_dashes(drawn):
-    reach = LAWS[32].margins[0] + 1  # a gap is twice the margin, and is closed from both sides
+    reach = SETTINGS[32].margins[0] + 1  # a gap is twice the margin, and is closed from both sides
     for i in range(50):
         for which in range(2):
             ink = drawn.contour[i, which] > 0.2
@@ -50,14 +50,14 @@ def test_contours_keep_their_distance_from_one_another(drawn):
 
 @pytest.mark.slow
 def test_discs_are_at_full_intensity(drawn):
-    law = LAWS[32]
+    settings = SETTINGS[32]
     for i, image in enumerate(drawn.image):
         middle = image[tuple(drawn.disc[i].T)]
         # Distractors alone have more contrast than discs, and all is scaled to the lightest.
-        assert middle.min() >= 255 / law.distractor_contrast
+        assert middle.min() >= 255 / settings.distractor_contrast
         assert image.max() == 255 and image.min() == 0
     assert np.mean([drawn.image[i][tuple(drawn.disc[i].T)] for i in range(400)]) > 200
-    assert draw_images(np.random.default_rng(0), 1, LAWS[128]).image.max() == 255
+    assert draw_images(np.random.default_rng(0), 1, SETTINGS[128]).image.max() == 255
 
 
 def test_two_thirds_of_the_pixels_are_black(drawn):

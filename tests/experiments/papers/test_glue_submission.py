@@ -41,7 +41,7 @@ def submitted(tmp_path_factory):
         write_test(folder / 'data' / task, task)
         config = {'trainer': {'max_epochs': 1, 'accelerator': 'cpu', 'enable_progress_bar': False,
                               'default_root_dir': str(folder / 'runs' / task)},
-                  'model': {'class_path': 'experiments.objectives.FineTuning',
+                  'model': {'class_path': 'experiments.modules.FineTuning',
                             'init_args': {'pretrained': str(pretrained), 'task': task, 'lr': .1}},
                   'data': {'class_path': 'experiments.tasks.Glue', 'init_args': {
                       'path': str(folder / 'data' / task), 'task': task, 'max_length': 24}}}

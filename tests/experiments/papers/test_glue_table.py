@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 
 from experiments import train
-from experiments.objectives.fine_tuning import BEST, LAST
+from experiments.modules.fine_tuning import BEST, LAST
 from experiments.papers.sparsebert.glue_table import COLUMNS, main, table
 from experiments.runs.command import run_or_exit
 from tests.experiments.glue_files import write_pretrained, write_task
-from tests.experiments.objectives.test_fine_tuning import write_config
+from tests.experiments.modules.test_fine_tuning import write_config
 from tests.forked import forked
 
 # BERT-base (ours) on the development sets, SparseBERT's Table 1.

@@ -10,6 +10,7 @@ import yaml
 from torch import nn
 
 from experiments import train
+from experiments.baselines import Linformer
 from experiments.papers.ours import local_or_pretrained
 from experiments.papers.sbm_transformer import long_range_arena
 from experiments.papers.sbm_transformer.long_range_arena import CHOSEN, DEFAULT_TASKS, PAPER
@@ -21,11 +22,10 @@ from experiments.papers.sbm_transformer.long_range_runs import (
     TASKS,
     WINDOW,
     LongRangeRuns,
+    baselines_at,
     patterns_at,
-    rivals_at,
 )
 from experiments.papers.study import Study, data_of, restored
-from experiments.rivals import Linformer
 from experiments.runs.config_file import built
 from experiments.runs.summary import read_summary
 from experiments.tasks.long_range import collate
@@ -38,9 +38,9 @@ from tests.experiments.test_configs import Parsed
 def test_every_attention_is_made_at_every_length():
     own = {SAMPLED, 'SBM + I', BOTH}
     for length in (64, 500, 1024, 4096):
-        patterns, rivals = patterns_at(length), rivals_at(length, length // 8)
-        assert patterns.keys() | rivals.keys() | own == set(ATTENTIONS)
-        assert not patterns.keys() & rivals.keys()
+        patterns, baselines = patterns_at(length), baselines_at(length, length // 8)
+        assert patterns.keys() | baselines.keys() | own == set(ATTENTIONS)
+        assert not patterns.keys() & baselines.keys()
         for pattern, _ in patterns.values():
             assert parse(str(pattern)) == pattern
             assert 0. < pattern.build(64, seed=0, crop=True).density() <= 1.
@@ -139,18 +139,18 @@ def test_rows_are_those_of_the_runs(arena):
 @pytest.mark.parametrize('attention', CHOSEN['smoke'])
 @pytest.mark.parametrize('task', DEFAULT_TASKS['smoke'])
 def test_half_precision_is_near_single(task, attention, arena, monkeypatch):
-    objective, data, _ = restored(runs_of(arena).trained(task, attention, 0))
-    monkeypatch.setattr(objective, 'log_dict', lambda *args, **kwargs: None)
+    module, data, _ = restored(runs_of(arena).trained(task, attention, 0))
+    monkeypatch.setattr(module, 'log_dict', lambda *args, **kwargs: None)
     part = data.source.read(data.max_length).parts['test']
     batch, losses = collate(part.take(np.arange(4))), []
     for is_half in (False, True):
         torch.manual_seed(0)
         with torch.autocast('cpu', torch.bfloat16, enabled=is_half):
-            losses.append(objective.train().training_step(batch, 0))
+            losses.append(module.train().training_step(batch, 0))
     assert losses[1].dtype == torch.float32 and losses[0] != losses[1]
     torch.testing.assert_close(losses[1], losses[0], rtol=0.02, atol=0.)
     losses[1].backward()
-    assert all(bool(parameter.grad.isfinite().all()) for parameter in objective.parameters()
+    assert all(bool(parameter.grad.isfinite().all()) for parameter in module.parameters()
                if parameter.grad is not None)
 
 

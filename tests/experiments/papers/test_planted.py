@@ -16,7 +16,7 @@ def test_the_table_says_what_the_masks_hold(out):
     planted.main('smoke', out)
     out = out / 'smoke'
     table = pd.read_csv(out / 'planted' / 'table.csv')
-    assert table['masks'].tolist() == 2 * [planted.LEARNED, planted.SETTLED, planted.RANDOM,
+    assert table['masks'].tolist() == 2 * [planted.LEARNED, planted.FROZEN, planted.RANDOM,
                                            planted.FULL]
     masks = load_masks(out / 'runs' / 'planted-learned-0' / 'masks.npz')
     density = torch.stack([mask.build(32).to_mask() for mask in masks]).float().mean()

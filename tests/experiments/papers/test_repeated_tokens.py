@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from experiments.papers.ours import estimators
 from experiments.papers.sbm_transformer import repeated_tokens
-from experiments.papers.sbm_transformer.repeated_token_runs import DENSITY, has_lost_edges
+from experiments.papers.sbm_transformer.repeated_token_runs import DENSITY, has_dead_heads
 from experiments.tasks.duplicates import occurs_twice
 from graphattn.models import Encoder, TokenClassifier
 from graphattn.samplers.straight_through import ESTIMATORS
@@ -40,10 +40,10 @@ def densities(seed, **options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('law, most, seed', [('bernoulli', 1., 0), ('bernoulli', 1., 1),
-                                             ('poisson', 0.64, 0)])
-def test_a_block_model_finds_its_edges_and_keeps_them(law, most, seed):
-    density = densities(seed, law=law)
+@pytest.mark.parametrize('distribution, most, seed', [('bernoulli', 1., 0), ('bernoulli', 1., 1),
+                                                      ('poisson', 0.64, 0)])
+def test_a_block_model_finds_its_edges_and_keeps_them(distribution, most, seed):
+    density = densities(seed, distribution=distribution)
     assert density[0] < 0.35
     assert min(density[-50:]) > 0.9 * most
 
@@ -68,7 +68,7 @@ def test_every_row_is_of_a_run(out, study, column, rows):
 def test_edges_are_lost_below_half_of_the_highest_density(tmp_path, column, expected):
     lines = [f'{epoch},{epoch},{value}' for epoch, value in enumerate(column)]
     (tmp_path / 'metrics.csv').write_text('\n'.join([f'epoch,step,{DENSITY}', *lines]))
-    assert has_lost_edges(tmp_path) is expected
+    assert has_dead_heads(tmp_path) is expected
 
 
 @pytest.mark.parametrize('length, guess', [(16, '0.664'), (256, '0.658')])
@@ -87,7 +87,7 @@ def test_the_papers_rows_are_marked_by_what_the_paper_ran():
     known = repeated_tokens.models(16, 4)
     assert repeated_tokens.SOLVED.keys() <= known.keys()
     config, own = known['block model, Algorithm 1, Eq. 9']
-    assert own['source']['init_args'] == {'law': 'poisson', 'estimator': 'paper'}
+    assert own['source']['init_args'] == {'distribution': 'poisson', 'estimator': 'paper'}
 
 
 def test_baselines_have_the_papers_ranks_at_its_scale():

@@ -11,7 +11,7 @@ import yaml
 
 from experiments import train
 from experiments.data.text.corpus import is_held_out
-from experiments.objectives.fine_tuning import BEST, LAST
+from experiments.modules.fine_tuning import BEST, LAST
 from experiments.papers.diffuser import two_hop
 from experiments.papers.few_documents import few_documents
 from experiments.papers.ours import attached

@@ -11,7 +11,7 @@ import torch
 from experiments import train
 from experiments.data.sequences import SequenceData, Sequences
 from experiments.data.token_counts import token_counts, token_counts_accuracy
-from experiments.papers.sbm_transformer import densities, density_penalty, received
+from experiments.papers.sbm_transformer import attention_received, densities, density_penalty
 from experiments.papers.sbm_transformer.density_penalty import (
     ALONE,
     AVERAGE,
@@ -32,7 +32,7 @@ from graphattn.sources import BlockModelSource, PatternSource
 
 @pytest.fixture(scope='module')
 def studied(out):
-    for study in (density_penalty, densities, received):
+    for study in (density_penalty, densities, attention_received):
         study.main(scale='smoke', out=out)
     return out / 'smoke'
 
@@ -85,7 +85,7 @@ def test_averages_of_the_paper_are_those_of_its_tasks():
         assert figures[AVERAGE][0] == pytest.approx(mean, abs=0.006)
 
 
-@pytest.mark.parametrize('study', [density_penalty, densities, received])
+@pytest.mark.parametrize('study', [density_penalty, densities, attention_received])
 def test_tasks_of_other_scales_are_refused(study, tmp_path):
     with pytest.raises(ValueError, match="'tasks' must be some of digits at the scale small .got "
                                          "listops"):
@@ -94,7 +94,7 @@ def test_tasks_of_other_scales_are_refused(study, tmp_path):
 
 def test_sequences_without_images_are_no_pictures(tmp_path):
     with pytest.raises(ValueError, match="'tasks' must have one with images"):
-        received.main(scale='paper', tasks=['listops'], out=tmp_path)
+        attention_received.main(scale='paper', tasks=['listops'], out=tmp_path)
 
 
 @pytest.mark.parametrize('task', ['text', 'retrieval', 'image'])
@@ -178,8 +178,8 @@ def test_extremes_are_right_and_in_order():
     density = torch.tensor([[[0.5, 0.1, 0.3, 0.2, 0.4, 0.0]]])
     found = OfInputs(density, torch.tensor([1, 1, 1, 1, 1, 0]))
     label = torch.ones(6, dtype=torch.long)
-    assert received.extremes(found, label, 2).tolist() == [1, 3, 4, 0]
-    assert received.extremes(found, label, 4).tolist() == [1, 3, 2, 4, 0]  # none twice
+    assert attention_received.extremes(found, label, 2).tolist() == [1, 3, 4, 0]
+    assert attention_received.extremes(found, label, 4).tolist() == [1, 3, 2, 4, 0]  # none twice
 
 
 def test_correlations_are_those_of_the_images():
@@ -188,7 +188,7 @@ def test_correlations_are_those_of_the_images():
     found = OfInputs(density, torch.tensor([0, 0, 1]))
     shares = torch.stack([0.5 - 0.1 * images, torch.full((3, 2), torch.nan)])
     shares[1, :, 0] = images[:, 0].float()
-    first, second = received.head_rows(images, torch.tensor([0, 0, 0]), found, [shares])
+    first, second = attention_received.head_rows(images, torch.tensor([0, 0, 0]), found, [shares])
     assert first['density with mean grey level'] == pytest.approx(1.)
     assert first['received with grey level'] == pytest.approx(-1.)
     assert (first['of those right'], first['of those wrong']) == pytest.approx((15, 30))
@@ -198,10 +198,10 @@ def test_correlations_are_those_of_the_images():
 
 @pytest.mark.slow
 def test_images_are_drawn_and_described(studied):
-    rows = table(studied, 'received')
+    rows = table(studied, 'attention_received')
     assert rows[['layer', 'head']].astype(int).values.tolist() == [[0, 0], [0, 1], [1, 0], [1, 1]]
     assert (rows['lambda'] == '1').all()
-    assert (studied / 'received' / 'digits.png').stat().st_size > 10_000
+    assert (studied / 'attention_received' / 'digits.png').stat().st_size > 10_000
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import torch
 import yaml
 
 from experiments import train
-from experiments.objectives.fine_tuning import LAST
+from experiments.modules.fine_tuning import LAST
 from experiments.papers.sbm_transformer import sbm_glue
 from experiments.papers.sparsebert import pruning, stages
 from experiments.papers.sparsebert.pruned_runs import PrunedRuns

@@ -26,15 +26,15 @@ def run(tmp_path_factory):
 
 
 def test_a_run_is_as_right_as_it_was(run):
-    objective, data, config, tokenizer, classes = load_run(run)
+    module, data, config, tokenizer, classes = load_run(run)
     data.prepare_data()
     data.setup('test')
-    right = [objective.model(tokens, ptr).argmax(dim=1) == label
+    right = [module.model(tokens, ptr).argmax(dim=1) == label
              for tokens, ptr, label in data.test_dataloader()]
     accuracy = json.loads((run / 'summary.json').read_text())['accuracy']
     assert float(torch.cat(right).float().mean()) == pytest.approx(accuracy)
     assert tokenizer is None and classes is None
-    assert not objective.training and config['trainer']['max_epochs'] == 1
+    assert not module.training and config['trainer']['max_epochs'] == 1
 
 
 def test_images_without_labels_are_an_array(run, tmp_path):
@@ -45,7 +45,7 @@ def test_images_without_labels_are_an_array(run, tmp_path):
     names, probability = zip(*predict.predictions(trained, tmp_path / 'images.npy', batch_size=3))
     assert names == (['0', '1', '2'], ['3', '4'])
     with torch.no_grad():
-        expected = trained.objective.model(image.flatten(), 64 * torch.arange(6)).softmax(dim=1)
+        expected = trained.module.model(image.flatten(), 64 * torch.arange(6)).softmax(dim=1)
     torch.testing.assert_close(torch.from_numpy(np.concatenate(probability)), expected)
 
 

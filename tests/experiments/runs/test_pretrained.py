@@ -10,7 +10,7 @@ from tokenizers import ByteLevelBPETokenizer
 from transformers import RobertaConfig, RobertaModel
 
 from experiments import train
-from experiments.objectives import LanguageModelling
+from experiments.modules import LanguageModelling
 from experiments.runs.checkpoints import write_checkpoint
 from experiments.runs.pretrained import pretrained_classifier, roberta
 from graphattn.models import Encoder, MaskedLanguageModel, SequenceClassifier, load_roberta
@@ -304,7 +304,7 @@ def test_documents_are_classified_from_robertas_weights(roberta_file, tmp_path):
     config = {
         'trainer': {'max_steps': 1, 'enable_progress_bar': False,
                     'default_root_dir': str(tmp_path / 'run')},
-        'model': {'class_path': 'experiments.objectives.DocumentClassification',
+        'model': {'class_path': 'experiments.modules.DocumentClassification',
                   'init_args': {'lr': 1e-12, 'model': model}},
         'data': {'class_path': 'experiments.tasks.Documents', 'init_args': {
             'documents': {'class_path': 'experiments.data.text.document_files.Imdb',

@@ -188,14 +188,14 @@ def test_what_the_caller_trusts_is_made(run, capsys):
     (run / 'config.yaml').write_text(yaml.safe_dump(config))
     (run.parent / 'mine.py').write_text(
         'from lightning.pytorch.callbacks import Callback\n'
-        'from experiments.objectives import Classification\n'
+        'from experiments.modules import Classification\n'
         'class Mine(Classification):\n    pass\n'
         'class Watch(Callback):\n    pass\n')
     with pytest.raises(ValueError, match='mine.Mine is not trusted'):
         load_run(run)
     with trusting(['mine']):  # as --trust does for a training that takes up a pre-trained model
-        assert type(load_run(run).objective).__name__ == 'Mine'
-    assert type(load_run(run, trust=['mine.']).objective).__name__ == 'Mine'
+        assert type(load_run(run).module).__name__ == 'Mine'
+    assert type(load_run(run, trust=['mine.']).module).__name__ == 'Mine'
     test = ['test', '--config', str(run / 'config.yaml'), '--ckpt_path',
             str(run / 'checkpoints' / LAST), '--trainer.default_root_dir=tested']
     with pytest.raises(ValueError, match=r'mine\.\w+ is not trusted'):

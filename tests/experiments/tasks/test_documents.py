@@ -18,7 +18,7 @@ from experiments import predict, train
 from experiments.data.batch import Batch
 from experiments.data.text.document_files import PARTS, Document, Imdb
 from experiments.data.text.tokenizer import load_tokenizer, special_tokens, train_tokenizer
-from experiments.objectives.document_classification import (
+from experiments.modules.document_classification import (
     BEST,
     LAST,
     DocumentClassification,
@@ -47,7 +47,7 @@ def write_config(folder, **data):
         'trainer': {'max_epochs': 3, 'accelerator': 'cpu', 'devices': 1,
                     'enable_progress_bar': False, 'default_root_dir': str(folder / 'run')},
         'model': {
-            'class_path': 'experiments.objectives.DocumentClassification',
+            'class_path': 'experiments.modules.DocumentClassification',
             'init_args': {'lr': 0.01, 'model': {
                 'class_path': 'graphattn.models.SequenceClassifier',
                 'init_args': {'num_classes': 2, 'encoder': {

@@ -126,7 +126,7 @@ def test_every_token_of_the_corpus_is_seen_where_nothing_is_too_long(corpus):
 
 
 @pytest.mark.slow
-def test_hidden_tokens_follow_the_law(corpus):
+def test_hidden_tokens_follow_the_rule(corpus):
     folder, _ = corpus
     words = words_of(folder)
     task = prepared(corpus)

@@ -24,7 +24,7 @@ from experiments.data.text.text_table import TextTable, read_texts
 from experiments.data.text.tokenizer import special_tokens, train_tokenizer
 from experiments.data.text_pairs import AanPairs
 from experiments.data.token_arrays import TokenArrays
-from experiments.objectives import Classification
+from experiments.modules import Classification
 from experiments.runs.command import run_or_exit
 from experiments.runs.tables import report
 from experiments.tasks import LongRange
@@ -106,7 +106,7 @@ def test_a_run_comes_with_its_tokenizer_and_classes(runs):
     assert run.classes == CLASSES and run.tokenizer.get_vocab_size() <= 120
     ids = run.tokenizer.encode('rain, snow').ids
     with torch.no_grad():
-        logits = run.objective.model(torch.tensor(ids), torch.tensor([0, len(ids)]))
+        logits = run.module.model(torch.tensor(ids), torch.tensor([0, len(ids)]))
     assert logits.shape == (1, 2)
     run = experiments.load_run(runs['tokens'] / 'run')
     assert run.classes == ['0', '1'] and run.tokenizer is None
@@ -389,9 +389,9 @@ def test_bad_predictions_are_one_line(change, words, runs, tmp_path, monkeypatch
 def test_pairs_of_texts_are_predicted_together(tmp_path):
     torch.manual_seed(0)
     encoder = Encoder(PatternSource(Full()), num_tokens=256, max_length=8, **SMALL)
-    objective = Classification(PairClassifier(encoder, 2)).eval()
+    module = Classification(PairClassifier(encoder, 2)).eval()
     data = LongRange(AanPairs('nowhere'), max_length=8)
-    run = experiments.Run(objective, data, {'seed_everything': 0}, None, None)
+    run = experiments.Run(module, data, {'seed_everything': 0}, None, None)
     pairs = [('rain', 'snow'), ('a text that is cut', 'bread'), ('sun', 'sun')]
     path = tmp_path / 'new.jsonl'
     path.write_text('\n'.join(json.dumps({'text_a': a, 'text_b': b}) for a, b in pairs))
@@ -401,7 +401,7 @@ def test_pairs_of_texts_are_predicted_together(tmp_path):
         sequences = [torch.tensor(list(text.encode()[:8])) for text in pair]
         ptr = torch.tensor([0, *map(len, sequences)]).cumsum(0)
         with torch.no_grad():
-            expected = objective.model(torch.cat(sequences), ptr).softmax(1)
+            expected = module.model(torch.cat(sequences), ptr).softmax(1)
         np.testing.assert_allclose(values, expected[0], rtol=1e-5)
     path.write_text('{"text": "alone"}')
     with pytest.raises(ValueError, match='new.jsonl, examples 1 to 1: .* takes 2 .*there are 1 f'):

@@ -13,8 +13,8 @@ from experiments.data.batch import ChoiceBatch
 from experiments.data.text.choice_files import ChoiceQuestion, ChoiceSource
 from experiments.data.text.question_files import Question, QuestionData, QuestionSource
 from experiments.data.text.tokenizer import special_tokens, train_tokenizer
-from experiments.objectives import MultipleChoice, QuestionAnswering
-from experiments.objectives.question_answering import Answered, best_threshold, span_loss
+from experiments.modules import MultipleChoice, QuestionAnswering
+from experiments.modules.question_answering import Answered, best_threshold, span_loss
 from experiments.tasks import Choices, Questions
 from experiments.tasks.choices import EncodedChoices
 from experiments.tasks.questions import EncodedQuestions, tokens_of, window_spans
@@ -215,20 +215,20 @@ def answering(**options):
 def test_the_answer_is_the_best_of_all_windows_and_none_where_that_is_likelier(tokenizer, tmp_path):
     questions = [question(0, 40, 30, 31), question(1, 12), question(2, 9, 2, 4)]
     examples = encoded(tokenizer, *questions)
-    objective = answering(may_have_none=True, num_best=3)
+    module = answering(may_have_none=True, num_best=3)
     batch = examples.questions_batch([2, 0, 1])
     logits = torch.full((len(batch.tokens), 2), -5.)
     logits[batch.ptr[:-1]] = -1.  # nowhere
     logits[batch.first, 0] = logits[batch.last, 1] = 4.
-    objective._logits = lambda given: (logits, [])
-    objective.validation_step(batch, 0)
+    module._logits = lambda given: (logits, [])
+    module.validation_step(batch, 0)
     logged = {}
-    objective.log_dict = logged.update
-    objective.on_validation_epoch_end()
+    module.log_dict = logged.update
+    module.on_validation_epoch_end()
     assert logged['val/exact_match'] == logged['val/f1'] == logged['val/f1_without'] == 1.
-    objective.trainer = SimpleNamespace(is_global_zero=True, default_root_dir=tmp_path)
-    objective.test_step(batch, 0)
-    objective.on_test_epoch_end()
+    module.trainer = SimpleNamespace(is_global_zero=True, default_root_dir=tmp_path)
+    module.test_step(batch, 0)
+    module.on_test_epoch_end()
     said = json.loads((tmp_path / 'predictions.json').read_text())
     assert said == {'0': questions[0].accepted[0], '1': '', '2': questions[2].accepted[0]}
     nbest = json.loads((tmp_path / 'nbest.json').read_text())
@@ -240,23 +240,23 @@ def test_the_answer_is_the_best_of_all_windows_and_none_where_that_is_likelier(t
 def test_the_threshold_is_kept_as_exactly_as_it_is_compared(dtype, tokenizer):
     batch = encoded(tokenizer, question(0, 12, 3, 5)).questions_batch([0])
     for seed in range(20):
-        objective = answering(may_have_none=True).to(dtype)
+        module = answering(may_have_none=True).to(dtype)
         logits = torch.randn(len(batch.tokens), 2, generator=torch.manual_seed(seed))
         logits[batch.first, 0] = logits[batch.last, 1] = 5 + seed / 7
-        objective._logits = lambda given, logits=logits: (logits, [])
+        module._logits = lambda given, logits=logits: (logits, [])
         logged = {}
-        objective.log_dict = logged.update
-        objective.validation_step(batch, 0)
-        objective.on_validation_epoch_end()
+        module.log_dict = logged.update
+        module.validation_step(batch, 0)
+        module.on_validation_epoch_end()
         assert logged['val/f1'] == 1., seed
 
 
 def test_a_question_without_a_text_is_answered_with_nothing(tokenizer):
     examples = encoded(tokenizer, Question('0', 'bamp?', (), (), ('bell',)))
-    objective, logged = answering(), {}
-    objective.validation_step(examples.questions_batch([0]), 0)
-    objective.log_dict = logged.update
-    objective.on_validation_epoch_end()
+    module, logged = answering(), {}
+    module.validation_step(examples.questions_batch([0]), 0)
+    module.log_dict = logged.update
+    module.on_validation_epoch_end()
     assert logged == {'val/exact_match': 0., 'val/f1': 0.}
 
 
@@ -264,7 +264,7 @@ def test_the_question_is_global(tokenizer):
     batch = encoded(tokenizer, question(0, 40, 3, 4)).questions_batch([0])
     _, (graph, *_) = answering(global_question=True)._logits(batch)
     for window, count in enumerate(batch.num_global.tolist()):
-        mask = graph.block(window).to_mask()
+        mask = graph.segment(window).to_mask()
         assert mask[:count].all() and mask[:, :count].all()
         rest = mask[count:, count:]
         assert torch.equal(rest, torch.ones_like(rest).triu(-1).tril(1))
@@ -275,12 +275,12 @@ def test_words_of_the_question_are_linked_to_the_same_ones_of_the_text(is_global
     asked = question(0, 40, 3, 4)
     asked = asked._replace(text=' '.join(asked.contexts[0].split()[5:8]))
     batch = encoded(tokenizer, asked).questions_batch([0])
-    objective = answering(link_equal=True, global_question=is_global)
-    _, (graph, *_) = objective._logits(batch)
+    module = answering(link_equal=True, global_question=is_global)
+    _, (graph, *_) = module._logits(batch)
     num_linked = 0
     for window, count in enumerate(batch.num_global.tolist()):
         begin, end = batch.ptr[window:window + 2].tolist()
-        tokens, mask = batch.tokens[begin:end], graph.block(window).to_mask()
+        tokens, mask = batch.tokens[begin:end], graph.segment(window).to_mask()
         is_asked = torch.arange(len(tokens)) < count
         is_word = (tokens != tokens[0]) & (tokens != tokens[-1])
         linked = (tokens.unsqueeze(1) == tokens) & is_word & (is_asked.unsqueeze(1) != is_asked)
@@ -300,12 +300,12 @@ def test_bad_options_of_the_objective(options, error, match):
     with pytest.raises(error, match=match):
         answering(**options)
     own = Encoder('SlidingWindow(1)', **SIZES)
-    for objective, model in ((QuestionAnswering, SpanModel),
-                             (MultipleChoice, MultipleChoiceModel)):
+    for module, model in ((QuestionAnswering, SpanModel),
+                          (MultipleChoice, MultipleChoiceModel)):
         with pytest.raises(ValueError, match="'global_question' needs an encoder with share_"):
-            objective(model(own), global_question=True)
+            module(model(own), global_question=True)
         with pytest.raises(TypeError, match=f"'model' must be a {model.__name__} .got Encoder"):
-            objective(own)
+            module(own)
     with pytest.raises(ValueError, match="'link_equal' needs an encoder with share_source=True"):
         QuestionAnswering(SpanModel(own), link_equal=True)
 
@@ -339,11 +339,11 @@ def test_choices_stand_in_sequences_of_their_own_or_before_the_documents(tokeniz
 
 
 def test_the_choice_is_the_mean_over_the_pieces(tokenizer):
-    objective = MultipleChoice(MultipleChoiceModel(Encoder('Full', **SIZES)))
+    module = MultipleChoice(MultipleChoiceModel(Encoder('Full', **SIZES)))
     batch = EncodedChoices([STORY, HOP], tokenizer, 24, 'test').batch([0, 1])
     logits = torch.arange(len(batch.selected), dtype=torch.float)
-    objective.model.forward = lambda *args, **kwargs: (logits, [])
-    loss, dense, _ = objective._loss(batch)
+    module.model.forward = lambda *args, **kwargs: (logits, [])
+    loss, dense, _ = module._loss(batch)
     means = logits[4:].view(-1, 3).mean(dim=0)
     assert dense[0].tolist() == [0., 1., 2., 3.] and torch.equal(dense[1, :3], means)
     expected = (3 - 1 + np.log(np.exp([-3., -2., -1., 0.]).sum()) - means.log_softmax(0)[2]) / 2

@@ -60,14 +60,14 @@ def source(name, **arguments):
             'init_args': {key: str(value) for key, value in arguments.items()}}
 
 
-def task(objective, model, encoder, options, data, folder, **arguments):
+def task(module, model, encoder, options, data, folder, **arguments):
     if folder is not None:
         arguments = {'vocab_size': 200, 'cache': str(folder / 'cache'), **arguments}
     return {
         'seed_everything': 1, 'checkpoint_every': 2,
         'trainer': {'max_steps': 9, 'max_epochs': -1, 'accelerator': 'cpu', 'devices': 1,
                     'enable_progress_bar': False, 'limit_test_batches': 3, 'limit_val_batches': 3},
-        'model': {'class_path': f'experiments.objectives.{objective}', 'init_args': {
+        'model': {'class_path': f'experiments.modules.{module}', 'init_args': {
             'lr': 0.01, **options, 'model': {
                 'class_path': f'graphattn.models.{model}', 'init_args': {'encoder': {
                     'class_path': 'graphattn.models.Encoder', 'init_args': {

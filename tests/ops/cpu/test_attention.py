@@ -34,7 +34,7 @@ EDGE_VALUES = {'plain': {}, 'shared': {'edge_bias': 1, 'edge_gate': 1},
 def loops(request, monkeypatch):
     """Both kinds of loops, whichever a graph is for."""
     most = -1 if request.param == 'chunk by chunk' else 2**62
-    monkeypatch.setattr(few_edges, '_MOST_EDGES', most)
+    monkeypatch.setattr(few_edges, '_MAX_EDGES', most)
     monkeypatch.setattr(few_edges, '_EDGES_OF_A_ROW', 2**31)
 
 
@@ -105,7 +105,7 @@ def assert_same(actual, expected, tolerance: float = 1e-11, check_dtype: bool = 
 
 
 @pytest.mark.parametrize('edge_values', EDGE_VALUES)
-@pytest.mark.parametrize('name', [name for name in GRAPHS if name != 'no_blocks'])
+@pytest.mark.parametrize('name', [name for name in GRAPHS if name != 'no_segments'])
 def test_equals_reference(name, edge_values, many_parts):
     graph = GRAPHS[name]()
     inputs = draw(graph, edge_values)
@@ -113,8 +113,8 @@ def test_equals_reference(name, edge_values, many_parts):
                 with_grads(attend(graph, inputs, 'reference'), inputs))
 
 
-def test_no_blocks():
-    graph = GRAPHS['no_blocks']()
+def test_no_segments():
+    graph = GRAPHS['no_segments']()
     inputs = draw(graph, 'shared')
     shapes = {name: result.shape for name, result in with_grads(attend(graph, inputs),
                                                                 inputs).items()}
@@ -140,7 +140,7 @@ def test_any_number_of_threads_equals_reference(name, num_threads, with_threads)
 
 
 def long_graph() -> BipartiteGraph:
-    """Return a graph whose keys are taken in several chunks, beside a block that is one."""
+    """Return a graph whose keys are taken in several chunks, beside a segment that is one."""
     long, short = RandomKeys(60).build(150, 3000, seed=0), RandomKeys(5).build(40, 30, seed=0)
     without_first = BipartiteGraph.from_edge_index(
         long.edge_index.as_tensor()[:, (long.query > 20) | (long.key > 2000)], 150, 3000)
@@ -399,28 +399,28 @@ def test_many_python_threads_at_once(with_threads):
 def test_every_query_and_head_is_the_work_of_one_thread(name, num_threads, with_threads):
     graph = GRAPHS[name]()
     edges = Edges.by_query(*graph.csr, graph.query_ptr, graph.key_ptr)
-    spans = with_threads(num_threads, lambda: schedule.cut(edges, (HEADS, 8)))
+    items = with_threads(num_threads, lambda: schedule.cut(edges, (HEADS, 8)))
     times = torch.zeros(graph.num_queries, HEADS)
-    for head, first, last, *_ in spans:
+    for head, first, last, *_ in items:
         times[first:last, head] += 1
     assert (times == 1).all()
-    sizes = [int(graph.indptr[last] - graph.indptr[first]) for _, first, last, *_ in spans]
+    sizes = [int(graph.indptr[last] - graph.indptr[first]) for _, first, last, *_ in items]
     longest = int(graph.in_degree().max()) if graph.num_queries else 0
     if num_threads > 1 and sizes:
         assert max(sizes) <= graph.num_edges * HEADS / (16 * num_threads) + longest + 1
 
 
 @pytest.mark.parametrize('name', GRAPHS)
-def test_spans_that_share_keys_have_rows_of_their_own(name, many_parts):
+def test_items_that_share_keys_have_rows_of_their_own(name, many_parts):
     graph = GRAPHS[name]()
     edges = Edges.by_query(*graph.csr, graph.query_ptr, graph.key_ptr)
     inputs = [torch.zeros(graph.num_keys, HEADS, 3)]
     grads = KeyGrads.of(edges, (HEADS, 8), inputs, torch.float)
     writers = {}
-    for head, _, _, block, row in grads.spans.tolist():
-        writers.setdefault((head, block), []).append(row)
-    rows = sorted((row, int(graph.key_ptr[block + 1] - graph.key_ptr[block]))
-                  for (_, block), own in writers.items() for row in own[1:])
+    for head, _, _, segment, row in grads.items.tolist():
+        writers.setdefault((head, segment), []).append(row)
+    rows = sorted((row, int(graph.key_ptr[segment + 1] - graph.key_ptr[segment]))
+                  for (_, segment), own in writers.items() for row in own[1:])
     assert all(own[0] == -1 for own in writers.values())
     assert [row for row, _ in rows] == [sum(n for _, n in rows[:i]) for i in range(len(rows))]
     assert sum(n for _, n in rows) == grads.shared[0].size(0)

@@ -38,6 +38,6 @@ def interpreted(bytes_of_a_tile: int = 2**15) -> Iterator[None]:
     backend = replace(ops.load('triton'), is_available=everywhere)
     # A program takes as long whatever it holds, and so fewer of them hold more.
     larger = patch.multiple('graphattn.ops.triton.launch', _BYTES_OF_A_TILE=bytes_of_a_tile,
-                            _MOST_ROWS=16, _MOST_EDGES=64)
+                            _MAX_ROWS=16, _MAX_EDGES=64)
     with patch.dict(ops._LOADED, triton=backend), larger, _AsOnCuda(), as_on_gpus():
         yield

@@ -72,14 +72,14 @@ def far_from_one_another():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('graph, key_heads, dropout_p', [
+@pytest.mark.parametrize('graph, num_kv_heads, dropout_p', [
     (far_from_one_another, 2, 0.), (lambda: random_graph(66, 65, 0.5), 1, 0.3),
     (lambda: BipartiteGraph.batch([random_graph(20, 34, 0.5), random_graph(15, 34, 0.5)]), 2, 0.)],
     ids=['far', 'close', 'batch'])
-def test_many_tiles_are_cut_into_parts(graph, key_heads, dropout_p, monkeypatch):
+def test_many_tiles_are_cut_into_parts(graph, num_kv_heads, dropout_p, monkeypatch):
     """Some of which have no edges, where these are far from one another."""
     graph, sizes = graph(), []
-    tensors = inputs(graph, 2, key_heads, 4, 2, torch.bfloat16)
+    tensors = inputs(graph, 2, num_kv_heads, 4, 2, torch.bfloat16)
     monkeypatch.setattr(tiles, '_SHARE_OF_A_PART', 16)
     monkeypatch.setattr(tiles, '_TILES_OF_A_PART', 10**6)
     expected = by(1, monkeypatch, graph, tensors, dropout_p=dropout_p)
@@ -122,11 +122,11 @@ def test_only_results_are_rounded(dtype, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('heads, key_heads, dropout_p', [(2, 2, 0.3), (4, 2, 0.), (4, 1, 0.3)])
-def test_dropout_and_shared_keys(heads, key_heads, dropout_p, monkeypatch):
+@pytest.mark.parametrize('heads, num_kv_heads, dropout_p', [(2, 2, 0.3), (4, 2, 0.), (4, 1, 0.3)])
+def test_dropout_and_shared_keys(heads, num_kv_heads, dropout_p, monkeypatch):
     """Values are those of a CPU."""
     graph = random_graph(70, 40, 0.3)
-    tensors = inputs(graph, heads, key_heads, 4, heads, torch.bfloat16)
+    tensors = inputs(graph, heads, num_kv_heads, 4, heads, torch.bfloat16)
     exact = [x.detach().double().requires_grad_() for x in tensors]
     expected = attend('numba', graph, *exact, dropout_p=dropout_p)
     assert_same(monkeypatch, graph, tensors, expected, dropout_p=dropout_p)
@@ -205,4 +205,4 @@ def test_terms_of_edges_ask_for_more_edges_in_a_tile():
 def test_what_tensor_cores_do_not_take_goes_by_rows():
     graph = random_graph(9, 9, 1.)
     assert chosen(graph, dtype=torch.float32) is chosen(graph, channels=129) is None
-    assert tiles.choose(*graph.csr, tiles.MOST_COLUMNS + 1, 8, torch.bfloat16, PLAIN) is None
+    assert tiles.choose(*graph.csr, tiles.MAX_COLUMNS + 1, 8, torch.bfloat16, PLAIN) is None

@@ -96,8 +96,8 @@ def test_an_edge_without_a_gradient_adds_nothing(faster_above, poison, monkeypat
 @pytest.mark.slow
 @pytest.mark.parametrize('density, expected', [(0.3, ['dot_tiles', 'sum_tiles', 'sum_tiles']),
                                                (0.02, [])])
-def test_the_density_of_blocks_decides(density, expected, monkeypatch):
-    """The density is that of the pairs inside blocks, a third of all."""
+def test_the_density_of_segments_decides(density, expected, monkeypatch):
+    """The density is that of the pairs inside segments, a third of all."""
     taken = []
 
     def record(function, *arguments):
@@ -116,7 +116,7 @@ def test_other_dtypes_and_more_columns_go_by_rows(always):
     assert tiles.is_faster(query, query, 9, 1)
     assert not tiles.is_faster(query.double(), query, 9, 1)
     assert not tiles.is_faster(query.half(), query, 9, 1)
-    assert not tiles.is_faster(query, query[:1].expand(tiles.MOST_COLUMNS + 1, 1, 4), 9, 1)
+    assert not tiles.is_faster(query, query[:1].expand(tiles.MAX_COLUMNS + 1, 1, 4), 9, 1)
 
 
 @pytest.mark.parametrize('flag, precision', [('highest', 'tf32x3'), ('high', 'tf32')])

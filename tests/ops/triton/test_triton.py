@@ -37,7 +37,7 @@ POISON = attention.test_poison_reaches_one_query_and_what_it_attends_to
 
 @pytest.mark.parametrize('test, arguments', [
     *[(EQUAL, dict(name=name, edge_values=BOTH)) for name in (
-        'ragged_rectangles', 'no_edges', 'no_keys', 'no_queries', 'no_blocks',
+        'ragged_rectangles', 'no_edges', 'no_keys', 'no_queries', 'no_segments',
         'shuffled_duplicates')],
     *[(EQUAL, dict(name=name, edge_values='per_edge')) for name in ('more_queries', 'one_token')],
     *[(EQUAL, dict(name=name, edge_values='plain')) for name in ('full', 'graph_per_head')],
@@ -95,11 +95,11 @@ def test_the_interpreter_checks_memory(length, room, does):
         copy_three[1,](x, out, LENGTH=length)
 
 
-def inputs(graph, heads: int, key_heads: int, channels: int, edge_heads: int,
+def inputs(graph, heads: int, num_kv_heads: int, channels: int, edge_heads: int,
            dtype: torch.dtype = torch.double) -> list[Tensor]:
     generator = torch.Generator().manual_seed(0)
-    shapes = [(graph.num_queries, heads, channels), (graph.num_keys, key_heads, channels),
-              (graph.num_keys, key_heads, channels + 1), (graph.num_edges, edge_heads),
+    shapes = [(graph.num_queries, heads, channels), (graph.num_keys, num_kv_heads, channels),
+              (graph.num_keys, num_kv_heads, channels + 1), (graph.num_edges, edge_heads),
               (graph.num_edges, edge_heads)]
     return [torch.randn(shape, generator=generator, dtype=torch.double).to(dtype).requires_grad_()
             for shape in shapes]
@@ -173,7 +173,7 @@ def test_rows_that_all_are_long(run, monkeypatch):
     with interpreted():
         assert_same(run('triton', graph, *tensors), expected)
     several = rows.Rows.of(*graph.csr).tasks
-    assert several.most_long == 7 and several.parts(1, 1, torch.float).size(1) >= 7 * 4
+    assert several.max_long == 7 and several.parts(1, 1, torch.float).size(1) >= 7 * 4
 
 
 @pytest.mark.parametrize('channels', [1, 16, 33, 80, 255])

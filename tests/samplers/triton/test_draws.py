@@ -50,9 +50,9 @@ def programs(monkeypatch):
         return tl.core.tensor(TensorHandle(np.sort(x.handle.data, axis=dim), x.handle.dtype),
                               x.type)
 
-    def of(num_draws, rows=2**10, most_expected=64):
+    def of(num_draws, rows=2**10, max_expected=64):
         for name, value in (('_DRAWS_OF_A_PROGRAM', num_draws), ('_ROWS', rows),
-                            ('MOST_EXPECTED', most_expected), ('_KEYS', 256)):
+                            ('MAX_EXPECTED', max_expected), ('_KEYS', 256)):
             monkeypatch.setattr(draws, name, value)
 
     monkeypatch.setattr(tl, 'sort', sort)
@@ -65,14 +65,14 @@ def generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-# The law #############################################################################
+# The distribution #############################################################################
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', sorted(contract.MODELS.keys() - {
     'anti-diagonal', 'one query', 'vanishing queries', 'rectangular', 'ragged'}))
 @every_way
-def test_cells_follow_the_law(sample, name):
+def test_cells_follow_the_distribution(sample, name):
     """The others differ in shapes alone."""
     assert contract.follows(*contract.draw_many(sample, contract.MODELS[name], copies=1000))
 
@@ -87,11 +87,11 @@ def test_cells_are_independent(sample, name):
 @pytest.mark.slow
 @every_way
 def test_rows_that_draw_often_are_cut(sample, programs):
-    """Into pieces of a few keys, of blocks that are ragged."""
+    """Into pieces of a few keys, of segments that are ragged."""
     model = contract.random_model(40, 50, 4, density=0.2, exploration=0.01,
                                   query_ptr=torch.tensor([0, 15, 15, 40]),
                                   key_ptr=torch.tensor([0, 20, 29, 50]))
-    programs(2**14, most_expected=3)
+    programs(2**14, max_expected=3)
     drawn = draws.Draws(model, generator(), thins=sample.method == 'thin')
     assert drawn._fit() and drawn.pieces > 2
     assert contract.follows(*contract.draw_many(sample, model, copies=200))
@@ -106,7 +106,7 @@ def test_no_cell_of_probability_zero_and_no_pair_of_other_clusters(sample):
 
 @pytest.mark.slow
 def test_thinning_evens_out_over_many_keys():
-    """Pairs at a row's bound beside pairs far below, where a wrong boost shows."""
+    """Pairs at a row's bound beside pairs far below, where a wrong multiplier shows."""
     model = FactorModel(torch.tensor([[0.85], [0.02]]), torch.eye(1),
                         torch.cat([torch.ones(1, 1), torch.full((20_000, 1), 0.01)]))
     drawn, prob = contract.draw_many(WAYS['thinned'], model, copies=6)
@@ -125,7 +125,7 @@ def test_any_rate():
     assert drawn.mean(0)[2:4] == pytest.approx(prob[2:4].numpy(), abs=0.08)
 
 
-# Blocks and programs #################################################################
+# Segments and programs ##############################################################
 
 
 @pytest.mark.slow

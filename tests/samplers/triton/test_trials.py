@@ -34,15 +34,15 @@ def tiles(monkeypatch):
     return of
 
 
-# The law #############################################################################
+# The distribution #############################################################################
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', ['dense', 'near one', 'zeros', 'exploration',
                                   'exploration above one', 'float64', 'subnormal keys'])
-def test_cells_follow_the_law(name, tiles):
+def test_cells_follow_the_distribution(name, tiles):
     """Each cell stands in many rows and columns, so that its trials have all kinds of neighbours;
-    their number is that of a binomial law."""
+    their number is that of a binomial distribution."""
     tiles(512, 128)
     model, (rows, columns) = contract.MODELS[name], (200, 12)
     copies = FactorModel(model.query_factor.repeat(rows, 1), model.mixing,
@@ -70,7 +70,7 @@ def test_trials_are_independent(tiles):
 
 
 @pytest.mark.slow
-def test_bits_beyond_the_first_32_settle_what_these_leave_open(tiles, monkeypatch):
+def test_bits_beyond_the_first_32_decide_what_these_leave_open(tiles, monkeypatch):
     """If the first were all 0, a pair of probability 2**-34 would have 1 chance in 4."""
     tiles(128, 256)
     random_bits = trials._random_bits
@@ -87,7 +87,7 @@ def test_bits_beyond_the_first_32_settle_what_these_leave_open(tiles, monkeypatc
     assert abs(seldom.sum() - 2048) < 4 * (8192 * 0.25 * 0.75)**0.5
 
 
-# Blocks and tiles ####################################################################
+# Segments and tiles #################################################################
 
 
 SIZES = {'ragged': contract.SIZES['ragged'], 'none': [],
@@ -96,12 +96,12 @@ SIZES = {'ragged': contract.SIZES['ragged'], 'none': [],
 
 @pytest.mark.slow
 @pytest.mark.parametrize('sizes', SIZES.values(), ids=SIZES)
-def test_blocks_of_all_sizes(sizes, tiles):
+def test_segments_of_all_sizes(sizes, tiles):
     tiles(16, 8)
     model = contract.zero_one_model(sizes)
     graph = draw(model)
     assert torch.equal(graph.to_mask(), model.expectation().bool())
-    assert all(torch.equal(*ptrs) for ptrs in zip(graph.blocks.ptrs, model.blocks.ptrs))
+    assert all(torch.equal(*ptrs) for ptrs in zip(graph.segments.ptrs, model.segments.ptrs))
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Alias tables: a draw from any discrete law by one look into a table (Walker, 1977)."""
+"""Alias tables: a draw from any discrete distribution by one look into a table (Walker, 1977)."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ _SLOT = 2**32
 
 @jit()
 def fill_tables(first, last, columns, key_ptr, mass, tables):
-    """Compute tables of columns ``first:last`` of the blocks: each of n equal slots holds at most
+    """Compute tables of columns ``first:last`` of the segments: each of n equal slots holds at most
     two keys.
 
     An entry is (threshold, alias), 32 bits each: the slot's own key below the threshold, else the
     alias. Shares are integers that add up to n slots exactly, so that no slot is left over for a
     key of share 0, and an alias is always a heavy key.
     """
-    longest, num_blocks = longest_block(key_ptr), len(key_ptr) - 1
+    longest, num_segments = max_segment_length(key_ptr), len(key_ptr) - 1
     share = np.empty(longest, np.int64)
     lights, heavies = np.empty(longest + 1, np.uint64), np.empty(longest + 1, np.uint64)
     for item in range(first, last):
-        column, block = item // num_blocks, item % num_blocks
-        begin, end = key_ptr[block], key_ptr[block + 1]
+        column, segment = item // num_segments, item % num_segments
+        begin, end = key_ptr[segment], key_ptr[segment + 1]
         table, weight, n = tables[column, begin:end], columns[column, begin:end], end - begin
-        column_mass, slots, total = mass[block, column], n * 2.**32, 0
+        column_mass, slots, total = mass[segment, column], n * 2.**32, 0
         if column_mass <= 0:
             continue
         for j in range(n):
@@ -44,7 +44,7 @@ def fill_tables(first, last, columns, key_ptr, mass, tables):
             rest = share[heavies[0]] + n * _SLOT - total
             lights[num_lights], heavies[num_heavies] = 0, heavies[num_heavies - uint64(1)]
             while heavy < num_heavies:
-                # One key's slot is settled: a light one's, filled up by the heavy one, or the
+                # One key's slot is final: a light one's, filled up by the heavy one, or the
                 # heavy one's own, by its rest and the next heavy one.
                 giver, next_light = heavies[heavy], lights[light]
                 next_heavy = heavies[heavy + uint64(1)]
@@ -78,9 +78,9 @@ def look_up(table, cluster, bits, entry, num_keys, first_key, n, seen, seen_grou
 
 
 @jit()
-def longest_block(ptr):
-    """Return the most nodes of a block of ``ptr``."""
+def max_segment_length(ptr):
+    """Return the most nodes of a segment of ``ptr``."""
     longest = 0
-    for block in range(len(ptr) - 1):
-        longest = max(longest, ptr[block + 1] - ptr[block])
+    for segment in range(len(ptr) - 1):
+        longest = max(longest, ptr[segment + 1] - ptr[segment])
     return longest

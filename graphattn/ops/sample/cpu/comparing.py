@@ -1,6 +1,6 @@
 """A trial for each pair: a random number below its probability, in one pass.
 
-Nearly all trials are settled by 16 random bits and a product of rounded factors, which some CPUs
+Nearly all trials are decided by 16 random bits and a product of rounded factors, which some CPUs
 compute twice as fast. Only where the two lie too near to each other the pair's product is computed
 exactly and compared with 47 bits: the graph does not depend on how products are rounded.
 
@@ -23,7 +23,7 @@ from graphattn._jit import REORDERED_SUMS, jit
 from graphattn._threads import run_calls
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.ops.sample.chunks import Chunk, chunks_of
-from graphattn.ops.sample.cpu.alias_tables import longest_block
+from graphattn.ops.sample.cpu.alias_tables import max_segment_length
 from graphattn.ops.sample.cpu.random_bits import random_bits, stream_of
 from graphattn.ops.sample.cpu.rates import pair_arrays, pair_factors, product_of_rows
 from graphattn.ops.sample.cpu.rows import from_zero, graph_of_rows, key_dtype
@@ -33,11 +33,11 @@ from graphattn.ops.sample.factor_model import FactorModel
 # A chunk's products stay in a core's own cache: 1 MB of bfloat16. Fewer pairs are cut into several
 # chunks all the same, so that threads can share them; how is no business of the number of threads,
 # for rounding differs with the number of rows that are multiplied at once.
-_MOST_PAIRS, _FEWEST_PAIRS, _NUM_CHUNKS = 2**19, 2**15, 16
+_MAX_PAIRS, _MIN_PAIRS, _NUM_CHUNKS = 2**19, 2**15, 16
 # To multiply fewer than 32 rows takes up to four times as long.
-_KEYS_PER_PIECE, _MOST_PIECES, _FEWEST_ROWS = 2**11, 2**4, 2**5
+_KEYS_PER_PIECE, _MAX_PIECES, _MIN_ROWS = 2**11, 2**4, 2**5
 _KEYS_AT_ONCE = 2**22  # for which a thread asks; what it does not fill is never touched
-# Keys times clusters of the longest block up to which a loop multiplies as fast as a library: on
+# Keys times clusters of the longest segment up to which a loop multiplies as fast as a library: on
 # one core, 60, 256 and 512 keys of 32 clusters took 2.5, 1.2 and 1.5 ns a pair, trial included, and
 # 5.5, 2.7 and 1.6 ns through the library.
 SHORT, _ROWS_AT_ONCE = 2**13, 2**6
@@ -50,7 +50,7 @@ _PAIR, _SHARED = 2**5, 2**20
 # Of a product of bfloat16: both factors and the result are rounded by up to 2^-9 of themselves, and
 # what is left of 2^-7 is room for the sum. Factors below 2^-126 count as 0, which matters to no
 # probability as long as none exceeds 2^20.
-_MARGIN, _LARGEST_FACTOR = 2.**-7, 2.**20
+_MARGIN, _MAX_FACTOR = 2.**-7, 2.**20
 _NUM_BITS, _MORE_BITS = 16, 31  # of a trial at first, and where these leave it open
 _LEFT_OPEN = 2**40  # where the stream of a row goes on for trials that were left open
 # Of eight trials, whose outcomes are the bits of the row's number: which succeed, and how many.
@@ -78,17 +78,17 @@ def compare(model: FactorModel, seed: np.uint64, *, pairs_per_chunk: int | None 
         if graph is not None:
             return graph
     longest = max(model.key_ptr.diff().tolist(), default=0)
-    keys_per_piece = max(_KEYS_PER_PIECE, -(-longest // _MOST_PIECES))
+    keys_per_piece = max(_KEYS_PER_PIECE, -(-longest // _MAX_PIECES))
     if pairs_per_chunk is None:
-        share = model.blocks.num_pairs // _NUM_CHUNKS
-        pairs_per_chunk = max(min(_MOST_PAIRS, max(_FEWEST_PAIRS, share)),
-                              _FEWEST_ROWS * min(longest, keys_per_piece))
-    chunks = chunks_of(model.blocks, pairs_per_chunk, keys_per_piece)
+        share = model.segments.num_pairs // _NUM_CHUNKS
+        pairs_per_chunk = max(min(_MAX_PAIRS, max(_MIN_PAIRS, share)),
+                              _MIN_ROWS * min(longest, keys_per_piece))
+    chunks = chunks_of(model.segments, pairs_per_chunk, keys_per_piece)
     return _Comparison(model, seed, chunks, product_dtype).run()
 
 
 def _is_short(model: FactorModel) -> bool:
-    """Return whether blocks are so short that a library multiplies them no faster than a loop."""
+    """Return whether segments are so short that a library multiplies them no faster than a loop."""
     ptr = model.key_ptr.numpy()
     longest = int((ptr[1:] - ptr[:-1]).max(initial=0))
     return longest <= _KEYS_PER_PIECE and 0 < longest * model.num_clusters <= SHORT
@@ -98,7 +98,7 @@ def _compare_short(model: FactorModel, seed: np.uint64) -> BipartiteGraph | None
     """Draw each pair, whose product, trial and place in its row are one pass over rows; ``None``
     if some probability exceeds 1."""
     arrays, limits, dtype = pair_arrays(model), _limits(model, model.dtype), key_dtype(model)
-    work = model.blocks.num_pairs * (model.num_clusters + _PAIR)
+    work = model.segments.num_pairs * (model.num_clusters + _PAIR)
     parts = _parts_of_rows(model, min(1 + work // _SHARED, _NUM_CHUNKS))
     keys = [np.empty(num_pairs + 16, dtype) for *_, num_pairs in parts]
     indptr, found = np.zeros(model.num_queries + 1, np.int64), np.empty(len(parts), np.int64)
@@ -113,14 +113,14 @@ def _compare_short(model: FactorModel, seed: np.uint64) -> BipartiteGraph | None
 def _parts_of_rows(model: FactorModel, num_parts: int) -> list[tuple[int, int, int]]:
     """Return ranges of rows of about as many pairs each, and how many pairs they have."""
     if num_parts == 1:
-        return [(0, model.num_queries, model.blocks.num_pairs)]
+        return [(0, model.num_queries, model.segments.num_pairs)]
     query_ptr = model.query_ptr.numpy()
-    num_pairs = from_zero(model.blocks.pairs_per_block().numpy())
+    num_pairs = from_zero(model.segments.pairs_per_segment().numpy())
     share = np.linspace(0, num_pairs[-1], num_parts + 1)
     bounds = np.interp(share, num_pairs, query_ptr).astype(np.int64)
     bounds[-1] = model.num_queries
-    most_edges = np.diff(np.interp(bounds, query_ptr, num_pairs)).astype(np.int64)
-    return [*zip(bounds[:-1], bounds[1:], most_edges)]
+    max_edges = np.diff(np.interp(bounds, query_ptr, num_pairs)).astype(np.int64)
+    return [*zip(bounds[:-1], bounds[1:], max_edges)]
 
 
 def _run(calls: list[tuple], *, is_shared: bool) -> None:
@@ -148,7 +148,7 @@ class _Comparison:
                  product_dtype: torch.dtype | None):
         self.model, self.seed, self.chunks = model, seed, chunks
         self.factors = pair_factors(model)
-        self.num_pairs = model.blocks.num_pairs
+        self.num_pairs = model.segments.num_pairs
         is_small = self.num_pairs * model.num_clusters < _SMALL
         dtype = product_dtype or (model.dtype if is_small else _fastest_dtype(
             *self.factors, model.highest_probability))
@@ -218,9 +218,9 @@ def _fastest_dtype(query: Tensor, key_factor: Tensor, highest: float) -> torch.d
     dtype = query.dtype
     if dtype != torch.float32 or not query.numel() or not key_factor.numel():
         return dtype
-    largest_key = key_factor.amax(0)
-    is_bounded = ((query @ largest_key).amax() <= highest
-                  and max(query.amax(), largest_key.amax()) <= _LARGEST_FACTOR)
+    key_max = key_factor.amax(0)
+    is_bounded = ((query @ key_max).amax() <= highest
+                  and max(query.amax(), key_max.amax()) <= _MAX_FACTOR)
     return torch.bfloat16 if is_bounded and _bfloat16_is_faster() else dtype
 
 
@@ -253,15 +253,15 @@ def _draw_rows(first, last, seed, below, above, exploration, highest, query_fact
                query_ptr, key_ptr, keys, size, found):
     """Draw the keys of the rows ``first:last`` and how many are ``found``, or -1 if some
     probability is not at most ``highest``."""
-    most_keys, num_clusters, end = longest_block(key_ptr), key_factor.shape[1], 0
-    columns = np.empty(num_clusters * most_keys, key_factor.dtype)
-    products = np.empty(_ROWS_AT_ONCE * most_keys, key_factor.dtype)
+    max_keys, num_clusters, end = max_segment_length(key_ptr), key_factor.shape[1], 0
+    columns = np.empty(num_clusters * max_keys, key_factor.dtype)
+    products = np.empty(_ROWS_AT_ONCE * max_keys, key_factor.dtype)
     first_query = np.empty(1, np.int64)
-    for block in range(len(query_ptr) - 1):
-        begin, stop = max(first, query_ptr[block]), min(last, query_ptr[block + 1])
+    for segment in range(len(query_ptr) - 1):
+        begin, stop = max(first, query_ptr[segment]), min(last, query_ptr[segment + 1])
         if begin >= stop:
             continue
-        key = key_factor[key_ptr[block]:key_ptr[block + 1]]
+        key = key_factor[key_ptr[segment]:key_ptr[segment + 1]]
         column = columns[:num_clusters * len(key)].reshape(num_clusters, len(key))
         for j in range(len(key)):
             for v in range(num_clusters):
@@ -272,7 +272,7 @@ def _draw_rows(first, last, seed, below, above, exploration, highest, query_fact
             _multiply(query, column, prob)
             first_query[0] = row
             num_edges = _compare_rows(
-                seed, first_query, key_ptr[block:block + 1], 0, prob, below, above, exploration,
+                seed, first_query, key_ptr[segment:segment + 1], 0, prob, below, above, exploration,
                 highest, query_factor, key_factor, keys[end:], size)
             if num_edges < 0:
                 found[0] = -1
@@ -302,11 +302,11 @@ def _multiply(query, columns, prob):
 @jit()
 def _compare_rows(seed, first_query, first_key, offset, prob, below, above, exploration, highest,
                   query_factor, key_factor, keys, size):
-    """Draw the keys of a piece of each row of blocks and returns how many they are, or -1 if some
+    """Draw the keys of a piece of each row of segments and returns how many they are, or -1 if some
     probability is not at most ``highest``. Each is between ``below`` and ``above`` times ``prob``.
     64 random bits serve the four quarters of a piece, which begins ``offset`` keys into the row."""
     num_rows, num_keys = prob.shape
-    rows_per_block, quarter = num_rows // len(first_query), num_keys // 4
+    rows_per_segment, quarter = num_rows // len(first_query), num_keys // 4
     trials = np.zeros(num_keys + 8, np.uint8)
     words = trials[:(num_keys + 7) // 8 * 8].view(np.uint64)
     ones = uint64(0x0101010101010101)
@@ -315,8 +315,8 @@ def _compare_rows(seed, first_query, first_key, offset, prob, below, above, expl
     end = start = uint64(0)
     is_refused = False
     for row in range(num_rows):
-        block = row // rows_per_block
-        query, first = first_query[block] + row % rows_per_block, first_key[block]
+        segment = row // rows_per_segment
+        query, first = first_query[segment] + row % rows_per_segment, first_key[segment]
         stream, p = stream_of(seed, query), prob[row]
         is_refused |= _try_quarters(
             stream, offset, p[:quarter], p[quarter:2 * quarter], p[2 * quarter:3 * quarter],
@@ -390,8 +390,8 @@ def _succeeds(bits, stream, position, exact, exploration):
 def _copy_chunk(first_query, num_queries, keys, start, size, key):
     """Copy the pieces of a chunk's rows to their places in the graph."""
     end = 0
-    for block in range(len(first_query)):
-        for query in range(first_query[block], first_query[block] + num_queries):
+    for segment in range(len(first_query)):
+        for query in range(first_query[segment], first_query[segment] + num_queries):
             n, first = size[query], start[query]
             for e in range(n):  # numba would compile the error of slices that differ for a second
                 key[first + e] = keys[end + e]

@@ -8,12 +8,12 @@ from numba import types, uint32, uint64
 from numba.extending import intrinsic
 
 from graphattn._jit import jit
-from graphattn.ops.sample.cpu.alias_tables import longest_block, look_up
+from graphattn.ops.sample.cpu.alias_tables import look_up, max_segment_length
 from graphattn.ops.sample.cpu.random_bits import random_bits, stream_of, uniform
 
 
 @jit()
-def draw_rows(first, last, seed, num_draws, query, cluster_mass, query_block, key_ptr, tables,
+def draw_rows(first, last, seed, num_draws, query, cluster_mass, query_segment, key_ptr, tables,
               keys, begin, size):
     """Draw ``num_draws[i]`` times for each row, a cluster and then a key of it, and keep distinct
     keys."""
@@ -22,7 +22,7 @@ def draw_rows(first, last, seed, num_draws, query, cluster_mass, query_block, ke
     while 2 * half < num_clusters:
         half *= 2
     cdf = np.full(2 * half, np.inf)
-    num_words = longest_block(key_ptr) // 64 + 1
+    num_words = max_segment_length(key_ptr) // 64 + 1
     seen, seen_groups = np.zeros(num_words, np.uint64), np.zeros(num_words // 64 + 1, np.uint8)
     batch = 256
     target, cluster = np.empty(batch, np.float64), np.empty(batch, np.uint64)
@@ -32,10 +32,10 @@ def draw_rows(first, last, seed, num_draws, query, cluster_mass, query_block, ke
         size[i] = 0
         if num_draws[i] == 0:
             continue
-        block = query_block[i]
-        first_key, n = key_ptr[block], key_ptr[block + 1] - key_ptr[block]
+        segment = query_segment[i]
+        first_key, n = key_ptr[segment], key_ptr[segment + 1] - key_ptr[segment]
         total = 0.
-        row, mass = query[i], cluster_mass[block]
+        row, mass = query[i], cluster_mass[segment]
         for v in range(num_clusters):
             total += row[v] * mass[v]
             cdf[v] = total

@@ -21,49 +21,49 @@ def pair_factors(model: FactorModel) -> tuple[Tensor, Tensor]:
 
 
 def pair_arrays(model: FactorModel) -> tuple[np.ndarray, ...]:
-    """Return :func:`pair_factors`, and where the queries and the keys of each block begin."""
+    """Return :func:`pair_factors`, and where the queries and the keys of each segment begin."""
     query, key_factor = pair_factors(model)
-    query_ptr, key_ptr = model.blocks.ptrs
+    query_ptr, key_ptr = model.segments.ptrs
     return query.numpy(), key_factor.numpy(), query_ptr.numpy(), key_ptr.numpy()
 
 
 class Rates:
-    """Factors of the rates, exploration being one more cluster; sums and peaks over blocks."""
+    """Factors of the rates, exploration being one more cluster; sums and peaks over segments."""
 
     def __init__(self, model: FactorModel):
         query, key_factor = model.rate_factors()
         self.query, self.key_factor = query.numpy(), key_factor.detach().contiguous().numpy()
         self.columns = key_factor.t().contiguous().numpy()
         self.key_ptr = model.key_ptr.numpy()
-        self.query_block = model.blocks.of_queries().numpy()
-        self.mass, self.peak = np.zeros((2, model.num_blocks, len(self.columns)))
+        self.query_segment = model.segments.of_queries().numpy()
+        self.mass, self.peak = np.zeros((2, model.num_segments, len(self.columns)))
         self._for_each_column(_reduce_column, PRODUCT, self.mass, self.peak)
 
     def of_queries(self) -> np.ndarray:
-        """Return the sum over the keys of each query's block, float64 ``[num_queries]``."""
+        """Return the sum over the keys of each query's segment, float64 ``[num_queries]``."""
         return self._per_query(self.mass)
 
     def bounds(self) -> np.ndarray:
-        """Return a bound for all keys of each query's block, float64 ``[num_queries]``."""
+        """Return a bound for all keys of each query's segment, float64 ``[num_queries]``."""
         return self._per_query(self.peak)
 
     def draw(self, num_draws: np.ndarray, seed: np.uint64) -> Rows:
         """Return the distinct keys among ``num_draws[i]`` independent draws of each query.
 
-        Each draw is of a cluster v by ``query[i, v] * mass[block, v]``, then of a key by
+        Each draw is of a cluster v by ``query[i, v] * mass[segment, v]``, then of a key by
         ``columns[v]``.
         """
         tables = np.empty(self.columns.shape, np.uint64)
         self._for_each_column(fill_tables, TABLE_ENTRY, self.mass, tables)
-        capacity = np.minimum(num_draws, np.diff(self.key_ptr)[self.query_block])
+        capacity = np.minimum(num_draws, np.diff(self.key_ptr)[self.query_segment])
         begin = from_zero(capacity)[:-1]
         rows = Rows(np.empty(capacity.sum(), np.uint32), begin, np.empty_like(begin))
         in_threads(draw_rows, from_zero(num_draws), seed, num_draws, self.query, self.mass,
-                   self.query_block, self.key_ptr, tables, *rows)
+                   self.query_segment, self.key_ptr, tables, *rows)
         return rows
 
     def _for_each_column(self, kernel: Callable, draws_per_entry: float, *arguments) -> None:
-        """``kernel`` for each column of each block."""
+        """``kernel`` for each column of each segment."""
         num_columns = self.mass.size
         work = np.linspace(0, draws_per_entry * self.columns.size, num_columns + 1)
         in_threads(kernel, work, self.columns, self.key_ptr, *arguments)
@@ -71,31 +71,31 @@ class Rates:
     def _per_query(self, per_cluster: np.ndarray) -> np.ndarray:
         total = np.empty(len(self.query))
         work = np.arange(len(self.query) + 1) * (self.query.shape[1] * PRODUCT)
-        in_threads(_dot_rows, work, self.query, per_cluster, self.query_block, total)
+        in_threads(_dot_rows, work, self.query, per_cluster, self.query_segment, total)
         return total
 
 
 @jit(fastmath=REORDERED_SUMS)
-def _dot_rows(first, last, query, per_cluster, query_block, total):
-    """Sum the products of each row with the values of its block."""
+def _dot_rows(first, last, query, per_cluster, query_segment, total):
+    """Sum the products of each row with the values of its segment."""
     for i in range(first, last):
-        block = query_block[i]
+        segment = query_segment[i]
         total[i] = 0.
         for v in range(query.shape[1]):
-            total[i] += query[i, v] * per_cluster[block, v]
+            total[i] += query[i, v] * per_cluster[segment, v]
 
 
 @jit(fastmath=REORDERED_SUMS)
 def _reduce_column(first, last, columns, key_ptr, mass, peak):
-    """Compute the sum and the largest entry of each column of each block."""
-    num_blocks = len(key_ptr) - 1
+    """Compute the sum and the largest entry of each column of each segment."""
+    num_segments = len(key_ptr) - 1
     for item in range(first, last):
-        column, block = item // num_blocks, item % num_blocks
-        weight, total, largest = columns[column, key_ptr[block]:key_ptr[block + 1]], 0., 0.
+        column, segment = item // num_segments, item % num_segments
+        weight, total, largest = columns[column, key_ptr[segment]:key_ptr[segment + 1]], 0., 0.
         for j in range(len(weight)):
             total += weight[j]
             largest = max(largest, weight[j])
-        mass[block, column], peak[block, column] = total, largest
+        mass[segment, column], peak[segment, column] = total, largest
 
 
 @jit(fastmath=REORDERED_SUMS)
@@ -109,15 +109,15 @@ def product_of_rows(x, i, y, j):
 
 @jit(fastmath=REORDERED_SUMS)
 def sum_of_products(query, key, query_ptr, key_ptr):
-    """Sum the rates of all pairs of a block, over all blocks."""
+    """Sum the rates of all pairs of a segment, over all segments."""
     num_clusters = query.shape[1]
     query_mass, key_mass, total = np.empty(num_clusters), np.empty(num_clusters), 0.
-    for block in range(len(query_ptr) - 1):
+    for segment in range(len(query_ptr) - 1):
         query_mass[:], key_mass[:] = 0., 0.
-        for i in range(query_ptr[block], query_ptr[block + 1]):
+        for i in range(query_ptr[segment], query_ptr[segment + 1]):
             for v in range(num_clusters):
                 query_mass[v] += query[i, v]
-        for j in range(key_ptr[block], key_ptr[block + 1]):
+        for j in range(key_ptr[segment], key_ptr[segment + 1]):
             for v in range(num_clusters):
                 key_mass[v] += key[j, v]
         for v in range(num_clusters):

@@ -22,7 +22,7 @@ _SHARE = 2**17
 
 
 class Rows(NamedTuple):
-    """Keys of all rows, with gaps between rows: their numbers inside the block, ascending."""
+    """Keys of all rows, with gaps between rows: their numbers inside the segment, ascending."""
 
     keys: np.ndarray  # uint32
     begin: np.ndarray  # int64 [num_queries], where each row begins in ``keys``
@@ -31,7 +31,7 @@ class Rows(NamedTuple):
     def to_graph(self, model: FactorModel) -> BipartiteGraph:
         indptr = from_zero(self.size)
         key = np.empty(indptr[-1], key_dtype(model))
-        first_key = model.key_ptr[model.blocks.of_queries()].numpy()
+        first_key = model.key_ptr[model.segments.of_queries()].numpy()
         in_threads(_copy_rows, indptr * COPY, *self, first_key, indptr, key)
         return graph_of_rows(model, indptr, key)
 
@@ -42,10 +42,10 @@ def key_dtype(model: FactorModel) -> type:
 
 
 def graph_of_rows(model: FactorModel, indptr: np.ndarray, key: np.ndarray) -> BipartiteGraph:
-    """Build a graph with the blocks of ``model``; numpy makes the arrays, because it asks for huge
-    pages and torch does not."""
+    """Build a graph with the segments of ``model``; numpy makes the arrays, because it asks for
+    huge pages and torch does not."""
     return BipartiteGraph._of(torch.from_numpy(indptr), torch.from_numpy(key), model.num_keys,
-                              model.blocks, None)
+                              model.segments, None)
 
 
 def from_zero(size: np.ndarray) -> np.ndarray:
@@ -66,7 +66,7 @@ def in_threads(kernel: Callable, work: np.ndarray, *arguments) -> None:
 
 @jit()
 def _copy_rows(first, last, keys, begin, size, first_key, indptr, key):
-    """Copy rows side by side, and turn numbers inside the block into numbers of keys."""
+    """Copy rows side by side, and turn numbers inside the segment into numbers of keys."""
     for i in range(first, last):
         for e in range(size[i]):
             key[indptr[i] + e] = first_key[i] + keys[begin[i] + e]

@@ -1,4 +1,4 @@
-"""Thinning: pairs are drawn too often, and some dropped again so that the law is exact."""
+"""Thinning: pairs are drawn too often, and some dropped again so that the distribution is exact."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Thinning:
     r"""Draws at higher rates than :math:`p_{ij} + \delta`, then drops what was too much.
 
     A pair drawn at rate :math:`c_i p` is seen, once or more, with probability
-    :math:`1 - e^{-c_i p}`, independently of the others. This is p at least where the boost
+    :math:`1 - e^{-c_i p}`, independently of the others. This is p at least where the multiplier
     :math:`c_i \ge -\log(1 - p) / p`. As that grows with p, its value at a bound on the whole
     row's probabilities serves the whole row. A pair that was seen is then kept with probability
     :math:`p / (1 - e^{-c_i p}) \le 1`, by a coin of its own: as an edge it has probability p.
@@ -40,12 +40,12 @@ class Thinning:
     def __init__(self, model: FactorModel):
         self.model, self.rates = model, Rates(model)
         self.bound = self.rates.bounds()
-        self.boost = _boost(self.bound)
+        self.rate_multiplier = _rate_multiplier(self.bound)
 
     @cached_property
     def num_draws(self) -> np.ndarray:
         """Return the expected draws of each query, float64 ``[num_queries]``."""
-        return self.boost * self.rates.of_queries()
+        return self.rate_multiplier * self.rates.of_queries()
 
     def is_faster(self) -> bool:
         """Return whether thinning takes less time than comparing all pairs."""
@@ -57,8 +57,8 @@ class Thinning:
         Raises:
             ValueError: Some row's bound is not below 1.
         """
-        if np.isinf(self.boost).any():
-            query = int(np.isinf(self.boost).argmax())
+        if np.isinf(self.rate_multiplier).any():
+            query = int(np.isinf(self.rate_multiplier).argmax())
             raise bound_is_too_high(self.bound[query], query)
         num_draws = torch.poisson(torch.from_numpy(self.num_draws), generator).long()
         return self.thinned(num_draws.numpy(), draw_seed(generator), draw_seed(generator))
@@ -72,8 +72,8 @@ class Thinning:
 
     def _thin(self, rows: Rows, seed: np.uint64) -> None:
         rates = self.rates
-        first_key = rates.key_ptr[rates.query_block]
-        in_threads(_thin_rows, from_zero(rows.size), seed, *rows, first_key, self.boost,
+        first_key = rates.key_ptr[rates.query_segment]
+        in_threads(_thin_rows, from_zero(rows.size), seed, *rows, first_key, self.rate_multiplier,
                    rates.query, rates.key_factor)
 
 
@@ -88,11 +88,11 @@ def faster_thinning(model: FactorModel) -> Thinning | None:
 
 def _expected_edges(model: FactorModel) -> float:
     """Return how many edges are expected, than which there are no fewer draws."""
-    return sum_of_products(*pair_arrays(model)) + model.exploration * model.blocks.num_pairs
+    return sum_of_products(*pair_arrays(model)) + model.exploration * model.segments.num_pairs
 
 
 def _sizes(model: FactorModel) -> tuple[int, int]:
-    return model.num_keys * model.num_clusters, model.blocks.num_pairs
+    return model.num_keys * model.num_clusters, model.segments.num_pairs
 
 
 def may_be_faster(table_entries: int, num_pairs: int) -> bool:
@@ -108,7 +108,7 @@ def is_faster(bound: np.ndarray, num_draws: np.ndarray, table_entries: int,
         bound (numpy.ndarray): On the probabilities of each query.
         num_draws (numpy.ndarray): How many are expected of each query.
         table_entries (int): Keys times clusters.
-        num_pairs (int): Inside the blocks.
+        num_pairs (int): Inside the segments.
     """
     is_bounded = (bound <= _HIGHEST_BOUND).all()
     return is_bounded and _is_less_work(num_draws.sum(), table_entries, num_pairs)
@@ -119,7 +119,7 @@ def _is_less_work(num_draws: float, table_entries: int, num_pairs: int) -> bool:
     return num_draws + TABLE_ENTRY * table_entries < _FASTER_BELOW * num_pairs
 
 
-def _boost(bound: np.ndarray) -> np.ndarray:
+def _rate_multiplier(bound: np.ndarray) -> np.ndarray:
     """Return the rate multiplier of each row: how much more often than with its probability a pair
     is drawn."""
     is_certain = ~(bound < 1)  # NaN too
@@ -128,16 +128,16 @@ def _boost(bound: np.ndarray) -> np.ndarray:
 
 
 @jit()
-def _thin_rows(first, last, seed, keys, begin, size, first_key, boost, query, key_factor):
-    """Keep a key of rate p, drawn at rate ``boost[i] * p``, with probability ``p / (1 -
-    exp(-boost[i] * p))``."""
+def _thin_rows(first, last, seed, keys, begin, size, first_key, rate_multiplier, query, key_factor):
+    """Keep a key of rate p, drawn at rate ``rate_multiplier[i] * p``, with probability ``p / (1 -
+    exp(-rate_multiplier[i] * p))``."""
     for i in range(first, last):
         stream, end = stream_of(seed, i), begin[i]
         for e in range(size[i]):
             key, coin = keys[begin[i] + e], uniform(random_bits(stream, e))
-            if coin * boost[i] >= 1:
+            if coin * rate_multiplier[i] >= 1:
                 p = product_of_rows(query, i, key_factor, first_key[i] + key)
-                if coin * -math.expm1(-boost[i] * p) >= p:
+                if coin * -math.expm1(-rate_multiplier[i] * p) >= p:
                     continue
             keys[end] = key
             end += 1

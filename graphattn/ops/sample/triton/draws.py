@@ -2,7 +2,8 @@
 
 A task is a row, or its share of some of the keys where a row draws often. Its draws stay in the
 registers of one program: each is of a cluster and then of a key of it, by bisection of cumulative
-shares; sorted, those that repeat a key are dropped and, for the exact law, some of the others.
+shares; sorted, those that repeat a key are dropped and, for the exact distribution, some of the
+others.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ import triton.language as tl
 from torch import Tensor
 
 from graphattn._tensors import index_dtype
-from graphattn.graphs.blocks import block_of, reduce_blocks
 from graphattn.graphs.graph import BipartiteGraph
+from graphattn.graphs.segments import reduce_segments, segment_of
 from graphattn.ops.sample.factor_model import FactorModel
 from graphattn.ops.sample.inverse_cdf import share_bits
-from graphattn.ops.sample.methods import MOST_DRAWS, bound_is_too_high, check_rate
+from graphattn.ops.sample.methods import MAX_DRAWS, bound_is_too_high, check_rate
 
-__all__ = ['MOST_EXPECTED', 'Draws', 'draw', 'thin']
+__all__ = ['MAX_EXPECTED', 'Draws', 'draw', 'thin']
 
-MOST_EXPECTED = 64  # draws of a task, of which one warp holds twice as many
-_MOST_TASKS = 2**22  # where these are more than the draws as well, most would draw nothing
+MAX_EXPECTED = 64  # draws of a task, of which one warp holds twice as many
+_MAX_TASKS = 2**22  # where these are more than the draws as well, most would draw nothing
 _DRAWS_OF_A_PROGRAM, _ROWS, _CLUSTERS, _KEYS = 128, 4, 8, 16
 # Draws per pair above which trials for all pairs take less time, and what an entry of cumulative
 # shares takes in draws. Computed, not measured, for 128 clusters: python -m
@@ -64,8 +65,8 @@ def thin(model: FactorModel, generator: torch.Generator | None, *,
         ValueError: It is asked for by name, and probabilities are not bounded below 1 or registers
             do not hold what is drawn of few keys.
     """
-    most_pairs = model.num_queries * model.num_keys // model.num_heads
-    if not by_name and not _is_faster(0, model.key_factor.numel(), most_pairs):
+    max_pairs = model.num_queries * model.num_keys // model.num_heads
+    if not by_name and not _is_faster(0, model.key_factor.numel(), max_pairs):
         return None  # which takes no wait
     draws = Draws(model, generator, thins=True)
     if by_name:
@@ -81,7 +82,7 @@ class Draws:
     Args:
         model (FactorModel): The rates.
         generator (torch.Generator, optional): On the device of the model.
-        thins (bool): Whether the law is exact: rows draw at higher rates.
+        thins (bool): Whether the distribution is exact: rows draw at higher rates.
     """
 
     def __init__(self, model: FactorModel, generator: torch.Generator | None, *,
@@ -91,40 +92,40 @@ class Draws:
         self.query, self.key_factor = (
             F.pad(x.detach().to(model.dtype), (0, -model.num_clusters % 4)).contiguous()
             for x in (model.mixed_query(), model.key_factor))
-        self.query_block = model.blocks.of_queries(model.num_queries)
-        self._num_pairs = model.blocks.pairs_per_block().sum()
-        self.bound = self.boost = None
+        self.query_segment = model.segments.of_queries(model.num_queries)
+        self._num_pairs = model.segments.pairs_per_segment().sum()
+        self.bound = self.rate_multiplier = None
         if thins:
-            peak = reduce_blocks(self.key_factor, model.key_ptr, 'max')
+            peak = reduce_segments(self.key_factor, model.key_ptr, 'max')
             self.bound = self._products(peak, 1)[:, 0] + model.exploration
-            self.boost = _boost(self.bound)
+            self.rate_multiplier = _rate_multiplier(self.bound)
         self._count(pieces=1)
 
     def _count(self, pieces: int) -> None:
         """Draw a number for each row and each of so many pieces of its keys."""
         self.pieces, self.piece_ptr = pieces, _cut(self.model.key_ptr, pieces)
-        self.mass = reduce_blocks(self.key_factor, self.piece_ptr, 'sum')
+        self.mass = reduce_segments(self.key_factor, self.piece_ptr, 'sum')
         explored = self.model.exploration * self.piece_ptr.diff().view(-1, pieces)
-        rate = self._products(self.mass, pieces) + explored[self.query_block]
-        if self.boost is not None:
-            rate *= self.boost[:, None]
+        rate = self._products(self.mass, pieces) + explored[self.query_segment]
+        if self.rate_multiplier is not None:
+            rate *= self.rate_multiplier[:, None]
         rate = torch.cat([rate.flatten(), rate.new_zeros(1)])
-        drawable = rate.nan_to_num(0., 0., 0.).clamp(0, MOST_DRAWS)  # all, or an error follows
+        drawable = rate.nan_to_num(0., 0., 0.).clamp(0, MAX_DRAWS)  # all, or an error follows
         num_draws = torch.poisson(drawable, self._generator).long()
         self.begin = num_draws.cumsum(0) - num_draws
         bound = rate.new_zeros(1) if self.bound is None else torch.cat([rate[-1:], self.bound])
-        (self.expected, self.most_expected, self.highest_bound, self.num_pairs, self.most,
+        (self.expected, self.max_expected, self.highest_bound, self.num_pairs, self.most,
          self.total) = torch.stack([x.double() for x in (
              rate.sum(), rate.amax(), bound.amax(), self._num_pairs, num_draws.amax(),
              self.begin[-1])]).tolist()
 
     def _products(self, table: Tensor, pieces: int) -> Tensor:
-        """Return the products of each row with ``table[block, piece]``, float64 ``[num_queries,
+        """Return the products of each row with ``table[segment, piece]``, float64 ``[num_queries,
         pieces]``."""
         num_queries, clusters = self.query.shape
         out = table.new_empty(num_queries, pieces)
         _launch(multiply_rows, (triton.cdiv(num_queries, _ROWS) * pieces,), self.query, table,
-                self.query_block, out, num_queries, pieces, CLUSTERS=clusters,
+                self.query_segment, out, num_queries, pieces, CLUSTERS=clusters,
                 WIDTH=triton.next_power_of_2(clusters), ROWS=_ROWS)
         return out
 
@@ -153,11 +154,11 @@ class Draws:
 
     def _fit(self) -> bool:
         """Cut rows until registers hold the draws of each piece; return whether they do."""
-        while self.most_expected > MOST_EXPECTED:
-            pieces = self.pieces * math.ceil(self.most_expected / MOST_EXPECTED)
+        while self.max_expected > MAX_EXPECTED:
+            pieces = self.pieces * math.ceil(self.max_expected / MAX_EXPECTED)
             pieces = min(pieces, self.model.num_keys)
             num_tasks = pieces * self.model.num_queries
-            if pieces == self.pieces or num_tasks > max(_MOST_TASKS, self.expected):
+            if pieces == self.pieces or num_tasks > max(_MAX_TASKS, self.expected):
                 return False
             self._count(pieces)
         return True
@@ -170,9 +171,9 @@ class Draws:
         most = max(triton.next_power_of_2(int(self.most)), 32)
         tasks = max(_DRAWS_OF_A_PROGRAM // most, 1)
         grid = triton.cdiv(num_tasks, tasks),
-        _launch(draw_keys, grid, self.query, self.key_factor, self.query_block, self.piece_ptr,
-                self.mass, self._cdf(), self.begin, seed, self.boost, model.exploration, drawn,
-                size, num_tasks, self.pieces, model.num_keys, CLUSTERS=clusters,
+        _launch(draw_keys, grid, self.query, self.key_factor, self.query_segment, self.piece_ptr,
+                self.mass, self._cdf(), self.begin, seed, self.rate_multiplier, model.exploration,
+                drawn, size, num_tasks, self.pieces, model.num_keys, CLUSTERS=clusters,
                 WIDTH=triton.next_power_of_2(clusters), DTYPE=_TYPES[self.query.dtype],
                 TASKS=tasks, DRAWS=most, DEPTH=_CLUSTERS)
         end = size.cumsum(0) - size
@@ -190,7 +191,7 @@ class Draws:
         width = torch.empty_like(cdf[1:])
         grid = triton.cdiv(num_keys, _KEYS), triton.cdiv(clusters, _KEYS)
         _launch(measure_keys, grid, self.key_factor, self.mass,
-                block_of(self.piece_ptr, num_keys), width, 2.**share_bits(self.mass.numel()),
+                segment_of(self.piece_ptr, num_keys), width, 2.**share_bits(self.mass.numel()),
                 num_keys, CLUSTERS=clusters, KEYS=_KEYS)
         torch.cumsum(width, 0, out=cdf[1:])
         return cdf
@@ -201,7 +202,7 @@ def _is_faster(num_draws: float, table_entries: int, num_pairs: float) -> bool:
     return num_draws + _TABLE_ENTRY * table_entries < _FASTER_BELOW * num_pairs
 
 
-def _boost(bound: Tensor) -> Tensor:
+def _rate_multiplier(bound: Tensor) -> Tensor:
     """Return the rate multiplier of each row: how much more often than with its probability a pair
     is drawn."""
     is_certain = ~(bound < 1)  # NaN too
@@ -210,7 +211,7 @@ def _boost(bound: Tensor) -> Tensor:
 
 
 def _cut(ptr: Tensor, pieces: int) -> Tensor:
-    """Return where each piece of each block begins and, last, where they end."""
+    """Return where each piece of each segment begins and, last, where they end."""
     number = torch.arange(pieces, device=ptr.device)
     begin = ptr[:-1, None] + ptr.diff()[:, None] * number // pieces
     return torch.cat([begin.flatten(), ptr[-1:]])
@@ -231,13 +232,13 @@ kernel = triton.jit(do_not_specialize=['num_rows', 'num_tasks', 'num_pieces', 'n
 
 
 @kernel
-def multiply_rows(query, table, query_block, out, num_rows, num_pieces, CLUSTERS: tl.constexpr,
+def multiply_rows(query, table, query_segment, out, num_rows, num_pieces, CLUSTERS: tl.constexpr,
                   WIDTH: tl.constexpr, ROWS: tl.constexpr):
-    """Compute the products of some rows with one piece of their blocks."""
+    """Compute the products of some rows with one piece of their segments."""
     piece = tl.program_id(0) % num_pieces
     row = (tl.program_id(0) // num_pieces).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    block = tl.load(query_block + row, mask=row < num_rows, other=0)
-    weight = _weights(query, table, row, block * num_pieces + piece, row < num_rows, CLUSTERS,
+    segment = tl.load(query_segment + row, mask=row < num_rows, other=0)
+    weight = _weights(query, table, row, segment * num_pieces + piece, row < num_rows, CLUSTERS,
                       WIDTH)
     tl.store(out + row * num_pieces + piece, tl.sum(weight, axis=1), mask=row < num_rows)
 
@@ -270,17 +271,18 @@ def measure_keys(key_factor, mass, piece_of_key, width, scale: fp64, num_keys,
 
 @kernel
 def draw_keys(
-        query, key_factor, query_block, piece_ptr, mass, cdf, begin, seed, boost, exploration: fp64,
-        drawn, size, num_tasks, num_pieces, num_keys, CLUSTERS: tl.constexpr, WIDTH: tl.constexpr,
-        DTYPE: tl.constexpr, TASKS: tl.constexpr, DRAWS: tl.constexpr, DEPTH: tl.constexpr):
+        query, key_factor, query_segment, piece_ptr, mass, cdf, begin, seed, multiplier,
+        exploration: fp64, drawn, size, num_tasks, num_pieces, num_keys, CLUSTERS: tl.constexpr,
+        WIDTH: tl.constexpr, DTYPE: tl.constexpr, TASKS: tl.constexpr, DRAWS: tl.constexpr,
+        DEPTH: tl.constexpr):
     """Write the distinct keys of the draws of some tasks, ascending, and their number; where rows
-    are boosted, only those that are kept."""
+    are multiplied, only those that are kept."""
     task = tl.program_id(0).to(tl.int64) * TASKS + tl.arange(0, TASKS)
     is_task = task < num_tasks
     first = tl.load(begin + task, mask=is_task, other=0)
     num_draws = tl.load(begin + task + 1, mask=is_task, other=0) - first
     row = task // num_pieces
-    piece = tl.load(query_block + row, mask=is_task, other=0) * num_pieces + task % num_pieces
+    piece = tl.load(query_segment + row, mask=is_task, other=0) * num_pieces + task % num_pieces
     first_key = tl.load(piece_ptr + piece, mask=is_task, other=0)
     length = (tl.load(piece_ptr + piece + 1, mask=is_task, other=0) - first_key).to(tl.int32)
 
@@ -299,9 +301,9 @@ def draw_keys(
     before = tl.gather(key, tl.maximum(draw - 1, 0), axis=1)
     kept = (key < beyond) & ((draw == 0) | (key != before))
     node = first_key[:, None] + key
-    if boost is not None:
-        boost_i = tl.load(boost + row, mask=is_task, other=1)
-        kept = _thin(kept, query, key_factor, explore, row, node, boost_i, coin_bits, CLUSTERS,
+    if multiplier is not None:
+        multiplier_i = tl.load(multiplier + row, mask=is_task, other=1)
+        kept = _thin(kept, query, key_factor, explore, row, node, multiplier_i, coin_bits, CLUSTERS,
                      DTYPE, TASKS, DRAWS, DEPTH)
     place = first[:, None] + tl.cumsum(kept.to(tl.int32), axis=1) - 1
     tl.store(drawn + place, node.to(drawn.dtype.element_ty), mask=kept)
@@ -356,13 +358,13 @@ def _draw_keys(begin, length, bits, explores, inside):
 
 
 @triton.jit
-def _thin(kept, query, key_factor, explore, row, node, boost, bits, CLUSTERS: tl.constexpr,
+def _thin(kept, query, key_factor, explore, row, node, multiplier, bits, CLUSTERS: tl.constexpr,
           DTYPE: tl.constexpr, TASKS: tl.constexpr, DRAWS: tl.constexpr, DEPTH: tl.constexpr):
-    """Keep a pair of probability p, seen at rate ``boost * p``, with probability ``p / (1 -
-    exp(-boost * p))``, which is at least ``1 / boost``."""
+    """Keep a pair of probability p, seen at rate ``multiplier * p``, with probability ``p / (1 -
+    exp(-multiplier * p))``, which is at least ``1 / multiplier``."""
     coin = bits.to(tl.float64) * 2.3283064365386963e-10  # 2**-32
-    boost = boost[:, None]
-    is_open = kept & (coin * boost >= 1)
+    multiplier = multiplier[:, None]
+    is_open = kept & (coin * multiplier >= 1)
     if tl.max(is_open.to(tl.int32)) > 0:
         product = tl.zeros([TASKS, DRAWS], DTYPE)
         for first in range(0, CLUSTERS, DEPTH):
@@ -375,7 +377,7 @@ def _thin(kept, query, key_factor, explore, row, node, boost, bits, CLUSTERS: tl
                             mask=inside, other=0)
             product += tl.sum(query_i[:, None, :] * key_j, axis=2)
         prob = product.to(tl.float64) + explore
-        kept = kept & ((coin * boost < 1) | (coin * (1 - tl.exp(-boost * prob)) < prob))
+        kept = kept & ((coin * multiplier < 1) | (coin * (1 - tl.exp(-multiplier * prob)) < prob))
     return kept
 
 

@@ -29,14 +29,14 @@ def compare(model: FactorModel, generator: torch.Generator | None) -> BipartiteG
     Raises:
         ValueError: Some of the probabilities exceeds 1.
     """
-    block = _blocks_of_tiles(model)
-    pieces = max(1, min(_PROGRAMS // max(block.numel(), 1), model.num_keys // _KEYS))
+    segment = _segments_of_tiles(model)
+    pieces = max(1, min(_PROGRAMS // max(segment.numel(), 1), model.num_keys // _KEYS))
     query, key_factor = model.mixed_query().detach(), model.key_factor.detach().to(model.dtype)
-    seed = block.new_empty(()).random_(-2**63, None, generator=generator)
-    shared = (query.contiguous(), key_factor.contiguous(), *model.blocks.ptrs, block, seed,
+    seed = segment.new_empty(()).random_(-2**63, None, generator=generator)
+    shared = (query.contiguous(), key_factor.contiguous(), *model.segments.ptrs, segment, seed,
               model.exploration, triton.cdiv(model.num_keys, 4))
-    size = block.new_zeros(model.num_queries, pieces)
-    largest = query.new_zeros(max(block.numel(), 1), pieces)
+    size = segment.new_zeros(model.num_queries, pieces)
+    largest = query.new_zeros(max(segment.numel(), 1), pieces)
     _launch(shared, pieces, size, largest, None, None)
     end = torch.cat([size.new_zeros(1), size.flatten().cumsum(0)])
     highest, num_edges = torch.stack([largest.amax().double(), end[-1].double()]).tolist()
@@ -48,25 +48,26 @@ def compare(model: FactorModel, generator: torch.Generator | None) -> BipartiteG
                                    validate=False)
 
 
-def _blocks_of_tiles(model: FactorModel) -> Tensor:
-    """Return the block of each tile of rows, int64 ``[num_tiles]``.
+def _segments_of_tiles(model: FactorModel) -> Tensor:
+    """Return the segment of each tile of rows, int64 ``[num_tiles]``.
 
-    Rows are cut at multiples of ``_ROWS`` and where blocks begin. Where that is is known on the
-    device alone; but no block begins without a tile of its own, so that as many tiles are enough as
-    there are multiples and blocks. Those of no rows end at once.
+    Rows are cut at multiples of ``_ROWS`` and where segments begin. Where that is is known on the
+    device alone; but no segment begins without a tile of its own, so that as many tiles are enough
+    as there are multiples and segments. Those of no rows end at once.
     """
-    first_tile = model.query_ptr // _ROWS + torch.arange(model.num_blocks + 1, device=model.device)
-    num_tiles = model.num_queries // _ROWS + model.num_blocks
+    first_tile = model.query_ptr // _ROWS + torch.arange(model.num_segments + 1,
+                                                         device=model.device)
+    num_tiles = model.num_queries // _ROWS + model.num_segments
     tiles = torch.arange(num_tiles, device=model.device)
     return torch.searchsorted(first_tile, tiles, right=True) - 1
 
 
 def _launch(shared: tuple, pieces: int, size: Tensor | None, largest: Tensor | None,
             end: Tensor | None, edge_key: Tensor | None) -> None:
-    query, block = shared[0], shared[4]
-    if block.numel():
+    query, segment = shared[0], shared[4]
+    if segment.numel():
         with torch.cuda.device_of(query):
-            try_tiles[block.numel(), pieces](
+            try_tiles[segment.numel(), pieces](
                 *shared, size, largest, end, edge_key, CLUSTERS=query.size(1),
                 DTYPE=_TYPES[query.dtype], ROWS=_ROWS, KEYS=_KEYS, DEPTH=_CLUSTERS,
                 num_warps=_WARPS[query.dtype])
@@ -77,21 +78,22 @@ def _launch(shared: tuple, pieces: int, size: Tensor | None, largest: Tensor | N
 
 @triton.jit(do_not_specialize=['num_quads'])
 def try_tiles(
-        query, key_factor, query_ptr, key_ptr, block_of_tile, seed, exploration: fp64, num_quads,
+        query, key_factor, query_ptr, key_ptr, segment_of_tile, seed, exploration: fp64, num_quads,
         size, largest, end, edge_key, CLUSTERS: tl.constexpr, DTYPE: tl.constexpr,
         ROWS: tl.constexpr, KEYS: tl.constexpr, DEPTH: tl.constexpr):
-    """Try some rows with a piece of the keys of their block: count the successes in each row and
+    """Try some rows with a piece of the keys of their segment: count the successes in each row and
     find the largest probability, or write the keys."""
     tile, piece, pieces = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
-    block = tl.load(block_of_tile + tile)
-    first_row = (tile - block) * ROWS
-    first_of_block, end_of_block = tl.load(query_ptr + block), tl.load(query_ptr + block + 1)
+    segment = tl.load(segment_of_tile + tile)
+    first_row = (tile - segment) * ROWS
+    first_of_segment = tl.load(query_ptr + segment)
+    end_of_segment = tl.load(query_ptr + segment + 1)
     row = first_row + tl.arange(0, ROWS)
-    is_row = (row >= first_of_block) & (row < end_of_block)
-    first_key, end_key = tl.load(key_ptr + block), tl.load(key_ptr + block + 1)
+    is_row = (row >= first_of_segment) & (row < end_of_segment)
+    first_key, end_key = tl.load(key_ptr + segment), tl.load(key_ptr + segment + 1)
     width = tl.cdiv(tl.cdiv(end_key - first_key, KEYS), pieces) * KEYS
     begin = first_key + piece * width
-    stop = tl.where(first_row < end_of_block, tl.minimum(begin + width, end_key), begin)
+    stop = tl.where(first_row < end_of_segment, tl.minimum(begin + width, end_key), begin)
     written = tl.zeros([ROWS], tl.int64)
     most = written
     if edge_key is not None:  # never beyond what was counted, should a GPU sum in another order
@@ -107,7 +109,7 @@ def try_tiles(
         succeeds = _succeed(prob + tl.full((), exploration, DTYPE), seed, quad, ROWS, KEYS)
         succeeds = (succeeds & is_row[:, None] & is_key[None, :]).to(tl.int32)
         if edge_key is None:
-            # What is not a number exceeds 1 too; pairs beyond the block are products with 0.
+            # What is not a number exceeds 1 too; pairs beyond the segment are products with 0.
             highest = tl.maximum(highest, tl.max(tl.where(prob == prob, prob, float('inf')), 1))
         else:
             place = written[:, None] + tl.cumsum(succeeds, axis=1) - 1

@@ -1,0 +1,47 @@
+"""The attention of Linformer."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from experiments.baselines.base import Baseline
+from graphattn.extension.layers import check_sides
+
+
+class Linformer(Baseline):
+    r"""Keys and values are projected along the sequence, to as many as the rank.
+
+    .. math:: \operatorname{softmax}\Big(\frac{Q (E K)^\top}{\sqrt{C}}\Big) E V
+
+    (Eq. 7, with one projection E of each head for keys and values. The code of SBM-Transformer
+    shares it over all layers, too; here each layer has its own.) A sequence of n tokens takes the
+    first n columns of E.
+
+    Args:
+        channels, heads, head_channels: As in :class:`Baseline`.
+        max_length (int): Tokens of the longest sequence.
+        rank (int): Number of projected keys.
+
+    Raises:
+        ValueError: A size is not positive, or as in :class:`Baseline`.
+
+    Source: Wang et al., "Linformer: Self-attention with linear complexity" (2020).
+    """
+
+    def __init__(self, channels: int, heads: int, max_length: int, *, rank: int = 256,
+                 head_channels: int | None = None):
+        super().__init__(channels, heads, head_channels=head_channels)
+        check_sides(max_length=max_length, rank=rank)
+        self.max_length, self.rank = max_length, rank
+        self.projection = nn.Parameter(torch.empty(heads, rank, max_length))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        nn.init.normal_(self.projection, std=0.02)
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, seed: int) -> Tensor:
+        projection = self.projection[..., :key.size(2)]
+        return F.scaled_dot_product_attention(query, projection @ key, projection @ value)

@@ -1,0 +1,98 @@
+"""The attention of Nystromformer."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch_geometric.utils import scatter
+
+from experiments.baselines.base import Baseline
+from graphattn.extension.layers import check_sides, check_size
+
+
+class Nystromformer(Baseline):
+    r"""Softmax attention through landmarks, means of adjacent queries and of adjacent keys.
+
+    .. math::
+        \operatorname{softmax}\Big(\frac{Q \tilde K^\top}{\sqrt C}\Big) \,
+        \operatorname{softmax}\Big(\frac{\tilde Q \tilde K^\top}{\sqrt C}\Big)^{+} \,
+        \operatorname{softmax}\Big(\frac{\tilde Q K^\top}{\sqrt C}\Big) V
+        + \operatorname{conv}(V)
+
+    (Eq. 13 and 14, Fig. 3.) The product is taken from the right, which costs O(nmC + m^2 C); the
+    published code begins on the left, O(nm^2). A sequence of no more tokens than landmarks has full
+    attention. The package ``nystrom-attention`` lets a sequence depend on the others of its batch,
+    by the norms that begin its iteration, and on how far it is padded.
+
+    Args:
+        channels, heads, head_channels: As in :class:`Baseline`.
+        landmarks (int): Number of landmarks m, which have n/m tokens each.
+        kernel_size (int, optional): Width of a convolution of the values of each head, an odd
+            number; no such convolution if ``None``.
+        iterations (int): Steps that approximate the pseudoinverse.
+
+    Raises:
+        ValueError: A size is not positive, ``kernel_size`` is even, or as in :class:`Baseline`.
+
+    Source: Xiong et al., "Nystromformer" (2021); :math:`{}^+` by Razavi et al. (2014), its Eq. 15.
+    """
+
+    def __init__(self, channels: int, heads: int, *, landmarks: int = 256,
+                 kernel_size: int | None = 35, iterations: int = 6,
+                 head_channels: int | None = None):
+        super().__init__(channels, heads, head_channels=head_channels)
+        check_sides(landmarks=landmarks)
+        check_size('iterations', iterations, at_least=1)
+        self.landmarks, self.iterations, self.conv = landmarks, iterations, None
+        if kernel_size is not None:
+            check_sides(kernel_size=kernel_size)
+            if kernel_size % 2 == 0:
+                raise ValueError(f"'kernel_size' must be odd, so that tokens stay where they are "
+                                 f"(got {kernel_size})")
+            self.conv = nn.Conv2d(heads, heads, (kernel_size, 1), padding=(kernel_size // 2, 0),
+                                  groups=heads, bias=False)
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        if self.conv is not None:
+            self.conv.reset_parameters()
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, seed: int) -> Tensor:
+        if query.size(2) <= self.landmarks:
+            out = F.scaled_dot_product_attention(query, key, value)
+        else:
+            out = self._through_landmarks(query, key, value)
+        return out if self.conv is None else out + self._convolved(value)
+
+    def _convolved(self, value: Tensor) -> Tensor:
+        """``self.conv(value)``, as one convolution for each channel. With a single head and a
+        kernel wider than the sequence, torch 2.13's Conv2d writes outside its memory on a CPU."""
+        weight = self.conv.weight.squeeze(3).repeat_interleave(self.head_channels, dim=0)
+        by_channel = value.transpose(2, 3).flatten(1, 2)
+        out = F.conv1d(by_channel, weight, padding=weight.size(2) // 2, groups=len(weight))
+        return out.unflatten(1, (self.heads, self.head_channels)).transpose(2, 3)
+
+    def _through_landmarks(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        landmark = torch.arange(query.size(2), device=query.device) * self.landmarks
+        landmark = landmark // query.size(2)
+        query_mean, key_mean = (scatter(x, landmark, dim=2, dim_size=self.landmarks, reduce='mean')
+                                for x in (query, key))
+        scale = self.head_channels**-0.5
+        between = (query_mean @ key_mean.mT * scale).softmax(dim=-1)
+        summary = F.scaled_dot_product_attention(query_mean, key, value)
+        summary = self._inverse(between).to(summary.dtype) @ summary
+        return F.scaled_dot_product_attention(query, key_mean, summary)
+
+    def _inverse(self, matrix: Tensor) -> Tensor:
+        """Return the pseudoinverse of matrices whose rows sum to 1, in float32 at least."""
+        dtype = torch.promote_types(matrix.dtype, torch.float32)
+        with torch.autocast(matrix.device.type, enabled=False):
+            matrix = matrix.to(dtype)
+            identity = torch.eye(self.landmarks, dtype=dtype, device=matrix.device)
+            inverse = matrix.mT / matrix.sum(dim=-2).amax(dim=-1)[..., None, None]
+            for _ in range(self.iterations):
+                product = matrix @ inverse
+                inverse = inverse / 4 @ (13 * identity - product @ (
+                    15 * identity - product @ (7 * identity - product)))
+        return inverse

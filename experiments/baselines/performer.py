@@ -1,0 +1,78 @@
+"""The attention of Performer."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn.attention.performer import generalized_kernel, linear_attention
+
+from experiments.baselines.base import Baseline
+from graphattn.extension.layers import check_choice, check_sides
+
+MIN_FEATURE = 1e-6  # of the features: no query loses all weight where values underflow
+
+
+class Performer(Baseline):
+    r"""Linear attention whose random features approximate those of softmax (FAVOR+).
+
+    .. math::
+        \phi(x) = \frac{1}{\sqrt m} \exp\Big(W x - \frac{\lVert x \rVert^2}{2}\Big), \qquad
+        \mathrm{E}\big[\phi(x)^\top \phi(y)\big] = e^{x^\top y}
+
+    (Eq. 5 and Lemma 1) of queries and keys divided by :math:`C^{1/4}`, with rows of W that are
+    orthogonal in blocks of C. W is drawn once and kept.
+
+    The product of the features, and those of ReLU, are PyG's. Its ``PerformerAttention`` is this
+    one with ``kernel='relu'``, but has :math:`C \log C` features, lets padding into the sum of the
+    weights, and takes from a QR decomposition a W whose mean is not 0, for which the equation above
+    does not hold.
+
+    Args:
+        channels, heads, head_channels: As in :class:`Baseline`.
+        features (int): Number of random features m.
+        kernel (str): ``'softmax'``, or ``'relu'`` as in the code of SBM-Transformer:
+            :math:`\phi(x) = \operatorname{relu}(W x) + 0.001`.
+
+    Raises:
+        ValueError: ``features`` is not positive, ``kernel`` is unknown, or as in :class:`Baseline`.
+
+    Source: Choromanski et al., "Rethinking attention with Performers" (2021).
+    """
+
+    def __init__(self, channels: int, heads: int, *, features: int = 256,
+                 kernel: Literal['softmax', 'relu'] = 'softmax', head_channels: int | None = None):
+        super().__init__(channels, heads, head_channels=head_channels)
+        check_sides(features=features)
+        check_choice('kernel', kernel, ('softmax', 'relu'))
+        self.features, self.kernel = features, kernel
+        self.register_buffer('projection', torch.empty(features, self.head_channels))
+        self._draw_projection()
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        self._draw_projection()
+
+    @torch.no_grad()
+    def _draw_projection(self) -> None:
+        """Compute rows as long as those of a normal matrix would be, in directions that are
+        orthogonal."""
+        length = torch.randn_like(self.projection).norm(dim=1, keepdim=True)
+        blocks = [nn.init.orthogonal_(torch.empty(self.head_channels, self.head_channels))
+                  for _ in range(-(-self.features // self.head_channels))]
+        self.projection.copy_(length * torch.cat(blocks)[:self.features].to(length))
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, seed: int) -> Tensor:
+        if self.kernel == 'relu':
+            query, key = (generalized_kernel(x, self.projection) for x in (query, key))
+        else:
+            query = self._softmax_features(query, dim=-1)
+            key = self._softmax_features(key, dim=(-2, -1))
+        return linear_attention(query, key, value)
+
+    def _softmax_features(self, x: Tensor, dim: int | tuple[int, int]) -> Tensor:
+        """Up to a factor, one for all features of a query and for all keys, that cancels out."""
+        x = x * self.head_channels**-0.25
+        exponent = x @ self.projection.mT - x.square().sum(dim=-1, keepdim=True) / 2
+        return (exponent - exponent.amax(dim=dim, keepdim=True).detach()).exp() + MIN_FEATURE

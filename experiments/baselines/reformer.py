@@ -1,0 +1,76 @@
+"""The attention of Reformer."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from experiments.baselines.base import Baseline
+from graphattn.extension.layers import check_sides
+
+LAST_RESORT = -5e4  # the logit of a token's own key, which is taken where there is no other
+
+
+class Reformer(Baseline):
+    r"""Attention among tokens that a random hash sorts into one chunk, or the one before it.
+
+    Queries are keys, :math:`K = Q / \lVert Q \rVert`. The hash of round r is the nearest of the
+    directions :math:`[R_r; -R_r]` of a random R; tokens are sorted by it and cut into chunks. A
+    token sees its own chunk and the one before, the first chunk the last one, and itself only
+    where it sees no other. Rounds are weighted by their share of the sum of all weights (Eq. 4 to
+    6), which counts a pair once for each round that it meets in, as the code that
+    SBM-Transformer uses does.
+
+    Args:
+        channels, heads, head_channels: As in :class:`Baseline`.
+        rounds (int): Number of hashes, which are drawn anew in each pass.
+        chunk (int): Number of tokens of a chunk. There are as many hash values as chunks.
+
+    Raises:
+        ValueError: A size is not positive, or as in :class:`Baseline`.
+
+    Source: Kitaev et al., "Reformer: The efficient transformer" (2020), Sec. 2.
+    """
+
+    is_random = True
+
+    def __init__(self, channels: int, heads: int, *, rounds: int = 2, chunk: int = 64,
+                 head_channels: int | None = None):
+        super().__init__(channels, heads, head_channels=head_channels)
+        check_sides(rounds=rounds, chunk=chunk)
+        self.rounds, self.chunk = rounds, chunk
+        self.lin_key = None
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, seed: int) -> Tensor:
+        length = query.size(2)
+        order = self._hash(query.detach(), seed).argsort(dim=-1, stable=True)
+        position = F.pad(order, (0, -length % self.chunk), value=-1).unflatten(-1, (-1, self.chunk))
+        seen = torch.cat([position.roll(1, dims=-2), position], dim=-1)
+        key = F.normalize(key, dim=-1) * self.head_channels**-0.5
+        logit = _at(query, position) @ _at(key, seen).mT
+        is_self = position.unsqueeze(-1) == seen.unsqueeze(-2)
+        logit = logit.masked_fill(is_self, LAST_RESORT)
+        logit = logit.masked_fill((seen < 0).unsqueeze(-2), -torch.inf)
+        out = logit.softmax(dim=-1) @ _at(value, seen)
+        # Back from [..., chunk, place] to the order of the tokens, then over the rounds.
+        place = order.argsort(dim=-1)
+        total = logit.logsumexp(dim=-1).flatten(-2).gather(-1, place)
+        out = out.flatten(-3, -2).take_along_dim(place.unsqueeze(-1), dim=-2)
+        return (total.softmax(dim=2).unsqueeze(-1) * out).sum(dim=2)
+
+    def _hash(self, query: Tensor, seed: int) -> Tensor:
+        """Return the hash of each token, int64 ``[num_sequences, heads, rounds, length]``."""
+        num_directions = -(-query.size(2) // (2 * self.chunk))
+        generator = torch.Generator(query.device).manual_seed(seed)
+        directions = torch.randn(self.rounds, self.head_channels, num_directions,
+                                 generator=generator, device=query.device, dtype=torch.float)
+        cosine = query.unsqueeze(2) @ directions.to(query.dtype)
+        return torch.cat([cosine, -cosine], dim=-1).argmax(dim=-1)
+
+
+def _at(x: Tensor, position: Tensor) -> Tensor:
+    """Return the rows of ``x [num_sequences, heads, length, channels]`` at each position of each
+    round, and any row where there is no position."""
+    index = position.clamp(min=0).flatten(2).unsqueeze(-1)
+    return x.take_along_dim(index, dim=2).unflatten(2, position.shape[2:])

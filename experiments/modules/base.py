@@ -1,0 +1,201 @@
+"""Base of every training: the optimiser, learned masks, and checkpoints that fit."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from numbers import Real
+from pathlib import Path
+from typing import Literal, get_args
+
+import lightning as L
+import torch
+from torch import Tensor, nn
+
+from experiments.data.batch import Batch, check_batch
+from graphattn import BipartiteGraph
+from graphattn.graphs import PairMask
+from graphattn.patterns import save_masks
+from graphattn.sources import LearnedMaskSource
+from graphattn.sources.mask_graph import MaskGraph
+
+FreezeHow = Literal['threshold', 'sample', 'top-k']
+Decay = Literal['cosine', 'linear', 'rsqrt', 'one-cycle']
+
+
+class Training(L.LightningModule):
+    r"""AdamW whose rate rises linearly to ``lr`` and falls, and the penalty of masks.
+
+    .. math:: \mathcal{L} + \lambda \lVert M \rVert_1
+
+    (SparseBERT, Eq. 7.) The norm is the sum over heads and pairs, and a mask that several layers
+    share counts once. Biases, norms and the logits of masks have no weight decay. A training with
+    learned masks leaves them frozen in its folder, in ``masks.npz``: one file for each source if
+    the layers do not share theirs.
+
+    Args:
+        model (nn.Module): What is trained.
+        lr (float): Peak learning rate.
+        weight_decay (float): Decoupled weight decay.
+        warmup (float): Share of the steps in which the rate rises.
+        decay (str): How it falls: as a ``'cosine'``, ``'linear'`` as BERT's, or as ``'rsqrt'``, one
+            over the square root of the step (Vaswani et al., 2017). ``'one-cycle'`` is torch's
+            OneCycleLR with straight lines: the rate rises from a 25th of ``lr`` and falls to a
+            250,000th, while beta 1 falls from 0.95 to 0.85 and rises again (Nyströmformer's and
+            SBM-Transformer's protocol).
+        betas (tuple of float): AdamW's.
+        eps (float): AdamW's.
+        mask_weight (float): :math:`\lambda`; needs a :class:`LearnedMaskSource`.
+        mask_lr (float, optional): Peak learning rate of the masks' logits, ``lr`` if omitted.
+        freeze (str): How masks are frozen, see :meth:`LearnedMaskSource.freeze`.
+        sparsity (float, optional): Their sparsity, for ``freeze='top-k'``.
+
+    Raises:
+        TypeError: An argument is of the wrong type.
+        ValueError: A value is out of range, or about masks where none is learned.
+    """
+
+    batch_kind = Batch  # what its data module gives
+    pretrained_tokenizer: Path | None = None  # which has numbered the tokens of what it begins with
+
+    def __init__(self, model: nn.Module, lr: float = 1e-3, weight_decay: float = 0.,
+                 warmup: float = 0.1, decay: Decay = 'cosine',
+                 betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
+                 mask_weight: float = 0., mask_lr: float | None = None,
+                 freeze: FreezeHow = 'threshold', sparsity: float | None = None):
+        super().__init__()
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"'model' must be a torch.nn.Module (got {type(model).__name__})")
+        check_numbers(lr=lr, weight_decay=weight_decay, warmup=warmup, mask_weight=mask_weight,
+                      mask_lr=lr if mask_lr is None else mask_lr, eps=eps)
+        for beta in betas:
+            check_numbers(betas=beta)
+            if not 0. <= beta < 1.:
+                raise ValueError(f"'betas' must be in [0, 1) (got {betas})")
+        for name, rate in (('lr', lr), ('mask_lr', mask_lr), ('eps', eps)):
+            if rate is not None and not 0. < rate < math.inf:
+                raise ValueError(f"'{name}' must be positive (got {rate})")
+        for name, weight in (('weight_decay', weight_decay), ('mask_weight', mask_weight)):
+            if not 0. <= weight < math.inf:
+                raise ValueError(f"'{name}' must not be negative (got {weight})")
+        if not 0. <= warmup <= 1.:
+            raise ValueError(f"'warmup' must be in [0, 1], a share of the steps (got {warmup})")
+        if decay not in get_args(Decay):
+            raise ValueError(f"'decay' must be one of {', '.join(get_args(Decay))} (got "
+                             f"{decay!r})")
+        self.mask_sources = [module for module in model.modules()
+                             if isinstance(module, LearnedMaskSource)]
+        if not self.mask_sources and (mask_weight > 0. or mask_lr is not None):
+            name = 'mask_weight' if mask_weight > 0. else 'mask_lr'
+            raise ValueError(f"'{name}' needs a model whose source is a LearnedMaskSource")
+        for source in self.mask_sources:
+            source.freeze(freeze, sparsity)  # raises now what would come after the training
+        self.model = model
+        self.lr, self.weight_decay, self.warmup, self.decay = lr, weight_decay, warmup, decay
+        self.betas, self.eps = betas, eps
+        self.mask_weight, self.mask_lr = mask_weight, mask_lr
+        self.freeze_masks_by, self.sparsity = freeze, sparsity
+
+    def on_train_batch_start(self, batch: object, batch_idx: int) -> None:
+        self._check_first(batch, batch_idx)
+
+    def on_validation_batch_start(self, batch: object, batch_idx: int, *_: int) -> None:
+        self._check_first(batch, batch_idx)
+
+    def on_test_batch_start(self, batch: object, batch_idx: int, *_: int) -> None:
+        self._check_first(batch, batch_idx)
+
+    def _check_first(self, batch: object, batch_idx: int) -> None:
+        if batch_idx == 0:
+            check_batch(batch, self.batch_kind)
+
+    def log_means(self, values: dict[str, Tensor], weight: int | Tensor, *,
+                  prog_bar: bool = False) -> None:
+        """Log means over ``weight`` examples of a batch. Means over the epoch and all processes
+        follow from them."""
+        # Lightning divides by the mean of the processes' weights, and rounds it if they are whole.
+        exact = torch.as_tensor(weight, dtype=torch.float64)
+        self.log_dict(values, prog_bar=prog_bar, on_step=False, on_epoch=True, sync_dist=True,
+                      batch_size=exact)
+
+    def mask_penalty(self, graphs: list[BipartiteGraph | PairMask]) -> Tensor | float:
+        """Return the penalty of a pass's masks."""
+        masks = {id(graph): graph for graph in graphs if isinstance(graph, PairMask | MaskGraph)}
+        if self.mask_weight == 0.:
+            return 0.
+        return self.mask_weight * sum(mask.norm() for mask in masks.values())
+
+    def parameter_groups(self) -> list[dict]:
+        """Return the parameters that AdamW optimises; a group may set its own ``lr`` and
+        ``weight_decay``."""
+        masks = [source.logit for source in self.mask_sources]
+        others = [p for p in self.parameters() if not any(p is mask for mask in masks)]
+        groups = [
+            {'params': [p for p in others if p.dim() > 1]},
+            {'params': [p for p in others if p.dim() <= 1], 'weight_decay': 0.},
+            {'params': masks, 'weight_decay': 0., 'lr': self.mask_lr or self.lr}]
+        return [group for group in groups if group['params']]
+
+    def configure_optimizers(self) -> dict:
+        optimizer = torch.optim.AdamW(self.parameter_groups(), lr=self.lr, betas=self.betas,
+                                      eps=self.eps, weight_decay=self.weight_decay)
+        total = self.trainer.estimated_stepping_batches
+        if total == math.inf:
+            raise ValueError("'trainer.max_epochs' or 'trainer.max_steps' must be given: the "
+                             "learning rate falls over all steps (got no limit of either)")
+        total = max(1, total)
+        if self.decay == 'one-cycle':
+            schedule = torch.optim.lr_scheduler.OneCycleLR(
+                optimizer, [group['lr'] for group in optimizer.param_groups], total_steps=total,
+                pct_start=self.warmup, anneal_strategy='linear')
+        else:
+            schedule = torch.optim.lr_scheduler.LambdaLR(
+                optimizer, partial(share_of_peak, total=total, warmup=self.warmup,
+                                   decay=self.decay))
+        return {'optimizer': optimizer,
+                'lr_scheduler': {'scheduler': schedule, 'interval': 'step'}}
+
+    def on_train_end(self) -> None:
+        self._save_masks()
+
+    def on_test_end(self) -> None:
+        self._save_masks()  # of the weights that are tested, which need not be the last
+
+    def _save_masks(self) -> None:
+        if not self.trainer.is_global_zero:
+            return
+        for number, source in enumerate(self.mask_sources):
+            name = 'masks' if len(self.mask_sources) == 1 else f'masks{number}'
+            generator = None
+            if self.freeze_masks_by == 'sample':
+                generator = torch.Generator(source.logit.device).manual_seed(number)
+            save_masks(Path(self.trainer.default_root_dir) / f'{name}.npz',
+                       source.freeze(self.freeze_masks_by, self.sparsity, generator))
+
+    def on_load_checkpoint(self, checkpoint: dict) -> None:
+        """Refuse the checkpoint of another model before anything is changed."""
+        mine = {name: tuple(value.shape) for name, value in self.state_dict().items()}
+        saved = {name: tuple(value.shape) for name, value in checkpoint['state_dict'].items()}
+        if mine != saved:
+            name = min(name for name in mine.keys() | saved.keys()
+                       if mine.get(name) != saved.get(name))
+            raise ValueError(f"'ckpt_path' holds another model: {name!r} is {saved.get(name)} "
+                             f"there and {mine.get(name)} here; use the config.yaml beside it")
+
+
+def share_of_peak(step: int, total: int, warmup: float, decay: Decay) -> float:
+    """Return the learning rate at a step of ``total``, as a share of its peak."""
+    rise = max(1, round(warmup * total))
+    if step < rise:
+        return (step + 1) / rise
+    if decay == 'rsqrt':
+        return math.sqrt(rise / step)
+    left = 1 - (step - rise) / max(1, total - rise)
+    return left if decay == 'linear' else (1 - math.cos(math.pi * left)) / 2
+
+
+def check_numbers(**numbers: float) -> None:
+    """Refuse what is no number, by its name."""
+    for name, number in numbers.items():
+        if not isinstance(number, Real) or isinstance(number, bool):
+            raise TypeError(f"'{name}' must be a number (got {type(number).__name__})")

@@ -1,0 +1,236 @@
+"""Fine-tuning a pre-trained model on a task of GLUE."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Literal
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torchmetrics import MetricCollection
+from torchmetrics.classification import (
+    BinaryF1Score,
+    MulticlassAccuracy,
+    MulticlassConfusionMatrix,
+    MulticlassF1Score,
+)
+from torchmetrics.regression import PearsonCorrCoef, SpearmanCorrCoef
+
+from experiments.data.batch import TextBatch
+from experiments.data.text.glue_files import TASKS
+from experiments.data.text.tokenizer import check_same_vocabulary
+from experiments.modules.base import Training
+from experiments.modules.densities import densities
+from experiments.modules.means import Means
+from experiments.runs.pretrained import pretrained_classifier, tokenizer_of
+from experiments.runs.summary import without_nan
+from graphattn import BipartiteGraph
+from graphattn.extension.layers import cache_host_copies
+from graphattn.graphs import PairMask
+from graphattn.patterns import Pattern
+from graphattn.sources import GraphSource
+from graphattn.utils.files import write_whole
+
+LAST, BEST = 'last epoch', 'best epoch, chosen on these sets'
+
+
+class FineTuning(Training):
+    """Cross-entropy, or the mean squared error of a score, with BERT's recipe.
+
+    After every epoch the metrics of each development set are logged; the run's folder then has
+    ``dev.json`` with those of the last and of the best epoch. The best one is chosen on the very
+    sets that it is reported for, as is usual for GLUE, so it flatters.
+
+    Args:
+        pretrained (str): A checkpoint of masked language modelling, in its run's folder.
+        task (str): One of :data:`experiments.data.text.glue_files.TASKS`, that of the data.
+        source (GraphSource, Pattern or str, optional): Where the edges come from, see
+            :func:`experiments.runs.pretrained.pretrained_classifier`; by default from where they
+            came in pre-training, and a learned mask is frozen.
+        freeze_how (str, optional): How it is frozen: by ``'threshold'``, which is the default, as
+            one ``'sample'``, or the ``'top-k'``.
+        sparsity (float, optional): Share of the pairs that ``'top-k'`` drops.
+        pooling (str): ``'pooler'`` as BERT, or ``'mean'`` as SBM-Transformer (Table 7).
+        dropout (float): Before the classification head.
+        lr, weight_decay, warmup, decay: As :class:`experiments.modules.Training`.
+
+    Raises:
+        ValueError: The checkpoint cannot be read or is of something else, or a value is out of
+            range.
+    """
+
+    batch_kind = TextBatch
+
+    def __init__(
+        self,
+        pretrained: str,
+        task: str,
+        source: GraphSource | Pattern | str | None = None,
+        freeze_how: Literal['threshold', 'sample', 'top-k'] | None = None,
+        sparsity: float | None = None,
+        pooling: Literal['pooler', 'mean'] = 'pooler',
+        dropout: float = 0.1,
+        lr: float = 2.4e-5,
+        weight_decay: float = 0.01,
+        warmup: float = 0.1,
+        decay: Literal['cosine', 'linear'] = 'linear',
+    ):
+        if task not in TASKS:
+            raise ValueError(f"'task' must be one of {', '.join(TASKS)} (got {task!r})")
+        model = pretrained_classifier(
+            pretrained, len(TASKS[task].classes) or 1, source=source, freeze_how=freeze_how,
+            sparsity=sparsity, pooling=pooling, dropout=dropout)
+        super().__init__(model, lr, weight_decay, warmup, decay)
+        self.task_name, self.task = task, TASKS[task]
+        self.tokenizer_path = self.pretrained_tokenizer = tokenizer_of(pretrained)
+        self.metrics = nn.ModuleDict({name: new_metrics(len(self.task.classes))
+                                      for name in self.task.dev})
+        self.means = Means()
+        self.dev: list[dict[str, float]] = []
+
+    def prepare_data(self) -> None:
+        """Refuse data that the model is not for; before they are read, and the folder is made."""
+        data, encoder = self.trainer.datamodule, self.model.encoder
+        name = getattr(data, 'task', type(data).__name__)
+        if name != self.task_name:
+            raise ValueError(f"'task' of the model and of the data must agree (got "
+                             f"{self.task_name!r} and {name!r})")
+        longest = encoder.position_embedding.num_embeddings
+        if data.max_length > longest:
+            raise ValueError(f"'max_length' must be at most {longest}, the positions of the "
+                             f"pre-trained model (got {data.max_length})")
+        num_tokens = encoder.token_embedding.num_embeddings
+        if data.tokenizer.get_vocab_size() > num_tokens:
+            raise ValueError(f"'tokenizer' must be that of the pre-trained model, which knows "
+                             f"{num_tokens} tokens (got one of {data.tokenizer.get_vocab_size()})")
+        check_same_vocabulary(data.tokenizer, self.pretrained_tokenizer)
+
+    @cache_host_copies
+    def training_step(self, batch: TextBatch, batch_idx: int) -> Tensor:
+        loss, _, _ = self._loss(batch)
+        self.log_means({'train/loss': loss}, batch.label.numel(), prog_bar=True)
+        return loss
+
+    def validation_step(self, batch: TextBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
+        self._evaluate(batch, self.task.dev[dataloader_idx])
+
+    def test_step(self, batch: TextBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
+        self._evaluate(batch, self.task.dev[dataloader_idx])
+
+    def on_validation_epoch_end(self) -> None:
+        values = self._log_metrics('val')
+        if self.trainer.state.fn == 'fit' and not self.trainer.sanity_checking:
+            self.dev.append({'epoch': self.current_epoch + 1, 'step': self.global_step, **values})
+
+    def on_test_epoch_end(self) -> None:
+        self._log_metrics('test')
+
+    def on_fit_end(self) -> None:
+        if not self.dev or not self.trainer.is_global_zero:
+            return
+        metrics = [f'{self.task.metric}/{name}' for name in self.task.dev]
+        best = max(self.dev, key=lambda row: sum(row[metric] for metric in metrics))
+        report = {'task': self.task_name, 'reported': metrics,
+                  LAST: without_nan(self.dev[-1]), BEST: without_nan(best)}
+        path = Path(self.trainer.default_root_dir) / 'dev.json'
+        text = json.dumps(report, indent=2, allow_nan=False) + '\n'
+        write_whole(path, lambda temporary: temporary.write_text(text))
+        for metric in metrics:
+            print(f'\n{self.task_name} {metric}: {self.dev[-1][metric]:.4f} after the last epoch, '
+                  f'{best[metric]:.4f} after epoch {best["epoch"]}, the best on it')
+
+    def on_save_checkpoint(self, checkpoint: dict) -> None:
+        checkpoint['dev'] = self.dev
+
+    def on_load_checkpoint(self, checkpoint: dict) -> None:
+        super().on_load_checkpoint(checkpoint)
+        self.dev = checkpoint['dev']
+
+    def predict_step(self, batch: TextBatch, batch_idx: int = 0) -> Tensor:
+        """Return the probability of each class, ``[num_examples, num_classes]``, or the score of
+        each example, ``[num_examples, 1]``."""
+        output, _ = self._output(batch)
+        return output.softmax(dim=-1) if self.task.classes else output
+
+    def _output(self, batch: TextBatch) -> tuple[Tensor, list[BipartiteGraph | PairMask]]:
+        has_segments = self.model.encoder.segment_embedding is not None
+        return self.model(batch.tokens, batch.ptr, return_graphs=True,
+                          segments=batch.segments if has_segments else None)
+
+    def _loss(self, batch: TextBatch) -> tuple[Tensor, Tensor, list[BipartiteGraph | PairMask]]:
+        output, graphs = self._output(batch)
+        if self.task.classes:
+            return F.cross_entropy(output, batch.label), output, graphs
+        score = output.squeeze(-1)
+        return F.mse_loss(score, batch.label), score, graphs
+
+    def _evaluate(self, batch: TextBatch, name: str) -> None:
+        loss, output, graphs = self._loss(batch)
+        prediction = output.argmax(dim=-1) if self.task.classes else output.float()
+        self.metrics[name].update(prediction, batch.label)
+        num_sequences = batch.label.numel()
+        self.means.add(f'loss/{name}', loss, num_sequences)
+        if name == self.task.dev[0]:
+            for place, density in densities(graphs, num_sequences).items():
+                self.means.add(f'density/{place}', density, num_sequences)
+
+    def _log_metrics(self, stage: str) -> dict[str, float]:
+        """Log the metrics of all processes, and reset them."""
+        values = self.means.compute()
+        values |= {f'{metric}/{name}': float(value)
+                   for name, collection in self.metrics.items()
+                   for metric, value in collection.compute().items()}
+        for collection in self.metrics.values():
+            collection.reset()
+        self.log_dict({f'{stage}/{name}': value for name, value in values.items()})
+        return values
+
+
+def new_metrics(num_classes: int) -> MetricCollection:
+    """Return the metrics of a task: of classes, or of scores if there are none."""
+    if not num_classes:
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore')  # that it keeps all scores, and they are few
+            return MetricCollection({'spearman': SpearmanCorrCoef(), 'pearson': PearsonCorrCoef()})
+    metrics = {'accuracy': MulticlassAccuracy(num_classes, average='micro'),
+               'macro_f1': MulticlassF1Score(num_classes, average='macro'),
+               'matthews': Matthews(num_classes)}
+    metrics |= {'f1': BinaryF1Score()} if num_classes == 2 else {'published_f1': PublishedF1(3)}
+    # Groups of metrics that share their state would hand PublishedF1's to the others.
+    return MetricCollection(metrics, compute_groups=False)
+
+
+class Matthews(MulticlassConfusionMatrix):
+    r"""Correlation of predictions and labels (Matthews, 1975; Gorodkin, 2004).
+
+    .. math::
+        \frac{c s - \sum_k p_k t_k}{\sqrt{(s^2 - \sum_k p_k^2)(s^2 - \sum_k t_k^2)}}
+
+    Of s examples c are right; class k is predicted p_k times and true t_k times. Where all
+    predictions or all labels are of one class it is 0, as scikit-learn has it, whose numbers are
+    GLUE's; torchmetrics gives two classes a small number there that is not.
+    """
+
+    def compute(self) -> Tensor:
+        matrix = super().compute().double()
+        size, predicted, true = matrix.sum(), matrix.sum(dim=0), matrix.sum(dim=1)
+        spread = (size**2 - predicted.square().sum()) * (size**2 - true.square().sum())
+        covariance = matrix.trace() * size - (predicted * true).sum()
+        return covariance / spread.sqrt() if spread > 0 else spread
+
+
+class PublishedF1(MulticlassConfusionMatrix):
+    r"""F1 of class 1 against class 0, blind to all that is, or is taken for, of class 2.
+
+    .. math:: \frac{2 C_{11}}{2 C_{11} + C_{01} + C_{10}}
+
+    So Nyströmformer's script computes F1 on MNLI too, where 1 is neutral and 0 contradiction.
+    SBM-Transformer follows its protocol (Sec. 5.3) and has not released its own script, so its
+    Table 4 probably reports this.
+    """
+
+    def compute(self) -> Tensor:
+        matrix = super().compute().double()
+        return 2 * matrix[1, 1] / (2 * matrix[1, 1] + matrix[0, 1] + matrix[1, 0]).clamp(min=1)

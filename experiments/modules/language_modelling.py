@@ -1,0 +1,117 @@
+"""Pre-training as BERT's: masked tokens and next sentences."""
+
+from __future__ import annotations
+
+import math
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from experiments.data.batch import TextBatch
+from experiments.modules.base import Training
+from experiments.modules.densities import densities
+from experiments.runs.pretrained import load_model, tokenizer_of
+from experiments.runs.pretrained import roberta as with_roberta
+from graphattn import BipartiteGraph
+from graphattn.extension.layers import cache_host_copies
+from graphattn.graphs import PairMask
+
+
+class LanguageModelling(Training):
+    r"""The losses of masked tokens and of next sentences, and the penalty of masks.
+
+    .. math:: \mathcal{L}_\mathrm{MLM} + \mathcal{L}_\mathrm{NSP} + \lambda \lVert M \rVert_1
+
+    (SparseBERT, Sec. 3.1.1 and Eq. 7.) Logs both losses and accuracies, and the density of every
+    head. For development and testing also the perplexity of the masked tokens; beside their loss
+    the entropy of the unigrams, below which no model gets that does not look at the context; and
+    the loss in bits: for each token, which Longformer's script calls BPC; for each character, and
+    for each byte of the text; a token has so many bytes on average,
+
+    .. math::
+        \mathrm{BPC} = \frac{\mathcal{L}_\mathrm{MLM}}{\ln 2} \cdot
+        \frac{\mathrm{tokens}}{\mathrm{characters}}
+
+    Tokens that are hidden are drawn uniformly, so that the average is theirs too.
+
+    Args:
+        model (nn.Module): A :class:`graphattn.models.MaskedLanguageModel`.
+        roberta (str, optional): The model.safetensors or pytorch_model.bin of a Hugging Face
+            RoBERTa with whose weights it begins, see :func:`experiments.runs.pretrained.roberta`;
+            the positions are repeated.
+        pretrained (str, optional): A checkpoint whose parameters it begins with, of a model
+            trained on shorter sequences for example.
+        **kwargs: Those of :class:`experiments.modules.Training`.
+
+    Raises:
+        TypeError, ValueError: As there, the weights do not fit the model, or there are two.
+    """
+
+    batch_kind = TextBatch
+
+    def __init__(self, model: nn.Module, roberta: str | None = None,
+                 pretrained: str | None = None, **kwargs):
+        super().__init__(model, **kwargs)
+        if roberta is not None and pretrained is not None:
+            raise ValueError("'pretrained' must be omitted with 'roberta', for a model begins once")
+        if roberta is not None:
+            with_roberta(roberta, model)
+        if pretrained is not None:
+            load_model(model, pretrained)
+            self.pretrained_tokenizer = tokenizer_of(pretrained)
+
+    @cache_host_copies
+    def training_step(self, batch: TextBatch, batch_idx: int) -> Tensor:
+        loss, graphs = self._evaluate(batch, 'train')
+        self.log('step_loss', loss, prog_bar=True, on_step=True)
+        return loss + self.mask_penalty(graphs)
+
+    def validation_step(self, batch: TextBatch, batch_idx: int) -> None:
+        self._evaluate(batch, 'val')
+
+    def test_step(self, batch: TextBatch, batch_idx: int) -> None:
+        self._evaluate(batch, 'test')
+
+    def on_validation_epoch_end(self) -> None:
+        self._log_whole('val')
+
+    def on_test_epoch_end(self) -> None:
+        self._log_whole('test')
+
+    def _evaluate(self, batch: TextBatch,
+                  stage: str) -> tuple[Tensor, list[BipartiteGraph | PairMask]]:
+        has_segments = self.model.encoder.segment_embedding is not None
+        token_logits, sequence_logits, graphs = self.model(
+            batch.tokens, batch.ptr, segments=batch.segments if has_segments else None,
+            selected=batch.selected, return_graphs=True)
+        num_selected, num_sequences = batch.target.numel(), batch.ptr.numel() - 1
+        loss = self._loss(f'{stage}/mlm', token_logits, batch.target, num_selected)
+        if sequence_logits is not None:
+            loss = loss + self._loss(f'{stage}/nsp', sequence_logits, batch.label, num_sequences)
+        if stage == 'train':
+            self.log_means({f'{stage}/loss': loss}, num_sequences, prog_bar=True)
+        self.log_means({f'{stage}/density/{place}': value
+                        for place, value in densities(graphs, num_sequences).items()},
+                       num_sequences)
+        return loss, graphs
+
+    def _loss(self, name: str, logits: Tensor, target: Tensor, size: int) -> Tensor:
+        """Cross-entropy, logged with the accuracy; 0 where there is nothing to predict."""
+        loss = F.cross_entropy(logits, target, reduction='sum') / max(1, size)
+        accuracy = (logits.argmax(dim=-1) == target).sum().float() / max(1, size)
+        self.log_means({f'{name}_loss': loss, f'{name}_accuracy': accuracy}, size)
+        return loss
+
+    def _log_whole(self, stage: str) -> None:
+        """Log what follows from the means over all that was evaluated."""
+        measured = self.trainer.callback_metrics
+        loss = measured[f'{stage}/mlm_loss']
+        # A mean of the batches' sums would depend on how many tokens are hidden in each.
+        self.log(f'{stage}/loss', loss + measured.get(f'{stage}/nsp_loss', 0.), prog_bar=True)
+        self.log(f'{stage}/perplexity', loss.exp())
+        data = self.trainer.datamodule
+        self.log(f'{stage}/mlm_loss/unigram_entropy', data.unigram_entropy)
+        bits = float(loss) * data.size['tokens'] / math.log(2)
+        for name in ('token', 'character', 'byte'):
+            self.log(f'{stage}/bits_per_{name}', bits / data.size[f'{name}s'])
+

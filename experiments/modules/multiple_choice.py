@@ -1,0 +1,88 @@
+"""Training a model that chooses one of several answers."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch_geometric.utils import scatter, to_dense_batch
+
+from experiments.data.batch import ChoiceBatch
+from experiments.modules.base import Training
+from experiments.modules.densities import densities
+from experiments.modules.text_inputs import (
+    check_shares_a_pattern,
+    graph_of_questions,
+    segments_for,
+)
+from experiments.runs.pretrained import load_encoder, tokenizer_of
+from graphattn import BipartiteGraph
+from graphattn.extension.layers import cache_host_copies
+from graphattn.graphs import PairMask
+from graphattn.models import MultipleChoiceModel
+
+
+class MultipleChoice(Training):
+    """The cross-entropy of the right choice among those of its question, and accuracy.
+
+    Args:
+        model (nn.Module): A :class:`graphattn.models.MultipleChoiceModel`.
+        global_question (bool): The tokens of the question and of choices that share a sequence
+            attend to all, and are attended by all. The layers of the encoder then share a
+            PatternSource.
+        pretrained (str, optional): A checkpoint with whose encoder this one begins.
+        **kwargs: Those of :class:`experiments.modules.Training`.
+
+    Raises:
+        TypeError, ValueError: As there, or the model is another one.
+    """
+
+    batch_kind = ChoiceBatch
+
+    def __init__(self, model: nn.Module, global_question: bool = False,
+                 pretrained: str | None = None, **kwargs):
+        super().__init__(model, **kwargs)
+        if not isinstance(model, MultipleChoiceModel):
+            raise TypeError(f"'model' must be a MultipleChoiceModel (got {type(model).__name__})")
+        if global_question:
+            check_shares_a_pattern(model.encoder, 'global_question')
+        self.global_question = global_question
+        if pretrained is not None:
+            load_encoder(model.encoder, pretrained)
+            self.pretrained_tokenizer = tokenizer_of(pretrained)
+
+    @cache_host_copies
+    def training_step(self, batch: ChoiceBatch, batch_idx: int) -> Tensor:
+        loss, _, graphs = self._loss(batch)
+        self.log_means({'train/loss': loss}, batch.label.numel(), prog_bar=True)
+        return loss + self.mask_penalty(graphs)
+
+    def validation_step(self, batch: ChoiceBatch, batch_idx: int) -> None:
+        self._evaluate(batch, 'val')
+
+    def test_step(self, batch: ChoiceBatch, batch_idx: int) -> None:
+        self._evaluate(batch, 'test')
+
+    def _loss(self, batch: ChoiceBatch
+              ) -> tuple[Tensor, Tensor, list[BipartiteGraph | PairMask]]:
+        encoder = self.model.encoder
+        graph = graph_of_questions(encoder, batch.tokens, batch.ptr, batch.num_global,
+                                   is_global=self.global_question, links_equal=False)
+        logits, graphs = self.model(
+            batch.tokens, batch.ptr, segments=segments_for(encoder, batch.segments), graph=graph,
+            selected=batch.selected, return_graphs=True)
+        num_choices = int(batch.choice_ptr[-1])
+        logits = scatter(logits.float(), batch.choice, dim_size=num_choices, reduce='mean')
+        question = torch.repeat_interleave(batch.choice_ptr.diff(), output_size=num_choices)
+        dense, _ = to_dense_batch(logits, question, fill_value=torch.finfo(logits.dtype).min,
+                                  batch_size=batch.label.numel())
+        return F.cross_entropy(dense, batch.label), dense, graphs
+
+    def _evaluate(self, batch: ChoiceBatch, stage: str) -> None:
+        loss, logits, graphs = self._loss(batch)
+        num_questions, num_sequences = batch.label.numel(), batch.ptr.numel() - 1
+        accuracy = (logits.argmax(dim=1) == batch.label).float().mean()
+        self.log_means({f'{stage}/loss': loss, f'{stage}/accuracy': accuracy}, num_questions)
+        self.log_means({f'{stage}/density/{place}': density
+                        for place, density in densities(graphs, num_sequences).items()},
+                       num_sequences)

@@ -1,0 +1,58 @@
+"""Pre-training on a task's own inputs."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from experiments.data.batch import NO_LABEL, Batch
+from experiments.modules.classification import Classification
+from graphattn import BipartiteGraph
+from graphattn.graphs import PairMask
+from graphattn.models import CausalLanguageModel
+
+
+class SelfPretraining(Classification):
+    r"""The cross-entropy of each next token, on the inputs of a task whose labels are not used.
+
+    .. math:: -\frac{1}{|I|} \sum_{i \in I} \log p(t_{i+1} \mid t_1, ..., t_i)
+
+    I are the tokens that are not the last of their sequence, nor padding. Afterwards
+    :class:`experiments.modules.Classification` begins with the encoder (``pretrained``), in
+    which tokens see later ones again.
+
+    Args:
+        model (CausalLanguageModel): What is trained.
+        **kwargs: Those of :class:`experiments.modules.Classification`.
+
+    Raises:
+        TypeError, ValueError: As there, or the model is another one.
+
+    Source: Amos et al., "Never train from scratch" (2024), Sec. 3.
+    """
+
+    def __init__(self, model: nn.Module, **kwargs):
+        super().__init__(model, **kwargs)
+        if not isinstance(model, CausalLanguageModel):
+            raise TypeError(f"'model' must be a CausalLanguageModel (got {type(model).__name__})")
+
+    def evaluate(self, batch: Batch, stage: str) -> tuple[Tensor, list[BipartiteGraph | PairMask]]:
+        target = next_tokens(batch.tokens, batch.ptr, self.model.encoder.padding_token)
+        return super().evaluate(batch._replace(label=target), stage)
+
+
+def next_tokens(tokens: Tensor, ptr: Tensor, padding_token: int | None = None) -> Tensor:
+    """Return the token that follows each one in its sequence, and ``NO_LABEL`` after the last one
+    and after padding.
+
+    Args:
+        tokens (Tensor): Ids of all sequences, int64 ``[num_tokens]``.
+        ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``.
+        padding_token (int, optional): The id that is left out.
+
+    Returns:
+        int64 Tensor ``[num_tokens]``, NO_LABEL where there is nothing to predict.
+    """
+    is_last = tokens.new_zeros(len(tokens) + 1, dtype=torch.bool).index_fill(0, ptr[1:], True)[1:]
+    is_padding = tokens == (NO_LABEL if padding_token is None else padding_token)
+    return tokens.roll(-1).masked_fill(is_last | is_padding, NO_LABEL)

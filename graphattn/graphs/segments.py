@@ -1,0 +1,211 @@
+"""Segments of queries and keys that belong together: sequences of a batch, and heads with their own
+graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from graphattn._checks import check_pointer, check_ptr
+from graphattn._tensors import is_traced, out_of_inference
+
+_NODES_AT_ONCE = 64
+
+class Segments:
+    """Ranges of queries beside ranges of keys; nothing attends across them.
+
+    Segment ``b`` holds the queries ``query_ptr[b]:query_ptr[b + 1]`` and the keys
+    ``key_ptr[b]:key_ptr[b + 1]``. A value: nothing changes it.
+
+    Args:
+        query_ptr (Tensor): int64 ``[num_segments + 1]``, rising from 0.
+        key_ptr (Tensor): int64 ``[num_segments + 1]``, rising from 0, on the same device.
+    """
+
+    def __init__(self, query_ptr: Tensor, key_ptr: Tensor):
+        is_shared = key_ptr is query_ptr
+        self.query_ptr = out_of_inference(query_ptr)
+        self.key_ptr = self.query_ptr if is_shared else out_of_inference(key_ptr)
+        # Known from the start where looking costs nothing, so that compiled code need not look.
+        self._num_pairs: int | None = None
+        self._is_square: bool | None = None
+        if query_ptr.device.type == 'cpu' and not is_traced(query_ptr):
+            _ = self.num_pairs, self.is_square
+
+    @classmethod
+    def of(cls, query_ptr: Tensor | None, key_ptr: Tensor | None, sizes: tuple[int, int],
+           device: torch.device, *, heads: int = 1, validate: bool = True,
+           look: bool = True) -> Segments:
+        """Return the given segments, or their defaults.
+
+        Args:
+            query_ptr (Tensor, optional): As above; one segment for each head if omitted.
+            key_ptr (Tensor, optional): As above; ``query_ptr`` if omitted and there are as many
+                keys as queries, one segment for each head otherwise.
+            sizes (tuple): Number of queries and of keys.
+            device (torch.device): Where both must be.
+            heads (int): Heads that are folded into the nodes.
+            validate (bool): Whether to check what is given, and copy it.
+            look (bool): Whether the numbers are checked too, for which a GPU is waited for.
+
+        Raises:
+            TypeError: A pointer is not an int64 Tensor.
+            ValueError: One does not rise from 0 to the number of its nodes or is on another
+                device, or they mark different numbers of segments.
+        """
+        num_queries, num_keys = sizes
+        is_default = query_ptr is key_ptr is None
+        if validate:
+            is_shared = key_ptr is query_ptr
+            query_ptr = _checked('query_ptr', query_ptr, num_queries, device, look)
+            key_ptr = query_ptr if is_shared and num_keys == num_queries else _checked(
+                'key_ptr', key_ptr, num_keys, device, look)
+        if query_ptr is None:
+            query_ptr = _one_segment_per_head(heads, num_queries, device)
+        if key_ptr is None:
+            key_ptr = (query_ptr if num_keys == num_queries
+                       else _one_segment_per_head(heads, num_keys, device))
+        if validate and query_ptr.numel() != key_ptr.numel():
+            raise ValueError(f"'query_ptr' and 'key_ptr' must mark as many segments (got "
+                             f"{query_ptr.numel() - 1} and {key_ptr.numel() - 1})")
+        segments = cls(query_ptr, key_ptr)
+        if is_default and not is_traced(query_ptr):
+            segments._num_pairs = int(num_queries) * int(num_keys) // heads
+            segments._is_square = num_queries == num_keys
+        return segments
+
+    @classmethod
+    def join(cls, parts: list[Segments], sizes: list[tuple[int, int]]) -> Segments:
+        """Return segments side by side, each of so many queries and keys. What is known of all is
+        known."""
+        num_queries, num_keys = zip(*sizes)
+        query_ptr = join_ptrs([part.query_ptr for part in parts], num_queries)
+        is_shared = all(part.key_ptr is part.query_ptr for part in parts)
+        joined = cls(query_ptr, query_ptr if is_shared else join_ptrs(
+            [part.key_ptr for part in parts], num_keys))
+        known_pairs, known_square = zip(*(part.known() for part in parts))
+        if None not in known_pairs:
+            joined._num_pairs = sum(known_pairs)
+        if None not in known_square:
+            joined._is_square = all(known_square)
+        return joined
+
+    def __len__(self) -> int:
+        return self.query_ptr.numel() - 1
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Segments):
+            return NotImplemented
+        are_shared = all(part.key_ptr is part.query_ptr for part in (self, other))
+        pairs = [*zip(self.ptrs, other.ptrs)][are_shared:]
+        return all(ours is theirs or torch.equal(ours, theirs) for ours, theirs in pairs)
+
+    __hash__ = None
+
+    @property
+    def num_pairs(self) -> int:
+        """Number of (query, key) pairs inside the segments."""
+        if self._num_pairs is not None:
+            return self._num_pairs
+        num_pairs = int(self.pairs_per_segment().sum())
+        if not is_traced(self.query_ptr):  # code that is compiled leaves no traces
+            self._num_pairs = num_pairs
+        return num_pairs
+
+    @property
+    def is_square(self) -> bool:
+        """Return whether every segment has as many keys as queries, which then can be the same
+        tokens."""
+        if self._is_square is not None:
+            return self._is_square
+        is_square = self.query_ptr is self.key_ptr or torch.equal(self.query_ptr, self.key_ptr)
+        if not is_traced(self.query_ptr):
+            self._is_square = is_square
+        return is_square
+
+    @property
+    def ptrs(self) -> tuple[Tensor, Tensor]:
+        """``query_ptr`` and ``key_ptr``, which are the segments' own: do not change them."""
+        return self.query_ptr, self.key_ptr
+
+    def known(self) -> tuple[int | None, bool | None]:
+        """Return :attr:`num_pairs` and :attr:`is_square` as far as they have been computed."""
+        return self._num_pairs, self._is_square
+
+    def pairs_per_segment(self) -> Tensor:
+        """Return the number of (query, key) pairs in each segment, int64 ``[num_segments]``."""
+        return self.query_ptr.diff() * self.key_ptr.diff()
+
+    def of_queries(self, num_queries: int | None = None) -> Tensor:
+        """Return the segment of each query, int64 ``[num_queries]``. On a GPU the host waits unless
+        ``num_queries`` is given."""
+        return segment_of(self.query_ptr, num_queries)
+
+    def of_keys(self, num_keys: int | None = None) -> Tensor:
+        """Return the segment of each key, int64 ``[num_keys]``, in the same way."""
+        return segment_of(self.key_ptr, num_keys)
+
+    def transpose(self) -> Segments:
+        """Swap queries and keys."""
+        return Segments(self.key_ptr, self.query_ptr)
+
+    def to(self, device: torch.device | str) -> Segments:
+        """Return the segments on ``device``, with what has been computed of them."""
+        query_ptr = self.query_ptr.to(device)
+        is_shared = self.key_ptr is self.query_ptr
+        moved = Segments(query_ptr, query_ptr if is_shared else self.key_ptr.to(device))
+        moved._num_pairs, moved._is_square = self.known()
+        return moved
+
+    def __repr__(self) -> str:
+        return f'{type(self).__name__}({self.query_ptr.tolist()}, {self.key_ptr.tolist()})'
+
+
+def _checked(name: str, ptr: Tensor | None, size: int, device: torch.device,
+             look: bool) -> Tensor | None:
+    """Return a copy, because numpy writes into tensors without a trace and compiled loops trust
+    these."""
+    if ptr is None:
+        return None
+    if look:
+        check_ptr(name, ptr, size, device)
+    else:
+        check_pointer(name, ptr, device)
+    return ptr.clone()
+
+
+def _one_segment_per_head(heads: int, num_nodes: int, device: torch.device) -> Tensor:
+    return torch.arange(heads + 1, device=device) * (num_nodes // heads)
+
+
+def segment_of(ptr: Tensor, num_nodes: int | None = None) -> Tensor:
+    """Return the segment of each node, int64 ``[num_nodes]``."""
+    return torch.repeat_interleave(ptr.diff(), output_size=num_nodes)
+
+
+def sum_segments(value: Tensor, ptr: Tensor) -> Tensor:
+    """Sum ``value`` over the nodes of each segment, float64 ``[num_segments, ...]``."""
+    return reduce_segments(value, ptr, 'sum')
+
+
+def reduce_segments(value: Tensor, ptr: Tensor, reduce: str) -> Tensor:
+    """Reduce ``value`` over the nodes of each segment by sum, or by the largest and at least 0
+    (``'max'``), float64 ``[num_segments, ...]``."""
+    value = value.double() if reduce == 'sum' else value
+    if value.device.type != 'cpu':
+        # There one thread goes through all nodes of a segment, so that pieces of segments come
+        # first.
+        cuts = torch.arange(0, len(value), _NODES_AT_ONCE, device=ptr.device)
+        piece_ptr = torch.cat([ptr, cuts]).sort().values
+        value = torch.segment_reduce(value, reduce, offsets=piece_ptr, axis=0, initial=0)
+        ptr = torch.searchsorted(piece_ptr, ptr)
+    return torch.segment_reduce(value, reduce, offsets=ptr, axis=0, initial=0).double()
+
+
+def join_ptrs(ptrs: list[Tensor], sizes: Sequence[int]) -> Tensor:
+    """Return segments one after the other: the pointer of all of them, each of so many nodes."""
+    starts = accumulate(sizes, initial=0)
+    return torch.cat([ptrs[0][:1]] + [ptr[1:] + start for ptr, start in zip(ptrs, starts)])

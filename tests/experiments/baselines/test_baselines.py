@@ -1,0 +1,257 @@
+"""Each baseline against its explicit n x n form, or where it becomes full attention."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch_geometric.nn.attention import PerformerAttention
+
+from experiments.baselines import Baseline, Linear, Linformer, Nystromformer, Performer, Reformer
+from graphattn.layers import GraphAttention
+from graphattn.patterns import Full
+from graphattn.sources import PatternSource
+
+CHANNELS, HEADS = 12, 3
+PTR = torch.tensor([0, 8, 24, 32])
+
+
+def tokens(num_tokens: int = int(PTR[-1])) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(num_tokens, CHANNELS, dtype=torch.double, generator=generator)
+
+
+def made(kind: type[Baseline], **options) -> Baseline:
+    torch.manual_seed(0)
+    return kind(CHANNELS, HEADS, **options).double()
+
+
+def full_attention(baseline: Baseline, x: Tensor) -> Tensor:
+    """Softmax attention with the baseline's projections."""
+    full = GraphAttention(CHANNELS, HEADS, PatternSource(Full())).double()
+    full.load_state_dict({name: value for name, value in baseline.state_dict().items()
+                          if name in full.state_dict()})
+    return full(x, PTR)
+
+
+def with_weights(baseline: Baseline, x: Tensor, weights) -> Tensor:
+    """Attention of one sequence with the weights made of queries and keys ``[heads, n, C]``."""
+    key_linear = baseline.lin_query if baseline.lin_key is None else baseline.lin_key
+    query, key, value = (linear(x).unflatten(-1, (HEADS, -1)).transpose(0, 1)
+                         for linear in (baseline.lin_query, key_linear, baseline.lin_value))
+    return baseline.lin_out((weights(query, key) @ value).transpose(0, 1).flatten(1))
+
+
+def all_sequences(baseline: Baseline, x: Tensor, weights) -> Tensor:
+    return torch.cat([with_weights(baseline, part, weights)
+                      for part in x.split(PTR.diff().tolist())])
+
+
+# Linear ##############################################################################
+
+
+def features(x: Tensor) -> Tensor:
+    return torch.where(x > 0, x + 1, x.exp())
+
+
+def test_linear_attention_is_its_explicit_form():
+    def weights(query: Tensor, key: Tensor) -> Tensor:
+        product = features(query) @ features(key).mT
+        return product / product.sum(dim=-1, keepdim=True)
+
+    baseline = made(Linear)
+    torch.testing.assert_close(baseline(tokens(), PTR), all_sequences(baseline, tokens(), weights))
+
+
+def test_the_released_form_divides_by_the_root_of_the_length():
+    def weights(query: Tensor, key: Tensor) -> Tensor:
+        return features(query) @ features(key).mT / math.sqrt(key.size(1))
+
+    baseline = made(Linear, form='released')
+    torch.testing.assert_close(baseline(tokens(), PTR), all_sequences(baseline, tokens(), weights))
+
+
+# Linformer ###########################################################################
+
+
+def test_linformer_with_the_identity_is_full_attention():
+    baseline = made(Linformer, max_length=16, rank=16)
+    with torch.no_grad():
+        baseline.projection.copy_(torch.eye(16, dtype=torch.double))
+    # A shorter sequence has zeros among the projected keys, which full attention has not.
+    longest = tokens()[8:24]
+    torch.testing.assert_close(baseline(longest, torch.tensor([0, 16])),
+                               full_attention(baseline, tokens())[8:24])
+
+
+def test_linformer_projects_along_the_sequence():
+    baseline = made(Linformer, max_length=16, rank=5)
+    x = tokens(10)
+    query, key, value = (linear(x).unflatten(-1, (HEADS, -1)).transpose(0, 1)
+                         for linear in (baseline.lin_query, baseline.lin_key, baseline.lin_value))
+    key, value = (torch.einsum('hrn,hnc->hrc', baseline.projection[:, :, :10], y)
+                  for y in (key, value))
+    out = (query @ key.mT / math.sqrt(CHANNELS / HEADS)).softmax(dim=-1) @ value
+    torch.testing.assert_close(baseline(x, torch.tensor([0, 10])),
+                               baseline.lin_out(out.transpose(0, 1).flatten(1)))
+
+
+# Performer ###########################################################################
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_performer_comes_to_softmax_with_many_features():
+    errors = []
+    for num_features in (64, 16384):
+        baseline = made(Performer, features=num_features)
+        expected = full_attention(baseline, tokens())
+        errors.append(float((baseline(tokens(), PTR) - expected).norm() / expected.norm()))
+    assert errors[1] < 0.02 and errors[1] < errors[0] / 5
+
+
+def test_features_are_orthogonal_in_blocks_and_long_as_normal_rows():
+    width = CHANNELS // HEADS
+    projection = made(Performer, features=1000 * width).projection
+    blocks = projection.unflatten(0, (-1, width))
+    gram = blocks @ blocks.mT
+    torch.testing.assert_close(gram, gram.diagonal(0, 1, 2).diag_embed(), atol=1e-5, rtol=0)
+    assert float(projection.square().sum(dim=1).mean()) == pytest.approx(width, rel=0.1)
+
+
+def test_performer_survives_logits_that_leave_its_features_no_number():
+    baseline = made(Performer, features=32)
+    x = (1e3 * tokens()).requires_grad_()
+    out = baseline(x, PTR)
+    grad, = torch.autograd.grad(out.sum(), x)
+    assert out.isfinite().all() and grad.isfinite().all()
+
+
+def test_performer_with_relu_is_that_of_pyg():
+    width = CHANNELS // HEADS
+    theirs = PerformerAttention(CHANNELS, HEADS, head_channels=width, qkv_bias=True).double()
+    baseline = made(Performer, kernel='relu', features=theirs.fast_attn.num_rows)
+    with torch.no_grad():
+        baseline.projection.copy_(theirs.fast_attn.projection_matrix)
+    pairs = {'q': 'lin_query', 'k': 'lin_key', 'v': 'lin_value', 'attn_out': 'lin_out'}
+    for their_name, name in pairs.items():
+        getattr(theirs, their_name).load_state_dict(getattr(baseline, name).state_dict())
+    expected = [theirs(part[None])[0] for part in tokens().split(PTR.diff().tolist())]
+    torch.testing.assert_close(baseline(tokens(), PTR), torch.cat(expected))
+
+
+# Reformer ############################################################################
+
+
+def shared_query_weights(query: Tensor, key: Tensor) -> Tensor:
+    logit = query @ F.normalize(key, dim=-1).mT / math.sqrt(key.size(-1))
+    alone = key.size(1) == 1
+    is_self = torch.eye(key.size(1), dtype=torch.bool)
+    return logit.masked_fill(is_self & (not alone), -torch.inf).softmax(dim=-1)
+
+
+@pytest.mark.parametrize('chunk', [16, 8, 11])
+@pytest.mark.parametrize('rounds', [1, 3])
+def test_reformer_of_one_or_two_chunks_is_full_attention_with_queries_for_keys(chunk, rounds):
+    baseline = made(Reformer, rounds=rounds, chunk=chunk)
+    expected = all_sequences(baseline, tokens(), shared_query_weights)
+    torch.testing.assert_close(baseline(tokens(), PTR), expected)
+
+
+def test_a_single_token_sees_itself():
+    baseline = made(Reformer)
+    x = tokens(1)
+    torch.testing.assert_close(baseline(x, torch.tensor([0, 1])),
+                               baseline.lin_out(baseline.lin_value(x)))
+
+
+def test_tokens_of_one_direction_meet_and_others_do_not():
+    baseline = made(Reformer, rounds=1, chunk=4)
+    with torch.no_grad():
+        baseline.lin_query.bias.zero_()
+    pair = torch.randn(2, CHANNELS, dtype=torch.double)
+    groups = torch.cat([pair[0] + 0 * tokens(4), -pair[0] + 0 * tokens(4),
+                        pair[1] + 0 * tokens(4), -pair[1] + 0 * tokens(4)])
+    x = groups.requires_grad_()
+    out = baseline(x, torch.tensor([0, 16]), generator=torch.Generator().manual_seed(0))
+    grad, = torch.autograd.grad(out[0].sum(), x)
+    assert grad[1:4].any(dim=1).all()
+    assert grad.any(dim=1).sum() <= 8  # its chunk and the one before
+
+
+@torch.no_grad()
+def test_more_rounds_come_closer_to_full_attention():
+    x = tokens(32)
+    ptr = torch.tensor([0, 32])
+    errors = []
+    for rounds in (1, 32):
+        baseline = made(Reformer, rounds=rounds, chunk=4)
+        expected = with_weights(baseline, x, shared_query_weights)
+        outs = [baseline(x, ptr, generator=torch.Generator().manual_seed(seed))
+                for seed in range(8)]
+        errors.append(sum(float((out - expected).norm()) for out in outs))
+    assert errors[1] < 0.6 * errors[0]
+
+
+# Nystromformer #######################################################################
+
+
+@pytest.mark.parametrize('landmarks', [16, 20])
+def test_as_many_landmarks_as_tokens_are_full_attention(landmarks):
+    baseline = made(Nystromformer, landmarks=landmarks, kernel_size=None)
+    torch.testing.assert_close(baseline(tokens(), PTR), full_attention(baseline, tokens()))
+
+
+def test_landmarks_of_equal_tokens_are_full_attention():
+    """Only the pseudoinverse is approximate where all tokens of a landmark are equal."""
+    baseline = made(Nystromformer, landmarks=4, kernel_size=None, iterations=20)
+    x = tokens().unflatten(0, (8, 4))[:, 0].repeat_interleave(4, dim=0)
+    ptr = torch.tensor([0, 16, 32])
+    full = GraphAttention(CHANNELS, HEADS, PatternSource(Full())).double()
+    full.load_state_dict(baseline.state_dict())
+    torch.testing.assert_close(baseline(x, ptr), full(x, ptr))
+
+
+def test_landmarks_are_means_of_adjacent_tokens():
+    """Its explicit form, for a length that the landmarks do not divide."""
+    baseline = made(Nystromformer, landmarks=3, kernel_size=None, iterations=30)
+    x = tokens(8)
+    share = torch.tensor([[3, 3, 3, 0, 0, 0, 0, 0], [0, 0, 0, 3, 3, 3, 0, 0],
+                          [0, 0, 0, 0, 0, 0, 4.5, 4.5]]).double() / 9
+
+    def weights(query: Tensor, key: Tensor) -> Tensor:
+        scale = math.sqrt(key.size(-1))
+        kernels = [(left @ right.mT / scale).softmax(dim=-1) for left, right in (
+            (query, share @ key), (share @ query, share @ key), (share @ query, key))]
+        return kernels[0] @ torch.linalg.pinv(kernels[1]) @ kernels[2]
+
+    torch.testing.assert_close(baseline(x, torch.tensor([0, 8])),
+                               with_weights(baseline, x, weights))
+
+
+@pytest.mark.parametrize('heads', [1, 4])
+def test_the_convolution_is_that_of_each_head(heads):
+    baseline = Nystromformer(32, heads, landmarks=4, kernel_size=33)  # wider than the sequences
+    value = torch.randn(4, heads, 16, 32 // heads)
+    alone = Nystromformer(32, heads, landmarks=4, kernel_size=None)
+    alone.load_state_dict({name: weight for name, weight in baseline.state_dict().items()
+                           if name != 'conv.weight'})
+    added = baseline.attend(value, value, value, 0) - alone.attend(value, value, value, 0)
+    with torch.backends.mkldnn.flags(enabled=False):  # which writes outside its memory here
+        expected = baseline.conv(value)
+    torch.testing.assert_close(added, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_the_convolution_adds_values_of_neighbours():
+    baseline = made(Nystromformer, landmarks=16, kernel_size=3)
+    with torch.no_grad():
+        baseline.conv.weight.zero_()
+        baseline.conv.weight[:, :, 0] = 1.  # of the token before
+    x = tokens()
+    before = torch.cat([F.pad(baseline.lin_value(part), (0, 0, 1, 0))[:-1]
+                        for part in x.split(PTR.diff().tolist())])
+    expected = full_attention(baseline, x) + before @ baseline.lin_out.weight.T
+    torch.testing.assert_close(baseline(x, PTR), expected)

@@ -1,0 +1,66 @@
+"""The rate of every step, as the protocols of Long Range Arena have it."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from experiments.modules import Classification
+from experiments.modules.base import Training
+from graphattn.models import Encoder, SequenceClassifier
+from graphattn.sources import PatternSource
+
+STEPS = 200
+
+
+class Trained(Classification):
+    trainer = SimpleNamespace(estimated_stepping_batches=STEPS)
+
+
+def rates(**options) -> tuple[list[float], list[float]]:
+    """The rate and the first beta of every step."""
+    encoder = Encoder(PatternSource('Full'), num_tokens=4, max_length=8, channels=4, heads=1,
+                      num_layers=1)
+    made = Trained(SequenceClassifier(encoder, 2), **options).configure_optimizers()
+    optimizer, schedule = made['optimizer'], made['lr_scheduler']['scheduler']
+    rate, beta = [], []
+    for _ in range(STEPS):
+        rate.append(optimizer.param_groups[0]['lr'])
+        beta.append(optimizer.param_groups[0]['betas'][0])
+        optimizer.step()
+        schedule.step() if len(rate) < STEPS else None
+    return rate, beta
+
+
+def test_one_cycle_begins_at_a_25th_and_its_momentum_falls_and_rises():
+    rate, beta = rates(lr=5e-4, decay='one-cycle', warmup=0.2)
+    assert rate[0] == pytest.approx(2e-5) and rate[-1] == pytest.approx(2e-9)
+    peak = max(range(STEPS), key=rate.__getitem__)
+    assert peak == 39 and rate[peak] == pytest.approx(5e-4)
+    assert [beta[0], beta[peak], beta[-1]] == pytest.approx([0.95, 0.85, 0.95])
+    steps = torch.tensor(rate).diff()
+    torch.testing.assert_close(steps[:39], steps[:1].expand(39), atol=1e-8, rtol=1e-3)
+    torch.testing.assert_close(steps[39:], steps[-1:].expand(160), atol=1e-8, rtol=1e-3)
+
+
+@pytest.mark.parametrize('warmup', [0.2, 1.])
+def test_rsqrt_is_long_range_arenas_formula(warmup):
+    warm = warmup * STEPS
+    factor = 0.05
+    rate, beta = rates(lr=factor / warm**0.5, decay='rsqrt', warmup=warmup, betas=(0.9, 0.98))
+    expected = [factor * min(1, (step + 1) / warm) / max(step, warm)**0.5 for step in range(STEPS)]
+    assert rate == pytest.approx(expected) and set(beta) == {0.9}
+
+
+@pytest.mark.parametrize('decay', ['cosine', 'linear'])
+def test_a_rate_falls_to_zero(decay):
+    rate, _ = rates(lr=1., decay=decay, warmup=0.1)
+    assert rate[19] == 1. and rate[0] == pytest.approx(1 / 20) and 0. < rate[-1] < 0.01
+
+
+def test_betas_and_eps_are_the_optimisers():
+    model = torch.nn.Linear(2, 2)
+    training = Training(model, betas=(0.8, 0.9), eps=1e-6)
+    training._trainer = SimpleNamespace(estimated_stepping_batches=STEPS)
+    group = training.configure_optimizers()['optimizer'].param_groups[0]
+    assert group['betas'] == (0.8, 0.9) and group['eps'] == 1e-6

@@ -1,0 +1,133 @@
+"""Segments: which queries and keys belong together."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from itertools import pairwise
+
+import pytest
+import torch
+
+from graphattn.graphs.segments import Segments, join_ptrs, segment_of, sum_segments
+from tests.graphs import GRAPHS
+
+
+def ptr(*ends: int) -> torch.Tensor:
+    return torch.tensor(ends, dtype=torch.long)
+
+
+BLOCKS = {
+    'squares': (ptr(0, 2, 2, 5), ptr(0, 2, 2, 5)),
+    'rectangles': (ptr(0, 2, 2, 3, 5), ptr(0, 3, 3, 5, 5)),
+    'as many in all': (ptr(0, 2, 5), ptr(0, 3, 5)),
+    'one': (ptr(0, 4), ptr(0, 7)),
+    'empty': (ptr(0, 0), ptr(0, 3)),
+    'none': (ptr(0), ptr(0)),
+}
+every_segments = pytest.mark.parametrize('query_ptr, key_ptr', BLOCKS.values(), ids=BLOCKS)
+
+
+@every_segments
+def test_sizes_follow_from_the_pointers(query_ptr, key_ptr):
+    segments = Segments(query_ptr, key_ptr)
+    queries, keys = query_ptr.diff().tolist(), key_ptr.diff().tolist()
+    pairs = [num_queries * num_keys for num_queries, num_keys in zip(queries, keys)]
+    assert len(segments) == len(pairs)
+    assert segments.pairs_per_segment().tolist() == pairs and segments.num_pairs == sum(pairs)
+    assert segments.is_square == (queries == keys)
+    for segment, sizes in ((segments.of_queries(), queries), (segments.of_keys(), keys)):
+        assert segment.tolist() == [b for b, size in enumerate(sizes) for _ in range(size)]
+
+
+@every_segments
+def test_transpose_twice_is_identity(query_ptr, key_ptr):
+    segments = Segments(query_ptr, key_ptr)
+    assert segments.transpose() == Segments(key_ptr, query_ptr)
+    assert segments.transpose().transpose() == segments
+
+
+@every_segments
+def test_copies(query_ptr, key_ptr):
+    segments = Segments(query_ptr, key_ptr)
+    for other in (copy.copy(segments), copy.deepcopy(segments),
+                  pickle.loads(pickle.dumps(segments)), segments.to('cpu')):
+        assert other == segments and len(other) == len(segments)
+        assert (other.num_pairs, other.is_square) == (segments.num_pairs, segments.is_square)
+
+
+def test_shared_pointers_stay_shared():
+    shared = ptr(0, 2, 5)
+    for segments in (Segments(shared, shared), Segments.of(shared, None, (5, 5), shared.device)):
+        for each in (segments, segments.to('meta'), segments.transpose(), copy.deepcopy(segments)):
+            assert each.query_ptr is each.key_ptr
+    with torch.inference_mode():
+        shared = ptr(0, 2, 5)
+        segments = Segments(shared, shared)
+    assert segments.query_ptr is segments.key_ptr and not segments.query_ptr.is_inference()
+
+
+def test_moved_to_where_nothing_can_be_looked_at():
+    moved = Segments(ptr(0, 2), ptr(0, 3)).to('meta')
+    assert moved.query_ptr.device == moved.key_ptr.device == torch.device('meta')
+
+
+def test_equality():
+    segments = Segments(ptr(0, 2, 5), ptr(0, 3, 5))
+    assert segments == Segments(ptr(0, 2, 5), ptr(0, 3, 5))
+    assert segments != Segments(ptr(0, 2, 5), ptr(0, 2, 5)) and segments != Segments(ptr(0, 5),
+                                                                                     ptr(0, 5))
+    assert segments != 'segments'
+    with pytest.raises(TypeError, match='unhashable'):
+        hash(segments)
+
+
+@pytest.mark.parametrize('query_ptr, key_ptr, sizes, heads, expected', [
+    (None, None, (4, 4), 1, ([0, 4], [0, 4])),
+    (None, None, (4, 6), 1, ([0, 4], [0, 6])),
+    (None, None, (4, 6), 2, ([0, 2, 4], [0, 3, 6])),
+    (ptr(0, 1, 4), None, (4, 4), 1, ([0, 1, 4], [0, 1, 4])),
+    (ptr(0, 4), None, (4, 6), 1, ([0, 4], [0, 6])),
+    (ptr(0, 1, 4), ptr(0, 6, 6), (4, 6), 1, ([0, 1, 4], [0, 6, 6])),
+    (None, None, (0, 0), 3, ([0, 0, 0, 0], [0, 0, 0, 0])),
+])
+def test_what_is_meant_where_pointers_are_omitted(query_ptr, key_ptr, sizes, heads, expected):
+    segments = Segments.of(query_ptr, key_ptr, sizes, torch.device('cpu'), heads=heads)
+    assert (segments.query_ptr.tolist(), segments.key_ptr.tolist()) == expected
+    assert repr(segments) == f'Segments({expected[0]}, {expected[1]})'
+
+
+@pytest.mark.parametrize('query_ptr, key_ptr, error, match', [
+    (ptr(0, 2, 3), None, ValueError, r"'query_ptr' must rise from 0 to 4.*got \[0, 2, 3\]"),
+    (ptr(0, 4), ptr(0, 7, 6), ValueError, r"'key_ptr' must rise from 0 to 6.*got \[0, 7, 6\]"),
+    (ptr(0, 1, 4), None, ValueError, r"must mark as many segments \(got 2 and 1\)"),
+    (ptr(0, 4).int(), None, TypeError, "'query_ptr' must be an int64 Tensor"),
+    (ptr(0, 4), ptr(0, 6).to('meta'), ValueError, "'key_ptr' must be on cpu.*got meta"),
+])
+def test_bad_pointers(query_ptr, key_ptr, error, match):
+    with pytest.raises(error, match=match):
+        Segments.of(query_ptr, key_ptr, (4, 6), torch.device('cpu'))
+
+
+# Pointers ############################################################################
+
+
+@pytest.mark.parametrize('name', GRAPHS)
+def test_sums_of_segments(name):
+    query_ptr = GRAPHS[name]().query_ptr
+    generator = torch.Generator().manual_seed(0)
+    value = torch.randn(int(query_ptr[-1]), 3, generator=generator, requires_grad=True)
+    expected = [value[begin:end].double().sum(0) for begin, end in pairwise(query_ptr.tolist())]
+    expected = torch.stack(expected) if expected else torch.empty(0, 3, dtype=torch.double)
+    total = sum_segments(value, query_ptr)
+    torch.testing.assert_close(total, expected)
+    weight = torch.randn(total.shape, generator=generator)
+    grad, = torch.autograd.grad((total * weight).sum(), value)
+    assert grad.equal(weight[segment_of(query_ptr)])
+
+
+def test_joined_pointers():
+    assert join_ptrs([ptr(0, 2, 2), ptr(0), ptr(0, 0, 3)], [2, 0, 3]).tolist() == [0, 2, 2, 2, 5]
+    one = ptr(0, 2)
+    joined = join_ptrs([one], [2])
+    assert joined.tolist() == [0, 2] and joined.data_ptr() != one.data_ptr()
