@@ -1,7 +1,7 @@
 r"""Images that draw few edges or many, and the pixels that they attend to (SBM-Transformer, Fig. 7,
 8).
 
-    python -m experiments.papers.sbm_transformer.received --scale small
+    python -m experiments.papers.sbm_transformer.attention_received --scale small
 
 Of the block models that the study of the penalty on density trains with a penalty, the most
 accurate one. ``TASK.png`` shows images of the test part that it classifies correctly, those of
