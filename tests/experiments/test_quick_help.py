@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import analysis
-from experiments import benchmarks, cli, studies
+from experiments import benchmarks, cli, papers
 
 ANSWER = """
 import contextlib, io, json, sys
@@ -24,9 +24,9 @@ for name in json.loads(sys.argv[1]):
 print(json.dumps([texts, list(sys.modules)]))
 """
 QUESTIONS = [module.name for module in pkgutil.iter_modules(analysis.__path__) if module.ispkg]
-GROUPS = {group: [f'{group} {path.stem}' for path in Path(package.__path__[0]).glob('*.py')
+GROUPS = {group: [f'{group} {path.stem}' for path in Path(package.__path__[0]).rglob('*.py')
                   if '__main__' in path.read_text()]
-          for group, package in (('study', studies), ('benchmark', benchmarks))}
+          for group, package in (('study', papers), ('benchmark', benchmarks))}
 
 
 @pytest.mark.slow
