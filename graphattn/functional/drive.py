@@ -19,7 +19,7 @@ from graphattn.functional.checks import (
 )
 from graphattn.functional.choose import accumulated, choose, choose_weighing
 from graphattn.functional.diffusion import diffuse_along
-from graphattn.functional.folding import fold_heads, repeat_heads, unfold_heads
+from graphattn.functional.folding import fold, repeat_heads, unfold
 from graphattn.functional.recursion import diffuse, is_one_hop, spread_teleport
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import MaskedPairs
@@ -55,7 +55,7 @@ class Placement:
 
     def fold_nodes(self, x: Tensor) -> Tensor:
         """Return what tokens have in each head as the nodes of the graph have it."""
-        return x if self.heads is None else fold_heads(repeat_heads(x, self.heads))
+        return x if self.heads is None else fold(repeat_heads(x, self.heads))
 
     def keys(self, key: Tensor, graph: BipartiteGraph) -> tuple[Tensor, BipartiteGraph]:
         """Return the keys that edges lead to, and the graph of these."""
@@ -67,7 +67,7 @@ class Placement:
 
     def put(self, out: Tensor) -> Tensor:
         """Return the output as the layer has its queries."""
-        return out if self.heads is None else unfold_heads(out, self.heads)
+        return out if self.heads is None else unfold(out, self.heads)
 
 
 LOCAL = Placement()
