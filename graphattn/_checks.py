@@ -175,12 +175,13 @@ def check_place(name: str, x: Tensor, layer: nn.Module) -> None:
     """Raise unless ``x`` is on a layer's device and of its dtype. Modules without such a weight
     that replace the layer, such as adapters and quantised layers, check for themselves."""
     weight = getattr(layer, 'weight', None)
-    if not isinstance(weight, Tensor) or not is_float(weight.dtype):
+    if not isinstance(weight, Tensor) or weight.dtype not in _FLOATS:
         return
     if x.device != weight.device:
         raise ValueError(f"'{name}' must be on {weight.device}, where the layer is (got "
                          f"{x.device})")
-    check_layer_dtype(name, x, weight)
+    if x.dtype != weight.dtype:
+        check_layer_dtype(name, x, weight)
 
 
 def check_layer_dtype(name: str, x: Tensor, weight: Tensor) -> None:
@@ -246,7 +247,8 @@ def check_edge_prob(edge_prob: Tensor, num_edges: int, device: torch.device) -> 
 
 def check_pointer(name: str, ptr: Tensor, device: torch.device) -> None:
     """Check what needs no values of the pointer."""
-    check_integers(name, ptr)
+    if not isinstance(ptr, Tensor) or ptr.dtype != torch.long or ptr.layout != torch.strided:
+        check_integers(name, ptr)
     if ptr.device != device:
         raise ValueError(f"'{name}' must be on {device}, where what it marks is (got "
                          f"{ptr.device})")

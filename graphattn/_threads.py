@@ -40,6 +40,28 @@ def run_calls(calls: list[tuple]) -> None:
         raise RuntimeError(f"only {len(finished)} of {len(calls)} calls have returned")
 
 
+def start_of_threads() -> int:
+    """Return the address of ``start(region, data, num_threads, flags)``, by which compiled code
+    calls ``region(data)`` in so many threads, or in fewer: torch's own, as in :func:`run_calls`."""
+    return _start(os.getpid())
+
+
+@cache
+def _start(process: int) -> int:
+    openmp = _openmp(process)
+    start = _START_IN_POOL if openmp is None else openmp.GOMP_parallel
+    return ctypes.cast(start, ctypes.c_void_p).value
+
+
+@ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
+def _START_IN_POOL(region: int, data: int, num_threads: int, flags: int) -> None:
+    call = partial(ctypes.CFUNCTYPE(None, ctypes.c_void_p)(region), data)
+    others = [_pool(os.getpid(), num_threads - 1).submit(call) for _ in range(num_threads - 1)]
+    call()
+    for other in others:
+        other.result()
+
+
 def _worker(waiting: Iterator[tuple], finished: list, errors: list) -> Iterator[None]:
     """Run calls until there are none. An exception cannot pass through OpenMP, and a signal is
     handled between any two steps of Python, the first of a function too: a generator that has begun

@@ -4,11 +4,14 @@ import os
 import threading
 import time
 
+import numpy as np
 import pytest
 import torch
 
 from graphattn import _threads
 from graphattn._threads import run_calls
+from graphattn.ops.cpu.launch import in_threads
+from graphattn.ops.cpu.schedule import next_item
 from tests.forked import forked
 
 
@@ -65,6 +68,36 @@ def test_as_many_at_a_time_as_torch_has_threads(threads, num_threads):
 
     run_calls([(work,)] * 6)
     assert len(most) == 6 and max(most) <= num_threads
+
+
+@pytest.mark.parametrize('num_threads', [1, 2, 3])
+def test_compiled_work_is_done_by_any_number_of_threads(threads, num_threads):
+    if threads == 'one granted':
+        pytest.skip('compiled code calls a function of C')
+    _threads._start.cache_clear()
+    items, done = np.zeros((100, 1), np.int64), np.zeros(100, np.int64)
+    _count(_threads.start_of_threads(), num_threads, items, np.zeros((1, 2), np.int64), done)
+    _threads._start.cache_clear()
+    assert (done == 1).all()
+
+
+def test_memory_that_a_thread_does_not_find_is_an_error(threads):
+    with pytest.raises(MemoryError, match='a thread found no memory'):
+        _find_no_memory(_threads.start_of_threads(), 2, 1 << 60)
+
+
+@in_threads
+def _count(items, progress, done):
+    item = next_item(progress, 0)
+    while item < len(items):
+        done[item] += 1
+        item = next_item(progress, 0)
+
+
+@in_threads
+def _find_no_memory(size):
+    room = np.empty(size)
+    room[0] = size
 
 
 def test_an_error_reaches_the_caller(threads):

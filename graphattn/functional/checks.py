@@ -29,28 +29,29 @@ def check_arguments(
 ) -> tuple[Tensor | None, Tensor | None]:
     """Check the arguments of :func:`edge_attention`, and return bias and gate ready for a
     kernel."""
-    _check_tensors(query, key, value, graph)
+    _check_graph(graph)
+    _check_tensors(query, key, value, graph.num_queries, graph.num_keys, graph.device)
     if edge_bias is edge_gate is None:
         return None, None
-    return (check_edge_values('edge_bias', edge_bias, query, graph),
-            check_edge_values('edge_gate', edge_gate, query, graph))
+    return tuple(values if values is None else check_edge_values(name, values, query, graph)
+                 for name, values in (('edge_bias', edge_bias), ('edge_gate', edge_gate)))
 
 
 def _check_graph(graph: BipartiteGraph) -> None:
-    if isinstance(graph, PairMask):
-        raise TypeError("'graph' must be a BipartiteGraph, and a soft mask has no edges, for it "
-                        "weighs every pair (got PairMask); see pair_attention")
     if not isinstance(graph, BipartiteGraph):
+        if isinstance(graph, PairMask):
+            raise TypeError("'graph' must be a BipartiteGraph, because a soft mask has no edges "
+                            "and weighs every pair (got PairMask); see pair_attention")
         raise TypeError(f"'graph' must be a BipartiteGraph (got {type(graph).__name__}); see "
                         f"BipartiteGraph.from_edge_index, from_mask, from_scipy, from_networkx")
     graph.check_unchanged()
 
 
-def _check_tensors(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph) -> None:
-    _check_graph(graph)
-    for name, tensor, nodes, num_nodes in (('query', query, 'queries', graph.num_queries),
-                                           ('key', key, 'keys', graph.num_keys),
-                                           ('value', value, 'keys', graph.num_keys)):
+def _check_tensors(query: Tensor, key: Tensor, value: Tensor, num_queries: int, num_keys: int,
+                   device: torch.device) -> None:
+    for name, tensor, nodes, num_nodes in (('query', query, 'queries', num_queries),
+                                           ('key', key, 'keys', num_keys),
+                                           ('value', value, 'keys', num_keys)):
         check_floating(name, tensor)
         if tensor.dtype != query.dtype:
             raise TypeError(f"'{name}' must be of query's dtype {query.dtype} (got "
@@ -58,8 +59,8 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGr
         if tensor.dim() != 3 or tensor.size(0) != num_nodes:
             raise ValueError(f"'{name}' must be [nodes, heads, channels] with {num_nodes} {nodes} "
                              f"(got shape {tuple(tensor.shape)})")
-        if tensor.device != graph.device:
-            raise ValueError(f"'{name}' must be on {graph.device}, where the graph is (got "
+        if tensor.device != device:
+            raise ValueError(f"'{name}' must be on {device}, where the graph is (got "
                              f"{tensor.device})")
     if query.size(1) == 0:
         raise ValueError(f"'query' must have at least one head (got shape {tuple(query.shape)})")

@@ -27,6 +27,7 @@ __all__ = ['DENSE_ABOVE', 'FASTEST_SPARSE', 'PAIRS_OF_A_CALL', 'choose', 'choose
 # 4,096: there only complete graphs, which need no mask, are faster dense. The forward pass alone is
 # so at every size. To measure another machine: python -m experiments.benchmarks.crossover.
 DENSE_ABOVE = {256: 0.6, 1024: 1.}
+_SPARSE_BELOW = min(DENSE_ABOVE.values())
 # By type of device, the pairs that take as long as one more call of dense attention, which takes
 # consecutive segments of one shape at once. On two cores, 4 heads of 32, a training step along
 # complete sequences of n and n + 1 tokens in turn took 4.1, 1.4, 0.9 and 0.6 times as long dense as
@@ -55,7 +56,7 @@ def _fastest_on_gpus() -> str:
     return 'gather'
 
 
-# By type of device; loaded now, for code that torch compiles cannot import.
+# By type of device; loaded now, because code that torch compiles cannot import.
 FASTEST_SPARSE = {'cpu': _fastest_on_cpus(), 'cuda': _fastest_on_gpus()}
 
 
@@ -74,21 +75,21 @@ def choose(name: str, query: Tensor, key: Tensor, value: Tensor, graph: Bipartit
             takes no gate, no dropout or no heads of such width.
         NotImplementedError: It lacks the derivative that is taken.
     """
-    channels = max(query.size(-1), value.size(-1))
-    backend = ops.load('sdpa' if name == 'auto' else name)
-    if terms.features is not None and backend.attention_with_features is None:
-        needs_weights = True
+    device, channels = graph.device, max(query.size(-1), value.size(-1))
     if name != 'auto':
-        backend = _asked_for(name, graph.device, channels, needs_weights)
+        needs_weights |= (terms.features is not None
+                          and ops.load(name).attention_with_features is None)
+        backend = _asked_for(name, device, channels, needs_weights)
         _check_terms(terms, backend)
         return backend
-    dense = backend
-    lacks = (not dense.is_available(graph.device)
-             or needs_weights and not dense.returns_weights
+    dense = ops.load('sdpa')
+    needs_weights |= terms.features is not None and dense.attention_with_features is None
+    lacks = (needs_weights and not dense.returns_weights
              or terms.gate is not None and not dense.takes_gate
+             or not dense.is_available(device)
              or in_transform() and not dense.has_all_derivatives)
     is_dense = not lacks and _is_faster_dense(dense, query, key, value, graph, terms)
-    return dense if is_dense else choose_sparse(graph.device, channels)
+    return dense if is_dense else choose_sparse(device, channels)
 
 
 def choose_weighing(name: str, device: torch.device, channels: int) -> Backend:
@@ -100,11 +101,11 @@ def choose_weighing(name: str, device: torch.device, channels: int) -> Backend:
 
 def choose_sparse(device: torch.device, channels: int) -> Backend:
     """Return the fastest backend whose time follows the edges, for heads so wide."""
-    general = ops.load('gather')
-    if in_transform():
-        return general
-    fastest = ops.load(FASTEST_SPARSE.get(device.type, 'gather'))
-    return fastest if fastest.is_available(device) and fastest.takes(channels) else general
+    if not in_transform():
+        fastest = ops.load(FASTEST_SPARSE.get(device.type, 'gather'))
+        if fastest.is_available(device) and fastest.takes(channels):
+            return fastest
+    return ops.load('gather')
 
 
 def in_transform() -> bool:
@@ -147,8 +148,8 @@ def _check_terms(terms: LogitTerms, backend: Backend) -> None:
 
 def _is_faster_dense(dense: Backend, query: Tensor, key: Tensor, value: Tensor,
                      graph: BipartiteGraph, terms: LogitTerms) -> bool:
-    bias = terms.bias
-    if terms.dropout_p > 0 and graph.device.type == 'cpu':
+    bias, is_on_cpu = terms.bias, query.device.type == 'cpu'
+    if terms.dropout_p > 0 and is_on_cpu:
         # torch forms all weights then: of 64 to 1,024 tokens, 70 to 100 % dense, a training step
         # took 0.6 to 8 times as long. And a checkpoint may begin without gradients, by which what
         # follows chooses, while kernels that differ drop other weights.
@@ -156,24 +157,26 @@ def _is_faster_dense(dense: Backend, query: Tensor, key: Tensor, value: Tensor,
     if torch.compiler.is_compiling():  # which cannot look at the sizes of segments, nor make a mask
         return (bias is None and graph.num_segments == 1 and guard_or_false(graph.num_edges > 0)
                 and guard_or_false(graph.num_edges == graph.num_pairs))
-    if _learns(bias) and graph.device.type == 'cpu':
-        # Whose gradient takes all pairs: of 64 to 1,024 tokens, 50 to 100 % dense, the fused
-        # kernel took half to a fifth of the time.
+    if not is_on_cpu:  # where masks have not been measured
+        return _is_complete(graph) and _fills_calls(graph)
+    num_edges, num_pairs = graph.num_edges, graph.num_pairs
+    if num_edges <= _SPARSE_BELOW * num_pairs:
         return False
-    if _is_complete(graph):
+    if bias is not None and bias.requires_grad and torch.is_grad_enabled():
+        # Its gradient takes all pairs: of 64 to 1,024 tokens, 50 to 100 % dense, the fused kernel
+        # took half to a fifth of the time.
+        return False
+    if num_edges == num_pairs:
         return _fills_calls(graph)
-    if graph.device.type != 'cpu':  # where masks have not been measured, and to look takes waiting
-        return False
     trains = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
     return trains and _is_dense(graph) and _fills_calls(graph) and (
         not dense.nan_leaks or _are_finite(query, key, value) and _is_below_inf(bias))
 
 
 def _is_complete(graph: BipartiteGraph) -> bool:
-    """Return whether all pairs are edges; read no value where sizes say that they are not."""
+    """Return whether all pairs are edges; read no value where sizes say that they are not, because
+    reading waits for a GPU."""
     num_segments, (query_ptr, key_ptr) = graph.num_segments, graph.segments.ptrs
-    if num_segments == 1:
-        return graph.num_edges == graph.num_queries * graph.num_keys
     # Square segments have the fewest pairs where all are of one size.
     if query_ptr is key_ptr and graph.num_edges * num_segments < graph.num_queries**2:
         return False
@@ -181,8 +184,6 @@ def _is_complete(graph: BipartiteGraph) -> bool:
 
 
 def _is_dense(graph: BipartiteGraph) -> bool:
-    if graph.num_edges <= min(DENSE_ABOVE.values()) * graph.num_pairs:
-        return False
     keys_per_segment = graph.num_keys / max(graph.num_segments, 1)
     share = np.interp(np.log(max(keys_per_segment, 1)), np.log(list(DENSE_ABOVE)),
                       list(DENSE_ABOVE.values()))
@@ -196,10 +197,6 @@ def _fills_calls(graph: BipartiteGraph) -> bool:
     sizes = torch.stack([host_copy(ptr).diff() for ptr in graph.segments.ptrs])
     more_calls = int(sizes.diff().any(dim=0).sum())
     return graph.num_pairs >= more_calls * PAIRS_OF_A_CALL.get(graph.device.type, 0)
-
-
-def _learns(bias: Tensor | None) -> bool:
-    return bias is not None and bias.requires_grad and torch.is_grad_enabled()
 
 
 def _are_finite(*tensors: Tensor) -> bool:

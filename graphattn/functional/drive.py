@@ -19,7 +19,7 @@ from graphattn.functional.checks import (
 )
 from graphattn.functional.choose import accumulated, choose, choose_weighing
 from graphattn.functional.diffusion import diffuse_along
-from graphattn.functional.folding import fold_heads, repeat_heads, unfold_heads
+from graphattn.functional.folding import fold, repeat_heads, unfold
 from graphattn.functional.recursion import diffuse, is_one_hop, spread_teleport
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import MaskedPairs
@@ -55,7 +55,7 @@ class Placement:
 
     def fold_nodes(self, x: Tensor) -> Tensor:
         """Return what tokens have in each head as the nodes of the graph have it."""
-        return x if self.heads is None else fold_heads(repeat_heads(x, self.heads))
+        return x if self.heads is None else fold(repeat_heads(x, self.heads))
 
     def keys(self, key: Tensor, graph: BipartiteGraph) -> tuple[Tensor, BipartiteGraph]:
         """Return the keys that edges lead to, and the graph of these."""
@@ -67,7 +67,7 @@ class Placement:
 
     def put(self, out: Tensor) -> Tensor:
         """Return the output as the layer has its queries."""
-        return out if self.heads is None else unfold_heads(out, self.heads)
+        return out if self.heads is None else unfold(out, self.heads)
 
 
 LOCAL = Placement()
@@ -108,22 +108,22 @@ def drive(
         TypeError, ValueError: As :func:`graphattn.functional.edge_attention`, features of edges
             come with several hops, or a soft mask with what belongs to edges.
     """
-    tokens, features = query, terms.features
+    tokens = query
     query, key, value, teleport = placement.fold(query, key, value, teleport)
     key, graph = placement.keys(key, graph)
     is_plain = is_one_hop(hops, teleport)
     if is_plain:
         value = placement.values(value, 0)
     fits_keys = value if is_plain or placement.has_all_values else key
+    bias, gate, scale, dropout_p, features = terms
     if isinstance(graph, MaskedPairs):
         _check_no_edges(terms, needs_weights)
         check_pair_arguments(query, key, fits_keys, graph)
         backend = pairs.BACKEND
     else:
-        bias, gate = check_arguments(query, key, fits_keys, graph, terms.bias, terms.gate)
-        terms = terms._replace(bias=bias, gate=gate)
-    if terms.scale is None:
-        terms = terms._replace(scale=scale_of(query))
+        bias, gate = check_arguments(query, key, fits_keys, graph, bias, gate)
+    scale = scale_of(query) if scale is None else scale
+    terms = LogitTerms(bias, gate, scale, dropout_p, features)
     if features is not None:
         _check_one_hop(is_plain, hops)
         check_features(tokens, value, graph, features)

@@ -16,6 +16,11 @@ def fold_heads(x: Tensor) -> Tensor:
         ValueError: It has another number of dimensions.
     """
     _check_dimensions(x)
+    return fold(x)
+
+
+def fold(x: Tensor) -> Tensor:
+    """Return :func:`fold_heads` of what has been checked."""
     return x.transpose(0, 1).flatten(0, 1).unsqueeze(1)
 
 
@@ -31,6 +36,11 @@ def unfold_heads(x: Tensor, heads: int) -> Tensor:
     if x.size(1) != 1 or x.size(0) % heads:
         raise ValueError(f"'x' must be [heads * nodes, 1, channels] of {heads} heads (got shape "
                          f"{tuple(x.shape)})")
+    return unfold(x, heads)
+
+
+def unfold(x: Tensor, heads: int) -> Tensor:
+    """Return :func:`unfold_heads` of what has been checked."""
     return x.reshape(heads, x.size(0) // heads, x.size(2)).transpose(0, 1)
 
 

@@ -34,7 +34,6 @@ class SortedEdges(NamedTuple):
         return values.index_select(0, self.perm)  # a third of the time of values[perm]
 
 
-@torch.compiler.disable(reason='edges are sorted, and compared with one another')
 def sort_edges(edges: Edges, num_queries: int, num_keys: int) -> SortedEdges:
     """Return the graph of edges in any of PyG's formats.
 
@@ -54,6 +53,11 @@ def sort_edges(edges: Edges, num_queries: int, num_keys: int) -> SortedEdges:
         RepeatedEdges: An edge is given twice.
         ValueError: Nodes are out of range, or ``edges`` are between other numbers of them.
     """
+    find = _find_outside if torch.compiler.is_compiling() else _find
+    return find(edges, num_queries, num_keys)
+
+
+def _find(edges: Edges, num_queries: int, num_keys: int) -> SortedEdges:
     _check_kind(edges)
     _check_sizes(edges, num_queries, num_keys)
     if isinstance(edges, BipartiteGraph):
@@ -62,6 +66,10 @@ def sort_edges(edges: Edges, num_queries: int, num_keys: int) -> SortedEdges:
     identity = identity_of(edges)
     cache_key = None if identity is None else (*identity, num_queries, num_keys)
     return GRAPHS.get(cache_key, lambda: _sort(edges, num_queries, num_keys))
+
+
+_find_outside = torch.compiler.disable(_find, reason='edges are sorted, and compared with one '
+                                                     'another')
 
 
 def device_of(edges: Edges) -> torch.device:

@@ -299,8 +299,9 @@ class BipartiteGraph:
     @property
     def num_pairs(self) -> int:
         """Number of (query, key) pairs inside the segments."""
-        is_one_segment = self.num_segments == 1
-        return self.num_queries * self.num_keys if is_one_segment else self._segments.num_pairs
+        is_one_segment = self._segments.query_ptr.size(0) == 2  # whose pairs need no values
+        num_queries = self._indptr.numel() - 1
+        return num_queries * self._num_keys if is_one_segment else self._segments.num_pairs
 
     @property
     def num_segments(self) -> int:
@@ -527,7 +528,7 @@ class BipartiteGraph:
     def _current_versions(self) -> list[int] | None:
         if is_traced(self._key):
             return None
-        parts = [self._indptr, self._key, *self._segments.ptrs]
+        parts = [self._indptr, self._key, self._segments.query_ptr, self._segments.key_ptr]
         parts += [self._edge_prob] if isinstance(self._edge_prob, Tensor) else []
         return [0 if part.is_inference() else part._version for part in parts]
 

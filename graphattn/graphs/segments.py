@@ -23,17 +23,22 @@ class Segments:
     Args:
         query_ptr (Tensor): int64 ``[num_segments + 1]``, rising from 0.
         key_ptr (Tensor): int64 ``[num_segments + 1]``, rising from 0, on the same device.
+        num_pairs (int, optional): Number of pairs inside the segments, where it is known.
+        is_square (bool, optional): Whether every segment has as many keys as queries, likewise.
     """
 
-    def __init__(self, query_ptr: Tensor, key_ptr: Tensor):
+    def __init__(self, query_ptr: Tensor, key_ptr: Tensor, num_pairs: int | None = None,
+                 is_square: bool | None = None):
         is_shared = key_ptr is query_ptr
         self.query_ptr = out_of_inference(query_ptr)
         self.key_ptr = self.query_ptr if is_shared else out_of_inference(key_ptr)
         # Known from the start where looking costs nothing, so that compiled code need not look.
-        self._num_pairs: int | None = None
-        self._is_square: bool | None = None
-        if query_ptr.device.type == 'cpu' and not is_traced(query_ptr):
-            _ = self.num_pairs, self.is_square
+        if (None in (num_pairs, is_square) and query_ptr.device.type == 'cpu'
+                and not is_traced(query_ptr)):
+            num_queries, num_keys = query_ptr.diff(), key_ptr.diff()
+            num_pairs = int(num_queries @ num_keys)
+            is_square = is_shared or torch.equal(num_queries, num_keys)
+        self._num_pairs, self._is_square = num_pairs, is_square
 
     @classmethod
     def of(cls, query_ptr: Tensor | None, key_ptr: Tensor | None, sizes: tuple[int, int],
@@ -57,7 +62,11 @@ class Segments:
                 device, or they mark different numbers of segments.
         """
         num_queries, num_keys = sizes
-        is_default = query_ptr is key_ptr is None
+        if query_ptr is key_ptr is None and not torch.compiler.is_compiling():
+            is_square = num_queries == num_keys
+            query_ptr = _one_segment_per_head(heads, num_queries, device)
+            key_ptr = query_ptr if is_square else _one_segment_per_head(heads, num_keys, device)
+            return cls(query_ptr, key_ptr, int(num_queries) * int(num_keys) // heads, is_square)
         if validate:
             is_shared = key_ptr is query_ptr
             query_ptr = _checked('query_ptr', query_ptr, num_queries, device, look)
@@ -71,11 +80,7 @@ class Segments:
         if validate and query_ptr.numel() != key_ptr.numel():
             raise ValueError(f"'query_ptr' and 'key_ptr' must mark as many segments (got "
                              f"{query_ptr.numel() - 1} and {key_ptr.numel() - 1})")
-        segments = cls(query_ptr, key_ptr)
-        if is_default and not is_traced(query_ptr):
-            segments._num_pairs = int(num_queries) * int(num_keys) // heads
-            segments._is_square = num_queries == num_keys
-        return segments
+        return cls(query_ptr, key_ptr)
 
     @classmethod
     def join(cls, parts: list[Segments], sizes: list[tuple[int, int]]) -> Segments:
@@ -84,14 +89,10 @@ class Segments:
         num_queries, num_keys = zip(*sizes)
         query_ptr = join_ptrs([part.query_ptr for part in parts], num_queries)
         is_shared = all(part.key_ptr is part.query_ptr for part in parts)
-        joined = cls(query_ptr, query_ptr if is_shared else join_ptrs(
-            [part.key_ptr for part in parts], num_keys))
+        key_ptr = query_ptr if is_shared else join_ptrs([part.key_ptr for part in parts], num_keys)
         known_pairs, known_square = zip(*(part.known() for part in parts))
-        if None not in known_pairs:
-            joined._num_pairs = sum(known_pairs)
-        if None not in known_square:
-            joined._is_square = all(known_square)
-        return joined
+        return cls(query_ptr, key_ptr, None if None in known_pairs else sum(known_pairs),
+                   None if None in known_square else all(known_square))
 
     def __len__(self) -> int:
         return self.query_ptr.numel() - 1
@@ -156,9 +157,8 @@ class Segments:
         """Return the segments on ``device``, with what has been computed of them."""
         query_ptr = self.query_ptr.to(device)
         is_shared = self.key_ptr is self.query_ptr
-        moved = Segments(query_ptr, query_ptr if is_shared else self.key_ptr.to(device))
-        moved._num_pairs, moved._is_square = self.known()
-        return moved
+        key_ptr = query_ptr if is_shared else self.key_ptr.to(device)
+        return Segments(query_ptr, key_ptr, *self.known())
 
     def __repr__(self) -> str:
         return f'{type(self).__name__}({self.query_ptr.tolist()}, {self.key_ptr.tolist()})'

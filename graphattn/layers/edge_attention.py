@@ -148,16 +148,14 @@ class EdgeAttention(MessagePassing):
                 :func:`graphattn.functional.attention_diffusion`, or ``edge_index`` holds an edge
                 twice.
         """
-        for name, tensor in (('query', query), ('key', key)):
-            check_floating(name, tensor)
-        if not isinstance(graph, BipartiteGraph | Tensor):
-            raise TypeError(f"'graph' must be a BipartiteGraph, or edge_index as a Tensor (got "
-                            f"{type(graph).__name__})")
+        if not isinstance(graph, BipartiteGraph):
+            _check_edges(query, key, graph)
         check_bool(return_attention_weights=return_attention_weights)
         if placement is not LOCAL:
             check_kind('placement', placement, Placement)
         teleport = self.teleport if teleport is None else teleport
-        if self._wants_messages(return_attention_weights):
+        hooked = self._hooked_steps()
+        if self._wants_messages(hooked, return_attention_weights):
             terms = LogitTerms(edge_bias, edge_gate, self.scale)  # messages drop weights
             return self._explicit(query, key, value, graph, terms, teleport, placement,
                                   return_attention_weights)
@@ -169,35 +167,33 @@ class EdgeAttention(MessagePassing):
             edge_bias, edge_gate = edges.sort(edge_bias), edges.sort(edge_gate)
         terms = LogitTerms(edge_bias, edge_gate, self.scale,
                            self.dropout if self.training else 0.)
-        if self._has_hooks('propagate', 'message_and_aggregate'):  # which PyG lets fire
+        if hooked:  # which PyG lets fire
             return self.propagate(graph.edge_index, size=(graph.num_keys, graph.num_queries),
                                   query=query, key=key, value=value, graph=graph, alpha=None,
                                   terms=terms, teleport=teleport, placement=placement)
         return self.message_and_aggregate(None, query, key, value, graph, terms, teleport,
                                           placement)
 
-    def _wants_messages(self, return_attention_weights: bool) -> bool:
+    def _wants_messages(self, hooked: set[str], return_attention_weights: bool) -> bool:
         wants_messages = (self.explain or return_attention_weights
-                          or self._has_hooks('edge_update', 'message', 'aggregate'))
-        if wants_messages and self._has_hooks('message_and_aggregate'):
+                          or not hooked.isdisjoint(_MESSAGE_STEPS))
+        if wants_messages and 'message_and_aggregate' in hooked:
             raise ValueError("hooks on 'message_and_aggregate' never fire while messages are "
                              "formed, as they are for weights, explainers and hooks on "
                              "'edge_update', 'message' or 'aggregate'; remove them")
         return wants_messages
 
-    def _has_hooks(self, *steps: str) -> bool:
+    def _hooked_steps(self) -> set[str]:
+        """Return the steps of message passing that have hooks."""
         own = self.__dict__
-        for step in steps:
-            if own[f'_{step}_forward_hooks'] or own[f'_{step}_forward_pre_hooks']:
-                return True
-        return False
+        return {step for step, *hooks in _HOOKS if own[hooks[0]] or own[hooks[1]]}
 
     def _explicit(
         self, query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph | Tensor,
         terms: LogitTerms, teleport: float | Sequence[float] | Tensor, placement: Placement,
         return_attention_weights: bool,
     ) -> Tensor | tuple[Tensor, tuple[Tensor, Tensor]]:
-        is_watched = self.explain or self._has_hooks('edge_update', 'message', 'aggregate')
+        is_watched = self.explain or not self._hooked_steps().isdisjoint(_MESSAGE_STEPS)
         if is_watched and isinstance(graph, BipartiteGraph) and graph.is_reordered:
             raise ValueError("'graph' has its edges in another order than they were given in, by "
                              "which an explainer or a hook would take them; pass 'edge_index' "
@@ -255,6 +251,19 @@ class EdgeAttention(MessagePassing):
     def __repr__(self) -> str:
         return (f'{type(self).__name__}(dropout={self.dropout}, backend={self.backend!r}, '
                 f'hops={self.hops}, teleport={self.teleport}, recompute={self.recompute})')
+
+
+_MESSAGE_STEPS = 'edge_update', 'message', 'aggregate'
+_HOOKS = [(step, f'_{step}_forward_hooks', f'_{step}_forward_pre_hooks')
+          for step in (*_MESSAGE_STEPS, 'propagate', 'message_and_aggregate')]
+
+
+def _check_edges(query: Tensor, key: Tensor, edges: Tensor) -> None:
+    check_floating('query', query)
+    check_floating('key', key)
+    if not isinstance(edges, Tensor):
+        raise TypeError(f"'graph' must be a BipartiteGraph, or edge_index as a Tensor (got "
+                        f"{type(edges).__name__})")
 
 
 def _check_message_passing(kwargs: dict) -> None:

@@ -191,7 +191,8 @@ class GraphAttention(nn.Module):
                 heads, the tokens or the sequences.
         """
         check_features(x, self.channels, self.lin_query)
-        check_generator(generator)
+        if generator is not None:
+            check_generator(generator)
         check_bool(return_graph=return_graph, return_attention_weights=return_attention_weights)
         if rotation is not None:
             check_rotation(rotation, x, self.head_channels)
@@ -200,7 +201,8 @@ class GraphAttention(nn.Module):
         if edge_bias is not None:
             _check_bias(edge_bias, graph)
         attend = partial(checkpointed, self._attend) if self.recompute else self._attend
-        self._check_memory(ptr, memory, memory_ptr)
+        if memory is not None or memory_ptr is not None:
+            self._check_memory(ptr, memory, memory_ptr)
         out, graph, weights = attend(
             x, ptr, source=self.source if source is None else source, graph=graph,
             memory=memory, memory_ptr=memory_ptr, edge_bias=edge_bias, generator=generator,
@@ -220,7 +222,7 @@ class GraphAttention(nn.Module):
             if source is None:
                 raise ValueError("'source' or 'graph' must be given to a layer that was built "
                                  "without a source")
-            source = check_source(source, self.heads)
+            source = source if source is self.source else check_source(source, self.heads)
             ask = source.rows if isinstance(ptr, Shard) else source
             keys = {} if memory_ptr is None else {'key_ptr': memory_ptr}
             graph = ask(query, repeat_heads(key, self.heads) if source.per_head else key, ptr,
@@ -265,8 +267,6 @@ class GraphAttention(nn.Module):
             missing, given = (('memory_ptr', 'memory') if memory_ptr is None else
                               ('memory', 'memory_ptr'))
             raise ValueError(f"'{missing}' must be given with '{given}' (got None)")
-        if memory is None:
-            return
         if isinstance(ptr, Shard):
             raise ValueError(f"'memory' must be None where 'ptr' is a {Shard.__name__}, whose "
                              f"tokens attend to one another")

@@ -30,7 +30,6 @@ from graphattn.layers.padded import (
     attend_padded,
     warn_of_zeros_and_ones,
 )
-from graphattn.layers.projections import are_few, multiply
 from graphattn.ops import check_backend
 from graphattn.patterns import Full, Pattern
 from graphattn.placement.padded import PaddedTokens
@@ -214,12 +213,6 @@ class MultiheadAttention(nn.MultiheadAttention):
         return [query, key, value]
 
     def _project(self, *tensors: Tensor) -> list[Tensor]:
-        query, key, value = tensors
-        weight, bias = self.in_proj_weight, self.in_proj_bias
-        if query is key is value and weight is not None and are_few(query):
-            bias = None if bias is None else bias.view(3, -1)
-            projected = multiply(query.flatten(0, 1), weight.view(3, self.embed_dim, -1), bias)
-            return [x.view(*query.shape[:2], self.num_heads, self.head_dim) for x in projected]
         if self.in_proj_weight is not None:
             weights = self.in_proj_weight.chunk(3)
         else:

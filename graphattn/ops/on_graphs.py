@@ -12,7 +12,7 @@ from torch import Tensor
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.ops.attention.schema import attend as attend_along
 from graphattn.ops.attention.schema import dropout_seed
-from graphattn.ops.backend import EdgeFeatures, LogitTerms
+from graphattn.ops.backend import LogitTerms
 from graphattn.ops.diffusion.schema import attention_diffusion, diffused_attention
 from graphattn.ops.edge_dot.schema import edge_dot, edge_dot_backward
 from graphattn.ops.weights.schema import attention_weights, weighted_sum
@@ -20,18 +20,23 @@ from graphattn.ops.weights.schema import attention_weights, weighted_sum
 
 def attend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph, terms: LogitTerms,
            *, by_key: bool) -> Tensor:
-    terms = terms._replace(features=EdgeFeatures(None, None))
-    out, _ = attend_with_features(query, key, value, graph, terms, by_key=by_key)
-    return out
+    out, _, _ = _attend(query, key, value, graph, terms, (None, None), by_key)
+    return out.to(query.dtype)
 
 
 def attend_with_features(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
                          terms: LogitTerms, *, by_key: bool) -> tuple[Tensor, Tensor]:
-    inputs = (query, key, value, *terms.features, terms.bias, terms.gate)
-    out, sums, _ = attend_along(
-        *inputs, *_both_orders(graph, by_key, *inputs), *graph.segments.ptrs,
-        dropout_seed(terms.dropout_p, query.device), terms.scale, terms.dropout_p)
+    out, sums, _ = _attend(query, key, value, graph, terms, terms.features, by_key)
     return out.to(query.dtype), sums.to(query.dtype)
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph, terms: LogitTerms,
+            features: tuple[Tensor | None, Tensor | None],
+            by_key: bool) -> tuple[Tensor, Tensor, Tensor]:
+    inputs = (query, key, value, *features, terms.bias, terms.gate)
+    seed = dropout_seed(terms.dropout_p, query.device)
+    return attend_along(*inputs, *_both_orders(graph, by_key, *inputs), *graph.segments.ptrs, seed,
+                        terms.scale, terms.dropout_p)
 
 
 def dot_on_edges(query: Tensor, key: Tensor, graph: BipartiteGraph, *, by_key: bool) -> Tensor:
@@ -41,8 +46,7 @@ def dot_on_edges(query: Tensor, key: Tensor, graph: BipartiteGraph, *, by_key: b
 
 def grads_of_dot(grad: Tensor, query: Tensor, key: Tensor, graph: BipartiteGraph, *,
                  by_key: bool) -> tuple[Tensor, Tensor]:
-    edges = (*graph.csr, *(graph.csc if by_key else _unsorted(graph)))
-    return edge_dot_backward(grad, query, key, *edges, *graph.segments.ptrs)
+    return edge_dot_backward(grad, query, key, *_rows(graph, by_key), *graph.segments.ptrs)
 
 
 def weigh(query: Tensor, key: Tensor, graph: BipartiteGraph, terms: LogitTerms) -> Tensor:
@@ -78,8 +82,9 @@ def _both_orders(graph: BipartiteGraph, by_key: bool, *inputs: Tensor | None) ->
     """Return the edges by query, and by key if a gradient of the inputs needs them."""
     takes_gradient = by_key and torch.is_grad_enabled() and any(
         x is not None and x.requires_grad for x in inputs)
-    return *graph.csr, *(graph.csc if takes_gradient else _unsorted(graph))
+    return _rows(graph, takes_gradient)
 
 
-def _unsorted(graph: BipartiteGraph) -> tuple[Tensor, Tensor, Tensor]:
-    return (graph.csr[0][:0],) * 3
+def _rows(graph: BipartiteGraph, by_key: bool) -> tuple[Tensor, ...]:
+    indptr, key = graph.csr
+    return indptr, key, *(graph.csc if by_key else (indptr[:0],) * 3)

@@ -49,7 +49,7 @@ def straight_through(edge_prob: Tensor | BipartiteGraph,
     **The default** is no paper's. It trusts :math:`g_{ij}` where it is sure: an edge whose score
     should rise is wanted. One whose score should fall needs no gate, for its score can fall; what
     takes edges away is :func:`density_penalty`. Without it, density rises to that of full
-    attention. ``experiments.studies.estimators`` compares the three.
+    attention. ``experiments.papers.ours.estimators`` compares the three.
 
     Args:
         edge_prob (Tensor or BipartiteGraph): floating ``[num_edges]``, :math:`p_{ij}` of each

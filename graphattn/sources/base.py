@@ -124,7 +124,8 @@ class GraphSource(nn.Module, ABC):
             raise ValueError(f"'key' must hold the tokens of 'query', of which there are "
                              f"{query.size(0)} (got {key.size(0)}); or give 'key_ptr'")
         check_ptr('ptr', ptr, query.size(0), query.device)
-        check_has_numbers('ptr', ptr)
+        if ptr.is_meta:
+            check_has_numbers('ptr', ptr)
         if key_ptr is not None:
             check_ptr('key_ptr', key_ptr, key.size(0), key.device)
             check_same_sequences(ptr, key_ptr)

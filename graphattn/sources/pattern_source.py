@@ -99,12 +99,13 @@ class PatternSource(GraphSource):
         generator: torch.Generator | None = None,
     ) -> BipartiteGraph:
         self.check_tokens(query, key, ptr, key_ptr)
-        check_generator(generator)
+        if generator is not None:
+            check_generator(generator)
         if key_ptr is not None:
             return self._beside(ptr, key_ptr, generator)
         if torch.compiler.is_compiling() and self._expressions is not None:
             return self._traced_graph(query.size(0), ptr)
-        return self._built(ptr, generator)
+        return (self._built if torch.compiler.is_compiling() else self._graph_of)(ptr, generator)
 
     def rows(
         self,
@@ -176,9 +177,7 @@ class PatternSource(GraphSource):
             return self._beside(ptr, key_ptr, generator)
         return self._built(ptr, generator)
 
-    @torch.compiler.disable(reason='a pattern that is drawn anew in every call, or that has no '
-                                   'short expression, is built outside of compiled code')
-    def _built(self, ptr: Tensor, generator: torch.Generator | None) -> BipartiteGraph:
+    def _graph_of(self, ptr: Tensor, generator: torch.Generator | None) -> BipartiteGraph:
         ends = host_copy(ptr).tolist()
         lengths = [last - first for first, last in pairwise(ends)]
         if not self._draws_anew:
@@ -186,6 +185,10 @@ class PatternSource(GraphSource):
         return GRAPHS.get(None, lambda: _batch(
             [_build(pattern, piece, generator, ptr.device)
              for pattern in self.patterns for piece in _pieces(lengths)], ptr.device))
+
+    _built = torch.compiler.disable(
+        _graph_of, reason='a pattern that is drawn anew in every call, or that has no short '
+                          'expression, is built outside of compiled code')
 
     def __or__(self, edges: Edges) -> StructureSource:
         """Join these edges with those of the pattern."""

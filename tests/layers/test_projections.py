@@ -8,7 +8,9 @@ import torch_geometric.nn as pyg
 from torch import Tensor, nn
 from torch.nn.utils import parametrize, prune
 
+from graphattn.layers import projections
 from graphattn.layers.projections import project
+from graphattn.ops.pages import HUGE
 
 
 class Scaled(nn.Linear):
@@ -50,9 +52,11 @@ LINEARS = {
 }
 
 
+@pytest.mark.parametrize('are_large', [False, True])
 @pytest.mark.parametrize('num_nodes', [0, 1, 7])
 @pytest.mark.parametrize('name', LINEARS)
-def test_outputs_and_gradients_are_those_of_each_module(name, num_nodes):
+def test_outputs_and_gradients_are_those_of_each_module(name, num_nodes, are_large, monkeypatch):
+    monkeypatch.setattr(projections, 'HUGE', 0 if are_large else HUGE)
     torch.manual_seed(0)
     linears = LINEARS[name]()
     for linear in linears:
@@ -66,3 +70,13 @@ def test_outputs_and_gradients_are_those_of_each_module(name, num_nodes):
         results.append([*outs, *torch.autograd.grad(loss, parameters, allow_unused=True,
                                                     materialize_grads=True)])
     torch.testing.assert_close(*results)
+
+
+def test_second_derivatives_are_those_of_each_module(monkeypatch):
+    monkeypatch.setattr(projections, 'HUGE', 0)
+    linear, x = nn.Linear(3, 2).double(), torch.randn(4, 3, dtype=torch.double, requires_grad=True)
+
+    def product(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return projections._Product.apply(x, weight, bias).sin()
+
+    assert torch.autograd.gradgradcheck(product, (x, linear.weight, linear.bias))

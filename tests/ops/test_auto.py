@@ -91,7 +91,7 @@ def test_complete_graphs_are_dense(loaded):
 
 
 @pytest.mark.parametrize('lengths, expected', [
-    ((20,) * 300, 'sdpa'), ((20, 21) * 3, 'numba'), ((20, 20, 200), 'sdpa'), ((), 'sdpa')])
+    ((20,) * 300, 'sdpa'), ((20, 21) * 3, 'numba'), ((20, 20, 200), 'sdpa'), ((), 'numba')])
 def test_short_sequences_of_many_lengths_are_fused(loaded, lengths, expected):
     full = BipartiteGraph.batch([Full().build(n) for n in lengths] or [Full().build(0)])
     nearly = [RandomKeys(n - 1).build(n, seed=0) for n in lengths if n < 200]

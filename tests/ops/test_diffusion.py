@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from functools import partial
 from pathlib import Path
@@ -520,13 +521,15 @@ def test_hops_wait_for_one_another_and_for_no_thread(name, with_threads, monkeyp
     def train():
         return with_grads(diffuse_in_one(graph, inputs, hops=6, teleport=0.1), inputs)
 
-    def one_after_the_other(calls):
-        called.append(len(calls))
-        for kernel, *arguments in calls:
-            kernel(*arguments)
+    @ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
+    def one_after_the_other(region, data, num_threads, flags):
+        called.append(num_threads)
+        for _ in range(num_threads):
+            ctypes.CFUNCTYPE(None, ctypes.c_void_p)(region)(data)
 
     called, expected = [], with_threads(3, train)
-    monkeypatch.setattr(schedule, 'run_calls', one_after_the_other)
+    address = ctypes.cast(one_after_the_other, ctypes.c_void_p).value
+    monkeypatch.setattr(schedule, 'start_of_threads', lambda: address)
     assert_same(with_threads(3, train), expected, 0)
     assert max(called) == 3
 

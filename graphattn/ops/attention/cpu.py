@@ -35,8 +35,8 @@ from graphattn.ops.cpu.chunks import (
 )
 from graphattn.ops.cpu.edges import Edges
 from graphattn.ops.cpu.gathered import add_products, add_weighted, dots, scatter
-from graphattn.ops.cpu.jit import jit
 from graphattn.ops.cpu.key_grads import KeyGrads
+from graphattn.ops.cpu.launch import in_threads
 from graphattn.ops.cpu.rows import (
     add_row,
     clear_row,
@@ -44,7 +44,6 @@ from graphattn.ops.cpu.rows import (
     dot_of_rows,
     edge_rows,
     multiply_row,
-    new_rows,
     node_rows,
     prefetch_row,
     whole_vectors,
@@ -55,7 +54,6 @@ from graphattn.ops.cpu.schedule import (
     max_rows,
     next_item,
     run,
-    worthwhile_parts,
 )
 from graphattn.ops.cpu.simd import exp
 from graphattn.ops.cpu.softmax import (
@@ -67,6 +65,7 @@ from graphattn.ops.cpu.softmax import (
     modify_backward,
     put_max_inv_sum,
 )
+from graphattn.ops.pages import new_rows
 from graphattn.ops.registration import accumulation_dtype, no_grad, sum_to
 
 
@@ -88,7 +87,7 @@ def edge_attention_cpu(
     if edge_attr is None and has_few_edges(edges):
         run(attend_to_few, edges, shape, *(node_rows(x, dtype) for x in (query, key, value)),
             heads // key.size(1), terms, node_rows(out, dtype), node_rows(max_inv_sum, dtype),
-            items=items_of_heads(key.size(1), worthwhile_parts(edges, shape)))
+            items=items_of_heads(key.size(1), edges, shape))
         return out, features, max_inv_sum
     if edge_attr is None:
         feature_query, edge_attr = features, new_rows(edge_key.numel(), 0, dtype=dtype)
@@ -120,7 +119,7 @@ def edge_attention_backward_cpu(
         grads = [grad_query, *(new_rows(*x.shape, dtype=dtype) for x in (key, value))]
         run(attend_to_few_backward, edges, shape, *nodes, heads // key.size(1), terms,
             *(node_rows(grad, dtype) for grad in grads), grad_bias, grad_gate,
-            items=items_of_heads(key.size(1), worthwhile_parts(edges, shape)))
+            items=items_of_heads(key.size(1), edges, shape))
         grads += no_grad(query), no_grad(query)
     else:
         if edge_attr is None:
@@ -150,7 +149,7 @@ def edge_attention_backward_cpu(
 # Keys are taken in chunks whose rows stay in the cache, for a query's keys may lie anywhere.
 
 
-@jit
+@in_threads
 def _attend(items, progress, query, key, value, feature_query, attr, queries_per_key, terms, out,
             features, max_inv_sum, edges):
     """Compute output, sums of features and row maxima and inverse sums of each query, over its keys
@@ -218,7 +217,7 @@ def _attend(items, progress, query, key, value, feature_query, attr, queries_per
         item = next_item(progress, 0)
 
 
-@jit
+@in_threads
 def _attend_backward(
         items, progress, query, key, value, grad_out, out, max_inv_sum, feature_query,
         grad_features, features, attr, queries_per_key, terms, grad_query, grad_feature_query,
@@ -310,7 +309,7 @@ def _attend_backward(
         item = next_item(progress, 0)
 
 
-@jit
+@in_threads
 def _attr_backward(items, progress, grad_dot, weight, feature_query, grad_features, grad_attr,
                    edges):
     """Compute gradients of the features of each edge, from those of its dot products and its

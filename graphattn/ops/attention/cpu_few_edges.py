@@ -12,9 +12,10 @@ from itertools import pairwise
 import numpy as np
 
 from graphattn.ops.cpu.edges import Edges
-from graphattn.ops.cpu.jit import jit, jit_inline
+from graphattn.ops.cpu.jit import jit_inline
+from graphattn.ops.cpu.launch import in_threads
 from graphattn.ops.cpu.rows import add_row, clear_row, dot_of_rows, whole_vectors
-from graphattn.ops.cpu.schedule import max_row_length, next_item
+from graphattn.ops.cpu.schedule import GRAIN, max_row_length, next_item, worthwhile_parts
 from graphattn.ops.cpu.simd import (
     LANES,
     exp,
@@ -40,10 +41,10 @@ def has_few_edges(edges: Edges) -> bool:
     return num_edges <= min(_EDGES_OF_A_ROW * num_rows, _MAX_EDGES)
 
 
-def items_of_heads(num_kv_heads: int, num_parts: int) -> np.ndarray:
+def items_of_heads(num_kv_heads: int, edges: Edges, shape: tuple[int, int]) -> np.ndarray:
     """Return heads of the keys, int64 ``[num_items, 2]``: first and last. Gradients of one are
     added up by one thread, in the order of edges."""
-    num_items = min(num_parts, num_kv_heads)
+    num_items = min(worthwhile_parts(edges, shape, GRAIN), num_kv_heads)
     ends = [num_kv_heads * item // num_items for item in range(num_items + 1)]
     return np.array(list(pairwise(ends)), np.int64)
 
@@ -54,7 +55,7 @@ _EDGES_OF_A_ROW, _MAX_EDGES = 16, 1 << 14
 # Loops ###############################################################################
 
 
-@jit
+@in_threads
 def attend_to_few(items, progress, query, key, value, queries_per_key, terms, out, max_inv_sum,
                   edges):
     """Compute output and row maxima and inverse sums of each query."""
@@ -96,7 +97,7 @@ def attend_to_few(items, progress, query, key, value, queries_per_key, terms, ou
         item = next_item(progress, 0)
 
 
-@jit
+@in_threads
 def attend_to_few_backward(
         items, progress, query, key, value, grad_out, out, max_inv_sum, queries_per_key, terms,
         grad_query, grad_key, grad_value, grad_bias, grad_gate, edges):

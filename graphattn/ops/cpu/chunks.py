@@ -8,7 +8,8 @@ import numpy as np
 
 from graphattn._jit import madvise
 from graphattn.ops.cpu.jit import jit, jit_inline
-from graphattn.ops.cpu.rows import HUGE, copy_row, prefetch_row
+from graphattn.ops.cpu.rows import copy_row, prefetch_row
+from graphattn.ops.pages import HUGE
 
 AHEAD = 4  # rows; the machine sees the next one coming only where rows follow one another
 

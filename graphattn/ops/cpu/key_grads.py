@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from graphattn.ops.cpu.edges import Edges
-from graphattn.ops.cpu.rows import new_rows, node_rows
-from graphattn.ops.cpu.schedule import cut_into_items, worthwhile_parts
+from graphattn.ops.cpu.rows import node_rows
+from graphattn.ops.cpu.schedule import PART, cut_into_items, worthwhile_parts
+from graphattn.ops.pages import new_rows
 
 
 class KeyGrads(NamedTuple):
@@ -57,7 +58,8 @@ def _num_parts(edges: Edges, shape: tuple[int, int]) -> int:
     ``_EDGES_PER_KEY`` for each key. A item writes all gradients of its keys: 51 parts of 20 % of
     4,096 x 4,096 pairs, with 4 heads of 32, took 4 to 9 % longer than 12."""
     edges_per_key = int(edges.indptr[-1]) * shape[0] // max(int(edges.column_ptr[-1]), 1)
-    return min(worthwhile_parts(edges, shape), max(4, min(64, edges_per_key // _EDGES_PER_KEY)))
+    most = max(4, min(64, edges_per_key // _EDGES_PER_KEY))
+    return min(worthwhile_parts(edges, shape, PART), most)
 
 
 _EDGES_PER_KEY = 256

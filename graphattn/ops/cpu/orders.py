@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from graphattn.ops.cpu.edges import Edges
-from graphattn.ops.cpu.jit import jit
-from graphattn.ops.cpu.rows import new_rows
+from graphattn.ops.cpu.launch import in_threads
 from graphattn.ops.cpu.schedule import next_item, run
+from graphattn.ops.pages import new_rows
 from graphattn.ops.registration import accumulation_dtype
 
 EDGES_AT_ONCE = 1 << 20  # of all heads of a slice
@@ -71,7 +71,7 @@ def head_major(tensor: Tensor, heads: slice, workspace: Tensor) -> Tensor:
     return workspace[:len(own)].copy_(own)
 
 
-@jit
+@in_threads
 def _to_key_order(items, progress, csr_values, csc_values, edges):
     """Copy the value of each edge to its place in the order by key."""
     indptr, perm = edges.indptr, edges.perm
@@ -85,7 +85,7 @@ def _to_key_order(items, progress, csr_values, csc_values, edges):
         item = next_item(progress, 0)
 
 
-@jit
+@in_threads
 def _to_query_order(items, progress, csc_values, csr_values, edges):
     """Copy the value of each edge to its place in the order by query."""
     indptr, perm = edges.indptr, edges.perm

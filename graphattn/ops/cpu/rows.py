@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -22,24 +20,6 @@ def node_rows(x: Tensor, dtype: torch.dtype) -> np.ndarray:
 def edge_rows(x: Tensor, dtype: torch.dtype) -> np.ndarray:
     """``[num_edges, size]``, a row for each edge."""
     return x.detach().to(dtype).contiguous().numpy()
-
-
-def new_rows(*shape: int, dtype: torch.dtype) -> Tensor:
-    """Return an uninitialised tensor whose rows begin at lines of the cache.
-
-    From 4 MiB on numpy asks Linux for pages of 2 MiB, and torch does not: with pages of 4 KiB the
-    first touch of 70 MB takes four times as long, and rows far apart find no place in the table of
-    pages. Numpy begins 16 bytes after a line, where each vector of a row would lie on two.
-    """
-    num_bytes = math.prod(shape) * dtype.itemsize
-    if num_bytes < HUGE:
-        return torch.empty(shape, dtype=dtype)
-    space = np.empty(num_bytes + 64, np.uint8)
-    skip = -space.ctypes.data % 64
-    return torch.from_numpy(space[skip:skip + num_bytes]).view(dtype).view(shape)
-
-
-HUGE = 1 << 22  # bytes
 
 
 @jit_inline

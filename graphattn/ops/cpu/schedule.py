@@ -12,22 +12,23 @@ from numba import types
 from torch import Tensor
 
 from graphattn._jit import give_way_symbol
-from graphattn._threads import run_calls
+from graphattn._threads import start_of_threads
 from graphattn.ops.cpu.edges import Edges
 from graphattn.ops.cpu.jit import jit, jit_inline
 from graphattn.ops.cpu.rows import whole_vectors
 from graphattn.ops.cpu.simd import LANES, atomic_add, load_acquire
 
-# Multiplications that are worth a thread: to start one took 0.05 to 0.5 ms beside torch's own.
-GRAIN = 1 << 20
+GRAIN = 1 << 16  # multiplications that are worth a thread
+PART = 1 << 20  # multiplications that are worth a part whose gradients are added up later
 
 
 def run(kernel, edges: Edges, shape: tuple[int, int], *arguments, num_phases: int = 1,
         items: np.ndarray | None = None) -> None:
-    """``kernel(items, progress, *arguments, edges)`` in as many threads as the work is worth.
+    """Run ``kernel(items, progress, *arguments, edges)`` in as many threads as the work is worth.
 
     Args:
-        kernel (Callable): Compiled; takes work items until there are none, in each phase.
+        kernel (Callable): Compiled by :func:`graphattn.ops.cpu.launch.in_threads`; claims items
+            until there are none, in each phase.
         edges (Edges): What its rows are.
         shape (tuple): How many heads, and multiplications for each edge of one.
         arguments: Its own; tensors are given as arrays.
@@ -38,7 +39,7 @@ def run(kernel, edges: Edges, shape: tuple[int, int], *arguments, num_phases: in
     arrays = [x.numpy() if isinstance(x, Tensor) else x for x in arguments]
     progress = np.zeros((num_phases, 2), np.int64)
     num_threads = min(_num_threads(edges, shape), max(len(items), 1))
-    run_calls([(kernel, items, progress, *arrays, edges)] * num_threads)
+    kernel(start_of_threads(), num_threads, items, progress, *arrays, edges)
 
 
 def cut(edges: Edges, shape: tuple[int, int], items_per_thread: int = 16) -> np.ndarray:
@@ -56,14 +57,14 @@ def cut_for_chunks(edges: Edges, shape: tuple[int, int]) -> np.ndarray:
 
 
 def _num_threads(edges: Edges, shape: tuple[int, int]) -> int:
-    return min(torch.get_num_threads(), worthwhile_parts(edges, shape))
+    return min(torch.get_num_threads(), worthwhile_parts(edges, shape, GRAIN))
 
 
-def worthwhile_parts(edges: Edges, shape: tuple[int, int]) -> int:
-    """Return the number of parts that the work is worth dividing into, however many threads there
-    are."""
+def worthwhile_parts(edges: Edges, shape: tuple[int, int], size: int) -> int:
+    """Return the number of parts of that size, in multiplications, that the work is worth dividing
+    into, however many threads there are."""
     heads, products = shape
-    return 1 + int(edges.indptr[-1]) * heads * products // GRAIN
+    return 1 + int(edges.indptr[-1]) * heads * products // size
 
 
 @jit

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from graphattn.ops.cpu.edges import Edges
 from graphattn.ops.cpu.gathered import add_weighted, add_weighted_and_dots
-from graphattn.ops.cpu.jit import jit, jit_inline
+from graphattn.ops.cpu.jit import jit_inline
+from graphattn.ops.cpu.launch import in_threads
 from graphattn.ops.cpu.orders import head_major
 from graphattn.ops.cpu.rows import add_row, clear_row, copy_row, dot_of_rows, multiply_row
 from graphattn.ops.cpu.schedule import finish_and_next_item, next_item, run, wait_for_all
@@ -93,7 +94,7 @@ class HopGrads(NamedTuple):
 # Loops ###############################################################################
 
 
-@jit
+@in_threads
 def _diffuse(items, progress, start, weight, teleport, messages, first_head, after, other, edges):
     """Mix the message of each hop to each query with its start value by ``teleport``."""
     indptr, edge_key = edges.indptr, edges.column
@@ -114,7 +115,7 @@ def _diffuse(items, progress, start, weight, teleport, messages, first_head, aft
         x, after, other = after, other, after
 
 
-@jit
+@in_threads
 def _diffuse_backward(
         items, progress, x, weight, start, teleport, messages, first_head, grad, next_x, grad_start,
         grad_teleport, dot, delta, edges):

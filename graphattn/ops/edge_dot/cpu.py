@@ -19,10 +19,11 @@ from graphattn.ops.cpu.chunks import (
 )
 from graphattn.ops.cpu.edges import Edges
 from graphattn.ops.cpu.gathered import add_products, dots
-from graphattn.ops.cpu.jit import jit
 from graphattn.ops.cpu.key_grads import KeyGrads
-from graphattn.ops.cpu.rows import clear_row, new_rows, node_rows, prefetch_row
+from graphattn.ops.cpu.launch import in_threads
+from graphattn.ops.cpu.rows import clear_row, node_rows, prefetch_row
 from graphattn.ops.cpu.schedule import cut_for_chunks, max_row_length, max_rows, next_item, run
+from graphattn.ops.pages import new_rows
 from graphattn.ops.registration import accumulation_dtype
 
 
@@ -57,7 +58,7 @@ def edge_dot_backward_cpu(
 # Loops ###############################################################################
 
 
-@jit
+@in_threads
 def _dot(items, progress, query, key, heads, dot, edges):
     """Compute the dot product of query and key on each edge."""
     indptr, edge_key, key_ptr = edges.indptr, edges.column, edges.column_ptr
@@ -89,7 +90,7 @@ def _dot(items, progress, query, key, heads, dot, edges):
         item = next_item(progress, 0)
 
 
-@jit
+@in_threads
 def _dot_backward(items, progress, query, key, grad_dot, heads, grad_query, grad_key,
                   shared_grad_key, edges):
     """Compute gradients of each query, and what each item adds to those of its keys. Edges whose

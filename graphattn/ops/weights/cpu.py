@@ -14,7 +14,8 @@ from torch import Tensor
 
 from graphattn.ops.cpu.edges import Edges
 from graphattn.ops.cpu.gathered import add_weighted, dots
-from graphattn.ops.cpu.jit import jit, jit_inline
+from graphattn.ops.cpu.jit import jit_inline
+from graphattn.ops.cpu.launch import in_threads
 from graphattn.ops.cpu.orders import Orders, groups_of_heads, head_major, workspaces
 from graphattn.ops.cpu.rows import clear_row, whole_vectors
 from graphattn.ops.cpu.schedule import max_row_length, next_item, run
@@ -177,7 +178,7 @@ class LogitGrads(NamedTuple):
 # Loops ###############################################################################
 
 
-@jit
+@in_threads
 def _softmax(items, progress, query, key, terms, weight, max_inv_sum, edges):
     """Compute the weights of each query's edges, and the row maxima and inverse sums."""
     indptr, edge_key = edges.indptr, edges.column
@@ -213,7 +214,7 @@ def _weigh(weight, key, j, query, terms, max_inv_sum, row_query, head, first, n)
         weight[e] *= max_inv_sum[head, np.uint64(row_query[e]), 1]
 
 
-@jit
+@in_threads
 def _softmax_by_key(items, progress, query, key, terms, weight, max_inv_sum, edges):
     """Compute the same weights in the order by key."""
     indptr, edge_query, perm = edges.indptr, edges.column, edges.perm
@@ -234,7 +235,7 @@ def _softmax_by_key(items, progress, query, key, terms, weight, max_inv_sum, edg
         item = next_item(progress, 0)
 
 
-@jit
+@in_threads
 def _softmax_backward(
         items, progress, query, key, terms, weight, max_inv_sum, dot, delta, grad_logit,
         grad_key, grad_bias, grad_gate, edges):
@@ -275,7 +276,7 @@ def _softmax_backward(
         item = next_item(progress, 0)
 
 
-@jit
+@in_threads
 def weighted_sums(items, progress, x, weight, out, edges):
     """Sum each row's columns by weights."""
     indptr, edge_key = edges.indptr, edges.column
