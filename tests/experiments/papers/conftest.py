@@ -4,12 +4,14 @@ from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pandas as pd
 import pytest
 import yaml
 
+from experiments import papers
 from experiments.papers.study import Study
 from tests.experiments.conftest import draw_nothing
 
@@ -28,12 +30,18 @@ def out(tmp_path_factory, worker_id) -> Path:
 OPTIONS = {name: {'tasks': ['RTE']} for name in ('pruning', 'stages', 'sbm_glue')}
 
 
+def study_of(name: str) -> ModuleType:
+    """Return the module of a study, whatever paper it belongs to."""
+    path, = Path(papers.__file__).parent.glob(f'*/{name}.py')
+    return import_module(f'experiments.papers.{path.parent.name}.{name}')
+
+
 @pytest.fixture(scope='session')
 def studied(out) -> Callable[[str], pd.DataFrame]:
     """Return the table of a study, which runs when it is first asked for, and leaves a figure."""
     @cache
     def run(name):
-        import_module(f'experiments.studies.{name}').main('smoke', out=out, **OPTIONS.get(name, {}))
+        study_of(name).main('smoke', out=out, **OPTIONS.get(name, {}))
         assert (out / 'smoke' / name / 'figure.png').stat().st_size > 10_000
         return pd.read_csv(out / 'smoke' / name / 'table.csv', dtype={'lambda': str, 'head': str})
     return run

@@ -2,7 +2,6 @@
 
 import json
 import math
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ from experiments.papers.sparsebert.text_runs import LAMBDAS, PATTERNS, TextRuns,
 from experiments.papers.study import Study
 from experiments.runs.summary import read_summary
 from graphattn.patterns import load_masks, parse, without_diagonal
-from tests.experiments.papers.conftest import config_of, encoder_of
+from tests.experiments.papers.conftest import config_of, encoder_of, study_of
 
 pytestmark = pytest.mark.slow
 
@@ -59,7 +58,7 @@ def test_what_is_not_there_is_refused_before_any_training(study, options, match,
     monkeypatch.chdir(tmp_path)
     Path('glue/RTE').mkdir(parents=True)
     with pytest.raises(ValueError, match=match):
-        import_module(f'experiments.studies.{study}').main(
+        study_of(study).main(
             **{'scale': 'smoke', 'out': Path('out'), **options})
     assert not list(tmp_path.rglob('options.json'))
 

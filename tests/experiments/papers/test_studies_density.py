@@ -151,7 +151,7 @@ def test_images_are_drawn_and_described(studied, out):
     rows = studied('attention_received')
     assert rows[['layer', 'head']].astype(int).values.tolist() == [[0, 0], [0, 1], [1, 0], [1, 1]]
     assert (rows['lambda'] == '1').all()
-    assert (out / 'smoke/received/digits.png').stat().st_size > 10_000
+    assert (out / 'smoke/attention_received/digits.png').stat().st_size > 10_000
 
 
 @pytest.mark.slow
