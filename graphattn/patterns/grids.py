@@ -13,8 +13,6 @@ from graphattn._checks import check_bool, check_size
 from graphattn.patterns.base import MAX_NUMBER, RowPattern
 from graphattn.patterns.layouts import positions
 
-PerAxis = int | tuple[int, ...]
-
 
 class _Axis(NamedTuple):
     """The keys of each query along one axis."""
@@ -27,14 +25,15 @@ class _Axis(NamedTuple):
 class _GridPattern(RowPattern):
     """A window for each axis. Tokens are numbered as in ``Tensor.flatten``, the last axis first."""
 
-    window: PerAxis
+    window: int | tuple[int, ...]
     inner: tuple[int, ...]
 
     def __post_init__(self):
-        inner = (self.inner,) if isinstance(self.inner, int) else tuple(self.inner)
-        for size in inner:
+        if not isinstance(self.inner, tuple | list):
+            raise TypeError(f"'inner' must be a tuple of ints (got {type(self.inner).__name__})")
+        for size in self.inner:
             check_size('inner', size, 1, MAX_NUMBER)
-        object.__setattr__(self, 'inner', tuple(map(int, inner)))
+        object.__setattr__(self, 'inner', tuple(map(int, self.inner)))
         self._check_axes('window', at_least=1)
 
     def _check_axes(self, name: str, at_least: int | None) -> None:
@@ -60,7 +59,7 @@ class _GridPattern(RowPattern):
     def _num_axes(self) -> int:
         return len(self.inner) + 1
 
-    def axis(self, number: int, coordinate: Tensor, length: int) -> _Axis:
+    def _axis(self, number: int, coordinate: Tensor, length: int) -> _Axis:
         """Return the keys of queries along an axis of that length."""
         raise NotImplementedError
 
@@ -71,7 +70,7 @@ class _GridPattern(RowPattern):
         key, is_key, stride = query.new_zeros(len(query), 1), None, math.prod(self.inner)
         for number, length in enumerate(lengths):
             coordinate = query // stride % length if number else query // stride
-            along = self.axis(number, coordinate, length)
+            along = self._axis(number, coordinate, length)
             key = (key.unsqueeze(2) + along.coordinate.unsqueeze(1) * stride).flatten(1)
             is_key = along.is_key if is_key is None else (
                 is_key.unsqueeze(2) & along.is_key.unsqueeze(1)).flatten(1)
@@ -123,7 +122,7 @@ class Neighborhood(_GridPattern):
         tensor([9])
     """
 
-    dilation: PerAxis = 1
+    dilation: int | tuple[int, ...] = 1
     causal: bool | tuple[bool, ...] = False
 
     def __post_init__(self):
@@ -141,7 +140,7 @@ class Neighborhood(_GridPattern):
         rows = self._of_axes('window')[0] * self._of_axes('dilation')[0]
         return math.prod(self.inner) * (rows - 1) + 1
 
-    def axis(self, number: int, coordinate: Tensor, length: int) -> _Axis:
+    def _axis(self, number: int, coordinate: Tensor, length: int) -> _Axis:
         window, dilation = self._of_axes('window')[number], self._of_axes('dilation')[number]
         if window * dilation > length:
             raise ValueError(f"'window' times 'dilation' must not exceed the length of the first "
@@ -190,7 +189,7 @@ class ShiftedWindows(_GridPattern):
                 [0, 0, 0, 0]], dtype=torch.int32)
     """
 
-    shift: PerAxis = 0
+    shift: int | tuple[int, ...] = 0
 
     def __post_init__(self):
         super().__post_init__()
@@ -200,7 +199,7 @@ class ShiftedWindows(_GridPattern):
             raise ValueError(f"'shift' must be smaller than 'window' (got {self.shift} and "
                              f"{self.window})")
 
-    def axis(self, number: int, coordinate: Tensor, length: int) -> _Axis:
+    def _axis(self, number: int, coordinate: Tensor, length: int) -> _Axis:
         window, shift = self._of_axes('window')[number], self._of_axes('shift')[number]
         start = (coordinate - shift).div(window, rounding_mode='floor') * window + shift
         key = start.unsqueeze(1) + torch.arange(min(window, length + shift))

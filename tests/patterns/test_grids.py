@@ -46,4 +46,4 @@ def test_frames_of_a_video_see_the_frames_before():
 
 def test_one_value_for_all_axes_is_printed_once():
     assert repr(Neighborhood((3, 3), [4])) == 'Neighborhood(window=3, inner=(4,))'
-    assert Neighborhood((3, 3), (4,)) == Neighborhood(3, 4)
+    assert Neighborhood((3, 3), (4,)) == Neighborhood(3, [4])
