@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import analysis
-from experiments import benchmarks, cli, studies
+from experiments import benchmarks, cli, papers
 from tests.forked import forked, run_anew
 
 
@@ -51,8 +51,8 @@ def test_help_is_printed_where_ascii_alone_can_be(arguments, words):
 
 COMMANDS = ['train', 'compile', 'predict', *(
     module.name for module in pkgutil.iter_modules(analysis.__path__) if module.ispkg), *(
-    f'{group} {path.stem}' for group, package in (('study', studies), ('benchmark', benchmarks))
-    for path in Path(package.__path__[0]).glob('*.py') if '__main__' in path.read_text())]
+    f'{group} {path.stem}' for group, package in (('study', papers), ('benchmark', benchmarks))
+    for path in Path(package.__path__[0]).rglob('*.py') if '__main__' in path.read_text())]
 ANSWER = """
 import contextlib, sys
 from experiments import cli

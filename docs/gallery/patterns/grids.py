@@ -9,6 +9,7 @@ of axes; the sequence holds them in the order of ``Tensor.flatten``.
 
 import matplotlib.pyplot as plt
 
+from analysis.diffusion import receptive_field
 from analysis.spectrum import spectrum
 from analysis.speed import speed
 from graphattn import draw
@@ -35,8 +36,13 @@ for column, (name, pattern) in zip(panels.T, ways.items()):
     column[0].set_title(name, fontsize='small')
 
 # %%
-# As a mask over the sequence, bands of bands.
-draw.mask(near.build(SIDE**2))
+# Over the sequence these are bands of bands. A smaller image shows them.
+small = Neighborhood(3, inner=(5,)).build(25)
+draw.bipartite(small)
+
+# %%
+# Every query has 9 keys. A key near the border, but not at it, has more queries than others.
+draw.degrees(small)
 
 # %%
 # Spectrum and gap
@@ -47,6 +53,12 @@ for each in (near, ShiftedWindows(5, (SIDE,)), SlidingWindow(12)):
     print(f'{each}: gap {spectrum(each.build(SIDE**2)).lambda_2:.4f}')
 
 # %%
+# Receptive field over layers
+# ---------------------------
+# Two tokens of a window apart are one layer apart, in either direction of the image.
+draw.receptive_field(receptive_field(near.build(SIDE**2), hops=4))
+
+# %%
 # A video: each token attends to 2 frames, this one and the one before, and to 3 x 3 tokens of each.
 video = Neighborhood((2, 3, 3), inner=(8, 8), causal=(True, False, False))
 graph = video.build(4 * 64)
@@ -55,9 +67,9 @@ print(graph, (graph.key // 64 - graph.query // 64).unique())
 # %%
 # Time beside full attention
 # --------------------------
-# A neighborhood of 7 x 7 over images of growing sides.
+# A neighborhood of 7 x 7 over images of 16 x 16, 32 x 32 and 64 x 64.
 along, full = {}, {}
-for side in (16, 32, 64):
-    result = speed(Neighborhood(7, (side,)).build(side**2))
-    along[side**2], full[side**2] = result.seconds, result.seconds_full
+for n in (256, 1024, 4096):
+    result = speed(Neighborhood(7, (round(n**.5),)).build(n))
+    along[n], full[n] = result.seconds, result.seconds_full
 draw.times({'7 x 7 neighborhood': along, 'full attention': full})
