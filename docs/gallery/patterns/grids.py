@@ -36,7 +36,11 @@ for column, (name, pattern) in zip(panels.T, ways.items()):
     column[0].set_title(name, fontsize='small')
 
 # %%
-# Over the sequence these are bands of bands. A smaller image shows them.
+# As a mask over the sequence, bands of bands.
+draw.mask(near.build(SIDE**2))
+
+# %%
+# The edges of a smaller image, of 5 x 5.
 small = Neighborhood(3, inner=(5,)).build(25)
 draw.bipartite(small)
 
