@@ -59,7 +59,7 @@ def test_without_next_sentence():
     assert token_logits.shape == (12, 20) and sequence_logits is None and len(graphs) == 2
 
 
-def test_drawn_as_bert():
+def test_parameters_are_initialised_as_in_bert():
     source = BlockModelSource(heads=2, head_channels=32, clusters=4)
     source.linear = torch.nn.Linear(2, 2)
     before = {name: value.clone() for name, value in source.state_dict().items()}
@@ -100,7 +100,7 @@ def test_a_frozen_mask_gives_the_logits_of_its_draw(mode):
 
 
 @pytest.mark.slow
-def test_the_generator_decides_what_is_sampled():
+def test_the_generator_determines_the_samples():
     bert = model(BlockModelSource(heads=2, head_channels=8, clusters=4))
     first, again, other = (bert(TOKENS, PTR, generator=torch.Generator().manual_seed(seed))[0]
                            for seed in (0, 0, 1))
@@ -136,7 +136,7 @@ def test_bad_selections(selected, match):
         model()(TOKENS, PTR, selected=selected)
 
 
-def test_no_sequences_and_empty_ones():
+def test_no_sequences_and_empty_sequences():
     token_logits, sequence_logits = model()(TOKENS[:0], PTR[:1])
     assert token_logits.shape == (0, 20) and sequence_logits.shape == (0, 2)
     with pytest.raises(ValueError, match="'ptr' must not mark an empty sequence"):
