@@ -24,7 +24,7 @@ class SequenceClassifier(nn.Module):
         encoder (Encoder): Encodes the tokens.
         num_classes (int): Number of classes.
         pooling (str): ``'mean'`` of the sequence's tokens; ``'padded_mean'``, their sum divided by
-            the encoder's ``max_length``, as if the sequence were padded with zeros
+            the maximum length of the encoder, as if the sequence were padded with zeros
             (Nyströmformer, SBM-Transformer); the ``'first'`` token; or BERT's ``'pooler'``, see
             :class:`Pooler`.
         hidden_channels (int or list of int, optional): Sizes of hidden ReLU layers before the
