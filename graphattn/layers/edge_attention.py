@@ -156,7 +156,7 @@ class EdgeAttention(MessagePassing):
         teleport = self.teleport if teleport is None else teleport
         hooked = self._hooked_steps()
         if self._wants_messages(hooked, return_attention_weights):
-            terms = LogitTerms(edge_bias, edge_gate, self.scale)  # messages drop weights
+            terms = LogitTerms(edge_bias, edge_gate, self.scale)  # edge_update drops weights
             return self._explicit(query, key, value, graph, terms, teleport, placement,
                                   return_attention_weights)
         if not isinstance(graph, BipartiteGraph):
