@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 MANY = 10  # parameters
-# Compiled loops and what implements an operator, a fake too, have the parameters that they must.
+# The parameters of compiled loops and of operators' implementations, fake ones too, are given.
 DECORATORS = {'jit', 'jit_inline', 'kernel', 'intrinsic', 'register_kernel', 'register_fake'}
 
 
@@ -34,8 +34,8 @@ def counts(root: Path) -> dict[str, int]:
 
 
 def arrows(root: Path, trees: dict[Path, ast.AST]) -> Iterator[tuple[str, str]]:
-    """Yield the package or module at the top of the library that each file is in, with each one
-    that it imports, and with ``''``."""
+    """Yield the top-level package or module of each file, paired with each top-level package or
+    module that it imports, and with ``''``."""
     for path, tree in trees.items():
         unit = path.relative_to(root / 'graphattn').with_suffix('').parts[0]
         yield unit, ''
@@ -50,14 +50,14 @@ def arrows(root: Path, trees: dict[Path, ast.AST]) -> Iterator[tuple[str, str]]:
 
 
 def num_parameters(function: ast.FunctionDef) -> int:
-    """Return how many there are, without those that Python fills in."""
+    """Return the number of parameters, without those that Python fills in."""
     each = function.args
     named = [arg.arg for arg in (*each.posonlyargs, *each.args, *each.kwonlyargs)]
     return len([name for name in named if name not in ('self', 'cls', 'ctx')])
 
 
 def name_of(decorator: ast.expr) -> str:
-    """Return the last part of its name."""
+    """Return the last part of a name."""
     if isinstance(decorator, ast.Call):
         return name_of(decorator.func)
     return decorator.attr if isinstance(decorator, ast.Attribute) else decorator.id

@@ -1,4 +1,4 @@
-"""Draw the way of a forward pass through the folders of the library: ``python -m docs.walk``.
+"""Draw the path of a forward pass through the folders of the library: ``python -m docs.walk``.
 
 It writes ``walk.png`` and the table of the page on the architecture.
 """
@@ -54,9 +54,9 @@ class Call(NamedTuple):
 
 
 def walk(run: Callable[[], Any]) -> list[Call]:
-    """Return the calls that ``run`` makes in this thread, in their order.
+    """Return the calls that ``run`` makes in this thread, in order.
 
-    Comprehensions and generators are part of the function in which they stand.
+    Comprehensions and generators are part of the function that contains them.
     """
     calls, stack = [], []
 
@@ -83,14 +83,14 @@ def walk(run: Callable[[], Any]) -> list[Call]:
 
 
 def counts(calls: Sequence[Call]) -> dict[str, int]:
-    """Return what the table says of a walk."""
+    """Return the columns of the table for a walk."""
     return {'calls': len(calls), 'files': len({call.file for call in calls}),
             'moves between files': sum(a.file != b.file for a, b in pairwise(calls)),
             'calls that check': sum(call.is_check for call in calls)}
 
 
 def walks() -> dict[str, list[Call]]:
-    """Return the calls of every forward pass, once caches are filled."""
+    """Return the calls of every forward pass, with filled caches."""
     torch.manual_seed(0)
     x, ptr, found = torch.randn(TOKENS, CHANNELS), torch.tensor([0, TOKENS]), {}
     for name, new_layer in WALKS.items():

@@ -1,4 +1,4 @@
-"""Sequences that grow: each new token attends to keys and values that are kept."""
+"""Decoding: new tokens attend to cached keys and values."""
 
 from __future__ import annotations
 
@@ -21,22 +21,21 @@ __all__ = ['KeyValueCache']
 
 
 class KeyValueCache:
-    """Keys and values of the tokens that a model has seen, for each of its layers.
+    """A cache of the keys and values that each layer of a model has seen.
 
-    ``cache.step(ptr)`` stands in the place of ``ptr`` for the tokens that come next: layers,
-    encoders and models then give what they give for the whole sequences, in time that follows the
-    edges of the new queries. The graph must be causal, and is that of sequences of ``length``
-    tokens, however many there are so far. With several hops the values after each of them are kept
-    too, for along causal edges they do not change either. A layer that a model runs twice in one
-    pass keeps what it has seen for each of the two.
+    Pass ``cache.step(ptr)`` instead of ``ptr`` for the next tokens. Layers, encoders and models
+    then return the same outputs as for whole sequences, in time proportional to the edges of the
+    new queries. The graph must be causal, and is always the graph of sequences of ``length``
+    tokens. With several hops, the values after each hop are cached too, because they do not change
+    along causal edges either. A layer that runs twice in one pass has a cache for each run.
 
     Args:
-        length (int): Tokens that a sequence has when it is whole; there is room for as many.
-        num_sequences (int): Sequences that are decoded side by side.
+        length (int): Final number of tokens of a sequence, and the size of the cache.
+        num_sequences (int): Number of sequences that are decoded in parallel.
 
     Raises:
         TypeError: An argument is not an int.
-        ValueError: One is below 1.
+        ValueError: An argument is below 1.
 
     Example:
         >>> import torch
@@ -56,15 +55,15 @@ class KeyValueCache:
     def __init__(self, length: int, num_sequences: int = 1):
         check_sides(length=length, num_sequences=num_sequences)
         self.length = length
-        self.seen = [0] * num_sequences  # tokens of each sequence
-        self._kept = WeakIdKeyDictionary()  # by layer, of each run in a pass
+        self.seen = [0] * num_sequences  # number of tokens of each sequence
+        self._kept = WeakIdKeyDictionary()  # by layer, a list over its runs in a pass
 
     def step(self, ptr: Tensor) -> Shard:
-        """Return the ``ptr`` for the next call of a model, and for no other.
+        """Return the ``ptr`` for the next call of a model, to be used only once.
 
-        The tokens count as seen once they have passed the first attention. A call that fails before
-        may be made again; after one that fails between two, layers have not all seen the same, and
-        refuse what comes next.
+        Tokens count as seen after the first attention. A call that fails before can be repeated.
+        After a call that fails between two layers, the layers have seen different tokens, and the
+        next call raises an error.
 
         Args:
             ptr (Tensor): Where the new tokens of each sequence begin, int64
@@ -72,8 +71,8 @@ class KeyValueCache:
 
         Raises:
             TypeError: ``ptr`` is not an int64 Tensor.
-            ValueError: It marks another number of sequences, or a sequence would have more tokens
-                than ``length``.
+            ValueError: ``ptr`` marks another number of sequences, or a sequence would get more
+                tokens than ``length``.
         """
         check_integers('ptr', ptr)
         check_ptr('ptr', ptr, None, ptr.device)
@@ -83,12 +82,13 @@ class KeyValueCache:
         counts = host_copy(ptr).diff().tolist()
         spans = [(seen, seen + count) for seen, count in zip(self.seen, counts)]
         if max(end for _, end in spans) > self.length:
-            raise ValueError(f"'ptr' must leave sequences within the {self.length} tokens of the "
-                             f"cache (got {max(end for _, end in spans)})")
+            raise ValueError(f"'ptr' must keep sequences within the {self.length} tokens of the "
+                             f"cache (got {max(end for _, end in spans)}); create a longer "
+                             f"KeyValueCache")
         return _Step(self, ptr, spans)
 
     def of(self, layer: nn.Module, run: int) -> Kept:
-        """Return the keys and values of a layer that a pass has run so often before."""
+        """Return the cache of ``layer`` for its run number ``run`` in a pass."""
         runs = self._kept.setdefault(layer, [])
         if run == len(runs):
             runs.append(Kept([0] * len(self.seen)))
@@ -96,11 +96,11 @@ class KeyValueCache:
 
 
 class _Step(Shard):
-    """The new tokens of sequences that are ``length`` tokens long when they are whole."""
+    """New tokens of sequences that grow to ``length`` tokens."""
 
     def __init__(self, cache: KeyValueCache, ptr: Tensor, spans: list[tuple[int, int]]):
         self._cache, self._spans, self.own_ptr = cache, spans, ptr
-        self._runs: Counter[nn.Module] = Counter()  # of each layer, with these tokens
+        self._runs: Counter[nn.Module] = Counter()  # number of runs of each layer with these tokens
         self.ptr = cache.length * torch.arange(len(spans) + 1, device=ptr.device)
         self.lengths = [cache.length] * len(spans)
         self.num_tokens = cache.length * len(spans)
@@ -116,8 +116,8 @@ class _Step(Shard):
         return token - self.own_ptr[segment] + begin[segment]
 
     def gather(self, x: Tensor) -> Tensor:
-        raise NotImplementedError("'source' must have edges that do not depend on tokens to be "
-                                  "decoded along, as those of a PatternSource")
+        raise NotImplementedError("'source' must have edges that do not depend on tokens for "
+                                  "decoding; use a PatternSource")
 
     def check_graph(self, graph: BipartiteGraph, heads: int) -> None:
         check_edges(graph)
@@ -125,27 +125,27 @@ class _Step(Shard):
             if (graph.num_queries, graph.num_keys) == (times * self.num_own,
                                                        times * self.num_tokens):
                 return
-        raise ValueError(f"'graph' must have the {self.num_own} new tokens for queries and "
-                         f"{self.num_tokens} keys, or both of each head (got {graph})")
+        raise ValueError(f"'graph' must have the {self.num_own} new tokens as queries and "
+                         f"{self.num_tokens} keys, or both for each head (got {graph})")
 
     def place(self, attention: nn.Module, key: Tensor, graph: BipartiteGraph, heads: int | None,
               teleport: Tensor | None) -> Cache:
         if torch.is_grad_enabled() and key.requires_grad:
-            raise ValueError("'ptr' is of a cache, through which no gradient flows; decode inside "
-                             "of torch.no_grad()")
+            raise ValueError("'ptr' belongs to a cache, which does not support gradients; decode "
+                             "inside torch.no_grad()")
         teleport = attention.teleport if teleport is None else teleport
         if attention.hops == math.inf:
-            raise ValueError("'hops' must be finitely many for tokens to be decoded one after the "
-                             "other, for the values after each hop are kept")
+            raise ValueError("'hops' must be finite for decoding, because the values after each "
+                             "hop are cached (got inf)")
         if attention.training and attention.dropout and not is_one_hop(attention.hops, teleport):
-            raise ValueError("'dropout' must not be drawn anew at each hop of one attention; call "
-                             "eval() before decoding")
+            raise ValueError("'dropout' must be off for decoding with several hops, because it "
+                             "must drop the same weights in each hop; call eval() first")
         place = self.positions() + self.ptr[segment_of(self.own_ptr, self.num_own)]
         fold = torch.arange(heads or 1, device=place.device).unsqueeze(1)
         place = (place + self.num_tokens * fold).flatten()
         if bool((graph.key > place[graph.query]).any()):
-            raise ValueError("'source' must be causal for tokens to be decoded one after the "
-                             "other; '& Causal()' makes a pattern so")
+            raise ValueError("'source' must be causal for decoding; '& Causal()' makes a pattern "
+                             "causal")
         return Cache(heads, self._memory(attention), place, graph)
 
     def attended(self, attention: nn.Module) -> None:
@@ -158,8 +158,8 @@ class _Step(Shard):
         memory = self._cache.of(attention, self._runs[attention])
         begin = [begin for begin, _ in self._spans]
         if memory.seen != begin:
-            raise ValueError(f"'ptr' must go on behind the tokens of each sequence that the layer "
-                             f"has seen, {memory.seen} (got a step behind {begin}); each model "
-                             f"begins with a KeyValueCache of its own, and each step is for one "
-                             f"pass through all of its layers")
+            raise ValueError(f"'ptr' must continue after the tokens that the layer has seen of "
+                             f"each sequence, {memory.seen} (got a step after {begin}); create a "
+                             f"KeyValueCache for each model, and use each step for one pass "
+                             f"through all layers")
         return memory

@@ -1,7 +1,7 @@
-"""One sequence over several processes: each holds some tokens, and the edges of their queries.
+"""One sequence over several processes: each holds some tokens and the edges of their queries.
 
-What a process lacks for its edges, the keys and values of other processes' tokens, is its *halo*.
-It is exchanged before attention, and again for each further hop; gradients go back the same way.
+The keys and values of other processes that a process needs for its edges are its *halo*. They are
+exchanged before attention, and values again for each further hop; gradients return the same way.
 """
 
 from __future__ import annotations
@@ -34,53 +34,53 @@ TIMEOUT = timedelta(minutes=5)
 
 def sequence_parallel(module: nn.Module, group: dist.ProcessGroup | None = None, *,
                       timeout: timedelta = TIMEOUT) -> SequenceParallel:
-    r"""Let the processes of a group share each sequence; each holds some of its tokens.
+    r"""Distribute each sequence over the processes of a group; each process holds some tokens.
 
-    Process r owns the tokens :math:`b_r \le i < b_{r+1}` of a batch and the rows of the graph that
-    end in them. Before attention it receives the keys and values that its edges touch and does
-    not own, its halo
+    Process r owns the tokens :math:`b_r \le i < b_{r+1}` of a batch and the edges that end in them.
+    Before attention it receives its halo, the keys and values that its edges need and other
+    processes own,
 
     .. math::
         \{ j \mid (j \to i) \in E, \; b_r \le i < b_{r+1} \} \setminus \{b_r, \dots, b_{r+1} - 1\},
 
-    and diffusion receives that of z again for each hop. Outputs and gradients are those of one
-    process. Patterns build own rows alone; block models draw them alone, of memberships of all keys
-    that every process receives (``heads * clusters`` numbers for each token). Masks must be
-    frozen.
+    and diffusion receives the halo of z again for each hop. Outputs and gradients are the same as
+    in one process. With patterns, each process builds its own rows only. With block models, it
+    draws its own rows only, from the memberships of all keys, which every process receives
+    (``heads * clusters`` values per token). Masks must be frozen.
 
-    **Gradients.** What is differentiated is the *sum* of all processes' losses, and the gradient
-    of a parameter is the sum over processes of what each one finds. So with a loss that is a sum
-    over tokens, add up ``parameter.grad`` (``torch.distributed.all_reduce``).
-    ``DistributedDataParallel``, and with it Lightning's ``'ddp'``, takes the mean instead: multiply
-    the loss by the number of processes. What all processes compute alike, such as the loss of a
-    class token after :meth:`SequenceParallel.gather`, is right under the mean as it stands.
+    **Gradients.** The differentiated loss is the *sum* of all processes' losses, and the gradient
+    of a parameter is the sum of ``parameter.grad`` over processes. So for a loss that is a sum over
+    tokens, add the gradients up (``torch.distributed.all_reduce``). ``DistributedDataParallel``,
+    also as Lightning's ``'ddp'``, takes the mean instead: multiply the loss by the number of
+    processes. A loss that all processes compute equally, such as the loss of a class token after
+    :meth:`SequenceParallel.gather`, is correct with the mean.
 
-    **Seeds.** All processes need the same parameters and seeds, and are compared in the first step.
-    Without ``generator`` graphs are drawn from a generator of the wrapper's own, which begins with
-    a number of torch's default one: dropout then moves the latter on as it likes in each process.
+    **Seeds.** All processes need the same parameters and seeds; the first step compares them.
+    Without ``generator``, graphs are drawn from a generator of the wrapper, seeded from torch's
+    default generator. Dropout may then advance the default generator differently in each process.
 
-    **Failures.** Once a process has died, the others end with a RuntimeError: gloo sees it at once.
-    Should one hang, they wait for ``timeout``.
+    **Failures.** If a process dies, the others raise a RuntimeError, with gloo at once. If a
+    process hangs, they wait for ``timeout``.
 
     Args:
-        module (Module): A :class:`~graphattn.layers.GraphAttention`,
-            :class:`~graphattn.models.Encoder` or a module of your own that takes ``(x, ptr)`` and
-            hands ``ptr`` on to such.
-        group (ProcessGroup, optional): The processes. If omitted, all of them, in a group of the
-            module's own, so that what ``DistributedDataParallel`` sends does not come in between.
-        timeout (timedelta): How long that group waits for a process; a group that is given has
-            one of its own.
+        module (Module): A :class:`~graphattn.layers.GraphAttention`, an
+            :class:`~graphattn.models.Encoder`, or another module that is called with ``(x, ptr)``
+            and passes ``ptr`` on to one of these.
+        group (ProcessGroup, optional): The processes. If omitted, a new group of all processes, so
+            that messages do not interfere with those of ``DistributedDataParallel``.
+        timeout (timedelta): How long the new group waits for a process; a given ``group`` has its
+            own timeout.
 
     Returns:
-        SequenceParallel, a module whose parameters are those of ``module``.
+        SequenceParallel, a module with the parameters of ``module``.
 
     Raises:
         TypeError: An argument is of the wrong type.
-        ValueError: ``module`` holds no GraphAttention, or one of infinitely many hops, whose number
-            each process would converge for itself.
+        ValueError: ``module`` has no GraphAttention, or one with infinitely many hops, which would
+            converge at another number of hops in each process.
 
-    Source: DeepSpeed-Ulysses and ring attention share sequences for dense attention; halos are how
-    graphs are shared, as in DistDGL (Zheng et al., 2020).
+    Source: DeepSpeed-Ulysses and ring attention distribute sequences for dense attention; DistDGL
+    (Zheng et al., 2020) distributes graphs with halos.
 
     Example:
         >>> import torch
@@ -115,8 +115,8 @@ class SequenceParallel(nn.Module):
         if not layers:
             raise ValueError(f"'module' must hold a GraphAttention (got {type(module).__name__})")
         if any(layer.attention.hops == math.inf for layer in layers):
-            raise ValueError("'module' must not have infinitely many hops, whose number each "
-                             "process would converge for itself; take a number of hops")
+            raise ValueError("'module' must not have infinitely many hops, because each process "
+                             "would stop at another hop; use a finite number of hops")
         self.module = module
         self._given_group, self._own_group, self._timeout = group, None, timeout
         self._generator: torch.Generator | None = None
@@ -128,28 +128,28 @@ class SequenceParallel(nn.Module):
         """Run the module on the tokens of this process; every process must call it.
 
         Args:
-            x (Tensor): What the module takes for its own tokens, ``[num_own, ...]``.
+            x (Tensor): Input of the module for own tokens, ``[num_own, ...]``.
             ptr (Tensor): Where each sequence of the *whole* batch begins, int64
                 ``[num_sequences + 1]``, the same in all processes.
-            own (slice, optional): Which tokens of the batch these are; :meth:`share` if omitted.
-            generator (torch.Generator, optional): In one state in all processes.
-            **arguments: Further ones of the module, those on tokens for own tokens; a ``graph``
-                has own queries and all keys of each sequence.
+            own (slice, optional): The range of own tokens in the batch; :meth:`share` if omitted.
+            generator (torch.Generator, optional): In the same state in all processes.
+            **arguments: Further arguments of the module. Tensors with one row per token have the
+                rows of own tokens; a ``graph`` has own queries and all keys of each sequence.
 
         Returns:
-            What the module gives, for own tokens.
+            The output of the module for own tokens.
 
         Raises:
             TypeError, ValueError: In every process, if in one: an argument is of the wrong type,
                 ranges do not cover the batch in the order of processes, or overlap, a process has
                 no token, or processes differ in ``ptr``, parameters, settings or seeds.
-            RuntimeError: There is no process group, or a process has died or did not answer.
+            RuntimeError: There is no process group, or a process has died or did not respond.
         """
         shard = self._shard(x, ptr, own, generator)
         return self.module(x, shard, generator=self._drawing(generator), **arguments)
 
     def share(self, ptr: Tensor) -> slice:
-        """Return the tokens of this process. All processes hold equally many, give or take one."""
+        """Return the range of this process's tokens; sizes differ by at most one."""
         check_ptr('ptr', ptr, None, ptr.device)
         rank, size = dist.get_rank(self.group), dist.get_world_size(self.group)
         num_tokens = int(ptr[-1])
@@ -159,11 +159,11 @@ class SequenceParallel(nn.Module):
         """Gather the rows of all processes, for a head that reads whole sequences.
 
         Args:
-            x (Tensor): Of own tokens, ``[num_own, ...]``.
+            x (Tensor): Rows of own tokens, ``[num_own, ...]``.
 
         Returns:
-            Tensor ``[num_tokens, ...]``, in every process. In the backward pass the gradients of
-            all processes are added.
+            Tensor ``[num_tokens, ...]``, in every process. The backward pass adds the gradients of
+            all processes.
 
         Raises:
             TypeError: ``x`` is not a Tensor.
@@ -174,7 +174,7 @@ class SequenceParallel(nn.Module):
 
     @property
     def group(self) -> dist.ProcessGroup:
-        """The processes; the group is made in the first use, by all of them."""
+        """The process group; all processes create it together at the first use."""
         if self._given_group is not None:
             return self._given_group
         if self._own_group is None:
@@ -198,7 +198,7 @@ class SequenceParallel(nn.Module):
 
     def _shard(self, x: Tensor, ptr: Tensor, own: slice | None,
                generator: torch.Generator | None) -> _Shard:
-        """Return the shard of this process, once all processes have agreed on theirs."""
+        """Return the shard of this process after comparing the shards of all processes."""
         error, facts = None, _Facts()
         try:
             facts = self._facts(x, ptr, own, generator)
@@ -234,7 +234,8 @@ class SequenceParallel(nn.Module):
 
 
 class _Facts(NamedTuple):
-    """Facts that processes compare before each step; digests represent what must be equal."""
+    """Facts that processes compare before each step; digests represent values that must be
+    equal."""
 
     is_right: int = 0
     start: int = 0
@@ -250,7 +251,7 @@ def _check_facts(facts: list[_Facts]) -> None:
     """Raise the same error in every process, because all see the same facts."""
     for rank, fact in enumerate(facts):
         if not fact.is_right:
-            raise ValueError(f"process {rank} was called with what it refuses; see its own error")
+            raise ValueError(f"process {rank} got invalid arguments; see its own error")
     for name, what in (('num_tokens', "'ptr'"), ('ptr', "'ptr'"),
                        ('training', 'whether they train'),
                        ('module', 'parameters or settings'),
@@ -266,17 +267,17 @@ def _check_ranges(ranges: list[tuple[int, int]], num_tokens: int) -> None:
     shown = ', '.join(f'{start} to {stop}' for start, stop in ranges)
     if num_tokens < len(ranges):
         raise ValueError(f"'ptr' must mark at least one token for each of the {len(ranges)} "
-                         f"processes (got {num_tokens}); take fewer processes")
+                         f"processes (got {num_tokens}); use fewer processes")
     starts, stops = zip(*ranges)
     if (starts[0], stops[-1]) != (0, num_tokens) or starts[1:] != stops[:-1]:
-        raise ValueError(f"'own' must give each of the {num_tokens} tokens to one process, in the "
-                         f"order of processes (got {shown})")
+        raise ValueError(f"'own' must assign each of the {num_tokens} tokens to one process, in "
+                         f"the order of processes (got {shown})")
     if any(start == stop for start, stop in ranges):
-        raise ValueError(f"'own' must give each process a token (got {shown})")
+        raise ValueError(f"'own' must assign at least one token to each process (got {shown})")
 
 
 def _digest(*tensors: Tensor) -> int:
-    """63 bits that stand for the bytes of tensors."""
+    """Return a 63-bit digest of the bytes of tensors."""
     digest = hashlib.sha256()
     for tensor in tensors:
         plain = tensor.detach().cpu().contiguous().reshape(-1)
@@ -292,16 +293,16 @@ def _digest_module(module: nn.Module) -> int:
 
 
 class _Halos:
-    """The halos that were used last.
+    """A cache of recently used halos.
 
-    A halo depends on the ranges of all processes and on the graph of each, because a process sends
-    what the edges of the others touch. So the key names all of them, each graph by a number that
-    its process never gives to another one. Whatever is kept is known to every process alike: an
-    entry ends with a graph, which then occurs in no key, or once it has not been used for
-    ``max_age`` exchanges, of which all processes count the same.
+    A halo depends on the ranges and the graphs of all processes, because a process sends the rows
+    that the edges of the others need. The key therefore contains all ranges and a number for each
+    graph, which a process never reuses. All processes must drop the same entries: an entry is
+    dropped with its graph, whose number occurs in no later key, or if it was not used for
+    ``max_age`` exchanges, which all processes count equally.
 
     Args:
-        max_age (int): Exchanges after which an unused halo is dropped.
+        max_age (int): Number of exchanges after which an unused halo is dropped.
     """
 
     def __init__(self, max_age: int = 256):
@@ -310,13 +311,13 @@ class _Halos:
         self._kept: dict[tuple, tuple[weakref.ref[BipartiteGraph], int, Halo]] = {}
 
     def number(self, graph: BipartiteGraph) -> int:
-        """Return what stands for a graph of this process in keys."""
+        """Return the number of a graph of this process in keys."""
         if graph not in self._numbers:
             self._numbers[graph] = next(self._next_number)
         return self._numbers[graph]
 
     def get(self, key: tuple, graph: BipartiteGraph, plan: Callable[[], Halo]) -> Halo:
-        """Return the halo of a key, from ``plan`` where there is none."""
+        """Return the cached halo of a key; on a miss call ``plan``."""
         now = next(self._age)
         self._kept = {other: entry for other, entry in self._kept.items()
                       if entry[0]() is not None and now - entry[1] <= self._max_age}
@@ -326,13 +327,13 @@ class _Halos:
 
 
 class _Shard(Shard):
-    """A shard and the processes that hold the others.
+    """A process's part of a batch, with the group of processes that hold the rest.
 
     Args:
         ptr (Tensor): Where each sequence of the whole batch begins.
-        bounds (list of int): Where the tokens of each process begin, and where the last ones end.
+        bounds (list of int): Where the tokens of each process begin, and the end of the last.
         group (ProcessGroup): The processes.
-        halos (_Halos): Those that were used last.
+        halos (_Halos): Cache of halos.
     """
 
     def __init__(self, ptr: Tensor, bounds: list[int], group: dist.ProcessGroup,
@@ -355,11 +356,10 @@ class _Shard(Shard):
         fits = self._all_say(int(fits))
         if not all(fits):
             raise ValueError(f"'graph' must have the queries of its process and all keys of each "
-                             f"sequence for segments, but that of process {fits.index(0)} of "
-                             f"{len(fits)} has not; was it built for other processes? Here "
-                             f"query_ptr must be {self.own_ptr.tolist()} and key_ptr "
-                             f"{self.ptr.tolist()} (got {graph.query_ptr.tolist()} and "
-                             f"{graph.key_ptr.tolist()})")
+                             f"sequence as segments, but the graph of process {fits.index(0)} of "
+                             f"{len(fits)} does not; build it for these processes. Here query_ptr "
+                             f"must be {self.own_ptr.tolist()} and key_ptr {self.ptr.tolist()} "
+                             f"(got {graph.query_ptr.tolist()} and {graph.key_ptr.tolist()})")
 
     def place(self, attention: EdgeAttention, key: Tensor, graph: BipartiteGraph,
               heads: int | None, teleport: Tensor | None) -> Exchange:
@@ -372,12 +372,12 @@ class _Shard(Shard):
 
     def _halo(self, graph: BipartiteGraph) -> Halo:
         numbers = self._all_say(self.halos.number(graph))
-        with outside_transforms():  # evaluation may come first, and training after it
+        with outside_transforms():  # a halo from evaluation may be used in training
             return self.halos.get((*numbers, *self.bounds), graph, lambda: self._plan(graph))
 
     def _plan(self, graph: BipartiteGraph) -> Halo:
-        """Tell each process which of its nodes are wanted here. Heads that are folded into nodes
-        are so in every process: node ``head * num_tokens + token`` is of the token's owner."""
+        """Request from each process the nodes that this process needs. With heads folded into
+        nodes, the owner of a token owns the nodes ``head * num_tokens + token``."""
         key, bounds = graph.key, torch.tensor(self.bounds, device=graph.device)
         is_touched = torch.zeros(graph.num_keys, dtype=torch.bool, device=graph.device)
         is_touched[key] = True
@@ -390,7 +390,7 @@ class _Shard(Shard):
         send_sizes = all_to_all(receive_sizes, None, None, self.group).tolist()
         receive_sizes = receive_sizes.tolist()
         send = all_to_all(wanted, receive_sizes, send_sizes, self.group)
-        number = is_touched.cumsum(0) - 1  # among the nodes that are touched
+        number = is_touched.cumsum(0) - 1  # index among the needed nodes
         own = BipartiteGraph.from_csr(
             graph.csr[0], number[key], node.numel(), query_ptr=graph.segments.query_ptr,
             key_ptr=torch.searchsorted(node, graph.segments.key_ptr), validate=False)

@@ -1,4 +1,4 @@
-"""Hugging Face's models on our graphs."""
+"""Attention along graphs in Hugging Face's models."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 __all__ = ['Attachment', 'LazyMask', 'attach', 'detach', 'graph_attention']
 
 NAME = 'graphattn'  # among transformers' implementations of attention
-# The same for models that had 'eager' before, whose own code adds masks to logits.
+# For models that had 'eager' before; their own code adds masks to logits.
 NAME_FOR_EAGER = 'graphattn_eager'
-OLDEST = '5.17'  # before it masks are made, and chosen keys handed over, in other ways
-# What a model may hand over to say more of its attention than graphs can do.
+OLDEST = '5.17'  # earlier versions make masks and pass chosen keys in other ways
+# Arguments of a model's attention that graphs do not support.
 REFUSED = {
     'softcap': 'bound on the logits',
     's_aux': "sinks, which take part of each query's weight",
@@ -52,9 +52,9 @@ REFUSED = {
     'cache': 'paged cache',
     'cu_seq_lens_q': 'packed sequences',
 }
-# Of what is added to logits: BERT's first code barred padding by -10,000, and its kin still do.
+# Added to logits for padding: -10,000 in BERT's first code and in models derived from it.
 PADDING_BELOW = -9_000
-# Arguments of attention modules that are hidden states of keys; those of queries come first.
+# Names of arguments with the hidden states of keys; the hidden states of queries come first.
 OF_KEYS = ('key_value_states', 'encoder_hidden_states', 'cross_attention_states', 'key', 'keys',
            'k', 'key_tensor', 'context', 'context_hidden_states')
 OF_CACHE = 'past_key_values', 'layer_past'
@@ -66,16 +66,17 @@ class Attachment:
     """State of a module of an attached model.
 
     Args:
-        before (dict): The implementation of attention that its config named, under ``''``, and
-            those that the configs in it named, under their names.
-        attends (bool): Whether it attends along edges now.
-        backend (str): Its kernel.
-        is_named (bool): Whether it does so between two sequences, too.
-        noticing (RemovableHandle, optional): Of the hook that notices the following at each call.
-        has_other_keys (bool): Whether it was called with other hidden states for its keys.
+        before (dict): The config's implementation of attention before, under ``''``, and those of
+            nested configs, under their names.
+        attends (bool): Whether the module attends along edges now.
+        backend (str): Kernel for graphs.
+        is_named (bool): Whether ``layers`` names it, so that cross-attention is replaced too.
+        noticing (RemovableHandle, optional): Handle of the hook that sets the next two at each
+            call.
+        has_other_keys (bool): Whether keys were computed from other hidden states than queries.
         has_cache (bool): Whether it was called with a cache.
-        hops (int or float): How many hops values travel in it.
-        teleport (float or sequence of float): Where the teleport begins, if that is learned.
+        hops (int or float): Number of hops that values travel.
+        teleport (float or sequence of float): The teleport, or its initial value if it is learned.
     """
 
     before: dict[str, Any]
@@ -90,7 +91,7 @@ class Attachment:
 
     @property
     def adds_masks(self) -> bool:
-        """Return whether the attention before only knows masks that are added to logits."""
+        """Return whether the previous attention adds masks to logits."""
         return self.before[''] == 'eager'
 
 
@@ -99,66 +100,65 @@ def attach(
     layers: Sequence[int | str] | None = None, backend: str = 'auto', hops: int | float = 1,
     teleport: float | Sequence[float] = 0., learn_teleport: bool = False,
 ) -> PreTrainedModel:
-    """Let the attention of a transformers model flow along graphs, in place.
+    """Replace the attention of a transformers model by attention along graphs, in place.
 
-    Queries, keys and values, rotary embeddings, caches and heads stay the model's own. Its masks
-    stay too, as far as they are more than padding: an edge is followed if the source has it and
-    the mask lets it through. Padding is taken out on whichever side it stands, so that a pattern
-    sees every sequence from its first token on; the output for padding is 0.
+    The model keeps its queries, keys and values, rotary embeddings, caches and heads. It also keeps
+    its masks: a query attends along an edge of the source only if the mask allows it. Padding, left
+    or right, is removed first, so that patterns start at the first token of each sequence; the
+    output for padding is 0.
 
-    The model's config becomes a copy, for another model may have been made of the same.
+    The model gets a copy of its config, because other models may share the original.
 
-    A source becomes a submodule of each attention module, ``graph_source``, with parameters of
-    its own, drawn anew: they train, save and load with the model. To load, attach first. Families
-    whose weights transformers renames when it saves them, such as ViT, are saved for that by
+    Each attention module gets a copy of the source with new parameters as its submodule
+    ``graph_source``, which is trained, saved and loaded with the model. To load, attach first. In
+    families whose weights transformers renames on saving, such as ViT, save with
     ``save_pretrained(folder, save_original_format=False)``.
 
     ==========================  ====================================================================
-    of the model                what is done
+    feature of the model        support
     ==========================  ====================================================================
     padding                     left, right or in between, by a mask of two dimensions, or of four
                                 that is the same for all heads and queries, ``[batch, 1, 1, keys]``
-    masks                       causal, windows and chunks on the edges alone; of four dimensions,
-                                boolean or added to logits, by looking them up
-    packed sequences            by ``position_ids``: kept apart by the model's mask, while a pattern
-                                has its places, such as global tokens, in all of them together; by
-                                ``cu_seq_lens_q``: refused
-    ``position_bias``           looked up on the edges, with its gradient
-    ``indices``                 are the edges (``BipartiteGraph.from_topk``); ``along`` is ``None``
-    ``torch.compile``           the same numbers; compiled code breaks at each attention
-    continuous batching         is refused by transformers, which knows the names that it takes
-    cache                       rows of the pattern from the position on that is decoded. Patterns
-                                whose rows depend on the length, as random keys do, change as a
-                                sequence grows; then cached tokens are those of shorter graphs
+    masks                       causal masks, windows and chunks, evaluated on the edges only; masks
+                                of four dimensions, boolean or added to logits, read on the edges
+    packed sequences            with ``position_ids``: separated by the model's mask, but a pattern
+                                treats them as one sequence, for example for global tokens; with
+                                ``cu_seq_lens_q``: an error
+    ``position_bias``           read on the edges, with its gradient
+    ``indices``                 define the edges (``BipartiteGraph.from_topk``); ``along`` is
+                                ``None``
+    ``torch.compile``           the same results, with a graph break at each attention
+    continuous batching         not supported by transformers for other implementations of attention
+    cache                       rows of the pattern from the decoded position on. Patterns whose
+                                rows depend on the length, such as random keys, change as a sequence
+                                grows; cached tokens then belong to shorter graphs
     ``output_attentions``       dense weights, 0 where there is no edge
-    fewer heads of keys         are not repeated, unless heads own a graph each
-    ``softcap``, ``s_aux``      refused
-    two sequences               attention between them is told by its call: by hidden states of its
-                                own for the keys, or by lengths that no cache accounts for. It stays
-                                as it is, with a warning, unless ``layers`` names its module
-    attention of its own code   stays as it is, with a warning, and is given the masks that it was
-                                given before
+    fewer heads of keys         not repeated, unless heads own a graph each
+    ``softcap``, ``s_aux``      an error
+    cross-attention             recognised in a call by separate hidden states for keys, or by
+                                lengths that no cache explains. It is not replaced, with a warning,
+                                unless ``layers`` names its module
+    custom attention code       not replaced, with a warning; it gets the same masks as before
     ==========================  ====================================================================
 
     Args:
-        model (PreTrainedModel): With attention that goes through transformers'
+        model (PreTrainedModel): A model with attention that uses transformers'
             ``AttentionInterface``.
-        along (GraphSource, Pattern, str or None): What to attend along: a source, a pattern, its
-            expression (``'SlidingWindow(64) | GlobalTokens(1)'``) or the name of a preset
-            (``'bigbird'``). ``None`` is for models that choose their own keys and hand over
-            ``indices``.
-        layers (sequence, optional): Numbers of self-attention modules, counted from 0 in the order
-            of ``model.modules()``, or names of attention modules. If omitted, all self-attention.
-            Attention between two sequences that is named goes along a pattern in which query i sits
-            at key position i.
+        along (GraphSource, Pattern, str or None): A source, a pattern, its expression
+            (``'SlidingWindow(64) | GlobalTokens(1)'``) or the name of a preset (``'bigbird'``).
+            ``None`` is for models that choose their own keys and pass ``indices``.
+        layers (sequence, optional): Indices of self-attention modules in the order of
+            ``model.modules()``, or names of attention modules. If omitted, all self-attention. In
+            named cross-attention, query i of a pattern is at the position of key i.
         backend (str): Kernel for graphs, see :func:`graphattn.functional.edge_attention`.
-        hops (int or float): How many hops values travel along the edges, as in
-            :class:`graphattn.layers.GraphAttention`. With more than one, or with a teleport,
-            queries behind a cache and those of another sequence are refused.
+        hops (int or float): Number of hops that values travel along the edges, as in
+            :class:`graphattn.layers.GraphAttention`. Several hops, or a teleport, are not available
+            with a cache or in cross-attention.
         teleport (float or sequence of float): Share of its own value that a token keeps at each
             hop, one for all hops or one for each.
-        learn_teleport (bool): Every head of each attention module learns a teleport of its own, the
-            sigmoid of its parameter ``graph_teleport_logit``; ``teleport`` is where it begins.
+        learn_teleport (bool): Whether each head of each attention module learns its own teleport,
+            the sigmoid of the parameter ``graph_teleport_logit``; ``teleport`` is the initial
+            value.
 
     Returns:
         The model.
@@ -166,9 +166,9 @@ def attach(
     Raises:
         ImportError: transformers is missing or too old, or the backend lacks a package.
         TypeError: An argument is of the wrong type.
-        ValueError: The model's attention cannot be replaced or is between two sequences alone, a
-            layer is unknown or attached already, the backend is unknown, the source is for another
-            number of heads, or ``hops`` and ``teleport`` do not fit.
+        ValueError: The model's attention cannot be replaced or is only cross-attention, a layer is
+            unknown or attached already, the backend is unknown, the source requires another number
+            of heads, or ``hops`` and ``teleport`` do not fit.
 
     Example:
         >>> import torch
@@ -187,8 +187,8 @@ def attach(
     check_diffusion(hops, teleport, learn_teleport)
     source = None if along is None else _as_source(along)
     if source is None and not is_one_hop(hops, teleport):
-        raise ValueError(f"'hops' must be 1, without a teleport, for a model that chooses the keys "
-                         f"of its queries (got {hops} with 'along' None)")
+        raise ValueError(f"'hops' must be 1, without teleport, if the model chooses the keys of "
+                         f"its queries (got {hops} with 'along' None)")
     modules = _attention_modules(model)
     chosen = _choose(modules, layers)
     for name in chosen:
@@ -217,22 +217,22 @@ def attach(
 
 
 def detach(model: PreTrainedModel) -> PreTrainedModel:
-    """Give a model back the attention that it had before :func:`attach`, and drop its sources.
+    """Restore the attention that a model had before :func:`attach`, and remove its sources.
 
     Args:
-        model (PreTrainedModel): As :func:`attach` has left it.
+        model (PreTrainedModel): An attached model.
 
     Returns:
         The model.
 
     Raises:
-        ValueError: It is not attached.
+        ValueError: The model is not attached.
     """
     check_kind('model', model, nn.Module)
     attached = [module for module in model.modules() if hasattr(module, 'graph_attachment')]
     if not attached:
         raise ValueError("'model' must be attached to be detached; see attach")
-    for module in attached:  # outer ones first, whose configs set those of inner ones
+    for module in attached:  # outer modules first, because their configs set those of inner ones
         module.config._attn_implementation = module.graph_attachment.before
         if module.graph_attachment.noticing is not None:
             module.graph_attachment.noticing.remove()
@@ -246,8 +246,8 @@ def detach(model: PreTrainedModel) -> PreTrainedModel:
 
 def _as_source(along: GraphSource | Pattern | str) -> GraphSource:
     if not isinstance(along, GraphSource | Pattern | str):
-        raise TypeError(f"'along' must be a GraphSource, a Pattern, the expression of one or None "
-                        f"(got {type(along).__name__})")
+        raise TypeError(f"'along' must be a GraphSource, a Pattern, an expression of a pattern or "
+                        f"None (got {type(along).__name__})")
     return as_source(along)
 
 
@@ -258,7 +258,7 @@ def _register() -> None:
     except ImportError as error:
         raise ImportError(f"graphattn.hugging_face needs transformers: pip install "
                           f"'transformers>={OLDEST}'") from error
-    from packaging.version import Version  # which transformers brings
+    from packaging.version import Version  # a dependency of transformers
     if Version(transformers.__version__).release < Version(OLDEST).release:
         raise ImportError(f"graphattn.hugging_face needs transformers {OLDEST} or later (got "
                           f"{transformers.__version__}): pip install -U "
@@ -270,23 +270,22 @@ def _register() -> None:
         AttentionMaskInterface.register(name, mask)
 
 
-# What a model consists of ##############################################################
+# Modules of a model ####################################################################
 
 
 def _attention_modules(model: PreTrainedModel) -> dict[str, nn.Module]:
-    """Return the modules that ask transformers for an implementation of attention, by their
-    names."""
+    """Return by name the modules that look up their attention in transformers' interface."""
     from transformers import PreTrainedModel
     if not isinstance(model, PreTrainedModel):
         raise TypeError(f"'model' must be a transformers PreTrainedModel (got "
-                        f"{type(model).__name__}); of one that is wrapped, give what is inside, as "
-                        f"PEFT's get_base_model() does; for torch's own modules there is "
+                        f"{type(model).__name__}); unwrap a wrapped model, for example with PEFT's "
+                        f"get_base_model(); for torch's own modules use "
                         f"graphattn.layers.from_torch")
     found = {name: module for name, module in model.named_modules() if _asks(type(module))}
     if not found:
         raise ValueError(f"'model' must have attention that goes through transformers' "
-                         f"AttentionInterface, and {type(model).__name__} has none that does; load "
-                         f"the weights into a model that has, such as BERT or Llama")
+                         f"AttentionInterface (got {type(model).__name__}, which has none); use a "
+                         f"model that has, such as BERT or Llama")
     return found
 
 
@@ -295,20 +294,21 @@ def _asks(kind: type[nn.Module]) -> bool:
     forward = inspect.unwrap(kind.forward)
     code = getattr(forward, '__code__', None)
     names = () if code is None else code.co_names
-    # What getattr looks up there is never found.
+    # Code that looks up names by getattr only does not find registered implementations.
     return 'ALL_ATTENTION_FUNCTIONS' in names and ('get_interface' in names
                                                    or 'getattr' not in names)
 
 
 def _configured(model: PreTrainedModel) -> list[nn.Module]:
-    """Return all whose config names an implementation of attention, outer ones first."""
+    """Return all modules with a config that names an implementation of attention, outer ones
+    first."""
     from transformers import PreTrainedModel
     return [module for module in model.modules()
             if isinstance(module, PreTrainedModel) or _asks(type(module))]
 
 
 def _own_configs(model: PreTrainedModel) -> None:
-    """Copy the configs, because other models may share them; modules that share one still do."""
+    """Copy the configs, because other models may share them; sharing within the model is kept."""
     from transformers import PreTrainedConfig
     copied: dict[int, object] = {}
     for module in model.modules():
@@ -318,7 +318,7 @@ def _own_configs(model: PreTrainedModel) -> None:
 
 
 def _implementations(config: PreTrainedConfig) -> dict[str, Any]:
-    """Return what a config and the configs in it name, in the form that its setter takes."""
+    """Return the implementations of a config and its nested configs, in the form of its setter."""
     inner = {name: getattr(config, name, None) for name in config.sub_configs}
     return {'': config._attn_implementation, **{
         name: _implementations(part) for name, part in inner.items() if part is not None}}
@@ -330,7 +330,7 @@ def _along_graphs(before: dict[str, Any]) -> dict[str, Any]:
 
 
 def _looks_cross(name: str, module: nn.Module) -> bool:
-    """Return whether it is likely to attend to another sequence; its calls tell."""
+    """Return whether a module is probably cross-attention; only its calls are certain."""
     return bool(getattr(module, 'is_cross_attention', False)
                 or _LOOKS_CROSS.search(f'{name.rpartition(".")[2]} {type(module).__name__}')
                 or 'crossattention' in name)
@@ -338,17 +338,17 @@ def _looks_cross(name: str, module: nn.Module) -> bool:
 
 def _warn_of_rest(model: PreTrainedModel, modules: dict[str, nn.Module], num_cross: int) -> None:
     if num_cross:
-        warnings.warn(f"{num_cross} modules of attention between two sequences stay as they are, "
-                      f"for the places in one say nothing of those in the other; name them in "
-                      f"'layers' to attach them", stacklevel=3)
+        warnings.warn(f"{num_cross} modules of cross-attention are not replaced, because positions "
+                      f"in two sequences do not correspond; name them in 'layers' to attach them",
+                      stacklevel=3)
     kinds = _with_own_attention(model, modules)
     if kinds:
-        warnings.warn(f"{', '.join(kinds)} stay as they are, because their attention does not go "
+        warnings.warn(f"{', '.join(kinds)} are not replaced, because their attention does not go "
                       f"through transformers' AttentionInterface", stacklevel=3)
 
 
 def _with_own_attention(model: PreTrainedModel, modules: dict[str, nn.Module]) -> list[str]:
-    """Return the names of classes of attention that have code of their own alone."""
+    """Return the names of attention classes that only have custom code."""
     around = {part for name in modules for part in accumulate(name.split('.'), '{}.{}'.format)}
     kinds = {type(module).__name__ for name, module in model.named_modules()
              if name not in around and modules.keys().isdisjoint(
@@ -361,12 +361,11 @@ def _choose(modules: dict[str, nn.Module], layers: Sequence[int | str] | None) -
     if layers is None:
         layers = own
         if not own:
-            raise ValueError(f"'model' must have attention within one sequence that goes through "
-                             f"transformers' AttentionInterface (got one whose modules attend to "
-                             f"another sequence: {', '.join(modules)}); name them in 'layers' to "
-                             f"attach them")
+            raise ValueError(f"'model' must have self-attention that goes through transformers' "
+                             f"AttentionInterface (got only cross-attention: "
+                             f"{', '.join(modules)}); name modules in 'layers' to attach them")
     if isinstance(layers, str) or not isinstance(layers, Sequence):
-        raise TypeError(f"'layers' must be a sequence of numbers or names of modules (got "
+        raise TypeError(f"'layers' must be a sequence of indices or names of modules (got "
                         f"{type(layers).__name__})")
     chosen = []
     for layer in layers:
@@ -374,8 +373,8 @@ def _choose(modules: dict[str, nn.Module], layers: Sequence[int | str] | None) -
             check_size('layers', layer, at_most=len(own) - 1)
             layer = own[layer]
         if layer not in modules:
-            raise ValueError(f"'layers' names an unknown module of attention (got {layer!r}); they "
-                             f"are {', '.join(modules)}")
+            raise ValueError(f"'layers' names an unknown module of attention (got {layer!r}); use "
+                             f"{', '.join(modules)}")
         if layer in chosen:
             raise ValueError(f"'layers' must name each module once (got {layer!r} twice)")
         if getattr(getattr(modules[layer], 'graph_attachment', None), 'attends', False):
@@ -386,7 +385,7 @@ def _choose(modules: dict[str, nn.Module], layers: Sequence[int | str] | None) -
 
 
 def _heads(module: nn.Module) -> int | None:
-    """Return the number of its heads, if it is told."""
+    """Return the number of heads of a module, if its config has it."""
     return getattr(module.config, 'num_attention_heads', None)
 
 
@@ -394,29 +393,29 @@ def _check_heads(source: GraphSource | None, name: str, module: nn.Module,
                  learn_teleport: bool) -> None:
     heads = _heads(module)
     if learn_teleport and heads is None:
-        raise ValueError(f"'learn_teleport' must be False for {name!r}, whose config does not tell "
+        raise ValueError(f"'learn_teleport' must be False for {name!r}, because its config has no "
                          f"'num_attention_heads'")
     if source is None or source.heads is None:
         return
     if heads not in (None, source.heads):
-        raise ValueError(f"'along' must be for {heads} heads, as {name!r} has (got a source for "
+        raise ValueError(f"'along' must be for {heads} heads like {name!r} (got a source for "
                          f"{source.heads})")
 
 
-# What transformers calls ##############################################################
+# Functions that transformers calls ####################################################
 
 _COPIES = {torch.ops.aten.detach.default, torch.ops.aten.alias.default,
            torch.ops.aten.clone.default, torch.ops.aten._to_copy.default}
 
 
 class LazyMask(Tensor):
-    """The mask of a pass, of which transformers has told how it would be made.
+    """A mask that keeps transformers' arguments for making it instead of its values.
 
-    Graph attention asks it about edges. Its numbers, ``[batch, 1, query, key]``, are formed once
-    something else looks at them: the indexers of models that choose their own keys, or attention
-    that is not attached. They are those of the implementation that the model had before, of 'sdpa'
-    or 'eager': bool, or added to logits. A copy, which a checkpoint makes, and one on another
-    device are such masks too: numbers do not tell padding from what else is barred.
+    Graph attention evaluates it on edges only. The values ``[batch, 1, query, key]`` are computed
+    once other code reads them, such as the indexers of models that choose their own keys, or
+    attention that is not attached. They are those of the model's previous implementation, 'sdpa' or
+    'eager': bool, or added to logits. Copies, as checkpoints make them, and masks moved to another
+    device stay lazy, because the values alone do not distinguish padding from other masking.
     """
 
     __torch_function__ = torch._C._disabled_torch_function_impl
@@ -435,7 +434,7 @@ class LazyMask(Tensor):
         return mask
 
     def __init__(self, **how: Any):
-        pass  # which Tensor has none of
+        pass  # Tensor.__init__ takes no arguments
 
     @classmethod
     def __torch_dispatch__(cls, func: Callable, types: Sequence[type], args: tuple = (),
@@ -457,7 +456,7 @@ class LazyMask(Tensor):
             Tensor, lambda x: x.to(device), self.how) | {'device': device})
 
     def for_queries(self, num_queries: int) -> LazyMask:
-        """Return the mask for all queries that was made for one, if it bars padding alone."""
+        """Extend a mask of one query to all queries if it only masks padding."""
         if not self.is_bidirectional or self.size(2) != 1 != num_queries:
             return self
         return LazyMask(implementation=self.implementation, **self.how | {'q_length': num_queries})
@@ -472,7 +471,7 @@ class LazyMask(Tensor):
             return thread.submit(make).result()
 
     def made_for(self, implementation: str, **options: bool) -> Any:
-        """Return the mask that another implementation of attention would have been given."""
+        """Return the mask that transformers makes for another implementation of attention."""
         from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
         name = f'{implementation} {options}'
         if name not in self.made:
@@ -494,7 +493,8 @@ class LazyMask(Tensor):
     def _tokens(self, same_tokens: bool, is_token: Tensor | None) -> PaddedTokens:
         how, first_query = self.how, self.how['q_offset']
         if same_tokens and self.is_bidirectional and how.get('attention_mask') is not None:
-            # Of keys before its tokens, as of prefix tuning, an encoder tells by its padding alone.
+            # An encoder with keys before its tokens, as in prefix tuning: only the padding mask
+            # counts them.
             first_query = how['attention_mask'].size(-1) - how['q_length']
         return PaddedTokens(how['batch_size'], how['q_length'], how['kv_length'], self.device,
                             is_token, first_query, how['kv_offset'], same_tokens)
@@ -515,7 +515,7 @@ class LazyMask(Tensor):
         return nn.functional.pad(is_token, (0, max(positions - is_token.size(1), 0)))
 
     def rules(self) -> PairRules:
-        """Return the rules of the mask besides padding."""
+        """Return the rules of the mask other than padding."""
         from transformers.masking_utils import causal_mask_function
         says = self.how.get('mask_function', causal_mask_function)
         if self.is_bidirectional or says is causal_mask_function:
@@ -523,7 +523,7 @@ class LazyMask(Tensor):
         return PairRules(allows=self._on_edges(says))
 
     def rules_with_padding(self) -> PairRules:
-        """Return the rules of the mask, padding included."""
+        """Return the rules of the mask, including padding."""
         rules, is_token = self.rules(), self.padding()
         if is_token is None:
             return rules
@@ -538,26 +538,26 @@ class LazyMask(Tensor):
             where = sequence, torch.zeros_like(sequence), query, key
             if not self.how.get('use_vmap', False):
                 return says(*where).expand(key.shape)
-            with TransformGetItemToIndex():  # a user's own function, of one pair
+            with TransformGetItemToIndex():  # a user's function of one pair
                 return torch.vmap(says)(*where)
         return allows
 
 
-@torch.compiler.disable(reason='numbers that are never formed cannot be traced')
+@torch.compiler.disable(reason='a mask without values cannot be traced')
 def lazy_mask(**how: Any) -> LazyMask:
-    """Return the mask in the form that transformers asks for."""
+    """Make a mask; transformers calls this in place of its own functions."""
     return LazyMask(**how)
 
 
-@torch.compiler.disable(reason='numbers that are never formed cannot be traced')
+@torch.compiler.disable(reason='a mask without values cannot be traced')
 def lazy_mask_of_logits(**how: Any) -> LazyMask:
-    """Return the mask in the form that transformers asks for where code adds it to logits."""
+    """Make a mask for code that adds it to logits."""
     return LazyMask(implementation='eager', **how)
 
 
-@torch.compiler.disable(reason='what a module was called with is kept for the attention in it')
+@torch.compiler.disable(reason='the arguments of a module are recorded for the attention in it')
 def _notice_keys(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
-    """Note whether keys are of other hidden states than queries, before a module is called."""
+    """Record before each call whether keys come from other hidden states than queries."""
     given = dict(zip(_arguments(type(module)), args)) | kwargs
     of_queries = next((x for x in given.values() if isinstance(x, Tensor)), None)
     attachment = module.graph_attachment
@@ -572,35 +572,37 @@ def _arguments(kind: type[nn.Module]) -> list[str]:
 
 
 def _is_cross(attachment: Attachment, query: Tensor, key: Tensor, mask: Tensor | None) -> bool:
-    """Tell whether queries are of another sequence than keys: of other hidden states, or of another
-    length, which neither a cache nor the mask explains."""
+    """Return whether this is cross-attention: keys come from other hidden states, or have another
+    length that neither a cache nor the mask explains."""
     is_told = attachment.has_cache or isinstance(mask, LazyMask)
     return attachment.has_other_keys or not is_told and query.size(2) != key.size(2)
 
-@torch.compiler.disable(reason='which slots are tokens decides which edges there are')
+
+@torch.compiler.disable(reason='the edges depend on which slots are tokens')
 def graph_attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
     dropout: float = 0., scaling: float | None = None, is_causal: bool | None = None,
     position_bias: Tensor | None = None, **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Return attention as transformers asks for it.
+    """Compute attention with the signature of transformers' ``AttentionInterface``.
 
     Args:
-        module (nn.Module): Which module asks.
+        module (nn.Module): The calling module.
         query (Tensor): ``[batch, heads, num_queries, channels]``.
         key (Tensor): ``[batch, num_kv_heads, num_keys, channels]``.
         value (Tensor): ``[batch, num_kv_heads, num_keys, value_channels]``.
-        attention_mask (Tensor, optional): What :class:`LazyMask` has made, or a mask of the
-            user's, ``[batch, heads, num_queries, num_keys]``, each of the first three possibly 1.
-        dropout (float): On the weights.
-        scaling (float, optional): Of dot products.
+        attention_mask (Tensor, optional): A :class:`LazyMask`, or a user's mask ``[batch, heads,
+            num_queries, num_keys]``, where each of the first three sizes may be 1.
+        dropout (float): Dropout on the weights.
+        scaling (float, optional): Factor of the dot products.
         is_causal (bool, optional): Without a mask, whether to attend to no later key.
         position_bias (Tensor, optional): Added to logits, ``[batch or 1, heads, num_queries,
             num_keys]``.
-        **options: What else there is to say, see :func:`attach`.
+        **options: Further arguments of the model, see :func:`attach`.
 
     Returns:
-        Tensor ``[batch, num_queries, heads, value_channels]``, and the weights if wanted.
+        Tensor ``[batch, num_queries, heads, value_channels]``, and the weights if requested, else
+        ``None``.
     """
     attachment = getattr(module, 'graph_attachment', None)
     if attachment is None:
@@ -636,14 +638,13 @@ def graph_attention(
 
 
 def _warn_of_cross(kind: str) -> None:
-    warnings.warn(f"attention of {kind} between two sequences stays as it is, for the places in "
-                  f"one say nothing of those in the other; name its modules in 'layers' to attach "
-                  f"it", stacklevel=3)
+    warnings.warn(f"cross-attention of {kind} is not replaced, because positions in two sequences "
+                  f"do not correspond; name its modules in 'layers' to attach it", stacklevel=3)
 
 
 def _as_autocast(x: Tensor) -> Tensor:
-    """Cast to the dtype of SDPA under autocast, because rotary embeddings give queries and keys
-    another dtype than the values have."""
+    """Cast to the dtype of SDPA under autocast, because rotary embeddings change the dtype of
+    queries and keys."""
     return x.to(torch.get_autocast_dtype(x.device.type)) if is_autocast(x) else x
 
 
@@ -652,7 +653,7 @@ def _as_before(module: nn.Module, implementation: str, inputs: tuple[Tensor, Ten
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
     if isinstance(mask, LazyMask):
         made = mask.made_for(implementation)
-        if made is None:  # which the module does not know
+        if made is None:  # the module does not know that the mask was skipped
             options['is_causal'] = _is_causal(module, options['is_causal'], mask)
         mask = made
     own = inspect.unwrap(type(module).forward).__globals__.get('eager_attention_forward')
@@ -666,19 +667,19 @@ def _check_options(options: dict[str, Any], module: nn.Module, mask: Tensor | No
     kind = type(module).__name__
     for name, meaning in REFUSED.items():
         if options.get(name) is not None:
-            raise ValueError(f"{name!r} must be None, for attention along graphs has no {meaning} "
-                             f"(got {name!r} of {kind}); leave its modules out of 'layers'")
+            raise ValueError(f"{name!r} must be None, because attention along graphs has no "
+                             f"{meaning} (got {name!r} of {kind}); omit its modules from 'layers'")
     window = options.get('sliding_window')
     if mask is None and window is not None and window < key.size(2):
-        raise ValueError(f"'sliding_window' must come with the model's mask, which says where the "
-                         f"window lies (got {window} and no mask of {kind}); leave its modules out "
-                         f"of 'layers', or attach them to a SlidingWindow and set it to None in "
-                         f"the config")
+        raise ValueError(f"'sliding_window' must come with the model's mask, which defines the "
+                         f"window (got {window} and no mask of {kind}); omit its modules from "
+                         f"'layers', or attach them to a SlidingWindow and set sliding_window to "
+                         f"None in the config")
 
 
 def _is_causal(module: nn.Module, is_causal: bool | None, mask: Tensor | None) -> bool:
-    """Tell whether attention would be causal without a mask. Modules that are given a mask say that
-    it would not, so that what they are decides."""
+    """Return whether attention is causal without a mask. Modules that get a mask pass False, so
+    their attribute ``is_causal`` decides."""
     if is_causal is None or mask is not None and not is_causal:
         return getattr(module, 'is_causal', is_causal is None)
     return is_causal
@@ -686,15 +687,15 @@ def _is_causal(module: nn.Module, is_causal: bool | None, mask: Tensor | None) -
 
 def _meant(mask: Tensor | None, query: Tensor, key: Tensor, is_causal: bool,
            is_cross: bool) -> Tensor:
-    """Return the mask, or what a model means that gives none or one of another shape."""
+    """Return the mask, or the implied mask if it is missing or has another shape."""
     if mask is None or _lacks_prefix(mask, key) or _is_left_to_module(mask, is_causal):
         return _unmasked(query, key, is_causal, is_cross)
     return mask.for_queries(query.size(2)) if isinstance(mask, LazyMask) else mask
 
 
 def _unmasked(query: Tensor, key: Tensor, is_causal: bool, is_cross: bool) -> LazyMask:
-    """Return the mask of a model that gives none: no padding, and causal from the first key on
-    unless there is one query."""
+    """Return the implied mask of a model that passes none: no padding, and causal from the first
+    key on unless there is one query."""
     from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
     (batch, _, num_queries, _), num_keys = query.shape, key.size(2)
     is_causal &= num_queries > 1 and not is_cross
@@ -705,14 +706,14 @@ def _unmasked(query: Tensor, key: Tensor, is_causal: bool, is_cross: bool) -> La
 
 
 def _is_left_to_module(mask: Tensor, is_causal: bool) -> bool:
-    """Tell whether transformers would have formed no mask because the module knows better."""
+    """Return whether transformers would have made no mask and relied on the module."""
     return (isinstance(mask, LazyMask) and mask.implementation == 'sdpa'
             and mask.is_bidirectional == is_causal and mask.padding() is None
             and mask.made_for('sdpa') is None)
 
 
 def _lacks_prefix(mask: Tensor, key: Tensor) -> bool:
-    """Return whether an encoder without padding has not mentioned the keys before its tokens."""
+    """Return whether the mask of an encoder without padding omits the keys before its tokens."""
     return (isinstance(mask, LazyMask) and mask.is_bidirectional and mask.size(3) < key.size(2)
             and mask.how.get('attention_mask') is None)
 
@@ -743,28 +744,28 @@ def _check_mask(mask: Tensor, query: Tensor, key: Tensor) -> None:
         (1, batch), (1, heads), (1, num_queries), (num_keys,))))
     if not fits or not (mask.dtype == torch.bool or is_float(mask.dtype)):
         raise ValueError(f"'attention_mask' must be [batch, length], or "
-                         f"{[batch, heads, num_queries, num_keys]} of which the first three may be "
+                         f"{[batch, heads, num_queries, num_keys]}, where the first three may be "
                          f"1: boolean, True = attend, or floating and added to logits (got "
                          f"{mask.dtype} of shape {tuple(mask.shape)})")
     warn_of_zeros_and_ones('attention_mask', mask)
 
 
 def _padding(mask: Tensor) -> tuple[Tensor | None, bool]:
-    """Return which keys are tokens, if not all, and whether a mask of keys says more about
-    those."""
+    """Return which keys are tokens, None if all are, and whether a mask of keys also changes the
+    logits of tokens."""
     is_token = mask if mask.dtype == torch.bool else ~(mask < PADDING_BELOW)
     says_more = mask.dtype != torch.bool and (mask.requires_grad or bool(mask[is_token].any()))
     return None if bool(is_token.all()) else is_token, says_more
 
 
 def _check_padding(mask: LazyMask, query: Tensor, key: Tensor, same_tokens: bool) -> None:
-    """Raise unless the mask says of each key whether it is a token. Keys that a cache has yet to
-    fill are not."""
+    """Raise unless the mask marks each key as token or padding; keys that a cache has not filled
+    yet are padding."""
     is_token, lengths = mask.how.get('attention_mask'), (query.size(2), key.size(2))
     if is_token is None and mask.shape[2:] != lengths:
-        raise ValueError(f"the model's mask must be for {lengths[0]} queries and {lengths[1]} "
-                         f"keys, as its attention is (got one for {mask.size(2)} and "
-                         f"{mask.size(3)}); leave its modules out of 'layers'")
+        raise ValueError(f"the model's mask must have the {lengths[0]} queries and {lengths[1]} "
+                         f"keys of its attention (got {mask.size(2)} and {mask.size(3)}); omit its "
+                         f"modules from 'layers'")
     if is_token is None:
         return
     length = mask.how['q_offset'] + mask.how['q_length'] if same_tokens else key.size(2)
@@ -776,8 +777,8 @@ def _check_padding(mask: LazyMask, query: Tensor, key: Tensor, same_tokens: bool
 
 def _graph_of(indices: Tensor, source: GraphSource | None, tokens: PaddedTokens) -> BipartiteGraph:
     if source is not None:
-        raise ValueError(f"'along' must be None for a model that chooses its own keys and hands "
-                         f"them over as 'indices' (got {source})")
+        raise ValueError(f"'along' must be None for a model that chooses its own keys and passes "
+                         f"them as 'indices' (got {source})")
     return BipartiteGraph.from_topk(indices, tokens.num_keys)
 
 
@@ -785,10 +786,10 @@ def _source_for(source: GraphSource | None, module: nn.Module, is_cross: bool,
                 query: Tensor) -> GraphSource:
     if source is None:
         raise ValueError(f"'along' must be a pattern or a source for {type(module).__name__}, "
-                         f"which hands over no edges of its own ('indices'; got None)")
+                         f"which passes no edges as 'indices' (got None)")
     is_full = isinstance(source, PatternSource) and set(source.patterns) == {Full()}
     if is_cross and query.size(2) == 1 and not is_full:
-        raise ValueError("'along' must be Full() between two sequences where one query comes at a "
-                         "time, for nothing tells its position; generate with use_cache=False, or "
-                         "leave these modules out of 'layers'")
+        raise ValueError("'along' must be Full() for cross-attention with one query at a time, "
+                         "because the position of the query is unknown; generate with "
+                         "use_cache=False, or omit these modules from 'layers'")
     return source

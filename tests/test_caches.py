@@ -45,7 +45,7 @@ CACHES = {
         'with the numbers of nodes', HERE),
     'graphattn/sources/sampled_graph.py edge_prob': Cache(
         'the object, which is a value',
-        'tests/sources/test_block_model.py::test_probabilities_that_nobody_reads_are_not_computed'),
+        'tests/sources/test_block_model.py::test_unread_probabilities_are_not_computed'),
     'graphattn/graphs/from_pyg.py _KNOWN': Cache(
         'the object, its version, and its values up to MAX_COMPARED of them', HERE),
     'graphattn/sources/pattern_source.py _parse': Cache('the expression, a pure function of it',
@@ -53,10 +53,10 @@ CACHES = {
     'graphattn/distributed.py _numbers': Cache(
         'the graph of each process, by a number of its own, and the ranges of all processes',
         'tests/distributed/test_distributed.py::'
-        'test_outputs_graphs_and_gradients_are_those_of_one_process'),
+        'test_outputs_graphs_and_gradients_equal_one_process'),
     'graphattn/decoding.py _kept': Cache(
         'the layer, the run in a pass; not a cache but the state of a decoder',
-        'tests/test_decoding.py::test_a_layer_that_runs_twice_in_a_pass_keeps_both_runs'),
+        'tests/test_decoding.py::test_a_layer_that_runs_twice_in_a_pass_caches_both_runs'),
     # Products and masks
     'graphattn/ops/sample/factor_model.py CachedMatmul': Cache(
         'the versions of both factors and of the product, and the values of leaves', HERE),

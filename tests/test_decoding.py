@@ -51,7 +51,7 @@ def decode(module, x: Tensor, steps: list[list[int]]) -> Tensor:
 @pytest.mark.parametrize('steps', STEPS)
 @pytest.mark.parametrize('name', SOURCES)
 @torch.no_grad()
-def test_attention_gives_what_it_gives_for_the_whole(name, steps):
+def test_decoded_attention_equals_the_whole_sequence(name, steps):
     attention = GraphAttention(CHANNELS, HEADS, copy.deepcopy(SOURCES[name]))
     x = torch.randn(2, LENGTH, CHANNELS)
     ptr = torch.tensor([0, LENGTH, 2 * LENGTH])
@@ -69,7 +69,7 @@ HOPS = {'two': dict(hops=2, teleport=.1), 'five': dict(hops=5, teleport=.1),
 @pytest.mark.parametrize('hops', HOPS)
 @pytest.mark.parametrize('name', ['SlidingWindow(2) | GlobalTokens(1)', 'one for each head'])
 @torch.no_grad()
-def test_diffusion_gives_what_it_gives_for_the_whole(name, hops):
+def test_decoded_diffusion_equals_the_whole_sequence(name, hops):
     source = PatternSource('(SlidingWindow(2) | GlobalTokens(1)) & Causal()')
     source = copy.deepcopy(SOURCES[name]) if name in SOURCES else source
     attention = GraphAttention(CHANNELS, HEADS, source, **HOPS[hops])
@@ -84,7 +84,7 @@ def test_diffusion_gives_what_it_gives_for_the_whole(name, hops):
 @pytest.mark.parametrize('value', [math.inf, math.nan])
 @pytest.mark.parametrize('hops', [*HOPS, 'without a teleport'])
 @torch.no_grad()
-def test_what_is_not_finite_reaches_whom_it_reaches_in_the_whole(hops, value):
+def test_values_that_are_not_finite_reach_the_same_tokens(hops, value):
     """Values alone: keys and queries do not see the last channel."""
     source = PatternSource(patterns.without_diagonal(SlidingWindow(2) & Causal()))
     options = HOPS.get(hops, dict(hops=2))
@@ -102,7 +102,7 @@ def test_what_is_not_finite_reaches_whom_it_reaches_in_the_whole(hops, value):
 
 
 @torch.no_grad()
-def test_keys_that_heads_share_are_kept_once():
+def test_keys_that_heads_share_are_cached_once():
     attention = GraphAttention(CHANNELS, HEADS, PatternSource(SlidingWindow(3) & Causal()),
                                num_kv_heads=1)
     x = torch.randn(2, LENGTH, CHANNELS)
@@ -121,7 +121,7 @@ def test_all_layers_of_an_encoder_decode():
 
 
 @torch.no_grad()
-def test_a_layer_that_runs_twice_in_a_pass_keeps_both_runs():
+def test_a_layer_that_runs_twice_in_a_pass_caches_both_runs():
     encoder = Encoder(SlidingWindow(3) & Causal(), num_tokens=11, max_length=LENGTH,
                       channels=CHANNELS, heads=HEADS, num_layers=2).eval()
     encoder.layers[1] = encoder.layers[0]
@@ -134,7 +134,7 @@ def test_a_layer_that_runs_twice_in_a_pass_keeps_both_runs():
 
 @pytest.mark.parametrize('modes', [(torch.inference_mode, torch.no_grad),
                                    (torch.no_grad, torch.inference_mode)])
-def test_a_cache_goes_on_in_another_mode(modes):
+def test_a_cache_can_be_used_in_another_mode(modes):
     attention, x = GraphAttention(CHANNELS, HEADS, SlidingWindow(3) & Causal()), torch.randn(6, 8)
     cache, expected = KeyValueCache(6), attention(x, torch.tensor([0, 6]))
     for mode, part in zip(modes, (slice(0, 3), slice(3, 6))):
@@ -165,7 +165,7 @@ THREE = torch.tensor([0, 3])
 
 
 @torch.no_grad()
-def test_a_call_that_was_refused_may_be_made_again(half_decoded):
+def test_a_refused_call_can_be_repeated(half_decoded):
     encoder, tokens, cache, expected = half_decoded
     with pytest.raises(ValueError, match="'tokens' must be ids from 0 to 10"):
         encoder(torch.tensor([3, 11, 3]), cache.step(THREE))
@@ -178,13 +178,13 @@ def test_a_call_that_was_refused_may_be_made_again(half_decoded):
 
 
 @torch.no_grad()
-def test_a_call_that_failed_between_layers_is_not_gone_on_behind(half_decoded):
+def test_decoding_cannot_continue_after_a_failure_between_layers(half_decoded):
     encoder, tokens, cache, _ = half_decoded
     handle = encoder.layers[0].feed_forward.register_forward_hook(fail)
     with pytest.raises(RuntimeError, match='out of memory'):
         encoder(tokens[3:], cache.step(THREE))
     handle.remove()
-    with pytest.raises(ValueError, match=r'has seen, \[3\] \(got a step behind \[6\]\)'):
+    with pytest.raises(ValueError, match=r'has seen .*\[3\] \(got a step after \[6\]\)'):
         encoder(tokens[3:], cache.step(THREE))
 
 
@@ -194,7 +194,7 @@ def test_a_step_is_for_one_pass(half_decoded):
     step, another = cache.step(THREE), cache.step(THREE)
     encoder(tokens[3:], step)
     for used in (step, another):
-        with pytest.raises(ValueError, match='each step is for one pass'):
+        with pytest.raises(ValueError, match='use each step for one pass'):
             encoder(tokens[3:], used)
 
 
@@ -208,7 +208,7 @@ def test_a_frozen_mask_that_is_not_causal_is_refused():
 
 @pytest.mark.slow
 @torch.no_grad()
-def test_only_keys_that_are_attended_to_are_looked_at(monkeypatch):
+def test_only_keys_with_edges_are_read(monkeypatch):
     attention = GraphAttention(CHANNELS, HEADS, PatternSource(SlidingWindow(2) & Causal()))
     checked, seen = drive.check_arguments, []
     monkeypatch.setattr(drive, 'check_arguments', lambda query, key, *args: (
@@ -219,13 +219,13 @@ def test_only_keys_that_are_attended_to_are_looked_at(monkeypatch):
     assert max(seen) == 3
 
 
-def test_a_source_that_looks_at_tokens_is_refused():
+def test_a_source_that_depends_on_tokens_is_refused():
     attention = GraphAttention(CHANNELS, HEADS, BlockModelSource(HEADS, CHANNELS // HEADS, 3))
     with torch.no_grad(), pytest.raises(NotImplementedError, match="'source' must have edges that"):
         attention(torch.randn(1, CHANNELS), KeyValueCache(5).step(torch.tensor([0, 1])))
 
 
-def test_what_cannot_be_decoded_is_refused():
+def test_layers_that_cannot_be_decoded_are_refused():
     x, cache = torch.randn(1, CHANNELS), KeyValueCache(2)
     one = torch.tensor([0, 1])
 
@@ -234,7 +234,7 @@ def test_what_cannot_be_decoded_is_refused():
 
     with torch.no_grad(), pytest.raises(ValueError, match='& Causal'):
         attention(SlidingWindow(1))(x, cache.step(one))
-    with pytest.raises(ValueError, match='no gradient flows'):
+    with pytest.raises(ValueError, match='does not support gradients'):
         attention(SlidingWindow(1) & Causal())(x, cache.step(one))
     with pytest.raises(ValueError, match='within the 2 tokens of the cache .got 3'):
         cache.step(torch.tensor([0, 3]))
@@ -243,10 +243,10 @@ def test_what_cannot_be_decoded_is_refused():
     with pytest.raises(TypeError, match="'ptr' must be an int64 Tensor .got list"):
         cache.step([0, 1])
     endless = attention(SlidingWindow(1) & Causal(), hops=math.inf, teleport=.1)
-    with torch.no_grad(), pytest.raises(ValueError, match="'hops' must be finitely many"):
+    with torch.no_grad(), pytest.raises(ValueError, match="'hops' must be finite"):
         endless(x, KeyValueCache(2).step(one))
     dropping = attention(SlidingWindow(1) & Causal(), hops=2, dropout=.1)
-    with torch.no_grad(), pytest.raises(ValueError, match="'dropout' must not be drawn anew"):
+    with torch.no_grad(), pytest.raises(ValueError, match="'dropout' must be off"):
         dropping(x, KeyValueCache(2).step(one))
 
 
@@ -256,11 +256,11 @@ def test_a_cache_of_another_model_is_refused():
     attention, other = (GraphAttention(CHANNELS, heads, pattern) for heads in (HEADS, 4))
     x, cache = torch.randn(1, CHANNELS), KeyValueCache(5)
     attention(x, cache.step(one))
-    with pytest.raises(ValueError, match='each model begins with a KeyValueCache of its own'):
+    with pytest.raises(ValueError, match='create a KeyValueCache for each model'):
         other(x, cache.step(one))
     own = KeyValueCache(5)
     attention(x, own.step(one))
-    with pytest.raises(ValueError, match=r"'ptr' is of a cache for other heads: \(2, 4\)"):
+    with pytest.raises(ValueError, match=r"'ptr' belongs to a cache .*\(2, 4\)"):
         attention(x, own.step(one), source=PatternSource([pattern] * HEADS))
-    with pytest.raises(TypeError, match="'ptr' is of a cache in torch.float32 .got torch.float64"):
+    with pytest.raises(TypeError, match="'ptr' .* cache in torch.float32 .got torch.float64"):
         attention.double()(x.double(), own.step(one))

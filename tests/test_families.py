@@ -36,7 +36,7 @@ IN_PART = {
     'Phi4MultimodalVisionModel': 'MultiheadAttention',
 }
 REFUSED = {
-    'InformerModel': "'model' must have attention within one sequence .* decoder.layers.0",
+    'InformerModel': "'model' must have self-attention .* decoder.layers.0",
     'TrOCRForCausalLM': "'model' must have attention that goes through .* AttentionInterface",
     'Gemma2Model': "'softcap' must be None", 'GptOssModel': "'s_aux' must be None",
 }

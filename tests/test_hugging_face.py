@@ -183,7 +183,7 @@ def kin_of_deepseek(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', [name for name in KIN if name != 'HYV4Model'])
-def test_models_that_choose_their_keys_equal_sdpa_under_the_mask_of_those(name):
+def test_models_that_choose_their_keys_equal_sdpa_under_the_mask_of_these_keys(name):
     model, is_token = kin_of_deepseek(name), PADDINGS['left']
     expected = run(model, 'DeepSeek-V3.2', is_token, is_dense=True)
     with pytest.MonkeyPatch.context() as patch:
@@ -239,7 +239,7 @@ def test_encoder_and_decoder_generate_token_for_token():
         logits = model(encoder_outputs=encoded, attention_mask=is_token.long(), use_cache=False,
                        decoder_input_ids=tokens, decoder_attention_mask=own).logits[:, -1]
         tokens = torch.cat([tokens, logits.argmax(1, keepdim=True)], dim=1)
-    with pytest.warns(UserWarning, match="2 modules of attention between two sequences"):
+    with pytest.warns(UserWarning, match="2 modules of cross-attention are not replaced"):
         attach(model, PATTERN)
     got = model.generate(TOKENS, attention_mask=is_token.long(), decoder_start_token_id=0,
                          **GENERATION)
@@ -270,7 +270,7 @@ def test_keys_before_the_tokens_of_an_encoder_are_attended_to(padding):
 
 @pytest.mark.parametrize('dtype', [torch.float, torch.double])
 @pytest.mark.parametrize('padding', PADDINGS)
-def test_a_decoder_beside_an_encoder_equals_sdpa_under_the_dense_mask(padding, dtype):
+def test_a_decoder_with_an_encoder_equals_sdpa_under_the_dense_mask(padding, dtype):
     model, is_token = new_model('T5', DECODERS['T5']).to(dtype), PADDINGS[padding]
     of_encoder, of_decoder = (dense_mask(is_token, is_causal) for is_causal in (False, True))
     encoded = model.encoder(TOKENS, attention_mask=of_encoder)
@@ -282,7 +282,7 @@ def test_a_decoder_beside_an_encoder_equals_sdpa_under_the_dense_mask(padding, d
         logits = model(decoder_input_ids=TOKENS, use_cache=False, **given).logits[is_token]
         results.append(with_grads(model, logits))
         if len(results) == 1:
-            with pytest.warns(UserWarning, match='attention between two sequences'):
+            with pytest.warns(UserWarning, match='cross-attention .* not replaced'):
                 attach(model, PATTERN)
     expected, got = results
     # Gradients of up to 40, for T5 does not scale its logits, differ by 2e-5 in single precision:
@@ -296,7 +296,7 @@ def cross_modules(model):
 
 @pytest.mark.parametrize('length', [8, LENGTH])
 @pytest.mark.parametrize('pattern', [Full(), PATTERN], ids=['full', 'window'])
-def test_attention_between_two_sequences_goes_along_a_graph_if_it_is_named(pattern, length):
+def test_named_cross_attention_is_attached(pattern, length):
     model, is_token = new_model('T5', DECODERS['T5']), PADDINGS['right']
     decoded = TOKENS[:, :length]
     mask = pattern.build(length, LENGTH).to_mask() & is_token[:, None, None]
@@ -307,11 +307,11 @@ def test_attention_between_two_sequences_goes_along_a_graph_if_it_is_named(patte
     got = model(encoder_outputs=encoded, attention_mask=is_token.long(), decoder_input_ids=decoded)
     torch.testing.assert_close(got.logits, expected.logits, atol=1e-5, rtol=1e-5)
     if pattern != Full():
-        with pytest.raises(ValueError, match=r"'along' must be Full\(\) between two sequences"):
+        with pytest.raises(ValueError, match=r"'along' must be Full\(\) for cross-attention"):
             model.generate(TOKENS, decoder_start_token_id=0, **GENERATION)
 
 
-def test_some_layers_are_attached_and_others_stay():
+def test_only_the_named_layers_are_attached():
     model, is_token = new_model('BERT'), PADDINGS['right']
     attention = model.encoder.layer[1].attention.self
     first = run(copy.deepcopy(attach(new_model('BERT'), PATTERN, layers=[0])), 'BERT', is_token,
@@ -326,7 +326,7 @@ def test_some_layers_are_attached_and_others_stay():
 
 
 @pytest.mark.parametrize('name', ['BertModel', 'T5ForConditionalGeneration'])
-def test_other_models_of_the_same_config_stay_as_they_are(name):
+def test_other_models_of_the_same_config_do_not_change(name):
     kind = getattr(transformers, name)
     config = kind.config_class(**FAMILIES['BERT' if name == 'BertModel' else 'T5'][1])
     one, other = kind(config).eval(), kind(config).eval()
@@ -341,7 +341,7 @@ def test_other_models_of_the_same_config_stay_as_they_are(name):
     assert one.config._attn_implementation != 'sdpa'
 
 
-def test_layers_that_stay_keep_their_implementation():
+def test_other_layers_keep_their_implementation():
     torch.manual_seed(0)
     model = new_model('BERT')
     model.set_attn_implementation('eager')
@@ -353,7 +353,7 @@ def test_layers_that_stay_keep_their_implementation():
 
 
 @pytest.mark.parametrize('family', ['BERT', 'Llama'])
-def test_weights_are_those_of_the_dense_mask(family):
+def test_weights_equal_those_under_the_dense_mask(family):
     model, is_token = new_model(family), PADDINGS['left']
     model.set_attn_implementation('eager')
     mask = dense_mask(is_token, is_causal=family == 'Llama')
@@ -366,7 +366,7 @@ def test_weights_are_those_of_the_dense_mask(family):
         torch.testing.assert_close(weight, dense * is_token[:, None, :, None], atol=1e-6, rtol=1e-5)
 
 
-def test_masks_of_four_dimensions_are_looked_up():
+def test_masks_of_four_dimensions_are_read_on_the_edges():
     """Masks may be boolean, or added to logits with a gradient, for each head."""
     model = new_model('BERT')
     torch.manual_seed(0)
@@ -401,7 +401,7 @@ def test_masks_of_keys_are_padding(padding, value):
 
 @pytest.mark.parametrize('family', ['BERT', 'GPT-2', 'T5'])
 @pytest.mark.parametrize('shape', [(BATCH, 1, 1, LENGTH), (1, 4, 1, LENGTH), (1, 1, 1, LENGTH)])
-def test_what_a_mask_adds_for_keys_is_looked_up(family, shape):
+def test_a_floating_mask_of_keys_is_added_to_logits(family, shape):
     """Along all edges the model computes what it computed before."""
     mask = torch.randn(shape, generator=torch.Generator().manual_seed(3))
     mask[..., -3:] = torch.finfo().min
@@ -415,7 +415,7 @@ def test_what_a_mask_adds_for_keys_is_looked_up(family, shape):
 
 
 @pytest.mark.parametrize('name', ['LayoutLMModel', 'MarkupLMModel'])
-def test_models_that_make_masks_of_keys_themselves(name):
+def test_models_that_make_their_own_masks_of_keys(name):
     kind, is_token = getattr(transformers, name), PADDINGS['right']
     model = kind(kind.config_class(**SIZES)).eval()
     expected = model(TOKENS, attention_mask=is_token.long()).last_hidden_state
@@ -433,7 +433,7 @@ def test_keys_that_heads_share_are_not_repeated(monkeypatch):
 
 
 @pytest.mark.parametrize('family', [family for family in FAMILIES if family != 'ViT'])
-def test_autocast_is_that_of_sdpa(family):
+def test_autocast_is_the_same_as_with_sdpa(family):
     model, kwargs = new_model(family).train(), inputs(family, PADDINGS['none'], is_dense=False)
     if FAMILIES[family][2]:
         kwargs['use_cache'] = False  # which joins what is of two dtypes
@@ -513,7 +513,7 @@ def test_a_source_trains_saves_and_loads_with_the_model(kind, tmp_path):
 
 
 @pytest.mark.parametrize('kind', SOURCES)
-def test_a_source_may_be_inside_of_another_module(kind):
+def test_a_source_may_be_inside_another_module(kind):
     model = attach(new_model('BERT'), SOURCES[kind]())
     mask = PADDINGS['left'].long()
 
@@ -527,7 +527,7 @@ def test_a_source_may_be_inside_of_another_module(kind):
     torch.testing.assert_close(hidden(), expected)
 
 
-def test_weights_that_are_renamed_when_saved_load_by_their_own_names(tmp_path):
+def test_weights_that_are_renamed_on_saving_can_be_loaded(tmp_path):
     from safetensors.torch import load_file
     model, loaded = (attach(new_model('ViT'), SOURCES['block model']()) for _ in range(2))
     model.save_pretrained(tmp_path, save_original_format=False)
@@ -548,7 +548,7 @@ def test_a_learned_mask_equals_its_dense_form_in_a_decoder():
     torch.testing.assert_close(got[is_token], expected[is_token], atol=1e-5, rtol=1e-5)
 
 
-def test_copies_of_an_attached_model_give_the_same():
+def test_copies_of_an_attached_model_return_the_same():
     model = attach(new_model('BERT'), PATTERN)
     expected = run(model, 'BERT', PADDINGS['left'], is_dense=False)
     got = run(copy.deepcopy(model), 'BERT', PADDINGS['left'], is_dense=False)
@@ -558,7 +558,7 @@ def test_copies_of_an_attached_model_give_the_same():
 @pytest.mark.filterwarnings('ignore:`gradient_checkpointing_enable`')
 @pytest.mark.parametrize('options', [None, {'use_reentrant': True}, {'use_reentrant': False}])
 @pytest.mark.parametrize('family', ['BERT', 'GPT-2'])
-def test_gradient_checkpointing_gives_the_same(family, options):
+def test_gradient_checkpointing_returns_the_same(family, options):
     model = attach(new_model(family), PATTERN).train()
     expected = run(model, family, PADDINGS['left'], is_dense=False)
     model.gradient_checkpointing_enable(options)
@@ -567,7 +567,7 @@ def test_gradient_checkpointing_gives_the_same(family, options):
     torch.testing.assert_close(got.grads, expected.grads)
 
 
-def test_a_copy_of_a_mask_that_was_never_formed_is_one():
+def test_a_copy_of_a_lazy_mask_is_lazy():
     padding = PADDINGS['left']
     mask = LazyMask(batch_size=BATCH, q_length=LENGTH, kv_length=LENGTH, attention_mask=padding)
     for copied in (mask.detach(), mask.clone(), copy.copy(mask), copy.deepcopy(mask),
@@ -579,7 +579,7 @@ def test_a_copy_of_a_mask_that_was_never_formed_is_one():
     assert type(mask.float()) is type(mask[:, :, 1:]) is torch.Tensor
 
 
-def test_code_that_adds_masks_to_logits_is_given_numbers_to_add():
+def test_code_that_adds_masks_to_logits_gets_floating_masks():
     how = dict(batch_size=BATCH, q_length=LENGTH, kv_length=LENGTH, dtype=torch.double,
                attention_mask=PADDINGS['left'])
     mask = LazyMask(implementation='eager', **how)
@@ -599,7 +599,7 @@ def implementations(model):
 @pytest.mark.parametrize('copied', [lambda model: model, copy.deepcopy,
                                     lambda model: pickle.loads(pickle.dumps(model))],
                          ids=['itself', 'deepcopy', 'pickle'])
-def test_a_detached_model_is_what_it_was(copied):
+def test_a_detached_model_is_the_same_as_before(copied):
     sizes = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48)
     config = transformers.CLIPConfig(text_config={**sizes, 'vocab_size': 50}, vision_config={
         **sizes, 'image_size': 16, 'patch_size': 4})
@@ -617,7 +617,7 @@ def test_a_detached_model_is_what_it_was(copied):
 @torch.no_grad()
 @pytest.mark.parametrize('padding', PADDINGS)
 @pytest.mark.parametrize('learn_teleport', [False, True])
-def test_values_travel_several_hops_as_by_hand(padding, learn_teleport):
+def test_several_hops_equal_the_formula(padding, learn_teleport):
     model = attach(new_model('BERT'), PATTERN, hops=5, teleport=.1, learn_teleport=learn_teleport)
     is_token = PADDINGS[padding]
     allowed, calls = dense_mask(is_token, False), []
@@ -641,7 +641,7 @@ def test_values_travel_several_hops_as_by_hand(padding, learn_teleport):
         torch.testing.assert_close(out[is_token], expected[is_token], atol=1e-5, rtol=1e-4)
 
 
-def test_a_teleport_is_learned_saved_and_let_go(tmp_path):
+def test_a_teleport_is_learned_saved_and_detached(tmp_path):
     from safetensors.torch import load_file
     model = attach(new_model('BERT'), PATTERN, hops=3, teleport=.2, learn_teleport=True).train()
     run(model, 'BERT', PADDINGS['left'], is_dense=False)
@@ -656,7 +656,7 @@ def test_a_teleport_is_learned_saved_and_let_go(tmp_path):
     assert set(detach(model).state_dict()) == names
 
 
-def test_one_token_after_the_other_is_generated_along_several_hops_without_a_cache():
+def test_generates_along_several_hops_without_a_cache():
     model = attach(new_model('Llama', 'LlamaForCausalLM'), PATTERN, hops=3, teleport=.1)
     generated = model.generate(TOKENS, **GENERATION, use_cache=False)
     assert torch.equal(generated[:, -1], model(generated[:, :-1]).logits[:, -1].argmax(-1))
@@ -682,7 +682,7 @@ def test_continuous_batching_is_refused():
 
 @pytest.mark.slow
 @pytest.mark.parametrize('family', ['BERT', 'Llama'])
-def test_compiled_it_gives_the_same(family):
+def test_a_compiled_model_returns_the_same(family):
     model, is_token = attach(new_model(family), PATTERN).train(), PADDINGS['left']
     expected = run(model, family, is_token, is_dense=False)
     torch._dynamo.reset()
@@ -718,15 +718,15 @@ def attached_twice():
 OF_TOKENS = r"'attention_mask' must be \[2, 20\], 1 at tokens and 0 at padding, or of four"
 BAD = {
     'no_model': (lambda: attach(torch.nn.Linear(2, 2), PATTERN), TypeError,
-                 "'model' must be a transformers PreTrainedModel .* inside, .*layers.from_torch"),
+                 "'model' must be a transformers PreTrainedModel .* unwrap .*layers.from_torch"),
     'family': (lambda: attach(longformer(), PATTERN), ValueError,
-               "'model' must have attention that goes through .* LongformerModel has none"),
+               "'model' must have attention that goes through .*got LongformerModel, .* none"),
     'along': (lambda: attach(new_model('BERT'), 3), TypeError,
               "'along' must be a GraphSource, a Pattern, .* \\(got int\\)"),
     'expression': (lambda: attach(new_model('BERT'), 'SlidingWidnow(3)'), ValueError,
                    "unknown pattern .* did you mean 'SlidingWindow'"),
     'heads': (lambda: attach(new_model('BERT'), SOURCES['block model']().__class__(2, 8)),
-              ValueError, "'along' must be for 4 heads, .* \\(got a source for 2\\)"),
+              ValueError, "'along' must be for 4 heads .* \\(got a source for 2\\)"),
     'number': (lambda: attach(new_model('BERT'), PATTERN, layers=[2]), ValueError,
                "'layers' must be at most 1 \\(got 2\\)"),
     'name': (lambda: attach(new_model('BERT'), PATTERN, layers=['attention']), ValueError,
@@ -750,18 +750,18 @@ BAD = {
                           "'hops' must be 1, .* chooses the keys"),
     'sinks': (lambda: attach(gpt_oss(), PATTERN)(TOKENS), ValueError, "'s_aux' must be None"),
     'own_edges_and_sinks': (lambda: attach(kin_of_deepseek('HYV4Model'), None)(TOKENS), ValueError,
-                            "'s_aux' must be None, .* leave its modules out of 'layers'"),
+                            "'s_aux' must be None, .* omit its modules from 'layers'"),
     'softcap': (lambda: attach(gemma(), PATTERN)(TOKENS), ValueError, "'softcap' must be None"),
     'decode': (lambda: attach(new_model('Llama', 'LlamaForCausalLM'), SOURCES['block model']())
                .generate(TOKENS, **GENERATION), ValueError,
-               "the source must be a pattern where keys stand before .* use_cache=False"),
+               "the source must be a pattern if a cache .* use_cache=False"),
     'prefix': (lambda: behind_prefix(attach(new_model('BERT'), SOURCES['block model']())),
-               ValueError, "the source must be a pattern where keys .* leave the prefix out"),
+               ValueError, "the source must be a pattern if .* omit the prefix"),
     'soft_and_causal': (lambda: attach(new_model('Llama'), SOURCES['soft mask']())(TOKENS),
-                        ValueError, "the source must give graphs where a mask besides padding"),
+                        ValueError, "the source must return graphs if masks other than padding"),
     'length': (lambda: attach(new_model('BERT'), PatternSource(LearnedMaskSource(
         4, 8, mode='dam_unstructured').freeze()))(TOKENS), ValueError,
-        "the source is for sequences of at most 8 tokens \\(got 20\\)"),
+        "at most 8 tokens for this source \\(got 20\\)"),
     'mask_of_ints': (lambda: attach(new_model('BERT'), PATTERN)(
         TOKENS, attention_mask=torch.ones(BATCH, 1, LENGTH, LENGTH).long()), ValueError,
         "'attention_mask' must be .* True = attend, .* \\(got torch.int64"),
@@ -788,7 +788,7 @@ BAD = {
 
 
 @pytest.mark.parametrize('case', BAD)
-def test_says_what_is_wrong_and_what_to_do(case):
+def test_errors_name_the_argument_and_the_remedy(case):
     call, error, message = BAD[case]
     with pytest.raises(error, match=message) as raised:
         call()
@@ -796,15 +796,15 @@ def test_says_what_is_wrong_and_what_to_do(case):
 
 
 @pytest.mark.parametrize('mask, message', [
-    (~PADDINGS['left'], "leaves no token of sequence 0, .* 'attention_mask' is 1 at tokens"),
+    (~PADDINGS['left'], "leaves no token in sequence 0, .* 'attention_mask' is 1 at tokens"),
     (torch.ones(BATCH, 1, LENGTH, LENGTH).tril(), "'attention_mask' is floating and holds 0 and 1"),
 ])
-def test_masks_that_are_likely_a_mistake_are_warned_of(mask, message):
+def test_suspicious_masks_cause_a_warning(mask, message):
     with pytest.warns(UserWarning, match=message):
         attach(new_model('BERT'), PATTERN)(TOKENS, attention_mask=mask)
 
 
-def test_an_unattached_model_of_that_name_is_refused():
+def test_a_model_that_is_not_attached_is_refused():
     model = new_model('BERT')
     attach(copy.deepcopy(model), PATTERN)  # which registers the name
     model.set_attn_implementation('graphattn')
@@ -812,14 +812,14 @@ def test_an_unattached_model_of_that_name_is_refused():
         model(TOKENS)
 
 
-def test_all_of_a_model_without_two_sequences_is_attached_without_a_warning():
+def test_a_model_without_cross_attention_is_attached_without_a_warning():
     with warnings.catch_warnings():
         warnings.simplefilter('error')
         attach(new_model('BERT'), PATTERN)
 
 
 @pytest.mark.slow
-def test_no_mask_is_formed(monkeypatch):
+def test_no_dense_mask_is_computed(monkeypatch):
     """At 16,384 tokens a dense one would take 512 MiB for each of the two sequences."""
     from graphattn.hugging_face import LazyMask
     monkeypatch.setattr(LazyMask, 'dense', lambda mask: pytest.fail('was formed'))
@@ -828,7 +828,7 @@ def test_no_mask_is_formed(monkeypatch):
         run(model, family, PADDINGS['left'], is_dense=False)
 
 
-def test_transformers_that_are_missing_or_too_old_are_named(monkeypatch):
+def test_a_missing_or_old_version_of_transformers_is_named_in_the_error(monkeypatch):
     import sys
 
     from graphattn import hugging_face
@@ -844,7 +844,7 @@ def test_transformers_that_are_missing_or_too_old_are_named(monkeypatch):
                 attach(new_model, PATTERN)
 
 
-def test_indices_that_name_no_key_and_one_twice_are_edges_once():
+def test_indices_without_a_key_and_repeated_indices():
     indices = torch.tensor([[[0, 0, -1], [1, 0, 2]], [[2, 2, 2], [-1, -1, -1]]])
     graph = BipartiteGraph.from_topk(indices.int(), num_keys=3)
     assert graph.num_segments == 2

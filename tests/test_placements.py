@@ -160,12 +160,12 @@ def refusal(placement: str, source: str, diffusion: str) -> str | None:
         if source in ('block model', 'hard mask', 'soft mask'):
             return "'source' must"
         if 'limit' in diffusion:
-            return "'hops' must be finitely many"
+            return "'hops' must be finite"
         return None if 'causal' in source else "'source' must be causal"
     if placement == 'parallel':
         if 'limit' in diffusion:
             return "'module' must not have infinitely"
-        return "'source' must give each process" if source in ('soft mask', 'hard mask') else None
+        return "'source' must be a frozen mask" if source in ('soft mask', 'hard mask') else None
     return None
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints in which modules and a generator are again what they were."""
+"""Activation checkpoints that restore the state of modules and of a generator."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from torch.utils.checkpoint import checkpoint
 
 def checkpointed(run: Callable[..., Any], *inputs: Any, generator: torch.Generator | None,
                  **options: Any) -> Any:
-    """``run``, a module or a method of one, of all arguments, of which the backward pass keeps
-    nothing else."""
+    """Return ``run(*inputs, **options)`` for a module or its method. Only the arguments are kept
+    for the backward pass, which runs it again."""
     once_more = partial(checkpoint, run, *inputs, use_reentrant=False, generator=generator,
                         **options)
     if torch.compiler.is_compiling() and generator is None:
-        return once_more()  # compiled code takes tensors for arguments
+        return once_more()  # compiled code treats parameters as arguments
     asked = getattr(run, '__self__', run), *options.values()
     as_now = _AsNow([part for part in asked if isinstance(part, nn.Module)], generator)
     return once_more(context_fn=lambda: (nullcontext(), as_now))
 
 
 class _AsNow:
-    """Inside, as often as a graph is walked backward, modules have the tensors and the mode that
-    they have now, and a generator draws what it draws from now on; outside, they do not notice.
+    """Restore the present tensors and mode of modules and the present state of a generator, inside
+    the context; it can be entered once for each backward pass.
 
-    Tensors may be those of ``torch.func.functional_call``, which is over when the backward pass
-    begins. torch rewinds its default generator itself, and no other.
+    The tensors may belong to a ``torch.func.functional_call``, which has returned by the time of
+    the backward pass. torch only rewinds its default generator.
     """
 
     def __init__(self, modules: list[nn.Module], generator: torch.Generator | None):

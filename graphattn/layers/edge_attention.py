@@ -30,45 +30,45 @@ from graphattn.ops.edge_math import edge_logit, edge_softmax
 
 
 class EdgeAttention(MessagePassing):
-    r"""Attention as message passing: keys send their values, weighted, to the queries.
+    r"""Attention as message passing: queries receive the weighted sum of the values of their keys.
 
-    The operator of :func:`graphattn.functional.edge_attention`, in two ways that agree:
+    The operator of :func:`graphattn.functional.edge_attention`, computed in one of two equivalent
+    ways:
 
-    - **fused**: ``message_and_aggregate`` hands the rows of a :class:`BipartiteGraph` to a kernel.
-      A plain ``edge_index`` in any order becomes such a graph first, by a sort that is kept for as
-      long as it lives and is not changed;
-    - **explicit**, through ``edge_update``, ``message`` and ``aggregate``: taken while an explainer
-      is at work, when a hook on one of the three is registered, and when the attention weights are
-      asked for. ``alpha`` is an argument of ``message``, which is where PyG's
-      ``AttentionExplainer`` looks for it.
+    - **fused**: ``message_and_aggregate`` passes the rows of a :class:`BipartiteGraph` to a kernel.
+      A plain ``edge_index`` in any order is first sorted into such a graph. The result is cached
+      as long as the tensor lives and is not modified;
+    - **explicit**, through ``edge_update``, ``message`` and ``aggregate``: used while an explainer
+      is active, if one of the three has a hook, and if attention weights are requested. ``alpha``
+      is an argument of ``message``, where PyG's ``AttentionExplainer`` expects it.
 
-    Explainers, and hooks on the messages, take edges in the order in which they know them. They are
-    refused for a graph that was made of edges in another order
-    (:attr:`BipartiteGraph.is_reordered`): pass ``edge_index`` itself.
+    Explainers and hooks on messages expect edges in the order of the caller. A graph that was built
+    from edges in another order (:attr:`BipartiteGraph.is_reordered`) raises an error then; pass
+    ``edge_index`` instead.
 
-    With more hops than one the weights, computed once, are used for each:
-    :func:`graphattn.functional.attention_diffusion`. For the backward pass the fused way then
-    keeps query, key and value, and hops x values; with ``recompute`` query, key and value alone,
-    and the backward pass takes the forward pass once more. By ``backend='numba'`` no weights are
-    kept, whatever the hops.
+    With several hops, the weights are computed once and used in each hop
+    (:func:`graphattn.functional.attention_diffusion`). For the backward pass, the fused way keeps
+    query, key and value, and the values of each hop. With ``recompute`` it keeps query, key and
+    value only, and the backward pass repeats the forward pass. ``backend='numba'`` never keeps
+    weights.
 
     Args:
-        dropout (float): Probability with which a weight is zeroed in training, in all hops alike.
-        hops (int or float): How many hops values travel, ``math.inf`` for the limit. More than one
-            needs queries and keys that are the same tokens.
+        dropout (float): Probability of zeroing a weight in training, the same weights in all hops.
+        hops (int or float): Number of hops that values travel, ``math.inf`` for the limit. More
+            than one hop requires that queries and keys are the same tokens.
         teleport (float or sequence of float): Share of its own value that a token keeps at each
-            hop, one for all hops or one for each. One hop without it is attention.
+            hop, one for all hops or one for each. One hop without teleport is attention.
         scale (float, optional): Factor of the dot products, :math:`1/\sqrt{C}` if omitted.
         backend (str): Kernel of the fused way, see :func:`graphattn.functional.edge_attention`.
         recompute (bool): Compute weights and hops again in the backward pass instead of keeping
-            them, in the fused way; dropout stays what it was, and gradients are the same bit for
-            bit. Not for infinitely many hops, of which one is kept.
-        **kwargs: Arguments of :class:`torch_geometric.nn.MessagePassing`, but for those that only
-            one of the two ways would honour: another ``aggr`` than the sum, another ``flow``.
+            them, in the fused way. Dropout is the same, and gradients are the same bit for bit. Not
+            available for infinitely many hops, which keep only one.
+        **kwargs: Arguments of :class:`torch_geometric.nn.MessagePassing`, except values that only
+            one of the two ways supports: an ``aggr`` other than the sum, or another ``flow``.
 
     Raises:
-        ValueError: A number is out of range, the backend is unknown, or an argument of
-            MessagePassing is one that is not honoured.
+        ValueError: A value is out of range, the backend is unknown, or an argument of
+            MessagePassing is not supported.
 
     Example:
         >>> import torch
@@ -86,8 +86,8 @@ class EdgeAttention(MessagePassing):
     """
 
     SUPPORTS_FUSED_EDGE_INDEX = True
-    # PyG would write propagate() anew with arguments that it reads from the sources, for each layer
-    # again in 10 ms; ours are not the same in every call.
+    # Otherwise PyG would generate propagate() for each layer, in 10 ms, with arguments that it
+    # reads from the source code; ours differ between calls.
     propagate_type = None
 
     def __init__(self, dropout: float = 0., scale: float | None = None, backend: str = 'auto', *,
@@ -126,17 +126,17 @@ class EdgeAttention(MessagePassing):
 
         Args:
             query (Tensor): ``[num_queries, heads, channels]``.
-            key (Tensor): ``[num_keys, num_kv_heads, channels]``, of as many heads as ``query`` or
-                of a number that divides it.
+            key (Tensor): ``[num_keys, num_kv_heads, channels]``; ``num_kv_heads`` divides
+                ``heads``.
             value (Tensor): ``[num_keys, num_kv_heads, value_channels]``.
             graph (BipartiteGraph or Tensor): The edges; a plain ``edge_index`` ``[2, num_edges]``
-                (key over query) may be in any order, but holds each edge once.
+                (key over query) may be in any order, but must contain each edge once.
             edge_bias (Tensor, optional): ``[num_edges]`` or ``[num_edges, heads]``, in the order of
-                ``graph.edge_index``, or of ``edge_index`` as it is given.
+                ``graph.edge_index``, or of a plain ``edge_index``.
             edge_gate (Tensor, optional): As ``edge_bias``.
-            teleport (Tensor, optional): Instead of the layer's own, what broadcasts to ``[hops,
+            teleport (Tensor, optional): Replaces the teleport of the layer; broadcasts to ``[hops,
                 num_queries, heads]``.
-            placement (Placement): Where keys and values are, if not in the tensors that are given
+            placement (Placement): Where keys and values lie, if not in ``key`` and ``value``
                 (:mod:`graphattn.placement`), and whether heads own a graph each.
             return_attention_weights (bool): Return ``(out, (edge_index, alpha))``.
 
@@ -145,8 +145,8 @@ class EdgeAttention(MessagePassing):
 
         Raises:
             ValueError, TypeError: As :func:`graphattn.functional.edge_attention` and
-                :func:`graphattn.functional.attention_diffusion`, or ``edge_index`` holds an edge
-                twice.
+                :func:`graphattn.functional.attention_diffusion`, or ``edge_index`` contains an
+                edge twice.
         """
         if not isinstance(graph, BipartiteGraph):
             _check_edges(query, key, graph)
@@ -156,7 +156,7 @@ class EdgeAttention(MessagePassing):
         teleport = self.teleport if teleport is None else teleport
         hooked = self._hooked_steps()
         if self._wants_messages(hooked, return_attention_weights):
-            terms = LogitTerms(edge_bias, edge_gate, self.scale)  # messages drop weights
+            terms = LogitTerms(edge_bias, edge_gate, self.scale)  # edge_update drops weights
             return self._explicit(query, key, value, graph, terms, teleport, placement,
                                   return_attention_weights)
         if not isinstance(graph, BipartiteGraph):
@@ -167,7 +167,7 @@ class EdgeAttention(MessagePassing):
             edge_bias, edge_gate = edges.sort(edge_bias), edges.sort(edge_gate)
         terms = LogitTerms(edge_bias, edge_gate, self.scale,
                            self.dropout if self.training else 0.)
-        if hooked:  # which PyG lets fire
+        if hooked:  # propagate() calls the hooks
             return self.propagate(graph.edge_index, size=(graph.num_keys, graph.num_queries),
                                   query=query, key=key, value=value, graph=graph, alpha=None,
                                   terms=terms, teleport=teleport, placement=placement)
@@ -178,9 +178,9 @@ class EdgeAttention(MessagePassing):
         wants_messages = (self.explain or return_attention_weights
                           or not hooked.isdisjoint(_MESSAGE_STEPS))
         if wants_messages and 'message_and_aggregate' in hooked:
-            raise ValueError("hooks on 'message_and_aggregate' never fire while messages are "
-                             "formed, as they are for weights, explainers and hooks on "
-                             "'edge_update', 'message' or 'aggregate'; remove them")
+            raise ValueError("hooks on 'message_and_aggregate' never fire if attention weights, an "
+                             "explainer, or hooks on 'edge_update', 'message' or 'aggregate' need "
+                             "explicit messages; remove them")
         return wants_messages
 
     def _hooked_steps(self) -> set[str]:
@@ -195,9 +195,9 @@ class EdgeAttention(MessagePassing):
     ) -> Tensor | tuple[Tensor, tuple[Tensor, Tensor]]:
         is_watched = self.explain or not self._hooked_steps().isdisjoint(_MESSAGE_STEPS)
         if is_watched and isinstance(graph, BipartiteGraph) and graph.is_reordered:
-            raise ValueError("'graph' has its edges in another order than they were given in, by "
-                             "which an explainer or a hook would take them; pass 'edge_index' "
-                             "itself")
+            raise ValueError("'graph' has its edges in another order than the edges that it was "
+                             "built from, which explainers and hooks expect; pass 'edge_index' "
+                             "instead")
         edge_index, graph = _edges_in_given_order(graph, query.size(0), key.size(0))
         out, alpha = drive(query, key, value, graph, terms, self.hops, teleport, placement,
                            backend=self._messages(edge_index, graph, teleport),
@@ -206,8 +206,8 @@ class EdgeAttention(MessagePassing):
 
     def _messages(self, edge_index: Tensor, graph: BipartiteGraph,
                   teleport: float | Sequence[float] | Tensor) -> Backend:
-        """Return PyG's way as a backend, of a graph whose edges are in the order in which they were
-        given."""
+        """Return a backend that calls PyG's steps; the edges of ``graph`` are in the caller's
+        order."""
         given, told = graph, {}
 
         def edges(graph: BipartiteGraph) -> Tensor:
@@ -270,8 +270,8 @@ def _check_message_passing(kwargs: dict) -> None:
     for name, honoured in (('aggr', ('add', 'sum')), ('flow', ('source_to_target',)),
                            ('decomposed_layers', (1,))):
         if kwargs.get(name, honoured[0]) not in honoured:
-            raise ValueError(f"'{name}' must be {' or '.join(map(repr, honoured))}, for attention "
-                             f"adds the weighted values of keys up at queries (got "
+            raise ValueError(f"'{name}' must be {' or '.join(map(repr, honoured))}, because "
+                             f"attention sums the weighted values of keys at queries (got "
                              f"{kwargs[name]!r})")
 
 

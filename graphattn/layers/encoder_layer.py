@@ -26,7 +26,7 @@ from graphattn.patterns import Pattern
 from graphattn.shard import Shard
 from graphattn.sources import GraphSource
 
-# By the names that Hugging Face has for them; 'gelu_new' approximates it by a hyperbolic tangent.
+# Names as in Hugging Face; 'gelu_new' is the tanh approximation.
 ACTIVATIONS = {'gelu': nn.GELU, 'gelu_new': partial(nn.GELU, 'tanh'), 'relu': nn.ReLU,
                'silu': nn.SiLU}
 
@@ -41,27 +41,28 @@ class EncoderLayer(nn.Module):
     Args:
         channels (int): Size of each token.
         heads (int): Number of attention heads.
-        source (GraphSource, Pattern or str, optional): Where the edges come from, a pattern or its
-            expression; if omitted, every call is given a source or a graph.
-        attention (nn.Module, optional): What stands in the place of :class:`GraphAttention`, with
-            heads of its own: it has ``channels``, ``heads`` and ``reset_parameters()``, and is
-            called as graph attention is. What it returns in the place of a graph may be ``None``.
-            There is then no ``source``, and no other option of graph attention.
+        source (GraphSource, Pattern or str, optional): Source of the edges, a pattern or its
+            expression; if omitted, every call needs a source or a graph.
+        attention (nn.Module, optional): Module to use instead of :class:`GraphAttention`. It must
+            have ``channels``, ``heads`` and ``reset_parameters()``, and the call of
+            :class:`GraphAttention`; it may return ``None`` instead of a graph. ``source`` and the
+            other options of graph attention must be omitted then.
         head_channels (int, optional): Size of a head, ``channels / heads`` if omitted.
         num_kv_heads (int, optional): Heads of keys and values, see :class:`GraphAttention`.
         hidden_channels (int, optional): Hidden size of the feed-forward network,
             ``4 * channels`` if omitted.
-        dropout (float): Dropout after the attention and after the feed-forward network; pre-norm
-            also inside of it.
+        dropout (float): Dropout after the attention and after the feed-forward network; in pre-norm
+            layers also inside the feed-forward network.
         attention_dropout (float): Dropout on the attention weights.
-        activation (str): Of the feed-forward network, one of :data:`ACTIVATIONS`.
-        norm_first (bool): Pre-norm, or post-norm as BERT.
+        activation (str): Activation of the feed-forward network, one of :data:`ACTIVATIONS`.
+        norm_first (bool): Pre-norm if set, else post-norm as in BERT.
         norm_eps (float): Added to the variance in layer norms.
         hops, teleport, learn_teleport, recompute: As in :class:`GraphAttention`.
         backend (str): Kernel for graphs, see :func:`graphattn.functional.edge_attention`.
 
     Raises:
-        ValueError: ``attention`` is of another size, or comes with an option of graph attention.
+        ValueError: ``attention`` has another size, or is combined with an option of graph
+            attention.
     """
 
     def __init__(self, channels: int, heads: int,
@@ -109,10 +110,10 @@ class EncoderLayer(nn.Module):
         rotation: Tensor | None = None,
         return_graph: bool = False,
     ) -> Tensor | tuple[Tensor, BipartiteGraph | PairMask]:
-        """Arguments and results are those of :meth:`GraphAttention.forward`."""
+        """Apply the layer; arguments and results as in :meth:`GraphAttention.forward`."""
         check_features(x, self.attention.channels, self.attention_norm)
         check_bool(return_graph=return_graph)
-        # Attention of others need not know of rotations.
+        # Other attention modules need not support rotations.
         rotated = {} if rotation is None else {'rotation': rotation}
         attended, graph = self.attention(self.attention_norm(x) if self.norm_first else x, ptr,
                                          source=source, graph=graph, generator=generator,
@@ -133,22 +134,22 @@ def activation_of(name: str) -> nn.Module:
 
 
 def check_attention(attention: nn.Module, channels: int, heads: int, **options: object) -> None:
-    """Raise unless ``attention`` can replace graph attention, whose options are then unused.
+    """Raise unless ``attention`` can replace graph attention and no option of the latter is set.
 
     Args:
         attention (nn.Module): See :class:`EncoderLayer`.
         channels (int): Size of each token.
         heads (int): Number of attention heads.
-        **options: What graph attention would be built with.
+        **options: Options of graph attention.
     """
     check_kind('attention', attention, nn.Module)
     for name, expected in (('channels', channels), ('heads', heads)):
         size = getattr(attention, name, None)
         if size != expected:
-            raise ValueError(f"'attention' must have {expected} {name}, as the layer (got {size})")
+            raise ValueError(f"'attention' must have the layer's {expected} {name} (got {size})")
     unset = signature(GraphAttention).parameters
     for name, value in options.items():
         if value != unset[name].default:
             name = 'attention_dropout' if name == 'dropout' else name
-            raise ValueError(f"'{name}' must be left out with 'attention', which has options of "
-                             f"its own (got {value!r})")
+            raise ValueError(f"'{name}' must be omitted with 'attention' (got {value!r}); pass it "
+                             f"to that module instead")

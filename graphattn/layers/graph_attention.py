@@ -47,36 +47,35 @@ class GraphAttention(nn.Module):
         \mathrm{Attn}(X) = \big\Vert_h \mathrm{EdgeAttention}(X W_h^Q, X W_h^K, X W_h^V, G_h) \,
         W^O, \qquad G = \mathrm{source}(X W^Q, X W^K)
 
-    A source of soft masks gives a :class:`graphattn.graphs.pair_mask.PairMask` instead of a graph,
-    and :func:`graphattn.functional.pair_attention` takes the place of the edges.
+    If the source returns a :class:`graphattn.graphs.pair_mask.PairMask` of soft masks instead of a
+    graph, :func:`graphattn.functional.pair_attention` replaces attention along edges.
 
     Args:
         channels (int): Size of each token, in and out.
         heads (int): Number of attention heads.
-        source (GraphSource, Pattern or str, optional): Where the edges come from, a pattern or its
-            expression; if omitted, every call is given a source or a graph.
+        source (GraphSource, Pattern or str, optional): Source of the edges, a pattern or its
+            expression; if omitted, every call needs a source or a graph.
         head_channels (int, optional): Size of a head, ``channels / heads`` if omitted.
-        num_kv_heads (int, optional): Heads of keys and values, of which each serves as many
-            consecutive heads of queries (Ainslie et al., "GQA", 2023); ``heads`` if omitted. They
-            are repeated in memory only for heads that own a graph each, for soft masks and for
-            several hops.
+        num_kv_heads (int, optional): Number of heads of keys and values, each shared by ``heads /
+            num_kv_heads`` consecutive heads of queries (Ainslie et al., "GQA", 2023); ``heads`` if
+            omitted. They are repeated in memory only if heads own a graph each, for soft masks and
+            for several hops.
         dropout (float): Dropout on the attention weights.
-        bias (bool): Whether the projections have one.
-        hops (int or float): How many hops values travel along the edges, ``math.inf`` for the
+        bias (bool): Whether the projections have a bias.
+        hops (int or float): Number of hops that values travel along the edges, ``math.inf`` for the
             limit (:func:`graphattn.functional.attention_diffusion`).
         teleport (float or sequence of float): Share of its own value that a token keeps at each
-            hop, one for all hops or one for each. One hop without it is attention.
-        learn_teleport (bool): Every head learns a teleport of its own, one number for all hops,
-            as the sigmoid of a parameter; ``teleport`` is where it begins.
+            hop, one for all hops or one for each. One hop without teleport is attention.
+        learn_teleport (bool): Whether each head learns its own teleport, one value for all hops, as
+            the sigmoid of a parameter; ``teleport`` is the initial value.
         backend (str): Kernel for graphs, see :func:`graphattn.functional.edge_attention`.
-        recompute (bool): Keep nothing but the tokens for the backward pass, which projects them,
-            asks the source and takes the hops once more; gradients are the same bit for bit. Not
-            for infinitely many hops. With the flag of this name :class:`EdgeAttention` keeps query,
-            key and value.
+        recompute (bool): Keep only the tokens for the backward pass, which repeats projections,
+            source and hops. Gradients are the same bit for bit. Not available for infinitely many
+            hops. The flag of the same name of :class:`EdgeAttention` keeps query, key and value.
 
     Raises:
         ValueError: ``heads`` does not divide ``channels`` and ``head_channels`` is omitted,
-            ``num_kv_heads`` does not divide ``heads``, ``source`` is for another number of heads,
+            ``num_kv_heads`` does not divide ``heads``, ``source`` requires another number of heads,
             or ``hops`` and ``teleport`` do not fit.
 
     Example:
@@ -104,7 +103,7 @@ class GraphAttention(nn.Module):
         check_diffusion(hops, teleport, learn_teleport)
         if head_channels is None and channels % heads != 0:
             raise ValueError(f"'channels' must be a multiple of 'heads' (got {channels} and "
-                             f"{heads}); or give 'head_channels'")
+                             f"{heads}); otherwise pass 'head_channels'")
         source = None if source is None else check_source(source, heads)
         self.channels = channels
         self.heads = heads
@@ -124,7 +123,7 @@ class GraphAttention(nn.Module):
         self.teleport_logit = teleport_parameter(teleport, heads) if learn_teleport else None
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew."""
+        """Reinitialise all parameters."""
         for linear in (self.lin_query, self.lin_key, self.lin_value, self.lin_out):
             linear.reset_parameters()
         if self.source is not None:
@@ -156,35 +155,34 @@ class GraphAttention(nn.Module):
         Args:
             x (Tensor): Tokens of all sequences, one after the other, ``[num_tokens, channels]``.
             ptr (Tensor or Shard): Where each sequence begins, int64 ``[num_sequences + 1]``, as in
-                a PyG ``Batch``; or which of a batch's tokens ``x`` are
-                (:func:`graphattn.distributed.sequence_parallel` gives it), or the tokens that come
-                next (:meth:`graphattn.decoding.KeyValueCache.step`).
-            source (GraphSource, optional): Instead of the layer's own.
-            graph (BipartiteGraph or PairMask, optional): What to attend along; its segments are the
-                sequences of ``ptr``, for each head if heads own a graph each. The source is then
-                not asked for one, only how the graph's probabilities enter the logits.
+                a PyG ``Batch``; or a process's part of a batch
+                (:func:`graphattn.distributed.sequence_parallel`), or the next tokens of sequences
+                in a cache (:meth:`graphattn.decoding.KeyValueCache.step`).
+            source (GraphSource, optional): Replaces the source of the layer.
+            graph (BipartiteGraph or PairMask, optional): Graph to attend along instead of a graph
+                from the source. Its segments are the sequences of ``ptr``, or those of each head if
+                heads own a graph each. The source, if there is one, only provides logit terms.
             edge_bias (Tensor, optional): Added to logits, ``[num_edges]`` or ``[num_edges, heads]``
-                in the order of ``graph.edge_index``, which is given too; ``[num_edges]`` if heads
+                in the order of ``graph.edge_index``; requires ``graph``. ``[num_edges]`` if heads
                 own a graph each.
-            memory (Tensor, optional): What keys and values are made of, ``[num_keys, channels]``,
-                if not of ``x``. Query i of a pattern stands where key i does.
+            memory (Tensor, optional): Tokens that keys and values are computed from, ``[num_keys,
+                channels]``; ``x`` if omitted. In a pattern, query i has the position of key i.
             memory_ptr (Tensor, optional): Where the memory of each sequence begins, int64
-                ``[num_sequences + 1]``; given with ``memory``.
+                ``[num_sequences + 1]``; required with ``memory``.
             generator (torch.Generator, optional): For sources that draw edges; torch's default
                 generator if omitted.
-            rotation (Tensor, optional): Of the queries and keys of each token, ``[num_tokens,
-                head_channels / 2, 2]``, by its position (:class:`RotaryPositions`). Sources see
-                them as they were: which tokens attend to one another then hangs on what they are.
-            return_graph (bool): Also return the graph, or pair mask, that was attended along. If
-                heads own a graph each, its segments are the sequences of head 0, then those of
-                head 1, ...
-            return_attention_weights (bool): Also return ``(edge_index, alpha)`` as PyG's layers do,
-                ``alpha`` being ``[num_edges, heads]``, or ``[num_edges, 1]`` if heads own a graph
+            rotation (Tensor, optional): Rotation of each token's queries and keys by its position,
+                ``[num_tokens, head_channels / 2, 2]`` (:class:`RotaryPositions`). Sources get
+                unrotated queries and keys, so their graphs depend on content only.
+            return_graph (bool): Also return the graph or pair mask. If heads own a graph each, its
+                segments are the sequences of head 0, then of head 1, and so on.
+            return_attention_weights (bool): Also return ``(edge_index, alpha)`` as PyG's layers do.
+                ``alpha`` is ``[num_edges, heads]``, or ``[num_edges, 1]`` if heads own a graph
                 each.
 
         Returns:
-            Tensor ``[num_tokens, channels]``, or a tuple of it and what else is wanted, the graph
-            first.
+            Tensor ``[num_tokens, channels]``, or a tuple of it, the graph and the weights, as
+            requested.
 
         Raises:
             ValueError: There is neither a source nor a graph, or one of them does not fit the
@@ -197,7 +195,8 @@ class GraphAttention(nn.Module):
         if rotation is not None:
             check_rotation(rotation, x, self.head_channels)
             if memory is not None:
-                raise ValueError("'rotation' must be None with 'memory', whose positions it lacks")
+                raise ValueError("'rotation' must be None with 'memory', because the memory has no "
+                                 "positions")
         if edge_bias is not None:
             _check_bias(edge_bias, graph)
         attend = partial(checkpointed, self._attend) if self.recompute else self._attend
@@ -220,7 +219,7 @@ class GraphAttention(nn.Module):
         query, key, value = self._project(x, memory)
         if graph is None:
             if source is None:
-                raise ValueError("'source' or 'graph' must be given to a layer that was built "
+                raise ValueError("'source' or 'graph' must be given because the layer was built "
                                  "without a source")
             source = source if source is self.source else check_source(source, self.heads)
             ask = source.rows if isinstance(ptr, Shard) else source
@@ -244,7 +243,7 @@ class GraphAttention(nn.Module):
         weights = None
         if needs_weights and (isinstance(graph, PairMask) or isinstance(ptr, Shard)):
             raise ValueError("'return_attention_weights' must be False for soft masks, which weigh "
-                             "every pair, and for sequences that are divided among processes")
+                             "every pair, and for sequence parallelism")
         if isinstance(graph, PairMask):
             out = self._along_pairs(query, key, value, ptr, graph)
         else:
@@ -268,7 +267,7 @@ class GraphAttention(nn.Module):
                               ('memory', 'memory_ptr'))
             raise ValueError(f"'{missing}' must be given with '{given}' (got None)")
         if isinstance(ptr, Shard):
-            raise ValueError(f"'memory' must be None where 'ptr' is a {Shard.__name__}, whose "
+            raise ValueError(f"'memory' must be None if 'ptr' is a {Shard.__name__}, because its "
                              f"tokens attend to one another")
         check_features(memory, self.channels, self.lin_key, 'memory')
         check_ptr('memory_ptr', memory_ptr, memory.size(0), memory.device)
@@ -311,7 +310,7 @@ class GraphAttention(nn.Module):
 
 
 def check_source(source: GraphSource | Pattern | str, heads: int) -> GraphSource:
-    """Return a source that can serve so many heads, or that of a pattern."""
+    """Return a source, or the source of a pattern, after checking its number of heads."""
     source = as_source(source)
     if source.heads not in (None, heads):
         raise ValueError(f"'source' must be for {heads} heads (got one for {source.heads})")
@@ -320,7 +319,7 @@ def check_source(source: GraphSource | Pattern | str, heads: int) -> GraphSource
 
 def _check_bias(bias: Tensor, graph: BipartiteGraph | PairMask | None) -> None:
     if not isinstance(graph, BipartiteGraph):
-        raise ValueError("'edge_bias' must come with the 'graph' on whose edges it is")
+        raise ValueError("'edge_bias' must come with the 'graph' of its edges")
     check_floating('edge_bias', bias)
     if bias.dim() not in (1, 2) or bias.size(0) != graph.num_edges:
         raise ValueError(f"'edge_bias' must be [num_edges] or [num_edges, heads] with "
@@ -328,14 +327,14 @@ def _check_bias(bias: Tensor, graph: BipartiteGraph | PairMask | None) -> None:
 
 
 def _added(bias: Tensor, other: Tensor | None) -> Tensor:
-    """Add biases, each for all heads or for every head."""
+    """Add two biases; each has one value for all heads or one for each."""
     if other is None:
         return bias
     return (bias.unsqueeze(-1).flatten(1) + other.unsqueeze(-1).flatten(1)).squeeze(1)
 
 
 def _check_sequences(name: str, own: Tensor, ptr: Tensor, heads: int, num_tokens: int) -> None:
-    """Raise unless the segments of a graph are the sequences, once or for each head."""
+    """Raise unless the segments of a graph are the sequences, or the sequences of each head."""
     if is_traced(ptr):
         return
     own, ptr = host_copy(own), host_copy(ptr)
@@ -343,6 +342,6 @@ def _check_sequences(name: str, own: Tensor, ptr: Tensor, heads: int, num_tokens
     if not fitting:
         return  # sizes are compared later
     if not any(torch.equal(own, fold_ptr(ptr, times, num_tokens)) for times in fitting):
-        raise ValueError(f"'graph' must have the sequences of 'ptr' for segments, those of "
-                         f"{fitting[-1]} heads one after the other (got {name} {own.tolist()} and "
-                         f"ptr {ptr.tolist()}); pass query_ptr=ptr when it is built")
+        raise ValueError(f"'graph' must have the sequences of 'ptr' as segments, once for each of "
+                         f"{fitting[-1]} heads (got {name} {own.tolist()} and ptr "
+                         f"{ptr.tolist()}); build the graph with query_ptr=ptr")

@@ -1,4 +1,4 @@
-"""PyG's GPSConv around attention along graphs."""
+"""PyG's GPSConv with attention along graphs."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ class GraphGPSConv(GPSConv):
         x' = h + \mathrm{MLP}(h), \qquad h = \mathrm{norm}_1(x + \mathrm{conv}(x))
         + \mathrm{norm}_2(x + \mathrm{attention}(x))
 
-    followed by :math:`\mathrm{norm}_3`. :class:`torch_geometric.nn.GPSConv`, which it is a
-    subclass of, takes one of two attentions over padded batches; here the nodes of each graph
-    attend to one another along a source, without padding.
+    followed by :math:`\mathrm{norm}_3`. The base class :class:`torch_geometric.nn.GPSConv` offers
+    two attentions over padded batches. Here the nodes of each graph attend to one another along the
+    edges of a source, without padding.
 
     Args:
         channels (int): Size of each node.
         conv (MessagePassing, optional): The local part.
-        attention (nn.Module): The global part: :class:`graphattn.layers.GraphAttention`, or what
-            has ``channels``, ``heads`` and ``reset_parameters()`` and is called as it is.
-        dropout (float): Dropout after each part and inside of the MLP.
+        attention (nn.Module): The global part: :class:`graphattn.layers.GraphAttention`, or a
+            module with its call and with ``channels``, ``heads`` and ``reset_parameters()``.
+        dropout (float): Dropout after each part and inside the MLP.
         act, act_kwargs, norm, norm_kwargs: As in PyG.
 
     Raises:
-        TypeError, ValueError: An argument is of the wrong type, or ``attention`` of another size.
+        TypeError, ValueError: An argument is of the wrong type, or ``attention`` has another size.
 
     Source: Rampášek et al., "Recipe for a General, Powerful, Scalable Graph Transformer" (2022),
     Sec. 3.
@@ -74,9 +74,9 @@ class GraphGPSConv(GPSConv):
             check_kind('conv', conv, nn.Module)
         check_kind('attention', attention, nn.Module)
         if not hasattr(attention, 'channels'):
-            raise TypeError(f"'attention' must be called as GraphAttention is, with 'ptr' and "
-                            f"'source' (got {type(attention).__name__}); GraphAttention("
-                            f"{channels}, heads, 'Full()') is full attention")
+            raise TypeError(f"'attention' must be a GraphAttention, or a module with its call (got "
+                            f"{type(attention).__name__}); GraphAttention({channels}, heads, "
+                            f"'Full()') is full attention")
         for name, kind in (('act', act), ('norm', norm)):
             if not (isinstance(kind, str) or callable(kind) or name == 'norm' and kind is None):
                 raise TypeError(f"'{name}' must be a str or a callable (got "
@@ -85,7 +85,7 @@ class GraphGPSConv(GPSConv):
             if options is not None:
                 check_kind(name, options, dict)
         if attention.channels != channels:
-            raise ValueError(f"'attention' must have {channels} channels, as the layer (got "
+            raise ValueError(f"'attention' must have the layer's {channels} channels (got "
                              f"{attention.channels})")
         super().__init__(channels, conv, attention.heads, dropout, act, act_kwargs, norm,
                          norm_kwargs)
@@ -93,7 +93,7 @@ class GraphGPSConv(GPSConv):
         self.attn_type = type(attention).__name__
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew."""
+        """Reinitialise all parameters."""
         for part in (self.conv, self.attn, self.norm1, self.norm2, self.norm3):
             if part is not None:
                 part.reset_parameters()
@@ -109,10 +109,10 @@ class GraphGPSConv(GPSConv):
 
         Args:
             x (Tensor): ``[num_nodes, channels]``.
-            edge_index: What ``conv`` takes.
+            edge_index: Edges for ``conv``.
             batch (Tensor, optional): The graph of each node, int64 ``[num_nodes]``, ascending, as
                 in a PyG ``Batch``; one graph if omitted.
-            source (GraphSource, Pattern or str, optional): Instead of that of ``attention``.
+            source (GraphSource, Pattern or str, optional): Replaces the source of ``attention``.
             **kwargs: Further arguments of ``conv``.
 
         Returns:
@@ -146,8 +146,8 @@ def _ptr_of(batch: Tensor, num_nodes: int) -> Tensor:
                          f"{tuple(batch.shape)})")
     numbers = host_copy(batch)
     if bool((numbers.diff() < 0).any()):
-        raise ValueError("'batch' must ascend, for the nodes of a graph are neighbours in memory; "
-                         "sort the nodes by it")
+        raise ValueError("'batch' must ascend, because the nodes of a graph must be adjacent; sort "
+                         "the nodes by 'batch'")
     num_graphs = int(numbers[-1]) + 1 if num_nodes else 0
     if num_nodes and int(numbers[0]) < 0 or num_graphs > MAX_SIDE:
         raise ValueError(f"'batch' must number graphs from 0 (got {int(numbers[0])} to "

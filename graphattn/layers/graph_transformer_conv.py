@@ -43,28 +43,27 @@ class GraphTransformerConv(TransformerConv):
         \alpha_{ij} = \operatorname*{softmax}_{j \in \mathcal{N}(i)} \frac{\langle W_3 x_i,
         W_4 x_j + W_6 e_{ij} \rangle}{\sqrt{C}}
 
-    Constructor, arguments of a call, results and ``state_dict`` are those of
-    :class:`torch_geometric.nn.TransformerConv`, which it is a subclass of. What differs is what is
-    held in memory: no edges x channels, neither of keys and values nor of projected features
+    Constructor, call, results and ``state_dict`` are the same as in the base class
+    :class:`torch_geometric.nn.TransformerConv`. The difference is memory: neither keys and values
+    nor projected edge features are stored for every edge
     (:func:`graphattn.functional.edge_feature_attention`).
 
-    PyG's own messages are formed, in its own time and memory, while an explainer is at work, where
-    a hook is registered or attention weights are asked for, for another ``aggr`` than the sum or
-    another ``flow``, where the projection of features is pruned or another module, and, with a
-    warning, for edges that are given more than once.
+    The layer falls back to PyG's messages, with their time and memory, while an explainer is
+    active, if a hook is registered or attention weights are requested, for an ``aggr`` other than
+    the sum or another ``flow``, if the projection of edge features is pruned or replaced, and, with
+    a warning, for repeated edges.
 
     Args:
-        in_channels (int or tuple): Size of each node; a tuple has those of keys and of queries.
-            With ``-1`` it is taken from the first input.
+        in_channels (int or tuple): Size of each node; a tuple has the sizes of keys and of queries.
+            With ``-1`` it is derived from the first input.
         out_channels (int): Size :math:`C` of each head.
         heads (int): Number of heads.
-        concat (bool): Whether heads are concatenated, or averaged.
-        beta (bool): Whether :math:`W_1 x_i` and the sum are mixed by a learned gate instead of
-            added.
-        dropout (float): Probability with which an attention weight is zeroed in training.
+        concat (bool): Concatenate heads if set, else average them.
+        beta (bool): Mix :math:`W_1 x_i` and the sum by a learned gate instead of adding them.
+        dropout (float): Probability of zeroing an attention weight in training.
         edge_dim (int, optional): Size of the features of edges, if there are any.
-        bias (bool): Whether the projections have one.
-        root_weight (bool): Whether :math:`W_1 x_i` is added; without it ``beta`` does nothing.
+        bias (bool): Whether the projections have a bias.
+        root_weight (bool): Whether :math:`W_1 x_i` is added; without it ``beta`` has no effect.
         backend (str): Kernel, see :func:`graphattn.functional.edge_attention`.
         **kwargs: Arguments of :class:`torch_geometric.nn.MessagePassing`.
 
@@ -83,8 +82,8 @@ class GraphTransformerConv(TransformerConv):
         torch.Size([3, 16])
     """
 
-    # PyG compiles these for each class; those of the class above would hide the messages that
-    # explainers ask for.
+    # PyG compiles these methods for each class; the base class's would bypass the messages that
+    # explainers need.
     propagate = MessagePassing.propagate
     edge_updater = MessagePassing.edge_updater
 
@@ -95,8 +94,8 @@ class GraphTransformerConv(TransformerConv):
         for size in in_channels if isinstance(in_channels, tuple) else (in_channels,):
             check_size('in_channels', size, -1, MAX_SIDE)
             if size == 0:
-                raise ValueError("'in_channels' must be positive, or -1 to take it from the first "
-                                 "input (got 0)")
+                raise ValueError("'in_channels' must be positive, or -1 to derive it from the "
+                                 "first input (got 0)")
         check_sides(out_channels=out_channels, heads=heads)
         check_bool(concat=concat, beta=beta, bias=bias, root_weight=root_weight)
         check_dropout(dropout=dropout)
@@ -120,19 +119,20 @@ class GraphTransformerConv(TransformerConv):
             x (Tensor or tuple): ``[num_nodes, in_channels]``, or a pair of keys and queries.
             edge_index (Tensor, SparseTensor or BipartiteGraph): int64 ``[2, num_edges]`` in any
                 order, an ``EdgeIndex``, a transposed adjacency ``adj_t`` as a sparse Tensor of
-                torch or of torch-sparse, or a graph. It is sorted once for as long as it lives.
+                torch or of torch-sparse, or a graph. The sorted edges are cached while it lives.
             edge_attr (Tensor, optional): ``[num_edges, edge_dim]``, in the order of
                 ``edge_index``. If omitted, the values ``[num_edges, edge_dim]`` of ``adj_t``.
-            return_attention_weights (bool, optional): As in PyG, any bool asks for them.
+            return_attention_weights (bool, optional): Return the weights too; as in PyG, for True
+                and for False.
 
         Returns:
             Tensor ``[num_queries, heads * out_channels]``, or ``[num_queries, out_channels]``
-            without ``concat``. With weights a pair ``(out, (edge_index, alpha))``, or ``(out,
-            adj_t)`` with alpha for values of a SparseTensor.
+            without ``concat``. With weights, ``(out, (edge_index, alpha))``, or for a SparseTensor
+            ``(out, adj_t)`` with alpha as its values.
 
         Raises:
-            TypeError, ValueError: As :func:`graphattn.functional.edge_attention`; or there are
-                features of edges without an ``edge_dim``, or none with one.
+            TypeError, ValueError: As :func:`graphattn.functional.edge_attention`; or only one of
+                edge features and ``edge_dim`` is given.
         """
         pair = x if isinstance(x, tuple) else (x, x)
         _check_nodes(pair[0], self.lin_key)
@@ -146,8 +146,7 @@ class GraphTransformerConv(TransformerConv):
         try:
             edges = sort_edges(edge_index, pair[1].size(0), pair[0].size(0))
         except RepeatedEdges as error:
-            warnings.warn(f"PyG's messages are formed, more slowly, for {error}",
-                          stacklevel=2)
+            warnings.warn(f"falling back to PyG's slower messages: {error}", stacklevel=2)
             return self._by_messages(x, edge_index, edge_attr, None)
         key, value, query, root = self._project(pair)
         return self._with_root(self._attend(query, key, value, edges, edge_attr), root)
@@ -166,19 +165,19 @@ class GraphTransformerConv(TransformerConv):
                      edge_attr: Tensor | None, return_attention_weights: bool | None):
         if isinstance(edge_index, BipartiteGraph):
             if edge_index.is_reordered and (self.explain or self._message_forward_hooks):
-                raise ValueError("'edge_index' is a graph with its edges in another order than "
-                                 "they were given in, by which an explainer or a hook would take "
-                                 "them; pass the edges themselves")
+                raise ValueError("'edge_index' is a graph with its edges in another order than the "
+                                 "edges that it was built from, which explainers and hooks expect; "
+                                 "pass those edges instead")
             edge_index = edge_index_of(edge_index)
         elif _is_uncoalesced(edge_index):
-            # A view of it, for PyG reads those alone that are marked as coalesced.
+            # PyG only reads tensors that are marked as coalesced, so mark a view.
             marked = edge_index.detach()._coalesced_(True)
             out = super().forward(x, marked, edge_attr, return_attention_weights)
             return out if return_attention_weights is None else (out[0], (edge_index, out[1][1]))
         return super().forward(x, edge_index, edge_attr, return_attention_weights)
 
     def _project(self, x: tuple[Tensor, Tensor]) -> list[Tensor | None]:
-        """Return keys, values and queries, heads apart, and what a node keeps of itself."""
+        """Return keys, values and queries by head, and the root term of each node or None."""
         of_keys, of_queries = [self.lin_key, self.lin_value], [self.lin_query]
         if self.root_weight:
             of_queries.append(self.lin_skip)
@@ -190,7 +189,7 @@ class GraphTransformerConv(TransformerConv):
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, edges: SortedEdges,
                 edge_attr: Tensor | None) -> Tensor:
-        """Return the sums over edges, heads apart."""
+        """Return the sums over edges, by head."""
         dropout_p = self.dropout if self.training else 0.
         if edge_attr is None:
             terms = LogitTerms(scale=None, dropout_p=dropout_p)
@@ -199,18 +198,18 @@ class GraphTransformerConv(TransformerConv):
             raise ValueError(f"'edge_attr' must have a row for each of the {edges.graph.num_edges} "
                              f"edges (got {len(edge_attr)})")
         projection = self.lin_edge.weight.view(self.heads, self.out_channels, -1)
-        projection = projection.to(query.dtype)  # which autocast has made of it
+        projection = projection.to(query.dtype)  # the dtype under autocast
         return functional.edge_feature_attention(query, key, value, edges.graph,
                                                  edges.sort(edge_attr).to(query.dtype), projection,
                                                  dropout_p=dropout_p, backend=self.backend)
 
     def _with_root(self, out: Tensor, root: Tensor | None) -> Tensor:
-        """Return heads joined, and what a node keeps of itself."""
+        """Join heads and add the root term."""
         out = out.flatten(1) if self.concat else out.mean(dim=1)
         if root is None:
             return out
         if self.lin_beta is None:
-            # No other code holds the output of a plain projection, no other tensor of its size.
+            # Nothing else refers to the output of a plain projection; saves a tensor of its size.
             is_own = root._base is None and is_product(self.lin_skip)
             return root.add_(out) if is_own else root + out
         share = self.lin_beta(torch.cat([out, root, out - root], dim=-1)).sigmoid()

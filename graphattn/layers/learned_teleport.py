@@ -14,13 +14,13 @@ from graphattn.functional.recursion import check_hops, check_teleport
 
 def check_diffusion(hops: int | float, teleport: float | Sequence[float],
                     learn_teleport: bool) -> None:
-    """Raise unless a layer can have these hops and this teleport."""
+    """Check the hops and the teleport of a layer."""
     check_bool(learn_teleport=learn_teleport)
     check_hops(hops)
     check_teleport(teleport, hops)
     if learn_teleport and (isinstance(teleport, Sequence) or not 0. < teleport < 1.):
-        raise ValueError(f"'teleport' must be a number inside (0, 1) to be learned from there "
-                         f"(got {teleport})")
+        raise ValueError(f"'teleport' must be a number inside (0, 1) with learn_teleport=True, "
+                         f"which starts from it (got {teleport})")
 
 
 def teleport_parameter(teleport: float, heads: int, device: torch.device | None = None,
@@ -32,6 +32,6 @@ def teleport_parameter(teleport: float, heads: int, device: torch.device | None 
 
 
 def reset_teleport(parameter: nn.Parameter | None, teleport: float) -> None:
-    """Let every head begin at one teleport again."""
+    """Reset the teleport of every head to one value."""
     if parameter is not None:
         nn.init.constant_(parameter, math.log(teleport) - math.log1p(-teleport))

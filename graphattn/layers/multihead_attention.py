@@ -38,42 +38,43 @@ from graphattn.sources.base import copy_beside, place_beside
 
 
 class MultiheadAttention(nn.MultiheadAttention):
-    r"""``torch.nn.MultiheadAttention`` whose heads attend along the edges of a source.
+    r"""``torch.nn.MultiheadAttention`` along the edges of a source.
 
     .. math::
         \mathrm{MultiHead}(Q, K, V) = \big\Vert_h \mathrm{EdgeAttention}(Q W_h^Q, K W_h^K, V W_h^V,
         G_h) \, W^O
 
-    Constructor, call and state dict are torch's, the parameters of the source aside. Padding is
-    taken out first: a pattern sees every sequence from its first token on, on whichever side the
-    padding stands, and where queries are padding the attention is 0. Queries that are the keys are
-    one tensor, or two in the same memory; otherwise query i sits at key position i. In
-    ``torch.nn.TransformerEncoderLayer`` it rules out the path of inference that reads the weights
-    of attention and never calls it.
+    Constructor, call and state dict are torch's, except for the parameters of the source. Padding,
+    left or right, is removed first: patterns start at the first token of a sequence, and padded
+    queries have attention 0 before the output projection. Self-attention is recognised if query and
+    key are the same tensor or the same memory; otherwise query i is at the position of key i. In a
+    ``torch.nn.TransformerEncoderLayer``, this module disables torch's fast path for inference,
+    which would read its weights without calling it.
 
     Args:
         embed_dim (int): Size of each token.
         num_heads (int): Number of heads.
-        dropout (float): On the attention weights.
-        bias (bool): Whether projections have one.
-        add_bias_kv, add_zero_attn (bool): ``False``: a key that belongs to no token is on no graph.
+        dropout (float): Dropout on the attention weights.
+        bias (bool): Whether the projections have a bias.
+        add_bias_kv, add_zero_attn (bool): Must be ``False``, because graphs have no key without a
+            token.
         kdim, vdim (int, optional): Sizes of keys and values, ``embed_dim`` if omitted.
         batch_first (bool): Whether tokens are ``[batch, length, channels]``.
-        device (torch.device, optional): Of the parameters.
-        dtype (torch.dtype, optional): Of the parameters.
-        source (GraphSource, Pattern or str, optional): Where the edges come from; complete
-            attention if omitted.
+        device (torch.device, optional): Device of the parameters.
+        dtype (torch.dtype, optional): Dtype of the parameters.
+        source (GraphSource, Pattern or str, optional): Source of the edges; full attention if
+            omitted.
         backend (str): Kernel for graphs, see :func:`graphattn.functional.edge_attention`.
-        hops (int or float): How many hops values travel along the edges of tokens that attend to
-            one another, as in :class:`GraphAttention`; weights that are asked for are those of one.
+        hops (int or float): Number of hops that values travel along the edges, as in
+            :class:`GraphAttention`, in self-attention. Returned weights are those of one hop.
         teleport (float or sequence of float): Share of its own value that a token keeps at each
             hop, one for all hops or one for each.
-        learn_teleport (bool): Every head learns a teleport of its own, from ``teleport`` on.
+        learn_teleport (bool): Whether each head learns its own teleport, initially ``teleport``.
 
     Raises:
         ImportError: The backend lacks a package that it needs.
-        ValueError: The source is for another number of heads, the backend is unknown, a key of
-            no token is asked for, or ``hops`` and ``teleport`` do not fit.
+        ValueError: The source requires another number of heads, the backend is unknown,
+            ``add_bias_kv`` or ``add_zero_attn`` is set, or ``hops`` and ``teleport`` do not fit.
 
     Source: Vaswani et al., 2017, Sec. 3.2.2.
 
@@ -125,7 +126,7 @@ class MultiheadAttention(nn.MultiheadAttention):
     def _reset_parameters(self) -> None:
         self._qkv_same_embed_dim = self.in_proj_weight is not None
         super()._reset_parameters()
-        # What TransformerEncoderLayer asks before it goes past a module's forward.
+        # TransformerEncoderLayer takes its fast path, past this forward, only if this is True.
         self._qkv_same_embed_dim = False
 
     @cache_host_copies
@@ -144,21 +145,21 @@ class MultiheadAttention(nn.MultiheadAttention):
 
         Args:
             query (Tensor): ``[length, batch, embed_dim]``, with ``batch_first`` ``[batch, length,
-                embed_dim]``, or of one sequence ``[length, embed_dim]``.
-            key (Tensor): As ``query``, of ``kdim`` channels.
-            value (Tensor): As ``key``, of ``vdim`` channels.
+                embed_dim]``, or for one sequence ``[length, embed_dim]``.
+            key (Tensor): As ``query``, with ``kdim`` channels.
+            value (Tensor): As ``key``, with ``vdim`` channels.
             key_padding_mask (Tensor, optional): ``[batch, key_length]``: bool, ``True`` for
                 padding; or floating, added to logits.
-            need_weights (bool): Also form the weights, densely.
+            need_weights (bool): Also return the dense weights.
             attn_mask (Tensor, optional): ``[query_length, key_length]`` or ``[batch * heads,
                 query_length, key_length]``: bool, ``True`` where a query may not attend; or
-                floating, added to logits. Edges that it allows are followed.
-            average_attn_weights (bool): Whether weights are the mean of the heads.
+                floating, added to logits. It can only remove edges of the source.
+            average_attn_weights (bool): Whether to average the weights over heads.
             is_causal (bool): No query attends to a later key, with or without ``attn_mask``.
 
         Returns:
-            The output, of the shape of ``query``; and the weights ``[batch, query_length,
-            key_length]``, of each head ``[batch, heads, query_length, key_length]``, or ``None``.
+            The output, shaped like ``query``; and the weights ``[batch, query_length, key_length]``
+            or, for each head, ``[batch, heads, query_length, key_length]``, or ``None``.
 
         Raises:
             TypeError: A tensor is of the wrong dtype.
@@ -193,7 +194,7 @@ class MultiheadAttention(nn.MultiheadAttention):
     def _batch_first(self, *tensors: Tensor) -> list[Tensor]:
         dim = tensors[0].dim()
         if dim not in (2, 3) or any(x.dim() != dim for x in tensors):
-            raise ValueError(f"'query', 'key' and 'value' must be of three dimensions, or of two "
+            raise ValueError(f"'query', 'key' and 'value' must have three dimensions, or two "
                              f"without the batch (got {[x.dim() for x in tensors]})")
         sizes = self.embed_dim, self.kdim, self.vdim
         for name, x, size in zip(('query', 'key', 'value'), tensors, sizes):
@@ -207,7 +208,7 @@ class MultiheadAttention(nn.MultiheadAttention):
             tensors = [x.transpose(0, 1) for x in tensors]
         query, key, value = tensors
         if key.size(0) != query.size(0) or value.shape[:2] != key.shape[:2]:
-            raise ValueError(f"'key' and 'value' must be of one length and of the {query.size(0)} "
+            raise ValueError(f"'key' and 'value' must have the same length and the {query.size(0)} "
                              f"sequences of 'query' (got {tuple(key.shape[:2])} and "
                              f"{tuple(value.shape[:2])})")
         return [query, key, value]
@@ -229,8 +230,8 @@ def _check_keys(add_bias_kv: bool, add_zero_attn: bool) -> None:
     for name, value in (('add_bias_kv', add_bias_kv), ('add_zero_attn', add_zero_attn)):
         check_bool(**{name: value})
         if value:
-            raise ValueError(f"'{name}' must be False, for a key that belongs to no token is "
-                             f"on no graph (got True)")
+            raise ValueError(f"'{name}' must be False, because graphs have no key without a token "
+                             f"(got True)")
 
 
 def _table(mask: Tensor | None, sizes: tuple[int, int, int, int],
@@ -247,10 +248,10 @@ def _table(mask: Tensor | None, sizes: tuple[int, int, int, int],
     return (~mask if mask.dtype == torch.bool else mask,)
 
 
-@torch.compiler.disable(reason='what is added to logits is asked of numbers')
+@torch.compiler.disable(reason='the values of the mask decide what is added to logits')
 def _padding(mask: Tensor | None, sizes: tuple[int, int], is_batched: bool,
              device: torch.device) -> tuple[Tensor | None, Tensor | None]:
-    """Return which keys are tokens, if not all, and the values added to their logits."""
+    """Return which keys are tokens, None if all are, and the values added to their logits."""
     if mask is None:
         return None, None
     _check_mask('key_padding_mask', mask, device)
@@ -266,10 +267,10 @@ def _padding(mask: Tensor | None, sizes: tuple[int, int], is_batched: bool,
 def _check_mask(name: str, mask: Tensor, device: torch.device) -> None:
     check_strided(name, mask)
     if mask.device != device:
-        raise ValueError(f"'{name}' must be on {device}, where the tokens are (got {mask.device})")
+        raise ValueError(f"'{name}' must be on {device} like the tokens (got {mask.device})")
     if not (mask.dtype == torch.bool or is_float(mask.dtype)):
-        raise TypeError(f"'{name}' must be boolean, True = do not attend, or floating, of 16 bits "
-                        f"or more, and added to logits (got {mask.dtype})")
+        raise TypeError(f"'{name}' must be boolean, True = do not attend, or floating with 16 bits "
+                        f"or more, added to logits (got {mask.dtype})")
     warn_of_zeros_and_ones(name, mask)
 
 
@@ -278,29 +279,28 @@ def from_torch(
     source: GraphSource | Pattern | str, *, backend: str = 'auto', hops: int | float = 1,
     teleport: float | Sequence[float] = 0., learn_teleport: bool = False,
 ) -> MultiheadAttention | nn.TransformerEncoderLayer | nn.TransformerEncoder:
-    """Return a copy of a module of torch's whose attention flows along the edges of a source.
+    """Return a copy of a torch module with attention along the edges of a source.
 
-    Weights, dropout, activation and the order of the norms are those of ``module``, and so is the
-    call; hooks, pruning and other modules in the place of projections stay. Each attention has a
-    copy of the source, with parameters drawn anew.
+    The copy keeps the call, weights, dropout, activation and order of norms of ``module``, its
+    hooks and pruning, and modules that replace projections. Each attention gets a copy of the
+    source with new parameters.
 
     Args:
         module (nn.Module): ``torch.nn.MultiheadAttention``, ``TransformerEncoderLayer`` or
             ``TransformerEncoder``.
-        source (GraphSource, Pattern or str): Where the edges come from.
+        source (GraphSource, Pattern or str): Source of the edges.
         backend (str): As in :class:`MultiheadAttention`.
         hops (int or float): As in :class:`MultiheadAttention`.
         teleport (float or sequence of float): As in :class:`MultiheadAttention`.
         learn_teleport (bool): As in :class:`MultiheadAttention`.
 
     Returns:
-        :class:`MultiheadAttention`, or the module of torch's around such.
+        :class:`MultiheadAttention`, or the torch module that contains it.
 
     Raises:
-        TypeError: ``module`` is another kind of module, or has another ``forward``.
-        ValueError: The source is for another number of heads, ``hops`` and ``teleport`` do not
-            fit, or the module has a key that belongs to no token (``add_bias_kv``,
-            ``add_zero_attn``).
+        TypeError: ``module`` is another kind of module, or overrides ``forward``.
+        ValueError: The source requires another number of heads, ``hops`` and ``teleport`` do not
+            fit, or the module has keys without tokens (``add_bias_kv``, ``add_zero_attn``).
 
     Example:
         >>> import torch
@@ -325,23 +325,22 @@ def from_torch(
         if isinstance(part, nn.TransformerEncoderLayer):
             _convert(part.self_attn, source, backend, diffusion)
         if isinstance(part, nn.TransformerEncoder):
-            part.use_nested_tensor = False  # which the path of inference takes, and no graph
+            part.use_nested_tensor = False  # only the fast path supports nested tensors
     return module
 
 
 def _convert(attention: nn.MultiheadAttention, source: GraphSource, backend: str,
              diffusion: tuple[int | float, float | Sequence[float], bool]) -> MultiheadAttention:
-    """Convert in place: parameters may be shared, pruned, parametrised or another module's, and
-    hooked."""
+    """Convert in place, because parameters may be shared, pruned, parametrised or hooked."""
     kind = type(attention)
     if getattr(kind, 'forward', None) not in (nn.MultiheadAttention.forward,
                                               MultiheadAttention.forward):
-        raise TypeError(f"'module' must attend as torch.nn.MultiheadAttention does (got "
-                        f"{kind.__name__}, which has a forward of its own)")
+        raise TypeError(f"'module' must use the forward of torch.nn.MultiheadAttention (got "
+                        f"{kind.__name__}, which overrides it)")
     _check_keys(attention.bias_k is not None, attention.add_zero_attn)
     source = check_source(source, attention.num_heads)
     if not isinstance(attention, MultiheadAttention):
-        # A parametrised module has a class of its own, which knows where its parameters are.
+        # torch gives each parametrised module its own class, with properties for its parameters.
         attention.__class__ = (type(kind.__name__, (kind, MultiheadAttention), {})
                                if is_parametrized(attention) else MultiheadAttention)
     attention._qkv_same_embed_dim = False  # see MultiheadAttention._reset_parameters

@@ -1,5 +1,4 @@
-"""Attention of padded sequences along graphs, which know of no padding: the border to other
-people's models."""
+"""Attention of padded sequences along graphs without padding, for models of other libraries."""
 
 from __future__ import annotations
 
@@ -28,14 +27,14 @@ NO_TERMS = LogitTerms()
 
 
 class PairRules(NamedTuple):
-    """Rules besides a source: which query attends to which key, and how much.
+    """Rules in addition to a source: which query may attend to which key, and logit biases.
 
     Args:
-        causal (bool): To no later key.
-        allows (Callable): ``(sequence, query, key)``, positions, to whether they may, bool.
-        tables (sequence of Tensor): ``[batch, heads, query, key]``, either of the first two
-            possibly 1, over slots: bool, ``True`` where a query may attend; or floating, added to
-            logits.
+        causal (bool): Whether no query attends to a later key.
+        allows (Callable): Maps the sequences and positions ``(sequence, query, key)`` of pairs to
+            bool, ``True`` where the query may attend.
+        tables (sequence of Tensor): ``[batch, heads, query, key]`` over slots, where batch and
+            heads may be 1: bool, ``True`` where a query may attend; or floating, added to logits.
     """
 
     causal: bool = False
@@ -48,18 +47,18 @@ class PairRules(NamedTuple):
         return not self.causal and self.allows is None and not self.tables
 
 
-@torch.compiler.disable(reason='whether it is a likely mistake is asked of numbers')
+@torch.compiler.disable(reason='the warning depends on the values of the mask')
 def warn_of_zeros_and_ones(name: str, mask: Tensor) -> None:
-    """Warn of a floating mask, which is added to logits, where it seems to mean yes and no."""
+    """Warn of a floating mask, which is added to logits, if it looks like a boolean mask."""
     if not mask.is_floating_point() or mask.numel() == 0 or bool(mask.amax() != 1):
         return
     if bool(((mask == 0) | (mask == 1)).all()):
-        warnings.warn(f"'{name}' is floating and holds 0 and 1 alone, which are added to logits "
-                      f"and bar no key; give a boolean mask if it says which query attends to "
-                      f"which key", stacklevel=2)
+        warnings.warn(f"'{name}' is floating and holds 0 and 1 only, which are added to logits and "
+                      f"exclude no key; pass a boolean mask to select which query attends to which "
+                      f"key", stacklevel=2)
 
 
-@torch.compiler.disable(reason='which slots are tokens decides which edges there are')
+@torch.compiler.disable(reason='the edges depend on which slots are tokens')
 def attend_padded(
     query: Tensor,
     key: Tensor,
@@ -79,19 +78,19 @@ def attend_padded(
 
     Args:
         query (Tensor): ``[batch, num_queries, heads, channels]``.
-        key (Tensor): ``[batch, num_keys, num_kv_heads, channels]``, of as many heads or of a number
-            that divides theirs.
+        key (Tensor): ``[batch, num_keys, num_kv_heads, channels]``; ``num_kv_heads`` divides
+            ``heads``.
         value (Tensor): ``[batch, num_keys, num_kv_heads, value_channels]``.
-        along (GraphSource or BipartiteGraph): Where the edges come from, or the edges, of segments
-            that are the sequences of ``tokens``.
-        tokens (PaddedTokens): What in them is no padding.
-        rules (PairRules): Other rules on which query attends to which key.
-        scale (float, optional): Of dot products, :math:`1 / \sqrt{C}` if omitted.
+        along (GraphSource or BipartiteGraph): Source of the edges, or a graph with the sequences of
+            ``tokens`` as segments.
+        tokens (PaddedTokens): The slots that hold tokens.
+        rules (PairRules): Further rules on which query attends to which key.
+        scale (float, optional): Factor of the dot products, :math:`1 / \sqrt{C}` if omitted.
         dropout_p (float): As in :func:`graphattn.functional.edge_attention`.
         hops (int or float): As in :func:`graphattn.functional.edge_attention`.
         teleport (float, sequence of float or Tensor): For all hops, for each hop, or for each head
             ``[heads]``.
-        return_attention_weights (bool): Also form the weights, those of one hop, densely.
+        return_attention_weights (bool): Also return the dense weights of one hop.
         backend (str): As in :func:`graphattn.functional.edge_attention`.
 
     Returns:
@@ -99,20 +98,19 @@ def attend_padded(
         ``[batch, heads, num_queries, num_keys]`` or ``None``.
 
     Raises:
-        ValueError: A source that is no pattern is asked for queries behind a cache, one for tokens
-            that attend to one another for queries of another sequence, or one of soft masks for
-            what they cannot do; or values are to travel several hops where not all keys are
-            queries.
+        ValueError: The source is no pattern and queries follow a cache; it supports self-attention
+            only and keys are other tokens; it has soft masks, combined with rules or weights; or
+            there are several hops although not all keys are queries.
     """
     _warn_of_empty(tokens)
     is_plain = is_one_hop(hops, teleport)
     if not (is_plain or tokens.is_square):
-        raise ValueError(f"'hops' must be 1, without a teleport, where keys are not the tokens of "
-                         f"the queries, because values travel on from keys that are queries too "
-                         f"(got {hops}); without a cache they are, with use_cache=False")
+        raise ValueError(f"'hops' must be 1, without teleport, if keys are not the tokens of the "
+                         f"queries, because values only travel on from keys that are queries too "
+                         f"(got {hops}); with a cache, pass use_cache=False")
     heads, query = query.size(2), tokens.queries(query)
     graph, terms = along, NO_TERMS
-    if not isinstance(along, BipartiteGraph):  # a source, or an adapter around one
+    if not isinstance(along, BipartiteGraph):  # a source, or a wrapped one
         graph, rules = _ask(along, query, key, tokens, rules)
         if isinstance(graph, PairMask):
             _check_alone(rules, return_attention_weights)
@@ -135,14 +133,15 @@ def attend_padded(
 def _warn_of_empty(tokens: PaddedTokens) -> None:
     if tokens.is_token is None or tokens.num_keys == 0 or 0 not in tokens.lengths:
         return
-    warnings.warn(f"the mask of padding leaves no token of sequence {tokens.lengths.index(0)}, "
-                  f"whose output is 0; is it the wrong way round? transformers' 'attention_mask' "
-                  f"is 1 at tokens, torch's 'key_padding_mask' is True at padding", stacklevel=2)
+    warnings.warn(f"the padding mask leaves no token in sequence {tokens.lengths.index(0)}, so its "
+                  f"output is 0; check that the mask is not inverted: transformers' "
+                  f"'attention_mask' is 1 at tokens, torch's 'key_padding_mask' is True at padding",
+                  stacklevel=2)
 
 
 def _ask(source: GraphSource, query: Tensor, key: Tensor, tokens: PaddedTokens,
          rules: PairRules) -> tuple[BipartiteGraph | PairMask, PairRules]:
-    """Return the graph, and the rules that it does not obey already."""
+    """Return the graph of a source, and the rules that it does not satisfy already."""
     if isinstance(source, PatternSource):
         _check_length(source, tokens)
         within = Causal() if rules.causal else None
@@ -152,9 +151,9 @@ def _ask(source: GraphSource, query: Tensor, key: Tensor, tokens: PaddedTokens,
     if tokens.is_square:
         return source(query, key, tokens.ptr), rules
     if tokens.same_tokens:
-        raise ValueError(f"the source must be a pattern where keys stand before the queries, from "
-                         f"a cache or a prefix, for others look at the query of each key (got "
-                         f"{type(source).__name__}); leave the prefix out, or generate with "
+        raise ValueError(f"the source must be a pattern if a cache or a prefix adds keys before "
+                         f"the queries, because other sources need the query of each key (got "
+                         f"{type(source).__name__}); omit the prefix, or generate with "
                          f"use_cache=False")
     return source(query, key, tokens.query_ptr, key_ptr=tokens.ptr), rules
 
@@ -162,18 +161,17 @@ def _ask(source: GraphSource, query: Tensor, key: Tensor, tokens: PaddedTokens,
 def _check_length(source: PatternSource, tokens: PaddedTokens) -> None:
     longest = max(tokens.lengths, default=0)
     if source.max_length is not None and longest > source.max_length:
-        raise ValueError(f"the source is for sequences of at most {source.max_length} tokens (got "
-                         f"{longest})")
+        raise ValueError(f"sequences must have at most {source.max_length} tokens for this source "
+                         f"(got {longest})")
 
 
 def _check_alone(rules: PairRules, needs_weights: bool) -> None:
     if not rules.are_none:
-        raise ValueError("the source must give graphs where a mask besides padding decides "
-                         "which query attends to which key, as causal ones do (got one of soft "
-                         "masks, which weigh every pair)")
+        raise ValueError("the source must return graphs if masks other than padding are used, such "
+                         "as causal masks (got a source of soft masks, which weigh every pair)")
     if needs_weights:
-        raise ValueError("the source must give graphs where weights are asked for (got one of soft "
-                         "masks); ask for none")
+        raise ValueError("the source must return graphs if attention weights are requested (got a "
+                         "source of soft masks); request no weights")
 
 
 def _obey(rules: PairRules, graph: BipartiteGraph, terms: LogitTerms, tokens: PaddedTokens,

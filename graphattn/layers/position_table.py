@@ -1,4 +1,4 @@
-"""Tables of positions, whose numbers follow from their sizes."""
+"""Fixed tables of positions, computed from their size."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from torch import Tensor, nn
 
 
 class PositionTable(nn.Module, ABC):
-    """Numbers for each position that are neither learned nor saved.
+    """Values for each position, neither learned nor saved.
 
-    Wherever the module moves they are made anew: ``to_empty``, by which one that was built on meta
-    gets memory before its parameters are loaded, leaves in them what was in that memory, and a
-    dtype that they were rounded to is not felt in the next.
+    They are computed again whenever the module moves. So ``to_empty`` of a module on meta does not
+    leave them uninitialised, and a cast to another dtype starts from unrounded values.
 
     Args:
-        num_embeddings (int): How many positions.
-        channels (int): Size of what a position gets.
+        num_embeddings (int): Number of positions.
+        channels (int): Number of values of each position.
     """
 
     def __init__(self, num_embeddings: int, channels: int):

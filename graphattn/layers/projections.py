@@ -14,10 +14,10 @@ from graphattn.ops.pages import HUGE, new_rows
 
 
 def project(x: Tensor, *linears: nn.Module) -> tuple[Tensor, ...]:
-    """Return what each module makes of ``x`` ``[num_nodes, channels]``.
+    """Apply each module to ``x`` ``[num_nodes, channels]``.
 
-    Where a module is a product by its weight, and nothing else, the output for many nodes lies in
-    pages of memory that kernels read faster.
+    For many nodes, the output of a plain linear layer lies in large memory pages, which kernels
+    read faster.
     """
     is_large = not torch.compiler.is_compiling() and (
         x.device.type == 'cpu' and x.dim() == 2 and x.nbytes >= HUGE)
@@ -28,8 +28,8 @@ def project(x: Tensor, *linears: nn.Module) -> tuple[Tensor, ...]:
 
 
 class _Product(torch.autograd.Function):
-    """A linear layer whose output lies in large pages: a training step of attention along 1M edges
-    of 100,000 nodes reads 128 channels of random nodes in half of the time."""
+    """A linear layer with its output in large pages: a training step of attention along 1M edges
+    of 100,000 nodes reads 128 channels of random nodes in half the time."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -47,8 +47,8 @@ class _Product(torch.autograd.Function):
 
 
 def is_product(linear: nn.Module) -> bool:
-    """Return whether a projection is that by its weight and bias, and need not be called: nothing
-    has taken its place or changes it when it is, as hooks and pruning do."""
+    """Return whether a projection is a plain linear layer that nothing replaces or modifies, such
+    as hooks and pruning; its weight and bias can then be used without calling it."""
     return type(linear) in (nn.Linear, pyg.Linear) and not _has_any_global_hook() and not (
         linear._forward_pre_hooks or linear._forward_hooks or linear._backward_pre_hooks
         or linear._backward_hooks or 'forward' in linear.__dict__)

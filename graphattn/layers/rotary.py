@@ -19,11 +19,11 @@ class RotaryPositions(PositionTable):
         \begin{pmatrix} q_{2j} \\ q_{2j + 1} \end{pmatrix}, \qquad
         \theta_j = 10000^{-2j / C}
 
-    at position i, so that the product of a query and a key depends on how far they are from one
-    another, and not on where they are (Su et al., 2021, Eq. 14 to 16).
+    at position i, so that the product of a query and a key depends only on their distance (Su et
+    al., 2021, Eq. 14 to 16).
 
     Args:
-        num_embeddings (int): How many positions.
+        num_embeddings (int): Number of positions.
         channels (int): Size of a head.
 
     Raises:
@@ -33,8 +33,8 @@ class RotaryPositions(PositionTable):
     def __init__(self, num_embeddings: int, channels: int):
         check_sides(num_embeddings=num_embeddings, channels=channels)
         if channels % 2:
-            raise ValueError(f"'channels' of a head must be even for rotary positions (got "
-                             f"{channels})")
+            raise ValueError(f"'channels' must be even, because rotary positions rotate pairs of "
+                             f"channels (got {channels})")
         super().__init__(num_embeddings, channels)
 
     def numbers(self) -> Tensor:
@@ -59,7 +59,7 @@ def rotate(x: Tensor, rotation: Tensor) -> Tensor:
 
 
 def check_rotation(rotation: Tensor, x: Tensor, head_channels: int) -> None:
-    """Raise unless the rotation is for the tokens ``x`` and for heads of that size."""
+    """Raise unless the rotation fits the tokens ``x`` and heads of that size."""
     check_floating('rotation', rotation)
     check_strided('rotation', rotation)
     expected = (x.size(0), head_channels // 2, 2)
@@ -67,5 +67,5 @@ def check_rotation(rotation: Tensor, x: Tensor, head_channels: int) -> None:
         raise ValueError(f"'rotation' must have shape {expected} for {x.size(0)} tokens and heads "
                          f"of an even size (got {tuple(rotation.shape)} and {head_channels})")
     if rotation.device != x.device:
-        raise ValueError(f"'rotation' must be on {x.device}, where the tokens are (got "
+        raise ValueError(f"'rotation' must be on {x.device} like the tokens (got "
                          f"{rotation.device})")

@@ -1,4 +1,4 @@
-"""Encoders, the heads that tasks need, and weights from Hugging Face."""
+"""Encoders, task heads, and weights from Hugging Face."""
 
 from graphattn.models.causal_language_model import CausalLanguageModel
 from graphattn.models.classifiers import (

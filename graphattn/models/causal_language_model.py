@@ -1,4 +1,4 @@
-"""Predicting each next token."""
+"""Prediction of the next token."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from graphattn.models.encoder import Encoder, check_encoder, vocabulary_size
 
 
 class CausalLanguageModel(TokenClassifier):
-    r"""Predicts the next token from a token and those before it.
+    r"""Predict each token from the tokens before it.
 
     .. math:: p(t_{i+1} \mid t_1, ..., t_i) = \mathrm{softmax}(W x_i + b)
 
@@ -15,7 +15,7 @@ class CausalLanguageModel(TokenClassifier):
         encoder (Encoder): Encodes the tokens; built with ``causal=True``.
 
     Raises:
-        ValueError: Tokens of the encoder see later ones.
+        ValueError: The encoder is not causal.
 
     Example:
         >>> import torch
@@ -32,6 +32,6 @@ class CausalLanguageModel(TokenClassifier):
     def __init__(self, encoder: Encoder):
         check_encoder(encoder, predicts_tokens=True)
         if not getattr(encoder, 'causal', False):
-            raise ValueError("'encoder' must be built with causal=True, for a token that sees the "
-                             "next one has nothing to predict")
+            raise ValueError("'encoder' must be built with causal=True, because a token must not "
+                             "see the next one, which it predicts")
         super().__init__(encoder, vocabulary_size(encoder))

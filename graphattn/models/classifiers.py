@@ -1,4 +1,4 @@
-"""Classification of whole sequences, of pairs of them, and of single tokens."""
+"""Classification of sequences, of pairs of sequences, and of tokens."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from graphattn.models.pooler import Pooler, check_not_empty, check_whole
 
 
 class SequenceClassifier(nn.Module):
-    """Pools the encoded tokens of each sequence and classifies it.
+    """Pool the encoded tokens of each sequence and classify it.
 
     Args:
         encoder (Encoder): Encodes the tokens.
         num_classes (int): Number of classes.
-        pooling (str): ``'mean'`` over the sequence's own tokens; ``'padded_mean'``, their sum
-            divided by the length of the longest sequence that the encoder is for, as over a
-            sequence that was padded with zeros (Nyströmformer, SBM-Transformer); its ``'first'``
-            token; or BERT's ``'pooler'``, see :class:`Pooler`.
-        hidden_channels (int or list of int, optional): Puts hidden ReLU layers of such sizes before
-            the logits.
+        pooling (str): ``'mean'`` of the sequence's tokens; ``'padded_mean'``, their sum divided by
+            the maximum length of the encoder, as if the sequence were padded with zeros
+            (Nyströmformer, SBM-Transformer); the ``'first'`` token; or BERT's ``'pooler'``, see
+            :class:`Pooler`.
+        hidden_channels (int or list of int, optional): Sizes of hidden ReLU layers before the
+            logits.
         dropout (float): Dropout on the pooled features.
-        pooler_dropout (float): Dropout on what enters the pooler. RoBERTa's head has both, BERT's
-            only the other.
+        pooler_dropout (float): Dropout on the input of the pooler. RoBERTa's head uses both
+            dropouts, BERT's only ``dropout``.
 
     Raises:
-        ValueError: ``pooling`` is unknown, or ``pooler_dropout`` comes without the pooler.
+        ValueError: ``pooling`` is unknown, or ``pooler_dropout`` is given without the pooler.
     """
 
     sequences_per_example = 1
@@ -73,8 +73,8 @@ class SequenceClassifier(nn.Module):
         """Return logits ``[num_examples, num_classes]``; arguments as :meth:`Encoder.forward`.
 
         Raises:
-            TypeError: ``ptr`` is a Shard, which has no whole sequences.
-            ValueError: As :meth:`Encoder.forward`, a sequence is empty, or one has no partner.
+            TypeError: ``ptr`` is a Shard, which does not contain whole sequences.
+            ValueError: As :meth:`Encoder.forward`; or a sequence is empty, or has no partner.
         """
         check_bool(return_graphs=return_graphs)
         check_whole(ptr)
@@ -96,18 +96,19 @@ class SequenceClassifier(nn.Module):
 
 
 class PairClassifier(SequenceClassifier):
-    r"""Classifies pairs of sequences, which do not see each other before they are pooled.
+    r"""Classify pairs of sequences that are encoded and pooled independently.
 
     .. math:: \mathrm{head}([x, y, x \odot y, x - y])
 
-    Sequences 0 and 1 are a pair, 2 and 3, and so on: :math:`x` is the pooled first one and
-    :math:`y` the second. (Long Range Arena's and Nyströmformer's model for Retrieval.)
+    Sequences 0 and 1 are a pair, then 2 and 3, and so on. :math:`x` and :math:`y` are the pooled
+    first and second sequence. This is the model of Long Range Arena and Nyströmformer for
+    Retrieval.
 
     Args:
-        encoder (Encoder): Encodes the tokens of both.
+        encoder (Encoder): Encodes the tokens of both sequences.
         num_classes (int): Number of classes.
-        **kwargs: Those of :class:`SequenceClassifier`. Nyströmformer's head has one hidden layer,
-            Long Range Arena's two, the second half as wide.
+        **kwargs: Arguments of :class:`SequenceClassifier`. Nyströmformer's head has one hidden
+            layer; Long Range Arena's has two, the second half as wide.
     """
 
     sequences_per_example = 2
@@ -124,14 +125,14 @@ class PairClassifier(SequenceClassifier):
 
 
 class TokenClassifier(nn.Module):
-    """Classifies every token.
+    """Classify every token.
 
     Args:
         encoder (Encoder): Encodes the tokens.
         num_classes (int): Number of classes.
-        hidden_channels (int or list of int, optional): Puts hidden ReLU layers of such sizes before
-            the logits.
-        dropout (float): Dropout on the token's features.
+        hidden_channels (int or list of int, optional): Sizes of hidden ReLU layers before the
+            logits.
+        dropout (float): Dropout on the encoded tokens.
     """
 
     def __init__(self, encoder: Encoder, num_classes: int, *,

@@ -39,58 +39,60 @@ class Encoder(nn.Module):
     """Token, position and segment embeddings and a stack of :class:`EncoderLayer`.
 
     Args:
-        source (GraphSource, Pattern or str, optional): Where the edges come from, a pattern or its
-            expression; if omitted, every call is given a graph. Every layer gets a copy of its
-            own, with parameters drawn anew, unless ``share_source`` says otherwise.
-        attention (nn.Module, optional): Instead of graph attention along a source, see
-            :class:`EncoderLayer`. Every layer gets a copy of its own, with parameters drawn anew.
-        num_tokens (int): Size of the vocabulary, 0 for tokens that are features alone.
-        max_length (int): Length of the longest sequence.
+        source (GraphSource, Pattern or str, optional): Source of the edges, a pattern or its
+            expression; if omitted, every call needs a graph. Every layer gets its own copy with new
+            parameters, unless ``share_source`` is set.
+        attention (nn.Module, optional): Module to use instead of graph attention, see
+            :class:`EncoderLayer`. Every layer gets its own copy with new parameters.
+        num_tokens (int): Size of the vocabulary, 0 if inputs are always features.
+        max_length (int): Maximum length of a sequence.
         channels (int): Size of each token.
         heads (int): Number of attention heads.
         num_layers (int): Number of layers.
         head_channels (int, optional): Size of a head, ``channels / heads`` if omitted.
-        num_kv_heads (int, optional): Heads of keys and values, each of which serves as many heads
-            of queries; ``heads`` if omitted.
+        num_kv_heads (int, optional): Number of heads of keys and values, each shared by ``heads /
+            num_kv_heads`` heads of queries; ``heads`` if omitted.
         hidden_channels (int, optional): Hidden size of the feed-forward networks,
             ``4 * channels`` if omitted.
-        positions (str or list of int): ``'learned'`` embeddings of positions, ``'sinusoidal'``
-            ones, which are fixed (:class:`SinusoidalPositions`), ``'none'``, or ``'rotary'``: none,
-            but queries and keys are rotated in each layer
-            (:class:`graphattn.layers.RotaryPositions`). Sources do not see rotations, so that
-            segment models then know nothing of positions. The sides of a grid, such as
-            ``[32, 32, 3]`` for the rows, columns and colours of an image, have learned ones of
-            each, which are added (:class:`GridPositions`).
-        embedding_std (float): Standard deviation of embeddings when they are drawn. BERT has 0.02.
-        padding_token (int, optional): Tokens of this id are left out, though the positions of the
-            others count them; their output is zero. Nyströmformer's and SBM-Transformer's protocol
-            does this to black pixels.
-        num_segments (int): Number of segments that a sequence may consist of, 0 for a model that
-            does not tell them apart. BERT has 2, the sentences A and B.
+        positions (str or list of int): ``'learned'`` or fixed ``'sinusoidal'`` embeddings of
+            positions (:class:`SinusoidalPositions`), ``'none'``, or ``'rotary'``: instead of
+            embeddings, queries and keys are rotated in each layer
+            (:class:`graphattn.layers.RotaryPositions`). Sources get unrotated queries and keys, so
+            block models then do not depend on positions. A list holds the sides of a grid, such as
+            ``[32, 32, 3]`` for the rows, columns and colours of an image; learned embeddings along
+            each side are added (:class:`GridPositions`).
+        embedding_std (float): Standard deviation of initial embeddings. BERT has 0.02.
+        padding_token (int, optional): Id of tokens to leave out; they count in the positions of the
+            others, and their output is zero. The protocol of Nyströmformer and SBM-Transformer does
+            this to black pixels.
+        num_segments (int): Number of segments that a sequence may consist of, 0 for none. BERT has
+            2, the sentences A and B.
         dropout (float): Dropout on embeddings, after attention and in feed-forward networks.
         attention_dropout (float): Dropout on the attention weights.
-        activation (str): Of feed-forward networks: ``'gelu'``, ``'gelu_new'``, which approximates
-            it by a hyperbolic tangent, ``'relu'`` or ``'silu'``.
-        norm_first (bool): Pre-norm with a final norm, or as BERT: post-norm, the embeddings
-            included.
+        activation (str): Activation of feed-forward networks: ``'gelu'``, its tanh approximation
+            ``'gelu_new'``, ``'relu'`` or ``'silu'``.
+        norm_first (bool): Pre-norm with a final norm if set; else post-norm, with a norm on the
+            embeddings, as in BERT.
         norm_eps (float): Added to the variance in layer norms. BERT has 1e-12.
-        share_source (bool): The encoder keeps ``source`` itself, as it is. The first layer asks
-            it, once per pass, and all layers attend along the answer, as with SparseBERT's masks.
-        causal (bool): No token attends to a later one: edges come from the source's causal form,
-            see :meth:`graphattn.sources.GraphSource.causal`. Parameters keep their names.
-        hops (int or float): How many hops values travel along the edges in each layer, ``math.inf``
-            for the limit. Diffuser has 5.
+        share_source (bool): Keep ``source`` itself, not copies. It is called once per pass, in the
+            first layer, and all layers attend along its graph, as with SparseBERT's masks.
+        causal (bool): Whether no token attends to a later token. Edges come from the causal form of
+            the source, see :meth:`graphattn.sources.GraphSource.causal`. Parameters keep their
+            names.
+        hops (int or float): Number of hops that values travel along the edges in each layer,
+            ``math.inf`` for the limit. Diffuser has 5.
         teleport (float or list of float): Share of its own value that a token keeps at each hop,
-            one for all hops or one for each. Diffuser has 0.1. One hop without it is attention.
-        learn_teleport (bool): Every head learns a teleport of its own from there.
+            one for all hops or one for each. Diffuser has 0.1. One hop without teleport is
+            attention.
+        learn_teleport (bool): Whether each head learns its own teleport, initially ``teleport``.
         backend (str): Kernel for graphs, see :func:`graphattn.functional.edge_attention`.
-        checkpoint_layers (bool): Of each layer only its input is kept for the backward pass, and
-            the graph if it is shared. The layer then runs a second time, with the same dropout and
-            the same drawn edges, so gradients are the same bit for bit.
+        checkpoint_layers (bool): Keep only the input of each layer for the backward pass, and a
+            shared graph. The layer then runs again with the same dropout and the same drawn edges,
+            so gradients are the same bit for bit.
 
     Raises:
-        ValueError: There are both a source and attention, or one of them is for another number of
-            heads or for shorter sequences, or has no causal form that is asked for.
+        ValueError: Both ``source`` and ``attention`` are given, or one of them requires another
+            number of heads or shorter sequences, or the source has no causal form.
 
     Example:
         >>> import torch
@@ -150,20 +152,20 @@ num_segments=2, density=32.4%))
         if attention is None:
             source = None if source is None else check_source(source, heads)
             if causal and source is None:
-                raise ValueError("'causal' must be False for an encoder without a source, along "
-                                 "graphs that it is given")
+                raise ValueError("'causal' must be False for an encoder without a source; pass "
+                                 "causal graphs to its calls")
             source = source.causal() if causal else source
         elif positions == 'rotary':
-            raise ValueError("'positions' must not be 'rotary' with 'attention', whose queries and "
-                             "keys are its own")
+            raise ValueError("'positions' must not be 'rotary' with 'attention', because that "
+                             "module computes its own queries and keys")
         for option, is_on in (('share_source', share_source), ('causal', causal)):
             if is_on and attention is not None:
                 raise ValueError(f"'{option}' must be False with 'attention', which has no source")
         name, limited = ('source', source) if attention is None else ('attention', attention)
         longest = getattr(limited, 'max_length', None)
         if longest is not None and longest < max_length:
-            raise ValueError(f"'max_length' must be at most {longest}, the longest sequence that "
-                             f"'{name}' is for (got {max_length})")
+            raise ValueError(f"'max_length' must be at most {longest}, the maximum length of "
+                             f"'{name}' (got {max_length})")
         self.channels, self.heads = channels, heads
         self.norm_first = norm_first
         self.activation = activation
@@ -178,13 +180,13 @@ num_segments=2, density=32.4%))
             self.position_embedding = GridPositions(positions, channels)
             if self.position_embedding.num_embeddings < max_length:
                 raise ValueError(f"'max_length' must be at most "
-                                 f"{self.position_embedding.num_embeddings}, the places of the "
-                                 f"grid {positions} (got {max_length})")
+                                 f"{self.position_embedding.num_embeddings}, the size of the grid "
+                                 f"{positions} (got {max_length})")
         else:
             self.position_embedding = EMBEDDINGS[positions](max_length, channels)
         self.segment_embedding = nn.Embedding(num_segments, channels) if num_segments else None
         self.dropout = nn.Dropout(dropout)
-        # A shared source is the encoder's, so that a checkpoint holds its parameters once.
+        # A shared source belongs to the encoder, so that checkpoints hold its parameters once.
         self.source = source if share_source else None
         self.layers = nn.ModuleList(
             EncoderLayer(channels, heads, None if share_source else copy.deepcopy(source),
@@ -215,27 +217,25 @@ num_segments=2, density=32.4%))
         generator: torch.Generator | None = None,
         return_graphs: bool = False,
     ) -> Tensor | tuple[Tensor, list[BipartiteGraph | PairMask]]:
-        """Encode every token in the light of its sequence.
+        """Encode the tokens of all sequences.
 
         Args:
             tokens (Tensor): Ids of all sequences, one after the other, int64 ``[num_tokens]``; or
-                features that take the place of their embeddings, ``[num_tokens, channels]``, such
-                as patches of images.
-            ptr (Tensor or Shard): Where each sequence begins, int64 ``[num_sequences + 1]``; or
-                which of a batch's tokens these are
-                (:func:`graphattn.distributed.sequence_parallel` gives it).
+                features that replace their embeddings, ``[num_tokens, channels]``, such as patches
+                of images.
+            ptr (Tensor or Shard): Where each sequence begins, int64 ``[num_sequences + 1]``; or a
+                process's part of a batch (:func:`graphattn.distributed.sequence_parallel`).
             segments (Tensor, optional): The segment of each token, int64 ``[num_tokens]``. If
                 omitted, all are in segment 0, as in BERT.
-            graph (BipartiteGraph, optional): What all layers attend along, as in
-                :meth:`GraphAttention.forward <graphattn.layers.GraphAttention.forward>`; no source
-                is then asked for one.
+            graph (BipartiteGraph, optional): Graph that all layers attend along instead of graphs
+                from sources, as in :meth:`GraphAttention.forward
+                <graphattn.layers.GraphAttention.forward>`.
             generator (torch.Generator, optional): For sources that draw edges; torch's default
                 generator if omitted.
-            return_graphs (bool): Also return the graph, or pair mask, of each layer that attends
-                along one.
+            return_graphs (bool): Also return the graph or pair mask of each layer that has one.
 
         Returns:
-            Tensor ``[num_tokens, channels]``, or a pair with the list of graphs.
+            Tensor ``[num_tokens, channels]``, or a pair of it and the list of graphs.
 
         Raises:
             ValueError: An id is outside the vocabulary or the segments, a sequence is longer than
@@ -246,12 +246,13 @@ num_segments=2, density=32.4%))
         at = None
         if self.padding_token is not None:
             is_token = tokens != self.padding_token
-            at = is_token.nonzero().flatten()  # looked for once, though it is asked for below
+            at = is_token.nonzero().flatten()  # computed once for the uses below
             x, ptr = x[at], _ptr_of(is_token, ptr)
             rotation = None if rotation is None else rotation[at]
             if graph is not None:
                 raise ValueError("'graph' must be None for a model with 'padding_token', which "
-                                 "leaves tokens out; leave them out of the graph")
+                                 "removes tokens; build the model without it, and remove them from "
+                                 "'tokens' and 'graph'")
         graphs, shared = [], graph
         for layer in self.layers:
             run = partial(checkpointed, layer) if self.checkpoint_layers else layer
@@ -295,8 +296,7 @@ num_segments=2, density=32.4%))
         return tokens
 
     def _device(self, tokens: Tensor) -> torch.device:
-        """Return the device of the model, or of the tokens where another module replaces the
-        norm."""
+        """Return the device of the model, or of the tokens if another module replaces the norm."""
         weight = getattr(self.norm, 'weight', None)
         return weight.device if isinstance(weight, Tensor) else getattr(tokens, 'device', None)
 
@@ -312,7 +312,7 @@ num_segments=2, density=32.4%))
         if isinstance(ptr, Shard):
             self._check_lengths(host_copy(ptr.ptr).diff())
             return ptr.positions()
-        num_tokens = tokens.size(0)  # len would fix it in exported code
+        num_tokens = tokens.size(0)  # len() would be a constant in exported code
         check_ptr('ptr', ptr, num_tokens, tokens.device)
         length = ptr.diff()
         if not is_traced(ptr):
@@ -324,17 +324,17 @@ num_segments=2, density=32.4%))
         max_length = _size_of(self.position_embedding)
         if length.numel() and int(length.max()) > max_length:
             raise ValueError(f"'ptr' marks a sequence of {int(length.max())} tokens, but the model "
-                             f"was built for max_length={max_length}; cut it off there, or build "
-                             f"a model with more")
+                             f"was built with max_length={max_length}; truncate the sequence, or "
+                             f"increase max_length")
 
 
 def _size_of(embedding: nn.Module) -> float:
-    """Return the number of ids that a module knows; an adapter in its place states its own."""
+    """Return the number of ids of an embedding; a module without that attribute has no limit."""
     return getattr(embedding, 'num_embeddings', math.inf)
 
 
 class SinusoidalPositions(PositionTable):
-    r"""Embeddings of positions that are not learned.
+    r"""Fixed embeddings of positions.
 
     .. math::
         PE_{i, 2j} = \sin(i / 10000^{2j / C}), \qquad PE_{i, 2j + 1} = \cos(i / 10000^{2j / C})
@@ -342,7 +342,7 @@ class SinusoidalPositions(PositionTable):
     (Vaswani et al., 2017, Sec. 3.5.)
 
     Args:
-        num_embeddings (int): How many positions.
+        num_embeddings (int): Number of positions.
         channels (int): Size of each embedding.
     """
 
@@ -361,18 +361,18 @@ class SinusoidalPositions(PositionTable):
 
 
 class GridPositions(nn.Module):
-    r"""Learned embeddings of places in a grid: of their row, their column, and so on, added.
+    r"""Learned embeddings of the cells of a grid: the sum of those of the row, the column, etc.
 
     .. math:: E_i = \sum_a E^{(a)}_{c_a(i)}
 
     where the last coordinate :math:`c_a` changes the fastest.
 
     Args:
-        sides (list of int): How many rows, columns, and so on.
+        sides (list of int): Number of rows, columns, and so on.
         channels (int): Size of each embedding.
 
     Raises:
-        TypeError, ValueError: A side is no positive int, or there is none.
+        TypeError, ValueError: A side is no positive int, or ``sides`` is empty.
 
     Source: Child et al., "Generating Long Sequences with Sparse Transformers" (2019), Sec. 5.3, for
     the rows, columns and colours of images.
@@ -387,7 +387,7 @@ class GridPositions(nn.Module):
     def __init__(self, sides: list[int], channels: int):
         super().__init__()
         if not sides:
-            raise ValueError("'positions' must name a side of the grid or more (got [])")
+            raise ValueError("'positions' must hold at least one side of the grid (got [])")
         for side in sides:
             check_size('positions', side, 1, MAX_SIDE)
         self.sides = tuple(sides)
@@ -401,7 +401,7 @@ class GridPositions(nn.Module):
 
 
 class _NoPositions(nn.Module):
-    """Tokens do not know where they are; sequences have a longest length all the same."""
+    """No embeddings of positions, but a maximum length."""
 
     def __init__(self, num_embeddings: int, channels: int):
         super().__init__()
@@ -415,26 +415,26 @@ EMBEDDINGS = {'learned': nn.Embedding, 'sinusoidal': SinusoidalPositions, 'none'
 
 
 def _ptr_of(is_token: Tensor, ptr: Tensor | Shard) -> Tensor:
-    """Return the first token of each sequence among the tokens that are left."""
+    """Return the first token of each sequence among the remaining tokens."""
     if isinstance(ptr, Shard):
-        raise ValueError("'padding_token' must be None for a sequence that is divided among "
-                         "processes; leave such tokens out of the sequence")
+        raise ValueError("'padding_token' must be None for sequence parallelism; remove those "
+                         "tokens from the sequence")
     return torch.cat([ptr[:1], is_token.cumsum(0)])[ptr]
 
 
 def check_encoder(encoder: nn.Module, predicts_tokens: bool = False) -> None:
-    # What stands for an encoder will do, as torch.compile's modules.
+    # Also accepts wrappers such as the modules of torch.compile.
     if not isinstance(encoder, nn.Module) or not hasattr(encoder, 'token_embedding'):
         raise TypeError(f"'encoder' must be an Encoder (got {type(encoder).__name__})")
     if predicts_tokens and encoder.token_embedding is None:
-        raise ValueError("'encoder' must have a vocabulary to predict tokens of (got num_tokens=0)")
+        raise ValueError("'encoder' must have a vocabulary to predict tokens (got num_tokens=0)")
 
 
 def vocabulary_size(encoder: nn.Module) -> int:
-    """Return the number of ids of its token embedding, or of the one that an adapter wraps."""
+    """Return the number of ids of the token embedding, which an adapter may wrap."""
     sizes = [module.num_embeddings for module in encoder.token_embedding.modules()
              if hasattr(module, 'num_embeddings')]
     if not sizes:
-        raise TypeError(f"'encoder' must have an nn.Embedding of its tokens, or an adapter around "
-                        f"one (got {type(encoder.token_embedding).__name__})")
+        raise TypeError(f"'encoder' must have an nn.Embedding of tokens, or an adapter around one "
+                        f"(got {type(encoder.token_embedding).__name__})")
     return sizes[0]

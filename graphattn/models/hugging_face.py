@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from graphattn.patterns import Pattern
 
 # Names of modules and parameters here, and in Hugging Face's BERT without its prefix 'bert.'.
-# RoBERTa has the same but for the heads.
+# RoBERTa's names only differ in the heads.
 EMBEDDING_NAMES = {
     'encoder.token_embedding': 'embeddings.word_embeddings',
     'encoder.position_embedding': 'embeddings.position_embeddings',
@@ -44,10 +44,10 @@ LAYER_NAMES = {
     'feed_forward.3': 'output.dense',
     'feed_forward_norm': 'output.LayerNorm',
 }
-# What the numbers depend on and our models have no choice of. It is what transformers takes where
-# a config.json is silent.
+# Settings that change the output and that our models do not have. The values are transformers'
+# defaults.
 ONLY = {'position_embedding_type': 'absolute', 'is_decoder': False, 'add_cross_attention': False}
-# Transformers' names of our activations, and what it takes for the sizes where it is silent.
+# Our names of transformers' activations, and transformers' defaults.
 ACTIVATION_OF = {'gelu': 'gelu', 'gelu_python': 'gelu', 'gelu_new': 'gelu_new',
                  'gelu_pytorch_tanh': 'gelu_new', 'relu': 'relu', 'silu': 'silu', 'swish': 'silu'}
 DEFAULTS = {'hidden_size': 768, 'num_hidden_layers': 12, 'num_attention_heads': 12,
@@ -58,15 +58,15 @@ DEFAULTS = {'hidden_size': 768, 'num_hidden_layers': 12, 'num_attention_heads': 
 
 @dataclass(frozen=True)
 class _Family:
-    """Marks that tell the checkpoints of one family from those of another.
+    """Names that identify the checkpoints of a family.
 
     Args:
-        name (str): What it is called.
-        model_types (tuple): Its members, as a config.json calls them.
-        prefix (str): Stands before the names of the encoder of a model with a head.
+        name (str): Name of the family.
+        model_types (tuple): Values of ``model_type`` in a config.json.
+        prefix (str): Prefix of the encoder's names in a model with a head.
         language_model (str): Name of the module of the token logits.
         head_names (Mapping): As ``EMBEDDING_NAMES``, for each of our models.
-        num_segments (int): As a rule.
+        num_segments (int): The usual number of segments.
     """
 
     name: str
@@ -113,18 +113,18 @@ def encoder_of(
     RoBERTa.
 
     Args:
-        config (Mapping, transformers.PretrainedConfig or path): A config, the ``config.json`` that
-            holds one, or the folder that it is in. What it leaves out, other than the vocabulary,
-            has transformers' default.
+        config (Mapping, transformers.PretrainedConfig or path): A config, a ``config.json``, or its
+            folder. Missing entries have transformers' defaults, except for the vocabulary.
         source (GraphSource, Pattern or str): As in :class:`Encoder`.
-        **options: Of :class:`Encoder`, instead of what ``config`` says: ``max_length``, ``hops``.
+        **options: Arguments of :class:`Encoder` that override ``config``, such as ``max_length`` or
+            ``hops``.
 
     Returns:
-        Encoder, into which :func:`load_bert` or :func:`load_roberta` copies weights.
+        Encoder; :func:`load_bert` or :func:`load_roberta` copies weights into it.
 
     Raises:
-        TypeError, ValueError: ``config`` is no such config, or tells of what an encoder does not
-            compute.
+        TypeError, ValueError: ``config`` is no such config, or has a setting that an encoder does
+            not support.
 
     Example:
         >>> from graphattn.models import MaskedLanguageModel, encoder_of, load_bert
@@ -164,29 +164,29 @@ def load_bert(
     """Copy the weights of a Hugging Face BERT into a model.
 
     The encoder is loaded completely or not at all. Poolers and heads are loaded if the state dict
-    has them; a classifier only into one that is built as BERT's, with ``pooling='pooler'`` and no
-    hidden layer. A model for shorter sequences takes the first positions. Sources are left alone.
+    has them, a classification head only if ``model`` has BERT's, with ``pooling='pooler'`` and no
+    hidden layer. A model for shorter sequences gets the first positions. Sources do not change.
 
-    The number of heads, the activation and ``norm_eps`` (1e-12 in BERT) leave no trace in the
-    weights; they are checked in ``config``. :func:`encoder_of` builds an encoder that has them.
+    The number of heads, the activation and ``norm_eps`` (1e-12 in BERT) cannot be seen in the
+    weights, so they are checked in ``config``. :func:`encoder_of` builds a matching encoder.
 
     Args:
         model (MaskedLanguageModel or SequenceClassifier): Its encoder is built with
             ``norm_first=False``, ``num_segments=2``, ``norm_eps`` and the sizes of the checkpoint.
-        state_dict (Mapping or path): Of ``BertModel``, ``BertForPreTraining``, ``BertForMaskedLM``
-            or ``BertForSequenceClassification``; or the folder of its ``model.safetensors``, or
-            that file.
-        config (Mapping, transformers.PretrainedConfig or path): That of the checkpoint, as in its
-            ``config.json``; read from beside the weights if omitted. What it leaves out has
-            transformers' default.
+        state_dict (Mapping or path): State dict of ``BertModel``, ``BertForPreTraining``,
+            ``BertForMaskedLM`` or ``BertForSequenceClassification``; or its ``model.safetensors``,
+            or the folder of that file.
+        config (Mapping, transformers.PretrainedConfig or path): Config of the checkpoint, as in its
+            ``config.json``; read from the folder of the weights if omitted. Missing entries have
+            transformers' defaults.
 
     Returns:
         The names of the model's parameters that were not loaded.
 
     Raises:
         TypeError: An argument is of the wrong type.
-        ValueError: Names or shapes do not fit, or ``config`` tells of what the model does not
-            compute. The model is unchanged then.
+        ValueError: Names or shapes do not fit, or ``config`` has a setting that the model does not
+            support. The model is unchanged then.
 
     Example:
         >>> from graphattn.models import Encoder, SequenceClassifier, load_bert
@@ -213,36 +213,35 @@ def load_roberta(
 ) -> list[str]:
     """Copy the weights of a Hugging Face RoBERTa into a model.
 
-    As :func:`load_bert`, with these differences. There is one segment, whose vector all tokens
-    have. The rows of the position table up to ``pad_token_id``, which is 1 as a rule, are those of
-    no token and dropped, so RoBERTa-base knows 512 positions. A classifier takes the
-    classification head (dropout, dense, tanh, dropout, linear, on the first token) as
-    ``pooling='pooler'``, with ``pooler_dropout`` and ``dropout`` for the two dropouts. A masked
-    language model has no use for ``next_sentence``.
+    As :func:`load_bert`, with these differences. All tokens are in one segment. The rows of the
+    position table up to ``pad_token_id``, usually 1, belong to no token and are dropped, so
+    RoBERTa-base has 512 positions. A classifier holds the classification head (dropout, dense,
+    tanh, dropout, linear, on the first token) as ``pooling='pooler'``, with ``pooler_dropout`` and
+    ``dropout`` for the two dropouts. A masked language model needs no ``next_sentence``.
 
-    A bare BERT has tensors of the same names; ``model_type`` in ``config`` tells them apart.
+    A bare BERT has the same tensor names; ``model_type`` in ``config`` distinguishes the two.
     XLM-RoBERTa and CamemBERT are RoBERTas. ``norm_eps`` is 1e-5 in RoBERTa-base.
 
     Args:
         model (MaskedLanguageModel or SequenceClassifier): Its encoder is built with
             ``norm_first=False``, ``num_segments=1``, ``norm_eps`` and the sizes of the checkpoint.
-        state_dict (Mapping or path): Of ``RobertaModel``, ``RobertaForMaskedLM`` or
-            ``RobertaForSequenceClassification``, as :func:`load_bert`.
-        config (Mapping, transformers.PretrainedConfig or path): As :func:`load_bert`.
-        tile_positions (bool): A model for longer sequences than the checkpoint's repeats the
-            positions until there are enough, as Longformer does: position i starts as i modulo
-            512. Otherwise such a model is refused.
+        state_dict (Mapping or path): State dict of ``RobertaModel``, ``RobertaForMaskedLM`` or
+            ``RobertaForSequenceClassification``, as in :func:`load_bert`.
+        config (Mapping, transformers.PretrainedConfig or path): As in :func:`load_bert`.
+        tile_positions (bool): Repeat the positions of the checkpoint for a model for longer
+            sequences, as Longformer does: position i starts as i modulo 512. If not set, such a
+            model raises an error.
 
     Returns:
         The names of the model's parameters that were not loaded.
 
     Raises:
         TypeError: An argument is of the wrong type.
-        ValueError: Names or shapes do not fit, or ``config`` tells of what the model does not
-            compute. The model is unchanged then.
+        ValueError: Names or shapes do not fit, or ``config`` has a setting that the model does not
+            support. The model is unchanged then.
 
     Source: Liu et al., "RoBERTa" (2019); Beltagy et al., "Longformer" (2020), Sec. 5, on the
-    positions. Diffuser (2023) starts from RoBERTa and leaves open how it comes to 4,096 positions.
+    positions. Diffuser (2023) starts from RoBERTa and does not say how it gets 4,096 positions.
 
     Example:
         >>> from graphattn import patterns
@@ -266,23 +265,23 @@ def load_roberta(
 
 def to_hugging_face(model: MaskedLanguageModel | SequenceClassifier, folder: str | PathLike, *,
                     family: Literal['bert', 'roberta'] = 'bert') -> None:
-    """Write a model as transformers reads it: ``config.json`` and ``model.safetensors``.
+    """Write a model in the format of transformers: ``config.json`` and ``model.safetensors``.
 
     ``from_pretrained(folder)`` of ``BertForPreTraining``, ``BertForMaskedLM``,
-    ``BertForSequenceClassification`` or their RoBERTas has the same weights, and full attention:
-    edges and parameters of sources have no place there. :func:`graphattn.hugging_face.attach` lets
-    it attend along a source again.
+    ``BertForSequenceClassification`` or their RoBERTas then has the same weights, but full
+    attention: edges and parameters of sources are not saved. :func:`graphattn.hugging_face.attach`
+    adds a source again.
 
     Args:
-        model (MaskedLanguageModel or SequenceClassifier): Post-norm, of one hop, with a vocabulary,
+        model (MaskedLanguageModel or SequenceClassifier): Post-norm, with one hop, a vocabulary,
             segments and learned positions; a classifier with ``pooling='pooler'`` and no hidden
             layer.
-        folder (path): Where both files go; made if there is none.
-        family (str): ``'bert'``, or ``'roberta'``, without sequence logits.
+        folder (path): Folder of both files, created if it does not exist.
+        family (str): ``'bert'``, or ``'roberta'``, which has no sequence logits.
 
     Raises:
-        TypeError: ``model`` is of another kind.
-        ValueError: It computes what the family does not.
+        TypeError: ``model`` is another kind of model.
+        ValueError: ``model`` has a part or a setting that the family does not have.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -344,8 +343,8 @@ def _check_written(family: _Family, model: MaskedLanguageModel | SequenceClassif
             (isinstance(encoder.position_embedding, nn.Embedding), 'have learned positions'),
             (encoder.segment_embedding is not None, 'have segments (num_segments)'),
             (attention.head_channels * encoder.heads == encoder.channels,
-             'have channels / heads channels in each head'),
-            (attention.num_kv_heads == encoder.heads, 'have keys of its own in each head'),
+             'have heads of channels / heads channels'),
+            (attention.num_kv_heads == encoder.heads, 'have its own keys in each head'),
             (head_is_whole, "have pooling='pooler' and no hidden layer"),
             (family is BERT or is_classifier or model.pooler is None,
              'have no sequence logits (next_sentence=False)'),
@@ -360,7 +359,7 @@ def _check_all_written(family: _Family, model: MaskedLanguageModel | SequenceCla
                   for parameter in module.parameters()}
     for name, parameter in model.named_parameters():
         if name not in name_of and parameter not in of_sources:
-            raise ValueError(f"'model' must have no other parameters than a {family.name} to be "
+            raise ValueError(f"'model' must only have the parameters of a {family.name} to be "
                              f"written as one (got {name!r}); merge adapters into it first")
 
 
@@ -430,8 +429,8 @@ def _positions(family: _Family, table: Tensor, max_length: int, tile: bool) -> T
         table = table.repeat(-(-max_length // num_known), 1)
     if table.size(0) < max_length:
         hint = ', or set tile_positions=True' if family is ROBERTA else ''
-        raise ValueError(f"'state_dict' holds {num_known} positions, but 'model' is for sequences "
-                         f"of {max_length} tokens; build it with a smaller max_length{hint}")
+        raise ValueError(f"'state_dict' holds {num_known} positions, but 'model' has max_length="
+                         f"{max_length}; build it with a smaller max_length{hint}")
     return table[:max_length]
 
 
@@ -452,7 +451,7 @@ def _check_model(model: object) -> None:
 
 def _check_post_norm(family: _Family, model: MaskedLanguageModel | SequenceClassifier) -> None:
     if model.encoder.norm_first:
-        raise ValueError(f"'model' must be post-norm as {family.name}; build its encoder with "
+        raise ValueError(f"'model' must be post-norm like {family.name}; build its encoder with "
                          f"norm_first=False")
 
 
@@ -481,7 +480,7 @@ def _as_mapping(config: object) -> Mapping[str, object]:
     if hasattr(config, 'to_dict'):
         config = config.to_dict()
     if not isinstance(config, Mapping):
-        raise TypeError(f"'config' must map names to values, as a config.json, or be a "
+        raise TypeError(f"'config' must map names to values like a config.json, or be a "
                         f"PretrainedConfig or a path (got {type(config).__name__})")
     return config
 
@@ -501,62 +500,62 @@ def _check_config(family: _Family, model: MaskedLanguageModel | SequenceClassifi
     for name, ours, wanted in (('encoder', encoder.activation, ACTIVATION_OF[theirs]),
                                ('MaskedLanguageModel', head, of_head)):
         if ours != wanted and (name == 'encoder' or isinstance(model, MaskedLanguageModel)):
-            raise ValueError(f"'config' must have hidden_act={ours!r}, as the {name} of 'model' "
+            raise ValueError(f"'config' must have hidden_act={ours!r} like the {name} of 'model' "
                              f"(got {theirs!r}); build it with activation={wanted!r}")
     for name, default, argument, ours in (
             ('num_attention_heads', 12, 'heads', encoder.heads),
             ('layer_norm_eps', 1e-12, 'norm_eps', encoder.norm.eps)):
         if (theirs := config.get(name, default)) != ours:
-            raise ValueError(f"'config' must have {name}={ours!r}, as the encoder of 'model' (got "
+            raise ValueError(f"'config' must have {name}={ours!r} like the encoder of 'model' (got "
                              f"{theirs!r}); build it with {argument}={theirs!r}")
 
 
 def _check_computed(config: Mapping[str, object]) -> None:
     for name, ours in ONLY.items():
         if (theirs := config.get(name, ours)) != ours:
-            raise ValueError(f"'config' must have {name}={ours!r}, for 'model' computes nothing "
-                             f"else (got {theirs!r}); load another checkpoint")
+            raise ValueError(f"'config' must have {name}={ours!r}, because 'model' supports "
+                             f"nothing else (got {theirs!r}); load another checkpoint")
     activation = config.get('hidden_act', 'gelu')
     if activation not in ACTIVATION_OF:
         known = ', '.join(map(repr, ACTIVATION_OF))
-        raise ValueError(f"'config' must have hidden_act {known}, for 'model' computes nothing "
+        raise ValueError(f"'config' must have hidden_act {known}, because 'model' supports nothing "
                          f"else (got {activation!r}); load another checkpoint")
 
 
 def _first_position(family: _Family, config: Mapping[str, object]) -> int:
-    """Row of the position table that the first token has; RoBERTa's follows that of padding."""
+    """Return the row of the first token in the position table; in RoBERTa it follows padding."""
     if family is BERT:
         return 0
     padding = config.get('pad_token_id', 1)
     if not isinstance(padding, int) or padding < 0:
-        raise ValueError(f"'config' must have the number of the padding as pad_token_id, from "
-                         f"which positions are counted (got {padding!r})")
+        raise ValueError(f"'config' must have an int that is not negative as pad_token_id, because "
+                         f"positions are counted from it (got {padding!r})")
     return padding + 1
 
 
 def _current_name(family: _Family, name: str) -> str:
-    """Return the name without prefix, as today's transformers write it."""
+    """Return the name without prefix, in the spelling of current transformers versions."""
     name = name.removeprefix(family.prefix)
-    if name == f'{family.language_model}.decoder.bias':  # tied to the other
+    if name == f'{family.language_model}.decoder.bias':  # tied to the bias of the head
         return f'{family.language_model}.bias'
-    # The first checkpoints, bert-base-uncased among them, kept TensorFlow's names.
+    # Early checkpoints such as bert-base-uncased have TensorFlow's names.
     return name.replace('LayerNorm.gamma', 'LayerNorm.weight').replace('LayerNorm.beta',
                                                                        'LayerNorm.bias')
 
 
 def _check_plain(family: _Family, model: MaskedLanguageModel | SequenceClassifier) -> None:
-    """Raise if an adapter takes the place of weights."""
+    """Raise if an adapter replaces weights."""
     modules = _their_modules(family, model)
     for name in model.state_dict():
         module = next((module for module in modules if name.startswith(f'{module}.')), name)
         if name not in (module, f'{module}.weight', f'{module}.bias'):
-            raise ValueError(f"'model' must have no adapters while weights are loaded (got "
-                             f"{name!r}); load them first, or merge the adapters")
+            raise ValueError(f"'model' must have no adapters when weights are loaded (got "
+                             f"{name!r}); load weights first, or merge the adapters")
 
 
 def _their_names(family: _Family,
                  model: MaskedLanguageModel | SequenceClassifier) -> dict[str, str]:
-    """Map the names of the model's parameters to the family's, where it has such."""
+    """Map the names of the model's parameters to the family's, if it has them."""
     names, name_of = _their_modules(family, model), {}
     for name in model.state_dict():
         module, _, parameter = name.rpartition('.')
@@ -569,7 +568,7 @@ def _their_names(family: _Family,
 
 def _their_modules(family: _Family,
                    model: MaskedLanguageModel | SequenceClassifier) -> dict[str, str]:
-    """Map the names of the model's modules to the family's, where it has such."""
+    """Map the names of the model's modules to the family's, if it has them."""
     kind = SequenceClassifier if isinstance(model, SequenceClassifier) else MaskedLanguageModel
     names = EMBEDDING_NAMES | family.head_names[kind]
     for layer in range(len(model.encoder.layers)):
@@ -586,18 +585,18 @@ def _check_encoder_names(family: _Family, given: Mapping[str, Tensor],
     lacking = [name for name in wanted if name not in given]
     if lacking:
         raise ValueError(f"'state_dict' lacks {lacking[0]!r} and {len(lacking) - 1} more of the "
-                         f"{len(wanted)} tensors that the encoder needs; it must be of a "
-                         f"{family.name} with as many layers")
+                         f"{len(wanted)} tensors that the encoder needs; load a {family.name} with "
+                         f"the same number of layers")
     surplus = [name for name in given if name.startswith(('embeddings.', 'encoder.'))
                and name not in wanted and name != 'embeddings.position_ids']
     if surplus:
         raise ValueError(f"'state_dict' holds {surplus[0]!r} and {len(surplus) - 1} more tensors "
-                         f"that 'model' has no place for; build its encoder with as many layers, "
-                         f"and num_segments={family.num_segments}")
+                         f"that 'model' does not have; build its encoder with the same number of "
+                         f"layers and num_segments={family.num_segments}")
 
 
 def _check_tied_decoder(family: _Family, given: Mapping[str, Tensor]) -> None:
     name = f'{family.language_model}.decoder.weight'
     if name in given and not torch.equal(given[name], given['embeddings.word_embeddings.weight']):
-        raise ValueError(f"'state_dict' holds a decoder that is not tied to the token embeddings, "
-                         f"as {name!r} is in {family.name}")
+        raise ValueError(f"'state_dict' must have {name!r} tied to the token embeddings, as in "
+                         f"{family.name} (got other values); load another checkpoint")

@@ -1,4 +1,4 @@
-"""BERT's two pre-training tasks on an encoder."""
+"""BERT's two pre-training tasks."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ from graphattn.sources import GraphSource
 
 
 class MaskedLanguageModel(nn.Module):
-    r"""Predicts tokens, and whether the second segment follows the first, as BERT does.
+    r"""Predict tokens, and whether the second segment follows the first, as BERT does.
 
     .. math::
         \mathrm{token\ logits} = \mathrm{norm}(\mathrm{activation}(W x + b)) \, E^\top + c, \qquad
         \mathrm{sequence\ logits} = W' \, \mathrm{Pooler}(x) + b'
 
-    where :math:`E` are the encoder's token embeddings. Weights of linear layers and embeddings
-    are drawn with standard deviation 0.02, those of the encoder included, and biases are 0.
-    Sources keep their parameters.
+    where :math:`E` are the encoder's token embeddings. All weights of linear layers and embeddings,
+    also of the encoder, are drawn with standard deviation 0.02, and biases are 0. Sources keep
+    their parameters.
 
     Args:
         encoder (Encoder): Encodes the tokens.
         next_sentence (bool): Whether there are sequence logits.
-        activation (str, optional): That of the encoder if omitted; RoBERTa's is always ``'gelu'``.
+        activation (str, optional): The encoder's activation if omitted; RoBERTa always has
+            ``'gelu'``.
 
     Source:
         Devlin et al., BERT (2019), Sec. 3.1. SparseBERT (Sec. 4.2) pre-trains its masks with it.
@@ -83,21 +84,21 @@ class MaskedLanguageModel(nn.Module):
             tokens (Tensor): Ids of all sequences, int64 ``[num_tokens]``.
             ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``.
             segments (Tensor, optional): The segment of each token, int64 ``[num_tokens]``.
-            selected (Tensor, optional): Which tokens' logits are wanted, int64
-                ``[num_selected]``; those of all if omitted.
+            selected (Tensor, optional): Tokens to return logits of, int64 ``[num_selected]``; all
+                if omitted.
             generator (torch.Generator, optional): For sources that draw edges.
             return_graphs (bool): Also return the graph, or pair mask, of each layer.
 
         Returns:
             Token logits ``[num_selected, vocabulary]``, sequence logits ``[num_sequences, 2]``
-            (class 0: the second segment follows the first) or ``None``, and, if wanted, the list
+            (class 0: the second segment follows the first) or ``None``, and, if requested, the list
             of graphs.
 
         Raises:
-            TypeError: ``ptr`` is a Shard, which has no whole sequences, although there are sequence
-                logits.
-            ValueError: As :meth:`Encoder.forward`; ``selected`` is not of the tokens; or a
-                sequence is empty although there are sequence logits.
+            TypeError: ``ptr`` is a Shard, which does not contain whole sequences, and there are
+                sequence logits.
+            ValueError: As :meth:`Encoder.forward`; ``selected`` is out of range; or a sequence is
+                empty and there are sequence logits.
         """
         check_bool(return_graphs=return_graphs)
         if self.pooler is not None:
@@ -113,7 +114,7 @@ class MaskedLanguageModel(nn.Module):
         return (*logits, graphs) if return_graphs else logits
 
     def _embeddings(self) -> Tensor:
-        """Return the embeddings of all tokens; an adapter adds to its weight."""
+        """Return the embeddings of all tokens, including the update of an adapter."""
         embedding, bias = self.encoder.token_embedding, self.token_bias
         if isinstance(embedding, nn.Embedding):
             return embedding.weight

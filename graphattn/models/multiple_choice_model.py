@@ -1,4 +1,4 @@
-"""Choosing one of several answers."""
+"""Choice of one of several answers."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from graphattn.models.pooler import Pooler, check_not_empty, check_whole
 
 
 class MultipleChoiceModel(nn.Module):
-    r"""Gives each choice a logit, :math:`\langle w, x \rangle + b`; softmax over those of a
-    question makes them probabilities.
+    r"""Compute a logit of each choice, :math:`\langle w, x \rangle + b`; a softmax over the choices
+    of a question turns them into probabilities.
 
-    A choice is a token: the first one of a sequence, where each choice has a sequence of its own
-    with the question in it, as in SWAG; or one of those that ``selected`` names, where a sequence
-    lists all choices behind such tokens, as Longformer has it for WikiHop.
+    A token represents each choice. If each choice has its own sequence with the question in it, as
+    in SWAG, this is the first token. If a sequence lists all choices, each after a special token,
+    as in Longformer's WikiHop, these tokens are ``selected``.
 
     Args:
         encoder (Encoder): Encodes the tokens.
-        pooling (str): A choice is the encoded token (``'first'``), or what BERT's ``'pooler'``
-            makes of it, see :class:`Pooler`.
-        dropout (float): Dropout on the choice's features.
+        pooling (str): Features of a choice: its encoded token (``'first'``), or BERT's ``'pooler'``
+            of it, see :class:`Pooler`.
+        dropout (float): Dropout on the features of a choice.
 
     Raises:
         ValueError: ``pooling`` is unknown.
@@ -70,13 +70,14 @@ class MultipleChoiceModel(nn.Module):
         """Return logits ``[num_choices]``; other arguments as :meth:`Encoder.forward`.
 
         Args:
-            selected (Tensor, optional): The tokens that are choices, int64 ``[num_choices]``; the
-                first one of each sequence if omitted.
+            selected (Tensor, optional): The tokens that represent choices, int64
+                ``[num_choices]``; the first token of each sequence if omitted.
 
         Raises:
-            TypeError: ``ptr`` is a Shard, which has no whole sequences, without ``selected``.
-            ValueError: As :meth:`Encoder.forward`; ``selected`` is not of the tokens; or, without
-                it, a sequence is empty.
+            TypeError: ``ptr`` is a Shard, which does not contain whole sequences, and ``selected``
+                is omitted.
+            ValueError: As :meth:`Encoder.forward`; ``selected`` is out of range; or it is omitted
+                and a sequence is empty.
         """
         check_bool(return_graphs=return_graphs)
         if selected is None:

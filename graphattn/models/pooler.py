@@ -1,4 +1,4 @@
-"""One vector for each sequence, as BERT makes it."""
+"""BERT's pooler."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from graphattn.shard import Shard
 
 
 class Pooler(nn.Module):
-    r"""BERT's pooler: a layer on the first token of each sequence, ``[CLS]``.
+    r"""Compute one vector for each sequence from its first token, ``[CLS]``, as in BERT.
 
     .. math:: \tanh(W x_{\mathrm{first}} + b)
 
     Args:
         channels (int): Size of each token, in and out.
-        dropout (float): Dropout on :math:`x_{\mathrm{first}}`, which RoBERTa's classifier has.
+        dropout (float): Dropout on :math:`x_{\mathrm{first}}`, used in RoBERTa's classifier.
     """
 
     def __init__(self, channels: int, dropout: float = 0.):
@@ -48,13 +48,12 @@ class Pooler(nn.Module):
 
 def check_whole(ptr: Tensor | Shard) -> None:
     if isinstance(ptr, Shard):
-        raise TypeError("'ptr' must mark whole sequences where they are pooled (got a Shard, which "
-                        "has some of their tokens); give it to the encoder alone, and pool what "
-                        "SequenceParallel.gather makes of the processes' tokens, or all the tokens "
-                        "of a KeyValueCache")
+        raise TypeError("'ptr' must mark whole sequences to pool them (got a Shard, which has only "
+                        "some of their tokens); pass it to the encoder, and pool the result of "
+                        "SequenceParallel.gather, or all tokens of a KeyValueCache together")
 
 
 def check_not_empty(ptr: Tensor) -> None:
     if not is_traced(ptr) and bool((host_copy(ptr).diff() == 0).any()):
-        raise ValueError(f"'ptr' must not mark an empty sequence, for it has no tokens to pool "
+        raise ValueError(f"'ptr' must not mark an empty sequence, because it has no tokens to pool "
                          f"(got {ptr.tolist()})")

@@ -1,4 +1,4 @@
-"""Finding the answer to a question among the tokens of a text."""
+"""Extraction of the answer to a question from a text."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from graphattn.models.encoder import Encoder, check_encoder
 
 
 class SpanModel(nn.Module):
-    r"""Says of each token how likely an answer begins there, and how likely it ends there.
+    r"""Predict the first and the last token of an answer.
 
     .. math::
         p_\mathrm{first}(i) = \mathrm{softmax}_i \langle w_1, x_i \rangle, \qquad
         p_\mathrm{last}(i) = \mathrm{softmax}_i \langle w_2, x_i \rangle
 
-    over the tokens of a sequence, which are the question and a text. Without an answer in the text
-    both are the first token. :func:`best_spans` makes answers of the logits.
+    over the tokens of a sequence, which are the question and a text. If the text has no answer,
+    both are the first token of the sequence. :func:`best_spans` finds answers from the logits.
 
     Args:
         encoder (Encoder): Encodes the tokens.
-        dropout (float): Dropout on the token's features.
+        dropout (float): Dropout on the encoded tokens.
 
     Source: Devlin et al., BERT (2019), Sec. 4.2 and 4.3.
 
@@ -78,14 +78,14 @@ class SpanModel(nn.Module):
 
 
 class Spans(NamedTuple):
-    """The best answers of each sequence, the best one first.
+    """The best answers of each sequence, in descending order.
 
     Attributes:
-        score (Tensor): Sum of two logits, ``[num_sequences, num_best]``; minus infinity where a
+        score (Tensor): Sum of two logits, ``[num_sequences, num_best]``; minus infinity if a
             sequence has no more spans.
-        first (Tensor): Number of the first token among those of all sequences, int64, as ``score``;
-            of some token where that is minus infinity.
-        last (Tensor): Of the last one.
+        first (Tensor): Index of the first token in the batch, int64, shaped like ``score``;
+            arbitrary if the score is minus infinity.
+        last (Tensor): Index of the last token, like ``first``.
     """
 
     score: Tensor
@@ -95,19 +95,20 @@ class Spans(NamedTuple):
 
 def best_spans(logits: Tensor, ptr: Tensor, can_answer: Tensor, *, num_best: int = 20,
                max_tokens: int = 30) -> Spans:
-    r"""Return the spans of the highest scores among all that are short enough.
+    r"""Return the spans of at most :math:`m` tokens with the highest scores.
 
     .. math:: \mathrm{score}(i, j) = \ell_{i, 1} + \ell_{j, 2}, \qquad i \le j < i + m
 
-    BERT's own decoding looks at pairs of the highest single logits only, and may miss the best one.
-    The score of no answer is that of the first token, ``logits[ptr[:-1]].sum(dim=1)``.
+    All such spans are compared. BERT's decoding only compares pairs of the highest single logits
+    and may miss the best span. The score of no answer is the score of the first token,
+    ``logits[ptr[:-1]].sum(dim=1)``.
 
     Args:
-        logits (Tensor): Those of :class:`SpanModel`, ``[num_tokens, 2]``.
+        logits (Tensor): Logits of a :class:`SpanModel`, ``[num_tokens, 2]``.
         ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``.
         can_answer (Tensor): Which tokens may be in an answer, bool ``[num_tokens]``.
-        num_best (int): How many answers of each sequence.
-        max_tokens (int): The most tokens :math:`m` of an answer.
+        num_best (int): Number of answers of each sequence.
+        max_tokens (int): Maximum number of tokens :math:`m` of an answer.
 
     Raises:
         TypeError, ValueError: An argument is of the wrong type, or does not fit the others.
@@ -146,5 +147,5 @@ def _best_of_one(logits: Tensor, begin: int, num_best: int,
     score = torch.cat([score, score.new_full((missing,), -torch.inf)])
     place = torch.cat([place, place.new_zeros(missing)])
     start = begin + place.div(max_tokens, rounding_mode='floor')
-    end = max(begin + len(first) - 1, 0)  # the last token: what is no span may lie behind it
+    end = max(begin + len(first) - 1, 0)  # the last token; placeholders may lie behind it
     return score, start.clamp(max=end), (start + place % max_tokens).clamp(max=end)

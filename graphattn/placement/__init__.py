@@ -1,7 +1,7 @@
 """Placements of the keys and values of edges, one file each.
 
-What differs between one ragged batch (:data:`LOCAL`), padded sequences, decoding and several
-processes; :func:`graphattn.functional.drive.drive` does the rest.
+A placement holds all differences between one ragged batch (:data:`LOCAL`), padded sequences,
+decoding and several processes; :func:`graphattn.functional.drive.drive` does the rest.
 """
 
 from graphattn.functional.drive import LOCAL, Placement

@@ -1,4 +1,4 @@
-"""Keys and values of tokens that have been seen, among which the new ones are put."""
+"""Placement for decoding: cached keys and values, to which new tokens add theirs."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from graphattn.graphs.graph import BipartiteGraph
 
 
 class Cache(Placement):
-    """Keys and values that a layer keeps, and the new tokens among them; with the values after each
-    hop, which do not change along causal edges.
+    """Keys and values in a layer's cache, with those of the new tokens.
+
+    The values after each hop are cached too, because later tokens do not change them along causal
+    edges.
 
     Args:
-        heads (int, optional): How many heads own a graph each; all share one if omitted.
-        kept (Kept): What the layer keeps.
-        place (Tensor): Of each new node among the keys, int64.
-        graph (BipartiteGraph): Of the new tokens and all keys.
+        heads (int, optional): Number of heads that own a graph; all share one if omitted.
+        kept (Kept): The cache of the layer.
+        place (Tensor): Index of each new node among the keys, int64.
+        graph (BipartiteGraph): Edges from all keys to the new tokens.
     """
 
     has_all_values = False
@@ -40,28 +42,28 @@ class Cache(Placement):
 
 
 class Kept:
-    """Keys and values that one layer keeps of the sequences.
+    """Cached keys and values of one layer.
 
     Args:
-        seen (list of int): Tokens of each that it has seen.
+        seen (list of int): Number of tokens of each sequence that the layer has seen.
     """
 
     def __init__(self, seen: list[int]):
         self.seen = seen
-        self._tensors: dict[str, Tensor] = {}  # of heads and sequences side by side
+        self._tensors: dict[str, Tensor] = {}  # rows of all heads and sequences, by name
 
     def put(self, name: str, place: Tensor, new: Tensor, num_places: int) -> Tensor:
-        """Store new rows under a name, and return all of them, ``[num_places, heads,
-        channels]``."""
+        """Store new rows under a name and return all, ``[num_places, heads, channels]``."""
         if name not in self._tensors:
-            with torch.inference_mode(False):  # for others may write into it later
+            with torch.inference_mode(False):  # later calls may write outside of it
                 self._tensors[name] = new.new_zeros(num_places, *new.shape[1:])
         kept = self._tensors[name]
         if kept.shape != (num_places, *new.shape[1:]):
-            raise ValueError(f"'ptr' is of a cache for other heads: {tuple(kept.shape[1:])} (got "
-                             f"{tuple(new.shape[1:])})")
+            raise ValueError(f"'ptr' belongs to a cache of shape [..., heads, channels] = "
+                             f"{tuple(kept.shape[1:])} (got {tuple(new.shape[1:])}); create "
+                             f"another KeyValueCache")
         if kept.dtype != new.dtype:
-            raise TypeError(f"'ptr' is of a cache in {kept.dtype} (got {new.dtype}); begin with a "
-                            f"KeyValueCache of its own")
+            raise TypeError(f"'ptr' belongs to a cache in {kept.dtype} (got {new.dtype}); create "
+                            f"another KeyValueCache")
         kept[place] = new
         return kept

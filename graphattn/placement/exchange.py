@@ -1,4 +1,4 @@
-"""Keys and values of tokens that other processes hold."""
+"""Placement over several processes, each of which holds a part of the tokens."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from graphattn.graphs.graph import BipartiteGraph
 
 
 class Exchange(Placement):
-    """Placement over several processes: each receives what its edges need, before each hop again.
+    """Keys and values of several processes: before every hop, each receives the rows that its edges
+    need.
 
     Args:
-        heads (int, optional): How many heads own a graph each; all share one if omitted.
-        halo (Halo): Nodes that each process sends to each other one.
+        heads (int, optional): Number of heads that own a graph; all share one if omitted.
+        halo (Halo): Nodes that each process sends to every other process.
         group (ProcessGroup): The processes.
     """
 
@@ -34,24 +35,24 @@ class Exchange(Placement):
         return self._exchanged(value)
 
     def _exchanged(self, x: Tensor) -> Tensor:
-        """Return the rows of ``x`` that the halo's graph touches, wherever they are."""
+        """Return the rows of ``x``, of any process, that the halo's graph needs."""
         halo = self._halo
         x = ExchangedRows.apply(x, halo.send, halo.send_sizes, halo.receive_sizes, self._group)
         return x if halo.place is None else x[halo.place]
 
 
 class Halo(NamedTuple):
-    """Nodes that each process sends to each other one for its edges."""
+    """Nodes that each process sends to every other process."""
 
-    graph: BipartiteGraph  # of own queries, to the nodes that arrive, in their order
-    send: Tensor  # own nodes, those for process 0 first, int64
+    graph: BipartiteGraph  # from the received nodes to own queries
+    send: Tensor  # own nodes to send, in the order of the receiving processes, int64
     send_sizes: list[int]
     receive_sizes: list[int]
-    place: Tensor | None  # of each node of the graph among those that arrive; as they come if None
+    place: Tensor | None  # index of each key among the received nodes; None if in the same order
 
 
 class ExchangedRows(torch.autograd.Function):
-    """Rows go to the processes that want them, and gradients come back and are added."""
+    """Send rows to the processes that need them; the backward pass returns and adds gradients."""
 
     @staticmethod
     def forward(ctx, x, send, send_sizes, receive_sizes, group):
@@ -69,7 +70,7 @@ class ExchangedRows(torch.autograd.Function):
 
 
 def gathered(x: Tensor, sizes: list[int], group: dist.ProcessGroup) -> Tensor:
-    """Gather the rows of all processes; each has as many as ``sizes`` says."""
+    """Gather the rows of all processes; process i has ``sizes[i]``."""
     num_own, num_processes = x.size(0), len(sizes)
     everyone = torch.arange(num_own, device=x.device).repeat(num_processes)
     return ExchangedRows.apply(x, everyone, [num_own] * num_processes, sizes, group)
@@ -77,8 +78,8 @@ def gathered(x: Tensor, sizes: list[int], group: dist.ProcessGroup) -> Tensor:
 
 def all_to_all(rows: Tensor, send_sizes: list[int] | None, receive_sizes: list[int] | None,
                 group: dist.ProcessGroup) -> Tensor:
-    """Return the rows that arrive, those of process 0 first. Without sizes as many arrive from each
-    process as go to it."""
+    """Exchange rows and return those received, in the order of the sending processes. Without
+    sizes, every process gets an equal part of the rows."""
     num_rows = rows.size(0) if receive_sizes is None else sum(receive_sizes)
     arrived = rows.new_empty(num_rows, *rows.shape[1:])
     dist.all_to_all_single(arrived, rows, receive_sizes, send_sizes, group)
@@ -86,6 +87,6 @@ def all_to_all(rows: Tensor, send_sizes: list[int] | None, receive_sizes: list[i
 
 
 def all_gather(mine: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """Gather the values of all processes, ``[num_processes, ...]``."""
+    """Gather a tensor of every process, ``[num_processes, ...]``."""
     size = dist.get_world_size(group)
     return all_to_all(mine.expand(size, *mine.shape).contiguous(), None, None, group)

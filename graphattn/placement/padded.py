@@ -1,4 +1,4 @@
-"""Keys and values in slots of padded sequences, which graphs know nothing of."""
+"""Placement in the slots of padded sequences; graphs contain the tokens only."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class Padded(Placement):
     """Keys and values ``[batch, num_keys, num_kv_heads, channels]`` of padded sequences; the output
     is padded, too.
 
-    Where most keys are those that no edge leads to they are left out, if values do not travel on:
-    one query behind a cache reads its own keys alone.
+    With one hop and fewer edges than keys, keys without edges are left out: a single query behind a
+    cache reads its own keys only.
 
     Args:
-        tokens (PaddedTokens): What in them is no padding.
-        graph (BipartiteGraph): Of the tokens, as :meth:`PaddedTokens.place` has it.
-        heads (int, optional): How many heads own a graph each; all share one if omitted.
-        hops_end (bool): Whether values do not travel on.
+        tokens (PaddedTokens): The slots that hold tokens.
+        graph (BipartiteGraph): Edges between tokens, as in :meth:`PaddedTokens.place`.
+        heads (int, optional): Number of heads that own a graph; all share one if omitted.
+        hops_end (bool): Whether values travel along the edges only once.
     """
 
     def __init__(self, tokens: PaddedTokens, graph: BipartiteGraph, heads: int | None,
@@ -48,23 +48,23 @@ class Padded(Placement):
 
 @dataclass(frozen=True, eq=False)
 class PaddedTokens:
-    """Tokens of sequences among the slots of padded queries and keys.
+    """Positions of the tokens in padded queries and keys.
 
-    Positions count the slots of the keys from the beginning of the sequence, whether a cache still
-    holds those or not. What attends is the tokens, one after the other, as if nothing were padded:
-    the first token of a sequence is its first one on whichever side the padding stands.
+    A position is a slot of the keys, counted from the beginning of the sequence and including the
+    slots that a cache no longer holds. Attention runs on consecutive tokens, as if nothing were
+    padded. Whether the padding is left or right of them does not matter.
 
     Args:
-        batch (int): Sequences.
-        num_queries (int): Slots of the queries of each.
-        num_keys (int): Slots of the keys of each.
-        device (torch.device): Of the tokens.
+        batch (int): Number of sequences.
+        num_queries (int): Slots of each sequence's queries.
+        num_keys (int): Slots of each sequence's keys.
+        device (torch.device): Device of the tokens.
         is_token (Tensor, optional): Which positions hold a token, bool ``[batch, positions]``; all
             if omitted.
         first_query (int): Position of the first query.
         first_key (int): Position of the first key.
-        same_tokens (bool): Whether queries are the tokens that are the keys at their positions;
-            otherwise all queries are tokens, and ``is_token`` is of the keys alone.
+        same_tokens (bool): Whether the query and the key at one position are the same token.
+            Otherwise all queries are tokens, and ``is_token`` describes the keys only.
     """
 
     batch: int
@@ -78,36 +78,36 @@ class PaddedTokens:
 
     @cached_property
     def _token(self) -> tuple[Tensor, Tensor] | None:
-        """The sequence and the position of each token; ``None`` where every slot is one."""
+        """The sequence and the position of each token; ``None`` if every slot holds a token."""
         behind = self._behind
         if self.is_token is None and self.first_key + self.num_keys == behind:
             return None
         is_token = self.is_token
-        if is_token is None:  # the slots behind are those that a cache has yet to fill
+        if is_token is None:  # a cache has not filled the slots behind yet
             is_token = torch.ones(self.batch, behind, dtype=torch.bool, device=self.device)
         return is_token[:, :behind].nonzero().unbind(1)
 
     @property
     def _behind(self) -> int:
-        """The position behind the last key that a query may see."""
+        """The position after the last key that a query may attend to."""
         last_key = self.first_key + self.num_keys
         return min(self.first_query + self.num_queries, last_key) if self.same_tokens else last_key
 
     @cached_property
     def lengths(self) -> list[int]:
-        """Tokens of each sequence of keys, those included that a cache no longer holds."""
+        """Number of keys of each sequence, including keys that a cache no longer holds."""
         return self._before(self._behind)
 
     @cached_property
     def spans(self) -> list[tuple[int, int]]:
-        """Among those, from where to where the queries of each sequence stand."""
+        """Begin and end of each sequence's queries among its keys."""
         if not self.same_tokens:
             return [(0, self.num_queries)] * self.batch
         return [(first, length) for first, length in zip(self._before(self.first_query),
                                                          self.lengths)]
 
     def _before(self, position: int) -> list[int]:
-        """Return tokens of each sequence before a position."""
+        """Return the number of each sequence's tokens before a position."""
         if self._token is None:
             return [position] * self.batch
         position = min(position, self._behind)
@@ -145,7 +145,7 @@ class PaddedTokens:
         return slot // self.num_keys, slot % self.num_keys
 
     def pad_queries(self, x: Tensor) -> Tensor:
-        """``[batch, num_queries, ...]`` of tokens ``[num_tokens, ...]``, 0 where there is none."""
+        """Pad tokens ``[num_tokens, ...]`` with zeros to ``[batch, num_queries, ...]``."""
         if self._query_slot is not None:
             padded = x.new_zeros(self.batch * self.num_queries, *x.shape[1:])
             x = padded.index_copy(0, self._query_slot, x)
@@ -166,15 +166,18 @@ class PaddedTokens:
         return sequence * self.num_keys + position - self.first_key
 
     def _tokens_from(self, first: int) -> tuple[Tensor, Tensor]:
-        """Return the sequence and the position of each token from a position on."""
+        """Return the sequence and the position of each token at ``first`` or later."""
         if first == 0:
             return self._token
         is_behind = self._token[1] >= first
         return tuple(part[is_behind] for part in self._token)
 
     def place(self, graph: BipartiteGraph) -> EdgePlaces:
-        """Return the places of a graph's edges. Its segments are these sequences, once or for each
-        head, with the keys that a cache no longer holds."""
+        """Return the places of a graph's edges.
+
+        The graph has a segment for each sequence, or for each head and sequence. Its keys include
+        those that a cache no longer holds.
+        """
         query_slot = torch.arange(self.batch * self.num_queries, device=self.device)
         query_slot = query_slot if self._query_slot is None else self._query_slot
         if self._token is None:
@@ -189,7 +192,7 @@ class PaddedTokens:
                           key_position[graph.key % len(key_position)])
 
     def drop_evicted(self, graph: BipartiteGraph) -> BipartiteGraph:
-        """Return the graph without the keys that a cache no longer holds; no edge leads to them."""
+        """Return the graph without keys that a cache no longer holds; they must have no edges."""
         if self.first_key == 0:
             return graph
         evicted = torch.tensor(self._before(self.first_key), device=self.device)

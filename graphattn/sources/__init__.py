@@ -1,8 +1,8 @@
-"""Sources of a layer's edges: the one seam between tokens and graphs.
+"""Sources of a layer's edges: modules that map tokens to graphs.
 
-A source of your own is a :class:`GraphSource`: queries, keys and sequences in, a graph out. In this
-one a query attends to the ``k`` keys of its sequence whose hashes, signs of random projections,
-come next to its own in order:
+To write a source, subclass :class:`GraphSource`: it gets queries, keys and sequences, and returns a
+graph. In this example, the signs of random projections are a hash of each token, and a query
+attends to the ``k`` keys of its sequence that come next to it in the order of hashes:
 
     >>> import torch
     >>> from graphattn import BipartiteGraph

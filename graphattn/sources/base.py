@@ -1,4 +1,4 @@
-"""The base of graph sources."""
+"""Base class of graph sources."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from graphattn.shard import Shard
 
 
 class GraphSource(nn.Module, ABC):
-    """Decides, for given queries and keys, which query attends to which key.
+    """Base class of modules that decide which query attends to which key.
 
     Attributes:
-        per_head (bool): Whether every head owns a graph. If so, the graph has ``heads`` times as
-            many nodes, the first head's sequences first (:func:`graphattn.layers.fold_heads`).
-        heads (int, optional): Number of heads that the source was made for; any if ``None``.
-        max_length (int, optional): Tokens of the longest sequence that it knows; any if ``None``.
+        per_head (bool): Whether every head owns a graph. If so, heads are folded into nodes
+            (:func:`graphattn.layers.fold_heads`): the graph has ``heads`` times as many nodes, and
+            the first head's sequences come first.
+        heads (int, optional): Number of heads that the source requires; any if ``None``.
+        max_length (int, optional): Maximum number of tokens of a sequence; unlimited if ``None``.
     """
 
     per_head: bool = False
@@ -44,18 +45,18 @@ class GraphSource(nn.Module, ABC):
 
         Args:
             query (Tensor): ``[num_queries, heads, head_channels]``, before scaling.
-            key (Tensor): ``[num_keys, heads, head_channels]``, or of fewer heads, which several of
-                the queries share, unless the source is ``per_head``.
+            key (Tensor): ``[num_keys, heads, head_channels]``. It may have fewer heads, shared by
+                groups of query heads, unless the source is ``per_head``.
             ptr (Tensor): Where the queries of each sequence begin, int64 ``[num_sequences + 1]``.
-            key_ptr (Tensor, optional): Where the keys of each begin, if they are not the same
-                tokens. Only then is it passed: a source that has no such argument is for tokens
-                that attend to one another.
+            key_ptr (Tensor, optional): Where the keys of each sequence begin, if they are other
+                tokens than the queries. Layers pass it only then, so a source for self-attention
+                does not need this argument.
             generator (torch.Generator, optional): Torch's default generator if omitted.
 
         Returns:
             BipartiteGraph with one segment per sequence, or per head and sequence; or a soft
-            PairMask, for :func:`graphattn.functional.pair_attention`. Nothing is registered or
-            built into the module on the way.
+            PairMask, for :func:`graphattn.functional.pair_attention`. A call must not register
+            anything in the module.
 
         Raises:
             TypeError: ``ptr`` is not an int64 Tensor.
@@ -74,39 +75,40 @@ class GraphSource(nn.Module, ABC):
         """Return the rows of the graph that belong to the queries of this process.
 
         Args:
-            query (Tensor): Of the shard's tokens, ``[num_own, heads, head_channels]``.
-            key (Tensor): As ``query``.
-            shard (Shard): Which tokens of which batch they are.
-            generator (torch.Generator, optional): In one state in all processes.
+            query (Tensor): Queries of the shard's tokens, ``[num_own, heads, head_channels]``.
+            key (Tensor): Keys of the shard's tokens, shaped like ``query``.
+            shard (Shard): The range of the batch's tokens that this process holds.
+            generator (torch.Generator, optional): In the same state in all processes.
 
         Returns:
-            BipartiteGraph with the segments of :meth:`forward`, of own queries and all keys.
+            BipartiteGraph of own queries and all keys, with the segments of :meth:`forward`.
 
         Raises:
-            NotImplementedError: The source has none of its own.
+            NotImplementedError: The source does not implement it.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no 'rows', which give a process the "
-                                  f"edges of its own queries; sequence parallelism needs them")
+        raise NotImplementedError(f"{type(self).__name__} has no 'rows', the edges of a process's "
+                                  f"own queries; implement it for sequence parallelism")
 
     def causal(self) -> GraphSource:
-        """Return a copy in which no query attends to a later token, as models that predict the next
-        one need. Its parameters have the same names, so that either form loads the other's.
+        """Return a copy in which no query attends to a later token, for models that predict the
+        next token. Parameters keep their names, so each form loads the state dict of the other.
 
         Raises:
-            ValueError: The source has no such form.
+            ValueError: The source has no causal form.
         """
         raise ValueError(f"'source' must have a causal form, in which no query attends to a later "
-                         f"token (got {type(self).__name__}, which has none)")
+                         f"token (got {type(self).__name__}, which does not implement 'causal')")
 
     def logit_terms(self, graph: BipartiteGraph) -> dict[str, Tensor]:
-        """Return how the source's parameters enter the logits: ``edge_gate`` and ``edge_bias``."""
+        """Return the terms that the source's parameters add to the logits, by name: ``edge_gate``
+        and ``edge_bias``."""
         return {}
 
     def reset_parameters(self) -> None:
-        """Draw the source's parameters anew.
+        """Reinitialise the parameters.
 
-        A source that has any implements it: an encoder copies its source for every layer and then
-        calls this, without which all layers begin with the same parameters.
+        A source with parameters must implement it, because an encoder copies its source for every
+        layer: without a new draw all layers would start from the same parameters.
         """
 
     def check_tokens(self, query: Tensor, key: Tensor, ptr: Tensor,
@@ -121,8 +123,8 @@ class GraphSource(nn.Module, ABC):
             raise ValueError(f"'key' must be on {query.device}, where 'query' is (got "
                              f"{key.device})")
         if key_ptr is None and key.size(0) != query.size(0):
-            raise ValueError(f"'key' must hold the tokens of 'query', of which there are "
-                             f"{query.size(0)} (got {key.size(0)}); or give 'key_ptr'")
+            raise ValueError(f"'key' must hold the {query.size(0)} tokens of 'query' (got "
+                             f"{key.size(0)}); pass 'key_ptr' for other tokens")
         check_ptr('ptr', ptr, query.size(0), query.device)
         if ptr.is_meta:
             check_has_numbers('ptr', ptr)
@@ -132,20 +134,21 @@ class GraphSource(nn.Module, ABC):
 
 
 def terms_on(graph: BipartiteGraph, source: GraphSource) -> LogitTerms:
-    """Return how the parameters of a source enter the logits of a graph."""
+    """Return the terms that a source adds to the logits of a graph."""
     terms = source.logit_terms(graph)
     return LogitTerms(terms.get('edge_bias'), terms.get('edge_gate'))
 
 
 def copy_beside(source: GraphSource, module: nn.Module,
                 model: nn.Module | None = None) -> GraphSource:
-    """Return a copy of the source for a module that has none, with parameters drawn anew.
+    """Return a copy of the source with new parameters, for a module without a source.
 
     Args:
-        source (GraphSource): What is copied.
-        module (nn.Module): On whose device and in whose mode the copy is.
-        model (nn.Module, optional): What ``module`` is a part of. The copy has the dtype that they
-            compute in; weights that are quantised are of others.
+        source (GraphSource): The source to copy.
+        module (nn.Module): The copy is on its device and in its mode.
+        model (nn.Module, optional): The model that contains ``module``. The copy has the first
+            floating dtype of ``module``, or of ``model`` if all weights of ``module`` are
+            quantised.
 
     Returns:
         GraphSource.
@@ -157,7 +160,7 @@ def copy_beside(source: GraphSource, module: nn.Module,
 
 def place_beside(module: nn.Module, model: nn.Module | None = None,
                  ) -> tuple[torch.device | None, torch.dtype | None]:
-    """Return the device and the dtype of what is added to a module; arguments as in
+    """Return the device and the dtype for parameters that are added to a module; arguments as in
     :func:`copy_beside`."""
     place = next(module.parameters(), None)
     parameters = chain.from_iterable(part.parameters() for part in (module, model or module))
@@ -166,19 +169,19 @@ def place_beside(module: nn.Module, model: nn.Module | None = None,
 
 
 def check_same_sequences(ptr: Tensor, key_ptr: Tensor, name: str = 'key_ptr') -> None:
-    """Raise unless there are keys, or none, for each sequence of queries."""
+    """Raise unless keys and queries have the same number of sequences, which may be empty."""
     if key_ptr.numel() != ptr.numel():
-        raise ValueError(f"'{name}' must mark as many sequences as 'ptr', {ptr.numel() - 1} (got "
+        raise ValueError(f"'{name}' must mark the {ptr.numel() - 1} sequences of 'ptr' (got "
                          f"{key_ptr.numel() - 1})")
 
 
 def fold_ptr(ptr: Tensor, heads: int, num_tokens: int) -> Tensor:
-    """Return the first node of each sequence of each head, once heads are folded into nodes.
+    """Return the first node of each head and sequence after heads are folded into nodes.
 
     Args:
         ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``.
         heads (int): Number of heads that own a graph.
-        num_tokens (int): Of all sequences.
+        num_tokens (int): Number of tokens of all sequences.
 
     Returns:
         int64 Tensor ``[heads * num_sequences + 1]``, the first head's sequences first.

@@ -42,29 +42,29 @@ class BlockModelSource(GraphSource):
         M_{ij} \sim \hat{Q}_i \hat{S} \hat{K}_j^\top
 
     (Eq. 5 to 8), where the softmax runs over all :math:`k^2` entries. In training the graph
-    carries the probability of its edges, and :meth:`logit_terms` sends their gradient to clusters
-    and MLP straight through the sampling. Freshly initialised, a quarter of the pairs attend
+    carries the probability of its edges, and :meth:`logit_terms` passes their gradient straight
+    through the sampling to clusters and MLP. After initialisation a quarter of the pairs are edges
     (App. C): :math:`\operatorname{sigmoid}(0)^2`. Under ``torch.compile`` drawing is one graph
-    break, for which edges there are depends on the numbers of the tokens.
+    break, because the edges depend on the values of the tokens.
 
     Args:
-        heads (int): Number of heads; each has its clusters and its graphs.
+        heads (int): Number of heads; each has its own clusters and graphs.
         head_channels (int): Size of a head.
         clusters (int): Number of clusters :math:`k`.
         preset (str): ``'paper'``: one MLP per head, clusters initialised per head. ``'repo'``, as
-            the authors' code: one MLP for all heads, clusters of standard deviation
-            :math:`\sqrt{2 / (k C)}` (so that all edges start out alike).
+            in the authors' code: one MLP for all heads, clusters of standard deviation
+            :math:`\sqrt{2 / (k C)}`, so that all edges start with similar probabilities.
         distribution (str): ``'bernoulli'``: an edge has probability :math:`\min(1, p + \delta)`.
-            ``'poisson'``: Algorithm 1, whose edges have probability :math:`1 - e^{-p - \delta}`
-            and which therefore never exceeds 63 % density.
+            ``'poisson'``: Algorithm 1, where an edge has probability :math:`1 - e^{-p - \delta}`,
+            so the density never exceeds 63 %.
         exploration (float): :math:`\delta`, added to every probability in training (Sec. 4.2).
-        estimator (str): How a loss reaches the probabilities of the edges:
-            ``'one-sided'``, which is no paper's and needs a penalty on density to keep attention
-            sparse, ``'paper'`` (Eq. 9) or ``'repo'``, as the authors' code; see
+        estimator (str): How a loss reaches the probabilities of the edges: ``'one-sided'``, an
+            estimator of this library that needs a penalty on density to keep attention sparse,
+            ``'paper'`` (Eq. 9) or ``'repo'``, as in the authors' code; see
             :func:`graphattn.samplers.straight_through`.
-        fixed (Pattern or str, optional): Edges that are always present beside the sampled ones,
-            with probability 1: ``SlidingWindow(0)`` adds self-loops (the paper's variant ``+I``),
-            ``SlidingWindow(32)`` the local window of 64 of its GLUE models.
+        fixed (Pattern or str, optional): Edges of probability 1, in addition to the sampled ones:
+            ``SlidingWindow(0)`` adds self-loops (the paper's variant ``+I``), ``SlidingWindow(32)``
+            the local window of 64 in the paper's GLUE models.
 
     Raises:
         ValueError: A size is not positive, ``exploration`` is not in [0, 1], or a name is unknown.
@@ -136,7 +136,7 @@ class BlockModelSource(GraphSource):
         check_generator(generator)
         return self._sample(self._factors(query, key), ptr, key_ptr, generator)
 
-    @torch.compiler.disable(reason='which edges are drawn depends on the numbers of the tokens')
+    @torch.compiler.disable(reason='the edges depend on the values of the tokens')
     def _sample(self, factors: tuple[Tensor, Tensor, Tensor], ptr: Tensor, key_ptr: Tensor | None,
                 generator: torch.Generator | None) -> BipartiteGraph:
         model = self._model(factors, ptr, key_ptr)
@@ -147,8 +147,7 @@ class BlockModelSource(GraphSource):
 
     def _with_fixed(self, graph: BipartiteGraph, fixed: BipartiteGraph | None,
                     model: FactorModel) -> BipartiteGraph:
-        """Return the edges that were drawn and those of one head that are always present; in
-        training beside the model."""
+        """Join drawn edges and, in every head, the fixed edges; in training add the model."""
         if fixed is not None:
             fixed = BipartiteGraph.batch([fixed] * self.heads)
             graph = graph | fixed
@@ -162,14 +161,17 @@ class BlockModelSource(GraphSource):
         *,
         generator: torch.Generator | None = None,
     ) -> BipartiteGraph:
-        """Return rows as in :class:`GraphSource`. Every process needs the memberships of all keys
-        and receives those of the other processes' tokens, ``heads * clusters`` values for each: 64
-        MiB for 32,768 tokens, 4 heads and 128 clusters in float32. As many gradients go back."""
+        """Return rows as in :class:`GraphSource`.
+
+        Every process receives the memberships of the other processes' keys, ``heads * clusters``
+        values per token, and sends back their gradients. For 32,768 tokens, 4 heads and 128
+        clusters in float32 these are 64 MiB each way.
+        """
         self.check_tokens(query, key, shard.own_ptr)
         check_generator(generator)
         if self.is_causal:
-            raise NotImplementedError("a causal BlockModelSource draws no rows apart, which give a "
-                                      "process the edges of its own queries")
+            raise NotImplementedError("a causal BlockModelSource has no 'rows', the edges of a "
+                                      "process's own queries; run it in one process")
         query_factor, mixing, key_factor = self._factors(query, key)
         of_token = key_factor.view(self.heads, shard.num_own, self.clusters).transpose(0, 1)
         key_factor = shard.gather(of_token).transpose(0, 1).flatten(0, 1)
@@ -179,15 +181,15 @@ class BlockModelSource(GraphSource):
         return self._with_fixed(graph, fixed, model)
 
     def causal(self) -> BlockModelSource:
-        """Return a causal copy as in :class:`GraphSource`. Edges are drawn by the same
-        distribution; those to later tokens are then left out."""
+        """Return a causal copy as in :class:`GraphSource`. It draws from the same distribution and
+        drops the edges from later tokens."""
         source = copy.deepcopy(self)
         source.is_causal = True
         source.fixed = None if self.fixed is None else self.fixed.causal()
         return source
 
     def block_model(self, query: Tensor, key: Tensor, ptr: Tensor) -> FactorModel:
-        """Return the distribution of the graphs, before any is drawn; arguments as for a call."""
+        """Return the distribution that a call draws graphs from; arguments as in a call."""
         self.check_tokens(query, key, ptr)
         return self._model(self._factors(query, key), ptr)
 
@@ -201,7 +203,7 @@ class BlockModelSource(GraphSource):
             check_layer_dtype(name, x, self.centroid)
 
     def _factors(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return memberships of queries, mixing, memberships of keys; those of folded nodes."""
+        """Return memberships of queries, mixing and memberships of keys, for folded nodes."""
         affinity = _at_least_float(torch.bmm(self.centroid, self.centroid.mT))
         mixing = affinity.flatten(1).softmax(dim=1).view_as(affinity)
         query_factor, key_factor = self._memberships(query, key)
@@ -227,10 +229,10 @@ class BlockModelSource(GraphSource):
 
     def _memberships(self, query: Tensor, key: Tensor) -> list[Tensor]:
         """Return how much each query and each key belong to each cluster, ``[heads * num_tokens,
-        clusters]``; those of one head are consecutive."""
+        clusters]``, one head after the other."""
         tokens = torch.cat((query, key)).transpose(0, 1)
         weight1, weight2 = self.weight1, self.weight2
-        if self.preset == 'repo':  # to expand takes time
+        if self.preset == 'repo':  # expanding takes time, so skip it otherwise
             weight1, weight2 = (weight.expand(self.heads, -1, -1) for weight in (weight1, weight2))
         hidden = torch.baddbmm(self.bias1, tokens, weight1).relu_()
         embedding = torch.baddbmm(self.bias2, hidden, weight2)
@@ -245,6 +247,5 @@ class BlockModelSource(GraphSource):
 
 
 def _at_least_float(logit: Tensor) -> Tensor:
-    """Cast to float32 at least, also under autocast, because probabilities near 0 and near 1 need
-    it."""
+    """Cast to at least float32, also under autocast, for precision near probabilities 0 and 1."""
     return logit.to(torch.promote_types(logit.dtype, torch.float32))

@@ -1,4 +1,4 @@
-"""A mask for every head that is learned with the model."""
+"""Masks that are learned with the model, one for each head."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _MODES = ('dam_structured', 'dam_unstructured', 'soft')
 
 
 class LearnedMaskSource(GraphSource):
-    r"""One mask for each head, which all examples share (SparseBERT, Sec. 3.1 and 4.1).
+    r"""Learn one mask for each head, shared by all examples (SparseBERT, Sec. 3.1 and 4.1).
 
     Every value of a mask has a logit :math:`\alpha`. ``'soft'`` is the continuous relaxation of
-    Eq. 3, in training and evaluation alike:
+    Eq. 3, both in training and in evaluation:
 
     .. math:: P = \operatorname{sigmoid}(\alpha).
 
@@ -50,49 +50,52 @@ class LearnedMaskSource(GraphSource):
     gradient straight through to :math:`\tilde{M}`; soft ones use :math:`\tilde{M}` itself. In
     evaluation a value is on where :math:`\alpha > 0`, without noise.
 
-    What is drawn hard, or frozen, is a graph, in training a :class:`MaskGraph
-    <graphattn.sources.mask_graph.MaskGraph>` that carries the gradient on its edges; those of
-    structured masks are listed without a look at other pairs. Soft masks weigh every pair and are
+    Hard and frozen masks become graphs. In training these are a :class:`MaskGraph
+    <graphattn.sources.mask_graph.MaskGraph>`, which carries the gradient on its edges. The edges of
+    structured masks are listed without visiting other pairs. Soft masks weigh every pair and become
     a :class:`PairMask <graphattn.graphs.pair_mask.PairMask>`, for dense attention. Both have the
     penalty of Eq. 7, ``norm()``.
 
-    **Bias.** The gradient of soft masks is unbiased. That of hard ones is not, even for a loss that
-    is linear in each value while the others are given, such as the penalty. With s for the mean
-    slope in that value, f for the density of a logistic variable and g for that of
-    :math:`\varepsilon + \tau \varepsilon'`, :math:`\varepsilon'` being logistic too,
+    **Bias.** The gradient of soft masks is unbiased. The gradient of hard masks is biased, even for
+    a loss that is linear in each single value, such as the penalty. Let s be the mean slope in that
+    value, f the density of a logistic variable, and g the density of
+    :math:`\varepsilon + \tau \varepsilon'` with another logistic variable :math:`\varepsilon'`.
+    Then
 
     .. math::
         \frac{\partial \, \mathrm{E}[L]}{\partial \alpha} = s \, f(\alpha), \qquad
         \mathrm{E}[\text{estimate}] = s \, g(\alpha).
 
-    So signs are right, and the size is 1/6 in place of 1/4 at :math:`\alpha = 0, \tau = 1`. As
-    :math:`\tau` goes to 0, the bias goes and the variance grows. A loss behind a softmax is not
+    The sign is correct, and the size is 1/6 instead of 1/4 at :math:`\alpha = 0, \tau = 1`. As
+    :math:`\tau` goes to 0, the bias vanishes and the variance grows. A loss behind a softmax is not
     linear in the mask: only pairs that are drawn on have a slope there
-    (:class:`graphattn.sources.mask_graph.MaskGraph`), a bias that stays at every temperature.
+    (:class:`graphattn.sources.mask_graph.MaskGraph`), a bias that remains at every temperature.
 
-    Under ``torch.compile`` a graph is one graph break, for which edges there are depends on the
-    numbers of the parameters.
+    Under ``torch.compile`` building a graph is one graph break, because the edges depend on the
+    values of the parameters.
 
-    Where the mask is shared by all layers, as in the paper, give one source to all of them.
+    To share one mask among all layers, as in the paper, pass the same source to all of them.
 
     Args:
         heads (int): Number of heads; each has a mask of its own.
-        size (int): Tokens n of the mask.
-        mode (str): ``'dam_structured'``: all pairs of one distance share a value, n - 2 inside the
-            border. ``'dam_unstructured'`` and ``'soft'``: one value for each pair.
-        symmetric (bool): Pairs (i, j) and (j, i) share a value. Structured masks always are.
+        size (int): Number of tokens n of a mask.
+        mode (str): ``'dam_structured'``: all pairs of one distance share a value; there are n - 2
+            values inside the border. ``'dam_unstructured'`` and ``'soft'``: one value per pair.
+        symmetric (bool): Whether pairs (i, j) and (j, i) share a value, as they always do in
+            structured masks.
         border (bool, optional): Whether the first and last row and column are always on. If
-            omitted, those of structured masks are, as Sec. 4.1 has it.
+            omitted, they are in structured masks, as in Sec. 4.1.
         temperature (float): :math:`\tau` of the Gumbel-sigmoid.
         hard (bool): Whether the masks drawn in training are 0 or 1.
-        logit_drop (float): c of Eq. 6. Soft values are told apart while c is about 10 and become a
-            hard choice as it grows; of hard masks it scales the gradient alone, 10,000 in the
-            authors' code. See :class:`graphattn.sources.mask_graph.MaskGraph`.
-        init_std (float): Logits start normal, with this standard deviation, so P is about 1/2.
+        logit_drop (float): c of Eq. 6. At about 10, soft masks distinguish values between 0 and 1;
+            as it grows they become a hard choice. In hard masks it only scales the gradient (10,000
+            in the authors' code). See :class:`graphattn.sources.mask_graph.MaskGraph`.
+        init_std (float): Standard deviation of the initial logits, which are normal with mean 0; P
+            starts at about 1/2.
 
     Raises:
         TypeError: An argument is of the wrong type.
-        ValueError: A size or number is out of range, or the mode is unknown.
+        ValueError: A size or a value is out of range, or the mode is unknown.
 
     Source: SparseBERT, Eq. 3 to 6 and Algorithm 1.
 
@@ -135,8 +138,9 @@ class LearnedMaskSource(GraphSource):
         self.hard, self.logit_drop, self.init_std = hard, logit_drop, init_std
         self.layout = _layout(size, mode, symmetric, border)
         if self.layout.num_values > MAX_SIDE:
-            raise ValueError(f"'size' gives {self.layout.num_values} values to learn in mode "
-                             f"{mode!r}, more than memory holds (got {size})")
+            raise ValueError(f"'size' must be smaller in mode {mode!r}, because "
+                             f"{self.layout.num_values} values to learn do not fit into memory "
+                             f"(got {size})")
         self.max_length = self.layout.max_length
         self.logit = nn.Parameter(torch.empty(heads, self.layout.num_values))
         self._frozen: tuple[Tensor, tuple[Mask, ...]] | None = None
@@ -157,8 +161,8 @@ class LearnedMaskSource(GraphSource):
         generator: torch.Generator | None = None,
     ) -> BipartiteGraph | PairMask:
         if key_ptr is not None:
-            raise ValueError("'key_ptr' must be None for a learned mask, whose queries and keys "
-                             "are the same tokens; give its layer no 'memory'")
+            raise ValueError("'key_ptr' must be None for a learned mask, because its queries and "
+                             "keys are the same tokens; call its layer without 'memory'")
         self.check_tokens(query, key, ptr)
         check_generator(generator)
         if self.mode == 'soft':
@@ -170,7 +174,7 @@ class LearnedMaskSource(GraphSource):
             return self._drawn_graph(values, ptr)
         return PairMask(values, self.layout, logit_drop=self.logit_drop)
 
-    @torch.compiler.disable(reason='which edges are drawn are numbers of parameters')
+    @torch.compiler.disable(reason='the edges depend on the values of parameters')
     def _drawn_graph(self, values: Tensor, ptr: Tensor) -> MaskGraph:
         return MaskGraph(values, self.layout, ptr, logit_drop=self.logit_drop)
 
@@ -189,24 +193,24 @@ class LearnedMaskSource(GraphSource):
         """Return rows as in :class:`GraphSource`, for frozen masks only.
 
         Raises:
-            ValueError: The mask is soft, which weighs all pairs, or being learned, whose rows are
-                not drawn apart.
+            ValueError: The mask is soft or in training.
         """
         self.check_tokens(query, key, shard.own_ptr)
         if self.mode == 'soft' or self.training:
-            raise ValueError(f"'source' must give each process the edges of its own queries, which "
-                             f"a mask gives once it is frozen, by freeze() or eval() (got mode="
-                             f"{self.mode!r} in {'training' if self.training else 'eval'} mode)")
+            mode = 'training' if self.training else 'eval'
+            raise ValueError(f"'source' must be a frozen mask, because each process builds only "
+                             f"the edges of its own queries (got mode={self.mode!r} in {mode} "
+                             f"mode); call freeze(), or eval() of a hard mask")
         return pattern_graph(self._frozen_masks(), None, shard.lengths, shard.ptr.device,
                              shard.spans())
 
-    @torch.compiler.disable(reason='the edges of frozen masks are numbers of parameters')
+    @torch.compiler.disable(reason='the edges of frozen masks depend on the values of parameters')
     def _frozen_graph(self, ptr: Tensor) -> BipartiteGraph:
         return pattern_graph(self._frozen_masks(), None, host_copy(ptr).diff().tolist(), ptr.device)
 
     def _frozen_masks(self) -> tuple[Mask, ...]:
-        """:meth:`freeze`, done once for the same logits: 12 masks of 512 x 512 pairs took 99 ms.
-        What tells is which of them are positive, not how they came to be."""
+        """Freeze the masks, or return them from the cache if the signs of the logits are the same.
+        To freeze 12 masks of 512 x 512 pairs took 99 ms."""
         with outside_transforms():
             is_on, frozen = unwrap(self.logit) > 0, self._frozen
             if frozen is None or not _is_same(frozen[0], is_on):
@@ -217,7 +221,7 @@ class LearnedMaskSource(GraphSource):
         return {**vars(self), '_frozen': None}
 
     def probability(self) -> Tensor:
-        """P of each pair in a sequence of full length, 1 on the border: ``[heads, n, n]``."""
+        """Return P of each pair of a full-length sequence, 1 on the border: ``[heads, n, n]``."""
         mask = PairMask(self.logit.sigmoid(), self.layout)
         return mask.dense(self.layout.size)
 
@@ -231,11 +235,11 @@ class LearnedMaskSource(GraphSource):
         r"""Freeze the masks, for :class:`PatternSource` or :func:`graphattn.patterns.save_masks`.
 
         Args:
-            how (str): ``'threshold'``: what is more probably on than off, :math:`\alpha > 0`.
-                ``'sample'``: one draw, which is what Algorithm 1 returns. ``'top-k'``: the most
+            how (str): ``'threshold'``: values that are on with probability above 1/2,
+                :math:`\alpha > 0`. ``'sample'``: one draw, as in Algorithm 1. ``'top-k'``: the most
                 probable values of each head, in order, while no more than
-                :math:`(1 - \rho) n^2` pairs are on; the border and all pairs that share a value
-                count.
+                :math:`(1 - \rho) n^2` pairs are on, including the border and all pairs that share
+                a value.
             sparsity (float, optional): :math:`\rho` in [0, 1], for ``'top-k'``.
             generator (torch.Generator, optional): For ``'sample'``, on the device of the logits.
 
@@ -244,14 +248,14 @@ class LearnedMaskSource(GraphSource):
 
         Raises:
             TypeError: ``sparsity`` is not a number.
-            ValueError: ``how`` is unknown, ``sparsity`` comes without ``'top-k'`` or the other way
-                round, or it is out of reach because of the border.
+            ValueError: ``how`` is unknown, only one of ``sparsity`` and ``'top-k'`` is given, or
+                the border makes ``sparsity`` impossible.
         """
         check_choice('how', how, ('threshold', 'sample', 'top-k'))
         check_generator(generator)
         if (sparsity is not None) != (how == 'top-k'):
-            raise ValueError(f"'sparsity' belongs to how='top-k', which needs it (got {sparsity} "
-                             f"with how={how!r})")
+            raise ValueError(f"'sparsity' must be given with how='top-k' and only then (got "
+                             f"{sparsity} with how={how!r})")
         if how == 'top-k':
             is_on = self._most_probable(sparsity)
         else:
@@ -259,7 +263,7 @@ class LearnedMaskSource(GraphSource):
         return _masks(self.layout, is_on)
 
     def _noisy_logit(self, generator: torch.Generator | None) -> Tensor:
-        # In half precision the few numbers there are would have another distribution.
+        # Half precision has too few values to represent the distribution.
         dtype = torch.promote_types(self.logit.dtype, torch.float)
         uniform = torch.rand(self.logit.shape, generator=generator, dtype=dtype,
                              device=self.logit.device)
@@ -278,9 +282,9 @@ class LearnedMaskSource(GraphSource):
         num_pairs, num_always_on = self.layout.size**2, int(multiplicity[self.layout.always_on])
         num_left = num_pairs - math.ceil(sparsity * num_pairs - 1e-6) - num_always_on
         if num_left < 0:
-            raise ValueError(f"'sparsity' must be at most {1 - num_always_on / num_pairs:.4f}, for "
-                             f"the border of {num_always_on} of {num_pairs} pairs is always on "
-                             f"(got {sparsity})")
+            raise ValueError(f"'sparsity' must be at most {1 - num_always_on / num_pairs:.4f}, "
+                             f"because the border of {num_always_on} of {num_pairs} pairs is "
+                             f"always on (got {sparsity})")
         order = self.logit.argsort(dim=1, descending=True, stable=True)
         fits = multiplicity[order].cumsum(dim=1) <= num_left
         return torch.zeros_like(fits).scatter_(1, order, fits)

@@ -1,4 +1,4 @@
-"""The graph of a hard mask that is being learned, with a way back from edges to values."""
+"""The graph of a hard mask in training, with a gradient from edges to mask values."""
 
 from __future__ import annotations
 
@@ -27,32 +27,32 @@ class MaskGraph(BipartiteGraph):
         \alpha_{ij} = \operatorname*{softmax}_j \left( \frac{\langle \mathrm{query}_i,
         \mathrm{key}_j \rangle}{\sqrt{C}} - c \, (1 - M_{ij}) \right),
 
-    but that a pair whose value is 0 has no weight at all, whatever c: it is no edge. On edges the
+    with one difference: a pair of value 0 is no edge and has weight 0 for every c. On edges the
     bias is 0, and c is the factor of its gradient, :math:`\partial L / \partial M_{ij} = c \,
-    \partial L / \partial \mathrm{score}_{ij}`, which is summed over all edges, of all sequences,
-    that share a value. Values that are off have none: they come back by chance, or by a penalty on
-    :meth:`norm`, which acts on all of them. Without a norm in the optimiser, the ratio of its
-    weight to c decides how sparse a mask becomes.
+    \partial L / \partial \mathrm{score}_{ij}`, summed over all edges of all sequences that share
+    a value. Values that are off get no gradient. They turn on again by chance, or by a penalty on
+    :meth:`norm`, which acts on all values. Unless the optimiser normalises gradients, the ratio of
+    the penalty's weight to c decides how sparse a mask becomes.
 
-    Copies keep the values without their gradient; what is made of the graph by its methods is a
-    plain :class:`BipartiteGraph`.
+    Copies keep the values without their gradient. Methods that return a graph return a plain
+    :class:`BipartiteGraph`.
 
     Args:
         values (Tensor): floating ``[heads, layout.num_values]``, 0 or 1. May carry a gradient.
-        layout (PairLayout): Which pairs have which value.
+        layout (PairLayout): The value of each pair.
         ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``. There is a segment
             for each head and sequence, the sequences of head 0 first.
         logit_drop (float): c, positive.
 
     Attributes:
         values, layout: As given.
-        edge_bias (Tensor, optional): Zeros ``[num_edges]`` that carry the gradient to the values,
-            if these need one; added to the logits.
+        edge_bias (Tensor, optional): Zeros ``[num_edges]`` that are added to the logits and carry
+            the gradient to the values; None if these need none.
 
     Raises:
         TypeError: An argument is of the wrong type.
-        ValueError: Sizes do not fit, a value is neither 0 nor 1, the layout does not know a
-            sequence of such a length, or ``logit_drop`` is not positive.
+        ValueError: Sizes do not fit, a value is neither 0 nor 1, a sequence is too long for the
+            layout, or ``logit_drop`` is not positive.
 
     Source: SparseBERT, Sec. 4.1.
 
@@ -83,17 +83,17 @@ class MaskGraph(BipartiteGraph):
         check_ptr('ptr', ptr, None, values.device)
         is_on = unwrap(values)
         if not bool(((is_on == 0) | (is_on == 1)).all()):
-            raise ValueError(f"'values' must be 0 or 1, for a soft mask weighs every pair and has "
-                             f"no edges; see PairMask (got {_first_soft(is_on)})")
+            raise ValueError(f"'values' must be 0 or 1 (got {_first_soft(is_on)}); use PairMask "
+                             f"for a soft mask, which weighs every pair")
         lengths = host_copy(ptr).diff().tolist()
         indptr, key, value = _edges(layout, is_on > 0, lengths)
         ptr = fold_ptr(ptr, len(values), sum(lengths))
         self._fill(indptr, key, indptr.numel() - 1, Segments(ptr, ptr), None)
         self.values, self.layout, self.edge_bias = values, layout, None
         if values.requires_grad and torch.is_grad_enabled():
-            # Sums over the edges of a value are taken in float32 at least.
+            # Gradients are summed over the edges of a value in at least float32.
             exact = values.to(torch.promote_types(values.dtype, torch.float32))
-            bias = F.pad(logit_drop * (exact - 1), (0, 1))  # of pairs that are always on, last
+            bias = F.pad(logit_drop * (exact - 1), (0, 1))  # last column: pairs that are always on
             self.edge_bias = bias.flatten().index_select(0, value)
 
     def norm(self) -> Tensor:
@@ -111,8 +111,8 @@ class MaskGraph(BipartiteGraph):
 
 
 def _edges(layout: PairLayout, is_on: Tensor, lengths: list[int]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return where the edges of each query of each segment begin, the key of each edge, and the
-    number of its value among those of all heads. Each head has one more value, for pairs that are
+    """Return where the edges of each query of each segment begin, and for each edge its key and the
+    index of its value, counted over all heads. Each head has one more value, for pairs that are
     always on."""
     heads, num_tokens, width = len(is_on), sum(lengths), layout.num_values + 1
     rows = {length: _rows_of_heads(layout, is_on, length) for length in set(lengths)}
@@ -134,7 +134,7 @@ def _edges(layout: PairLayout, is_on: Tensor, lengths: list[int]) -> tuple[Tenso
 
 def _rows_of_heads(layout: PairLayout, is_on: Tensor,
                    length: int) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Return the number of keys of each query, and key and value of each pair, for each head."""
+    """Return for each head the degree of each query, and key and value index of each pair."""
     degree, key, value = layout.rows(is_on, length)
     num_pairs = degree.sum(dim=1).tolist()
     return [*zip(degree, key.split(num_pairs), value.split(num_pairs))]

@@ -27,36 +27,35 @@ from graphattn.shard import Shard
 from graphattn.sources.base import GraphSource, check_same_sequences, fold_ptr
 from graphattn.sources.structure_source import StructureSource
 
-# Characters of an expression that stands in compiled code, where it is an operator's argument. The
-# presets have up to 200; the mask of 512 x 512 pairs has 262,144.
+# Longest expression that compiled code passes to an operator. Presets have up to 200 characters;
+# a mask of 512 x 512 pairs has 262,144.
 MAX_CHARACTERS = 2000
 
 
 class PatternSource(GraphSource):
-    """The edges of a pattern, built for the length of each sequence and shared by all heads; or
-    those of several patterns, one for each head. A sequence that is too short for its pattern gets
-    the first tokens of a longer one's graph (``crop`` of :meth:`graphattn.patterns.Pattern.build`).
+    """Build the edges of a pattern for the length of each sequence, shared by all heads; or of
+    several patterns, one for each head. A sequence that is too short for its pattern gets the first
+    tokens of a longer sequence's graph (``crop`` of :meth:`graphattn.patterns.Pattern.build`).
 
-    Graphs are built on the device of the tokens, and kept, once for all sources of the process
-    that give the same, in ``graphattn.graphs.cache.GRAPHS``, whose ``clear()`` lets them
-    go. Under ``torch.compile`` they come from one operator, which is a graph break unless
-    ``fullgraph=True`` or ``torch._dynamo.config.capture_dynamic_output_shape_ops`` is set. It
-    always is one where every call draws anew, and for patterns that
-    :func:`graphattn.patterns.parse` cannot read back or whose expression is very long.
+    Graphs are built on the device of the tokens and cached in ``graphattn.graphs.cache.GRAPHS``,
+    which all sources of the process share; its ``clear()`` frees them. Under ``torch.compile`` they
+    come from one operator, which is a graph break unless ``fullgraph=True`` or
+    ``torch._dynamo.config.capture_dynamic_output_shape_ops`` is set. It is always a graph break
+    if every call draws new edges, or if :func:`graphattn.patterns.parse` cannot read the pattern's
+    expression or the expression is very long.
 
     Args:
-        pattern (Pattern, str, path or sequence): Which pattern, or an expression of it for
-            :func:`graphattn.patterns.parse`; a sequence of them, one for each head; or a file
-            ``.npz`` of the masks of the heads (:func:`graphattn.patterns.save_masks`).
-        seed (int, optional): Seed of a random pattern, which then is one graph for each length,
-            as in Diffuser; head h has the seed ``seed + h`` modulo 2^64 if heads have patterns of
-            their own.
-            With ``None`` every sequence of every call gets a graph of its own.
+        pattern (Pattern, str, path or sequence): A pattern, or an expression for
+            :func:`graphattn.patterns.parse`; a sequence of them, one for each head; or an ``.npz``
+            file with the masks of the heads (:func:`graphattn.patterns.save_masks`).
+        seed (int, optional): Seed of a random pattern, which then has one graph for each length, as
+            in Diffuser. If heads have their own patterns, head h has the seed ``seed + h`` modulo
+            2^64. With ``None`` every sequence of every call gets a new graph.
 
     Raises:
         TypeError: ``pattern`` is of the wrong type.
-        ValueError: It is an empty sequence, or not an expression, or not a file of masks.
-        FileNotFoundError: There is no such file.
+        ValueError: ``pattern`` is an empty sequence, or no expression, or no file of masks.
+        FileNotFoundError: The file does not exist.
 
     Example:
         >>> import torch
@@ -77,7 +76,7 @@ class PatternSource(GraphSource):
         is_one = isinstance(pattern, str) or not isinstance(pattern, Sequence)
         self.patterns = tuple(map(_pattern, [pattern] if is_one else pattern))
         if not self.patterns:
-            raise ValueError("'pattern' is empty; give a Pattern for each head, or one for all")
+            raise ValueError("'pattern' is empty; pass a Pattern for each head, or one for all")
         if not is_one:
             self.per_head, self.heads = True, len(self.patterns)
         known = [part.layout.max_length for part in self.patterns if isinstance(part, Mask)]
@@ -119,20 +118,20 @@ class PatternSource(GraphSource):
         return self.shard_graph(shard, generator)
 
     def shard_graph(self, shard: Shard, generator: torch.Generator | None = None) -> BipartiteGraph:
-        """:meth:`rows`, whatever the tokens."""
+        """Return :meth:`rows`, which do not depend on the tokens' values."""
         return self.span_graph(shard.lengths, shard.spans(), shard.ptr.device, generator=generator)
 
     def span_graph(self, lengths: Sequence[int], spans: Sequence[tuple[int, int]],
                    device: torch.device, *, within: Pattern | None = None,
                    generator: torch.Generator | None = None) -> BipartiteGraph:
-        """Return the rows of some queries of sequences of keys.
+        """Return the rows of a range of each sequence's queries.
 
         Args:
-            lengths (sequence of int): Keys of each sequence.
-            spans (sequence of tuple): From where to where the queries of each stand. They may go
-                on behind the keys if they begin at 0.
-            device (torch.device): Of the graph.
-            within (Pattern, optional): Edges that are not of this pattern too are left out.
+            lengths (sequence of int): Number of keys of each sequence.
+            spans (sequence of tuple): Begin and end of each sequence's queries. A range that begins
+                at 0 may end after the last key.
+            device (torch.device): Device of the graph.
+            within (Pattern, optional): Keep only edges that this pattern has too.
             generator (torch.Generator, optional): As in a call.
         """
         patterns = self.patterns
@@ -152,13 +151,14 @@ class PatternSource(GraphSource):
     @torch.compiler.disable(reason='the graph is built from the lengths of sequences')
     def _beside(self, ptr: Tensor, key_ptr: Tensor,
                 generator: torch.Generator | None) -> BipartiteGraph:
-        """Query i of a sequence stands where its key i does."""
+        """Return the graph of queries and other keys; query i is at the position of key i."""
         spans = [(0, length) for length in host_copy(ptr).diff().tolist()]
         lengths = host_copy(key_ptr).diff().tolist()
         return self.span_graph(lengths, spans, ptr.device, generator=generator)
 
     def _traced_graph(self, num_tokens: int, ptr: Tensor) -> BipartiteGraph:
-        seed = None if self.seed is None else (self.seed + 2**63) % 2**64 - 2**63  # for a schema
+        # Operators take signed integers.
+        seed = None if self.seed is None else (self.seed + 2**63) % 2**64 - 2**63
         indptr, key = pattern_rows(ptr, num_tokens, self._expressions, seed)
         heads = len(self.patterns)
         return BipartiteGraph.from_csr(indptr, key, heads * num_tokens, validate=False,
@@ -166,7 +166,7 @@ class PatternSource(GraphSource):
 
     def graph(self, ptr: Tensor, generator: torch.Generator | None = None, *,
               key_ptr: Tensor | None = None) -> BipartiteGraph:
-        """Return the graph of these sequences, whatever their tokens; arguments as for a call."""
+        """Return the graph of these sequences; arguments as in a call."""
         check_integers('ptr', ptr)
         check_has_numbers('ptr', ptr)
         check_ptr('ptr', ptr, None, ptr.device)
@@ -187,7 +187,7 @@ class PatternSource(GraphSource):
              for pattern in self.patterns for piece in _pieces(lengths)], ptr.device))
 
     _built = torch.compiler.disable(
-        _graph_of, reason='a pattern that is drawn anew in every call, or that has no short '
+        _graph_of, reason='a pattern that every call draws again, or that has no short '
                           'expression, is built outside of compiled code')
 
     def __or__(self, edges: Edges) -> StructureSource:
@@ -201,26 +201,25 @@ class PatternSource(GraphSource):
 
 
 Parts = tuple[tuple[Pattern, int | None], ...]  # patterns, and the seeds of those that are random
-# A sequence's keys, and the queries of which the rows are wanted: from where to where.
+# Number of a sequence's keys, and begin and end of the queries whose rows are built.
 Piece = tuple[int, int, int]
 
 
 def pattern_graph(patterns: Sequence[Pattern], seed: int | None, lengths: Sequence[int],
                   device: torch.device,
                   spans: Sequence[tuple[int, int]] | None = None) -> BipartiteGraph:
-    """Return the graph of sequences of these lengths, which is cached.
+    """Return the cached graph of sequences of these lengths.
 
     Args:
         patterns (sequence of Pattern): One for each head that owns a graph, or one for all heads.
-        seed (int, optional): Head h of a random pattern has ``seed + h`` modulo 2^64; needed for
-            such only.
-        lengths (sequence of int): Of the sequences.
-        device (torch.device): Of the graph.
-        spans (sequence of tuple, optional): From where to where the queries of each sequence are
-            wanted, each with all keys of the sequence; all if omitted.
+        seed (int, optional): Required for random patterns; head h has ``seed + h`` modulo 2^64.
+        lengths (sequence of int): Number of tokens of each sequence.
+        device (torch.device): Device of the graph.
+        spans (sequence of tuple, optional): Begin and end of the queries of each sequence, which
+            attend to all its keys; all queries if omitted.
 
     Returns:
-        BipartiteGraph with a segment for each pattern and sequence, those of the first pattern
+        BipartiteGraph with a segment for each pattern and sequence, the first pattern's sequences
         first.
     """
     parts = _parts(patterns, seed)
@@ -272,7 +271,7 @@ def _batch(graphs: list[BipartiteGraph], device: torch.device) -> BipartiteGraph
     return BipartiteGraph(no_sequence.new_empty(2, 0), 0, query_ptr=no_sequence)
 
 
-# One opaque step for torch.compile: which edges there are depends on the numbers in ptr.
+# Opaque for torch.compile, because the number of edges depends on the values of ptr.
 @torch.library.custom_op(
     'graphattn::pattern_rows', mutates_args=(),
     schema='(Tensor ptr, SymInt num_tokens, str[] patterns, int? seed) -> (Tensor, Tensor)')
@@ -282,9 +281,9 @@ def pattern_rows(ptr: Tensor, num_tokens: int, patterns: Sequence[str],
 
     Args:
         ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``.
-        num_tokens (int): Of all sequences.
+        num_tokens (int): Number of tokens of all sequences.
         patterns (sequence of str): Expressions for :func:`graphattn.patterns.parse`.
-        seed (int, optional): Of random patterns.
+        seed (int, optional): Seed of random patterns.
 
     Returns:
         Where each query's edges begin, int64 ``[len(patterns) * num_tokens + 1]``, and the key of
@@ -294,7 +293,7 @@ def pattern_rows(ptr: Tensor, num_tokens: int, patterns: Sequence[str],
     lengths = host_copy(ptr).diff().tolist()
     graph = pattern_graph(tuple(map(_parse, patterns)), seed, lengths, ptr.device)
     indptr, key = graph.csr
-    return indptr.clone(), key.clone()  # compiled code writes over what it has read
+    return indptr.clone(), key.clone()  # compiled code may reuse its inputs' memory
 
 
 @pattern_rows.register_fake
@@ -310,12 +309,12 @@ _parse = lru_cache(maxsize=128)(parse)  # expressions of at most MAX_CHARACTERS 
 
 
 def _expressions(patterns: Sequence[Pattern]) -> list[str] | None:
-    """Return expressions that ``patterns`` are read back from, if all can be."""
+    """Return expressions that parse to ``patterns``, or None if a pattern has none."""
     try:
         expressions = [repr(pattern) for pattern in patterns]
         is_short = sum(map(len, expressions)) <= MAX_CHARACTERS
         return expressions if is_short and list(map(parse, expressions)) == [*patterns] else None
-    except (TypeError, ValueError, AttributeError, RecursionError):  # a pattern of the user's own
+    except (TypeError, ValueError, AttributeError, RecursionError):  # a user's pattern
         return None
 
 
@@ -330,10 +329,10 @@ def _pattern(pattern: Pattern | str) -> Pattern:
 
 
 def as_source(source: GraphSource | Pattern | str) -> GraphSource:
-    """Return a source as it is, and the source of a pattern, an expression or a preset's name."""
-    if isinstance(source, GraphSource) or hasattr(source, 'logit_terms'):  # an adapter around one
+    """Return a source unchanged; make one from a pattern, an expression or a preset's name."""
+    if isinstance(source, GraphSource) or hasattr(source, 'logit_terms'):  # or a wrapped source
         return source
     if not isinstance(source, Pattern | str):
-        raise TypeError(f"'source' must be a GraphSource, a Pattern or the expression of one (got "
-                        f"{type(source).__name__})")
+        raise TypeError(f"'source' must be a GraphSource, a Pattern or an expression of a pattern "
+                        f"(got {type(source).__name__})")
     return PatternSource(source)

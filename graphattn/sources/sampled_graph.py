@@ -1,4 +1,4 @@
-"""A graph beside the model that it was drawn from."""
+"""A graph together with the model that its edges were drawn from."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ from graphattn.samplers import FactorModel
 
 
 class SampledGraph(BipartiteGraph):
-    """Edges drawn in training, the model that they were drawn from, and edges that are always
-    present.
+    """Edges drawn in training, with their model and with fixed edges, which are always present.
 
-    Probabilities are computed when :attr:`edge_prob` is first read: a loss needs their gradient
-    alone, which :attr:`edge_gate` carries. Copies, and what methods make of the graph, are plain
-    graphs of the probabilities.
+    Probabilities are computed when :attr:`edge_prob` is first read, because a loss needs only their
+    gradient, which :attr:`edge_gate` carries. Copies and the results of methods are plain graphs
+    with probabilities.
 
     Args:
-        edges (BipartiteGraph): All edges, of the segments of ``model``.
-        model (FactorModel): Gives the probabilities.
+        edges (BipartiteGraph): All edges, with the segments of ``model``.
+        model (FactorModel): The probabilities.
         fixed (BipartiteGraph, optional): Edges of probability 1.
 
     Attributes:
@@ -36,10 +35,10 @@ class SampledGraph(BipartiteGraph):
                  fixed: BipartiteGraph | None = None):
         vars(self).update(vars(edges))
         self.model, self.fixed = model, fixed
-        self._edges = edges  # which autograd keeps: this graph would keep itself alive by the gate
+        self._edges = edges  # for autograd: saving self would be a reference cycle through the gate
         one = torch.ones((), dtype=model.dtype, device=edges.device).expand(edges.num_edges)
         gate = self._probability(known=one)
-        # Kernels that cannot form gradients alone give probabilities, not what is known.
+        # Kernels without a gradient-only mode return probabilities instead of the known ones.
         is_one = fixed is None and gate.stride(0) == 0
         self._edge_gate = gate if is_one else constant_of(gate, 1.)
 

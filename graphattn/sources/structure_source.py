@@ -1,4 +1,4 @@
-"""The edges of a pattern beside those that the data have."""
+"""The edges of a pattern together with edges of the data."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from graphattn.sources.base import GraphSource
 
 
 class StructureSource(GraphSource):
-    """A pattern for every sequence, and the edges of a graph among its tokens: ``pattern | edges``
-    of a :class:`graphattn.sources.PatternSource`.
+    """Join the edges of a pattern with the edges of a graph among the tokens. ``source | edges``
+    makes it from a :class:`graphattn.sources.PatternSource`.
 
-    With the preset ``'exphormer'`` these are the three kinds of edges of Exphormer: those of the
+    With the preset ``'exphormer'``, it has the three kinds of edges of Exphormer: the edges of the
     graph, of an expander, and of virtual nodes, which are the first tokens of each sequence.
 
     Args:
         pattern (GraphSource): Edges that do not depend on the data.
-        edges (Tensor, SparseTensor or BipartiteGraph): Those of the batch that the next call is
-            for: int64 ``edge_index`` ``[2, num_edges]``, key over query, in any order, an
-            ``EdgeIndex``, a transposed adjacency ``adj_t``, or a graph. Repeated edges are merged.
+        edges (Tensor, SparseTensor or BipartiteGraph): Edges of the batch in the next call: int64
+            ``edge_index`` ``[2, num_edges]``, key over query, in any order, an ``EdgeIndex``, a
+            transposed adjacency ``adj_t``, or a graph. Repeated edges are merged.
 
     Raises:
-        TypeError: An argument is of another kind.
-        ValueError: Called, ``pattern`` gives edges with probabilities, which those of the data
-            have not.
+        TypeError: An argument is of the wrong type.
+        ValueError: In a call, ``pattern`` returns edges with probabilities, because edges of the
+            data have none.
 
     Source: Shirzad et al., "Exphormer" (2023), Sec. 3.
 
@@ -72,7 +72,7 @@ class StructureSource(GraphSource):
         """Return the graph over all sequences; arguments as in :class:`GraphSource`.
 
         Raises:
-            ValueError: Also if the edges are on another device, or one joins two sequences.
+            ValueError: Also if the edges are on another device, or an edge joins two sequences.
         """
         if key_ptr is not None:
             raise ValueError("'key_ptr' must be None for edges among the tokens of one graph")
@@ -80,12 +80,11 @@ class StructureSource(GraphSource):
         check_generator(generator)
         device = device_of(self.edges)
         if device != query.device:
-            raise ValueError(f"'edges' must be on {query.device}, where the tokens are (got "
-                             f"{device})")
+            raise ValueError(f"'edges' must be on {query.device} like the tokens (got {device})")
         drawn = self.pattern(query, key, ptr, generator=generator)
         if not isinstance(drawn, BipartiteGraph) or drawn.edge_prob is not None:
-            raise ValueError(f"'pattern' must give edges without probabilities, as a PatternSource "
-                             f"does (got {drawn} of {type(self.pattern).__name__})")
+            raise ValueError(f"'pattern' must return edges without probabilities, as a "
+                             f"PatternSource does (got {drawn} of {type(self.pattern).__name__})")
         return self._joined(drawn, ptr, query.size(0))
 
     @torch.compiler.disable(reason='edges are sorted, and compared with one another')
@@ -97,7 +96,7 @@ class StructureSource(GraphSource):
     def _structure(self, ptr: Tensor, num_tokens: int) -> BipartiteGraph:
         try:
             graph = sort_edges(self.edges, num_tokens, num_tokens).graph
-        except RepeatedEdges:  # which are merged, for there are no values on them
+        except RepeatedEdges:  # without values they can be merged
             graph = BipartiteGraph.from_edge_index(edge_index_of(self.edges), num_tokens)
         graph = BipartiteGraph.from_csr(*graph.csr, graph.num_keys, query_ptr=ptr, key_ptr=ptr)
         return BipartiteGraph.batch([graph] * (self.heads if self.per_head else 1))

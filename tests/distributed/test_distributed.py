@@ -70,7 +70,7 @@ def results(request):
 
 @pytest.mark.slow
 @in_worlds(cases.CASES, 1, 2, 4)
-def test_outputs_graphs_and_gradients_are_those_of_one_process(results, name):
+def test_outputs_graphs_and_gradients_equal_one_process(results, name):
     for found in results:
         assert 'error' not in found[name], found[name]['error']
         for what, difference in found[name]['differences'].items():
@@ -78,10 +78,10 @@ def test_outputs_graphs_and_gradients_are_those_of_one_process(results, name):
 
 
 MESSAGES = {
-    'soft masks': r"ValueError: 'source' must give each process the edges .* mode='soft'",
-    'ranges that overlap': r"ValueError: 'own' must give each of the 83 tokens to one process",
-    'ranges that do not cover': r"ValueError: 'own' must give each of the 83 tokens to one process",
-    'a process without tokens': r"ValueError: 'own' must give each process a token",
+    'soft masks': r"ValueError: 'source' must be a frozen mask, .*mode='soft'",
+    'ranges that overlap': r"ValueError: 'own' must assign each of the 83 tokens to one process",
+    'ranges that do not cover': r"ValueError: 'own' must assign each of the 83 tokens to one",
+    'a process without tokens': r"ValueError: 'own' must assign at least one token to each process",
     'fewer tokens than processes': r"ValueError: 'ptr' must mark at least one token for each of",
     'other parameters': r'ValueError: processes must not differ in parameters or settings',
     'other settings': r'ValueError: processes must not differ in parameters or settings',
@@ -90,9 +90,9 @@ MESSAGES = {
     'other sequences': r"ValueError: processes must not differ in 'ptr'",
     'one trains': r'ValueError: processes must not differ in whether they train',
     'a graph for another number of processes':
-        r"ValueError: 'graph' must have the queries of its process .* built for other processes",
+        r"ValueError: 'graph' must have the queries of its process .* build it for these processes",
     'a call that one process gets wrong':
-        r"'generator' must be|ValueError: process 1 was called with what it refuses",
+        r"'generator' must be|ValueError: process 1 got invalid arguments",
     'a source without rows': r"NotImplementedError: WithoutRows has no 'rows'",
     'a head that pools': r"TypeError: 'ptr' must mark whole sequences .* SequenceParallel.gather",
 }
@@ -125,7 +125,7 @@ def test_lightning_trains_to_the_parameters_of_one_process():
         assert float(difference) < 1e-10
 
 
-def test_what_cannot_be_shared_is_refused():
+def test_unsupported_modules_and_arguments_are_refused():
     with pytest.raises(ValueError, match=r"'module' must hold a GraphAttention \(got Linear\)"):
         sequence_parallel(torch.nn.Linear(3, 3))
     endless = GraphAttention(8, 2, hops=float('inf'), teleport=.1)
@@ -139,7 +139,7 @@ def test_what_cannot_be_shared_is_refused():
 
 
 @pytest.mark.slow
-def test_copies_have_a_group_of_their_own(one_process):
+def test_copies_have_their_own_group(one_process):
     parallel = sequence_parallel(cases.encoder(cases.PatternSource(cases.SlidingWindow(1))))
     tokens, _ = cases.inputs(parallel.module)
     out = parallel(tokens, cases.PTR)
@@ -147,7 +147,7 @@ def test_copies_have_a_group_of_their_own(one_process):
     assert torch.equal(again(tokens, cases.PTR), out) and again.group is not parallel.group
 
 
-def test_without_processes_the_error_says_how_to_start_them(monkeypatch):
+def test_without_a_process_group_the_error_says_how_to_start_one(monkeypatch):
     monkeypatch.setattr(dist, 'is_initialized', lambda: False)
     parallel = sequence_parallel(cases.encoder(cases.PatternSource(cases.SlidingWindow(1))))
     with pytest.raises(RuntimeError, match='start the processes with torchrun'):

@@ -163,13 +163,13 @@ def tried(model: nn.Module, inputs: dict, layers: list[int] | None) -> tuple[str
         off, where = difference(asked, before, after)
     if off > CLOSE:
         return 'wrong', f'off by {off:.1g} ({where})'
-    left = {str(warning.message) for warning in warned if re.search('as it is|as they are', str(
-        warning.message))}
+    left = {str(warning.message) for warning in warned
+            if 'not replaced' in str(warning.message)}
     if not attended.called and not left:
         return 'wrong', 'attached, and no attention along edges was called for'
     is_whole = attended.called and not any('AttentionInterface' in why for why in left)
     return 'equal' if is_whole else 'equal, in part', ' / '.join([', '.join(before), *(
-        f'what it says of tokens hangs on padding: {side}' for side in hangs),
+        f'outputs for tokens depend on padding: {side}' for side in hangs),
                                                                  *sorted(left)])
 
 

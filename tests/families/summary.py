@@ -10,12 +10,12 @@ from tests.families.attaching import Result
 from tests.families.models import model_classes
 
 REASONS = {
-    r'has none that does': 'no attention goes through `AttentionInterface`',
-    r'must have attention within one': 'attention between two sequences alone goes through it',
+    r'which has none': 'no attention goes through `AttentionInterface`',
+    r'must have self-attention': 'only cross-attention goes through it',
     r"'(s_aux|sinks)' must be None": 'sinks',
     r"'softcap' must be None": 'bounds on logits',
     r"'attention_mask' must be": 'masks of another length than keys',
-    r"'along' must be a pattern": 'edges of its own in some layers alone',
+    r"'along' must be a pattern": 'own edges in some layers only',
 }
 
 

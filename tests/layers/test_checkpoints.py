@@ -127,7 +127,7 @@ def grads_of(module: nn.Module, out: Tensor, inputs: list[Tensor]) -> list[Tenso
 @pytest.mark.parametrize('handed', HANDED)
 @pytest.mark.parametrize('is_one', [True, False], ids=['one tensor', 'several'])
 @pytest.mark.parametrize('layer', LAYERS)
-def test_gradients_are_those_without_a_checkpoint(layer, is_one, handed, use_reentrant):
+def test_gradients_equal_those_without_a_checkpoint(layer, is_one, handed, use_reentrant):
     torch.manual_seed(0)
     count, shape, make = LAYERS[layer]
     module, run = make()

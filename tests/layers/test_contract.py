@@ -126,7 +126,7 @@ COPIES = {'deepcopy': copy.deepcopy, 'pickle': lambda module: pickle.loads(pickl
 
 
 @pytest.mark.slow
-def test_copies_do_what_the_original_does(module):
+def test_copies_return_the_same(module):
     fresh = {name: make(module) for name, make in COPIES.items()}
     trained, evaluated = train(module), evaluate(module)
     with torch.inference_mode():
@@ -169,7 +169,7 @@ class Quantised(nn.Module):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('other', [Adapter, Quantised])
-def test_another_module_may_take_the_place_of_a_projection(module, other):
+def test_another_module_may_replace_a_projection(module, other):
     replaced = copy.deepcopy(module)
     for name, part in module.named_modules():
         if type(part) is nn.Linear:
@@ -210,7 +210,7 @@ def test_a_norm_may_be_without_a_weight():
 
 
 @pytest.mark.parametrize('positions', ['learned', 'sinusoidal', 'rotary', 'none'])
-def test_what_was_built_without_numbers_has_those_that_are_loaded(positions):
+def test_a_module_built_on_meta_has_the_loaded_parameters(positions):
     def build() -> Encoder:
         return encoder(PatternSource([SlidingWindow(1), RandomKeys(2)]), positions=positions)
 
@@ -224,7 +224,7 @@ def test_what_was_built_without_numbers_has_those_that_are_loaded(positions):
         assert_same(evaluate(module), expected)
 
 
-def test_a_state_dict_holds_parameters_alone(module):
+def test_a_state_dict_only_holds_parameters(module):
     names = set(module.state_dict())
     train(module), evaluate(module)
     assert set(module.state_dict()) == names == {name for name, _ in module.named_parameters()}
@@ -247,7 +247,7 @@ def test_evaluation_in_inference_mode_and_then_training(module):
     assert_same(train(module), expected)
 
 
-def test_evaluation_sees_a_parameter_that_was_changed_in_place(module):
+def test_a_parameter_changed_in_place_takes_effect_in_evaluation(module):
     train(module), evaluate(module)
     with torch.no_grad():
         for parameter in module.parameters():
@@ -256,7 +256,7 @@ def test_evaluation_sees_a_parameter_that_was_changed_in_place(module):
 
 
 @pytest.mark.slow
-def test_threads_may_ask_one_module_at_once(source):
+def test_threads_may_call_one_module_at_once(source):
     module = GraphAttention(CHANNELS, HEADS, source).eval()
     ptrs = [torch.tensor([0, cut, 12]) for cut in range(13)]
     x = tokens(module)
@@ -330,7 +330,7 @@ def test_a_checkpoint_that_begins_without_gradients_drops_the_same_weights(name)
     assert_same(train(Reentrant(module), tokens(module)), expected)
 
 
-def test_gradients_are_those_of_the_pass_whatever_became_of_the_module(module):
+def test_changing_a_module_after_the_forward_pass_does_not_change_gradients(module):
     """The backward pass recomputes from the inputs of the forward pass."""
     expected = train(copy.deepcopy(module))
     parameters = {name: value.detach().clone().requires_grad_()
@@ -362,7 +362,7 @@ def clean_dynamo():
 @pytest.mark.filterwarnings('ignore')
 @pytest.mark.parametrize('kind, name, tracer', [
     ('layer', 'block model', 'eager'), ('layer', 'soft mask', 'aot_eager')])
-def test_compiled_modules_give_the_eager_numbers(kind, name, tracer, clean_dynamo):
+def test_compiled_modules_return_the_eager_values(kind, name, tracer, clean_dynamo):
     """Every backward pass along graphs is also traced, below and in tests of the kernels."""
     torch.manual_seed(0)
     module = MODULES[kind](SOURCES[name]()).double()  # kernels differ where graphs are dense
@@ -377,7 +377,7 @@ def test_compiled_modules_give_the_eager_numbers(kind, name, tracer, clean_dynam
     ('encoder', 'pattern'), ('diffusion', 'pattern of each head'),
     ('shared source', 'pattern of each head'), ('recomputed', 'pattern of each head'),
     ('checkpointed', 'pattern')])
-def test_patterns_compile_in_one_piece(kind, name, clean_dynamo):
+def test_patterns_compile_without_graph_breaks(kind, name, clean_dynamo):
     torch.manual_seed(0)
     module = MODULES[kind](SOURCES[name]())
     expected = train(module)
@@ -393,7 +393,7 @@ GRAPH = BipartiteGraph.batch([SlidingWindow(1).build(length) for length in (5, 0
 
 @pytest.mark.slow
 @pytest.mark.parametrize('hops', [1, 2])
-def test_a_given_graph_is_compiled_in_one_piece(hops, clean_dynamo):
+def test_a_given_graph_compiles_without_graph_breaks(hops, clean_dynamo):
     module = GraphAttention(CHANNELS, HEADS, hops=hops, teleport=0.1 * (hops - 1))
     x = tokens(module)
     compiled = torch.compile(module, fullgraph=True, backend='aot_eager')
@@ -417,7 +417,7 @@ def test_a_layer_with_a_given_graph_is_exported(layer):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('strict', [False, True])
-def test_an_exported_layer_takes_graphs_of_other_edges_in_any_order(strict):
+def test_an_exported_layer_accepts_graphs_with_other_edges_in_any_order(strict):
     layer, edges = GraphAttention(CHANNELS, HEADS).eval(), [None, {0: torch.export.Dim.DYNAMIC}]
     exported = torch.export.export(
         layer, (tokens(layer), PTR), {'graph': GRAPH}, strict=strict,
@@ -504,7 +504,7 @@ def test_an_explainer_masks_edges_in_the_users_order_or_is_refused():
     assert explain(shuffled, with_graph=False).argmax() == 0
     assert explain(ascending, with_graph=False).argmax() == 5
     assert explain(ascending, with_graph=True).argmax() == 5
-    with pytest.raises(ValueError, match="'graph' has its edges in another order than they were"):
+    with pytest.raises(ValueError, match="'graph' has its edges in another order"):
         explain(shuffled, with_graph=True)
 
 
@@ -529,7 +529,7 @@ def test_every_hook_fires_along_a_graph(step, when):
     assert called == [step]
 
 
-def test_hooks_that_could_not_both_fire_are_refused():
+def test_hooks_that_exclude_each_other_are_refused():
     layer = EdgeAttention()
     layer.register_message_forward_hook(lambda *args: None)
     layer.register_message_and_aggregate_forward_hook(lambda *args: None)
@@ -540,7 +540,7 @@ def test_hooks_that_could_not_both_fire_are_refused():
 @pytest.mark.parametrize('option', [{'aggr': 'max'}, {'aggr': 'mean'}, {'aggr': None},
                                     {'aggr': ['add', 'max']}, {'flow': 'target_to_source'},
                                     {'decomposed_layers': 2}])
-def test_what_one_way_alone_would_honour_is_refused(option):
+def test_arguments_that_one_way_does_not_support_are_refused(option):
     with pytest.raises(ValueError, match=f"'{next(iter(option))}' must be"):
         EdgeAttention(**option)
     assert EdgeAttention(aggr='sum', flow='source_to_target').aggr == 'sum'
@@ -557,7 +557,7 @@ def test_a_graph_of_other_sequences_is_refused():
     one_segment = SlidingWindow(1).build(7)
     for each in (graph, BipartiteGraph.batch([graph] * HEADS), one_segment):
         with pytest.raises(ValueError,
-                           match="'graph' must have the sequences of 'ptr' for segments"):
+                           match="'graph' must have the sequences of 'ptr' as segments"):
             attention(x, other, graph=each)
     assert attention(x, torch.tensor([0, 4, 7]), graph=graph).shape == x.shape
     assert attention(x, torch.tensor([0, 7]), graph=one_segment).shape == x.shape

@@ -145,7 +145,7 @@ def test_one_hop_without_teleport_is_attention_bit_for_bit(name):
                                                       edge_gate=gate))
 
 
-def test_weights_are_computed_once_and_travel_every_hop(monkeypatch):
+def test_weights_are_computed_once_for_all_hops(monkeypatch):
     graph = GRAPHS['square']()
     query, key, value, *_ = draw_inputs(graph)
     attention = EdgeAttention(hops=4, teleport=0.1, dropout=0.5)
@@ -175,7 +175,7 @@ def test_half_precision_accumulates_in_float32(dtype, hops, teleport, explicit):
 
 @pytest.mark.parametrize('backend', ['numba', 'gather', 'reference'])
 @pytest.mark.parametrize('hops', [2, 5])
-def test_recomputed_gradients_are_those_of_what_is_kept(hops, backend):
+def test_recomputed_gradients_are_the_same(hops, backend):
     graph = GRAPHS['ragged_batch']()
     query, key, value, bias, gate = inputs = draw_inputs(graph)
     inputs += (teleport := torch.tensor([0.2, 0.7]).double().requires_grad_()),
@@ -193,7 +193,7 @@ def test_recomputed_gradients_are_those_of_what_is_kept(hops, backend):
 
 @pytest.mark.parametrize('dropout', [0., 0.4])
 @pytest.mark.parametrize('hops', [2, 5])
-def test_recomputing_keeps_query_key_and_value_alone(hops, dropout):
+def test_recomputing_only_keeps_query_key_and_value(hops, dropout):
     graph = random_graph(60, 60, 0.2)
     inputs = query, key, value = [x.detach().requires_grad_() for x in draw_inputs(graph)[:3]]
 

@@ -42,7 +42,7 @@ def test_full_attention_equals_torch():
     torch.testing.assert_close(attention(x, PTR), torch.cat(expected))
 
 
-def test_a_head_with_a_graph_of_its_own_ignores_the_others():
+def test_a_head_with_its_own_graph_ignores_the_other_graphs():
     class OneGraphPerHead(PatternSource):
         per_head = True
 
@@ -82,7 +82,7 @@ def test_encoder_layer_trains_every_parameter(source, options):
         assert not torch.allclose(one_hop(x, PTR, graph=graph), out)
 
 
-def test_norms_stand_where_they_are_said_to():
+def test_pre_norm_and_post_norm_are_the_formulas():
     x = torch.randn(14, 8)
     post = EncoderLayer(8, 2, PatternSource(Full()), norm_first=False)(x, PTR)
     torch.testing.assert_close(post.mean(dim=1), torch.zeros(14), atol=1e-5, rtol=0)
@@ -171,7 +171,7 @@ def test_same_generator_state_gives_the_same_output():
     assert torch.equal(first, again) and not torch.equal(first, other)
 
 
-def test_a_graph_that_is_given_is_taken_without_asking_the_source():
+def test_a_given_graph_replaces_the_sources_graph():
     source = CountedSource(2, 4, 8)
     attention = GraphAttention(8, 2, source)
     x = torch.randn(14, 8)
@@ -186,7 +186,7 @@ def test_a_graph_that_is_given_is_taken_without_asking_the_source():
 
 
 @pytest.mark.parametrize('per_head', [False, True])
-def test_a_bias_on_edges_and_the_weights_are_those_of_dense_attention(per_head):
+def test_an_edge_bias_and_the_weights_equal_dense_attention(per_head):
     torch.manual_seed(0)
     attention = GraphAttention(8, 2)
     x, ptr = torch.randn(9, 8), torch.tensor([0, 4, 9])
@@ -216,7 +216,7 @@ def test_a_bias_on_edges_and_the_weights_are_those_of_dense_attention(per_head):
     torch.testing.assert_close(*grads)
 
 
-def test_a_bias_adds_to_that_of_the_source():
+def test_a_bias_is_added_to_the_bias_of_the_source():
     source = LearnedMaskSource(2, 16, hard=True).train()
     attention = GraphAttention(8, 2, source)
     x, ptr = torch.randn(9, 8), torch.tensor([0, 9])
@@ -229,7 +229,7 @@ def test_a_bias_adds_to_that_of_the_source():
     assert source.logit.grad.any()
 
 
-def test_a_bias_on_no_edges_adds_to_that_of_the_source():
+def test_a_bias_without_edges_is_added_to_the_bias_of_the_source():
     attention = GraphAttention(8, 2, BlockModelSource(heads=2, head_channels=4, clusters=3))
     no_edges = BipartiteGraph.batch([GlobalTokens(0).build(9)] * 2).with_edge_prob(torch.empty(0))
     out = attention(torch.randn(9, 8), torch.tensor([0, 9]), graph=no_edges,
@@ -243,7 +243,7 @@ def test_a_bias_on_no_edges_adds_to_that_of_the_source():
     ({'return_attention_weights': True, 'graph': PairMask(torch.ones(2, 81), FreeLayout(9))},
      "'return_attention_weights' must be False for soft masks"),
 ])
-def test_what_has_no_edges_has_neither_bias_nor_weights(options, message):
+def test_soft_masks_have_neither_bias_nor_weights(options, message):
     attention = GraphAttention(8, 2, PatternSource(Full()))
     with pytest.raises(ValueError, match=message):
         attention(torch.randn(9, 8), torch.tensor([0, 9]), **options)
@@ -251,7 +251,7 @@ def test_what_has_no_edges_has_neither_bias_nor_weights(options, message):
 
 @pytest.mark.parametrize('source', [SlidingWindow(2), 'SlidingWindow(2)',
                                     PatternSource(SlidingWindow(2))])
-def test_a_pattern_stands_where_a_source_does(source):
+def test_a_pattern_may_be_the_source(source):
     for layer in (GraphAttention, EncoderLayer):
         torch.manual_seed(0)
         made = layer(8, 2, source)
@@ -263,7 +263,7 @@ def test_a_pattern_stands_where_a_source_does(source):
         assert torch.equal(out, without(x, ptr, source=source))
 
 
-def test_a_batch_vector_in_the_place_of_ptr_is_told_how_to_become_one():
+def test_the_error_for_a_batch_vector_as_ptr_shows_the_conversion():
     attention = GraphAttention(8, 2, 'SlidingWindow(2)')
     x, batch = torch.randn(9, 8), torch.tensor([0] * 4 + [1] * 5)
     with pytest.raises(ValueError, match=r"'ptr' must rise from 0 to 9 .*; .* index2ptr\(batch\)"):
@@ -273,7 +273,7 @@ def test_a_batch_vector_in_the_place_of_ptr_is_told_how_to_become_one():
         attention(torch.randn(900, 8), batch.repeat_interleave(100))
 
 
-def test_a_source_of_the_call_takes_the_place_of_the_layers():
+def test_a_source_of_the_call_replaces_the_layers_source():
     with_source = GraphAttention(8, 2, PatternSource(Full()))
     without = GraphAttention(8, 2)
     without.load_state_dict(with_source.state_dict())
@@ -295,7 +295,7 @@ def test_a_graph_of_other_sizes_is_refused():
 
 
 @pytest.mark.parametrize('num_graphs', [1, 2])
-def test_a_graph_without_tokens_is_that_of_all_heads_or_of_each(num_graphs):
+def test_a_graph_without_tokens_fits_shared_and_own_graphs_of_heads(num_graphs):
     graph = BipartiteGraph.batch([Full().build(0)] * num_graphs)
     out = GraphAttention(8, 2)(torch.randn(0, 8), torch.tensor([0, 0]), graph=graph)
     assert out.shape == (0, 8)
@@ -348,7 +348,7 @@ def test_a_mask_for_other_heads_is_refused():
     lambda: PatternSource(SlidingWindow(1)), lambda: BlockModelSource(2, 4, 8),
     lambda: LearnedMaskSource(2, 8)],
     ids=['pattern', 'block_model', 'learned_mask'])
-def test_recomputed_gradients_are_those_of_what_is_kept(source, hops):
+def test_recomputed_gradients_are_the_same(source, hops):
     torch.manual_seed(0)
     options = dict(hops=hops, teleport=0.2, learn_teleport=hops > 1)
     layer = EncoderLayer(8, 2, source(), dropout=0.3, attention_dropout=0.4, **options).double()
@@ -366,7 +366,7 @@ def test_recomputed_gradients_are_those_of_what_is_kept(source, hops):
 
 
 @pytest.mark.parametrize('hops', [1, 5])
-def test_recomputing_keeps_the_tokens_alone(hops):
+def test_recomputing_only_keeps_the_tokens(hops):
     x, ptr = torch.randn(60, 8, requires_grad=True), torch.tensor([0, 60])
     graph = random_graph(60, 60, 0.2)
 
@@ -379,7 +379,7 @@ def test_recomputing_keeps_the_tokens_alone(hops):
     assert kept(recompute=False) > (4 + hops) * x.nbytes
 
 
-def test_a_mask_that_is_given_is_recomputed_too():
+def test_recomputing_with_a_given_mask():
     mask, x = soft_mask(), torch.randn(14, 8, dtype=torch.double)
     layer = GraphAttention(8, 2, hops=2, teleport=0.1).double()
     grads = []
@@ -405,7 +405,7 @@ def test_a_learned_teleport_begins_where_it_is_told_to():
     torch.testing.assert_close(learned.teleport(), torch.full((2,), 0.2))
 
 
-def test_heads_with_graphs_of_their_own_have_their_teleport_too():
+def test_heads_with_their_own_graphs_learn_their_own_teleport():
     attention = GraphAttention(8, 2, hops=4, teleport=0.5, learn_teleport=True).double()
     with torch.no_grad():
         attention.teleport_logit.copy_(torch.tensor([-2., 1.]))

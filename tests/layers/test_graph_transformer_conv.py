@@ -140,7 +140,7 @@ def test_features_of_a_sparse_tensor_are_those_of_its_edges():
 
 @pytest.mark.parametrize('wanted', [None, True])
 @pytest.mark.parametrize('repeated', [False, True])
-def test_an_uncoalesced_adjacency_stays_what_it_is(repeated, wanted):
+def test_an_uncoalesced_adjacency_is_not_modified(repeated, wanted):
     *x, edge_index, _ = drawn()
     if repeated:
         edge_index[:, 1] = edge_index[:, 0]
@@ -164,7 +164,7 @@ def test_features_of_a_coalesced_adjacency_have_their_gradient():
         conv(tuple(x), adj_t)
 
 
-def test_sizes_are_taken_from_the_first_input():
+def test_sizes_are_derived_from_the_first_input():
     *_, edge_index, edge_attr = drawn(square=True)
     x = torch.randn(NUM_QUERIES, 6)
     conv = GraphTransformerConv(-1, 4, 2, edge_dim=EDGE_DIM)
@@ -175,18 +175,18 @@ def test_sizes_are_taken_from_the_first_input():
 
 
 @pytest.mark.parametrize('options', [dict(aggr='mean'), dict(flow='target_to_source')])
-def test_other_messages_are_those_of_pyg(options):
+def test_other_aggregations_equal_pyg(options):
     *_, edge_index, _ = drawn(square=True)
     theirs, ours = twins(6, 4, 2, **options)
     x = torch.randn(NUM_QUERIES, 6)
     torch.testing.assert_close(ours(x, edge_index), theirs(x, edge_index))
 
 
-def test_repeated_edges_count_as_often_and_are_warned_of():
+def test_repeated_edges_count_repeatedly_with_a_warning():
     *x, edge_index, edge_attr = drawn()
     edge_index[:, 1] = edge_index[:, 0]
     theirs, ours = twins((5, 7), 4, 2, edge_dim=EDGE_DIM)
-    with pytest.warns(UserWarning, match='more slowly.*40 edges, 39 of them different'):
+    with pytest.warns(UserWarning, match='slower.*40 edges, 39 of them different'):
         out = ours(tuple(x), edge_index, edge_attr)
     torch.testing.assert_close(out, theirs(tuple(x), edge_index, edge_attr))
 
@@ -251,7 +251,7 @@ def test_edges_that_changed_are_sorted_again(sorts):
 
 
 @pytest.mark.slow
-def test_what_was_sorted_goes_with_the_edges():
+def test_sorted_edges_are_freed_with_the_edges():
     *x, edge_index, _ = drawn()
     conv = GraphTransformerConv((5, 7), 4)
     GRAPHS.clear()
@@ -304,7 +304,7 @@ needs_captum = pytest.mark.skipif(find_spec('captum') is None, reason='captum is
 @pytest.mark.parametrize('algorithm', [
     AttentionExplainer, lambda: GNNExplainer(epochs=3), lambda: PGExplainer(epochs=1),
     pytest.param(lambda: CaptumExplainer('IntegratedGradients'), marks=needs_captum)])
-def test_explainers_say_what_they_say_of_pyg(algorithm):
+def test_explainers_return_the_same_as_with_pyg(algorithm):
     *_, edge_index, _ = drawn(square=True)
     x = torch.randn(NUM_QUERIES, 7)
     theirs, ours = (TwoLayers(conv) for conv in (TransformerConv, GraphTransformerConv))
@@ -318,7 +318,7 @@ def test_explainers_say_what_they_say_of_pyg(algorithm):
 
 @pytest.mark.slow
 @needs_captum
-def test_captum_attributes_outputs_to_tokens_and_leaves_nothing_over():
+def test_captum_attributes_the_whole_output_to_tokens():
     from captum.attr import IntegratedGradients
     attention = GraphAttention(8, 2, 'SlidingWindow(1)').double()
     attention.requires_grad_(False)
@@ -361,7 +361,7 @@ class Doubled(nn.Module):
     lambda conv: conv.lin_edge.register_forward_hook(lambda module, inputs, out: 2 * out),
     lambda conv: setattr(conv, 'lin_edge', nn.Linear(EDGE_DIM, 8))],
     ids=['pruned', 'parametrized', 'hooked', 'replaced'])
-def test_what_became_of_the_projection_of_features_counts(change):
+def test_a_replaced_projection_of_features_is_used(change):
     *x, edge_index, edge_attr = drawn()
     theirs, ours = twins((5, 7), 4, 2, edge_dim=EDGE_DIM)
     for conv in (theirs, ours):

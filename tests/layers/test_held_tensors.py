@@ -35,7 +35,7 @@ def inputs_of(case) -> list[Tensor]:
     return [x.requires_grad_() if x.is_floating_point() else x for x in given]
 
 
-def test_what_hooks_have_seen_is_never_changed(case):
+def test_tensors_that_hooks_hold_are_never_modified(case):
     module, seen = case.make(), []
 
     def note(_, given, out=()):
@@ -51,7 +51,7 @@ def test_what_hooks_have_seen_is_never_changed(case):
         torch.testing.assert_close(now.detach(), before, rtol=0, atol=0, equal_nan=True)
 
 
-def test_the_gradient_at_an_output_is_that_of_what_follows(case):
+def test_gradients_at_an_output_are_correct(case):
     module = case.make()
     for out in run(module, inputs_of(case), case.options):
         if out.is_leaf:
@@ -79,7 +79,7 @@ def eye(part: nn.Module) -> None:
             part.bias.zero_()
 
 
-def test_an_identity_takes_the_place_of_a_projection(case):
+def test_an_identity_may_replace_a_projection(case):
     """It returns the very tensor that it was given, which belongs to the caller."""
     module = case.make()
     for name in square_linears(module):

@@ -43,7 +43,7 @@ def test_queries_attend_to_the_memory_of_their_sequence(name):
     assert not torch.allclose(again[3:], out[3:])
 
 
-def test_along_a_full_pattern_is_cross_attention():
+def test_a_full_pattern_is_cross_attention():
     attention, (x, memory) = GraphAttention(8, 2, PatternSource(Full())), tokens()
     out = attention(x, PTR, memory=memory, memory_ptr=MEMORY_PTR)
     graph = BipartiteGraph.batch([Full().build(*sizes) for sizes in ((3, 5), (0, 2), (4, 5))])
@@ -65,7 +65,7 @@ def test_a_memory_of_the_tokens_themselves_changes_nothing(recompute):
 
 
 @pytest.mark.parametrize('sizes', [(9, 4), (4, 9)])
-def test_query_i_stands_where_key_i_does(sizes):
+def test_query_i_is_at_the_position_of_key_i(sizes):
     num_queries, num_keys = sizes
     query, key = torch.randn(num_queries, 2, 4), torch.randn(num_keys, 2, 4)
     graph = PatternSource(SlidingWindow(1))(query, key, torch.tensor([0, num_queries]),
@@ -74,7 +74,7 @@ def test_query_i_stands_where_key_i_does(sizes):
     assert graph == SlidingWindow(1).build(*sizes)
 
 
-def test_what_is_for_one_kind_of_token_is_refused_by_name():
+def test_arguments_for_self_attention_are_refused_by_name():
     x, memory = tokens()
     given = dict(memory=memory, memory_ptr=MEMORY_PTR)
     with pytest.raises(ValueError, match="'key_ptr' must be None for a learned mask"):
@@ -93,7 +93,7 @@ def test_what_is_for_one_kind_of_token_is_refused_by_name():
     (dict(memory=torch.randn(12, 5), memory_ptr=MEMORY_PTR), "'memory' must be .num_tokens, 8."),
     (dict(memory=torch.randn(11, 8), memory_ptr=MEMORY_PTR), "'memory_ptr' must rise from 0 to 11"),
     (dict(memory=torch.randn(12, 8), memory_ptr=MEMORY_PTR[[0, 3]]),
-     "'memory_ptr' must mark as many sequences as 'ptr', 3"),
+     "'memory_ptr' must mark the 3 sequences of 'ptr'"),
 ])
 def test_a_memory_that_does_not_fit_is_refused(given, match):
     with pytest.raises(ValueError, match=match):

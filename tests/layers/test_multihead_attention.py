@@ -93,7 +93,7 @@ def test_equals_torch_under_the_mask(option, padding):
 
 
 @pytest.mark.parametrize('kind', ['bool', 'float', 'heads', 'heads_float', 'causal'])
-def test_masks_mean_what_they_mean_in_torch(kind):
+def test_masks_have_the_meaning_of_torch(kind):
     theirs, ours = pair(batch_first=True)
     x, _, value = tokens(theirs)
     shape = (LENGTH, LENGTH) if 'heads' not in kind else (BATCH * HEADS, LENGTH, LENGTH)
@@ -119,7 +119,7 @@ def test_masks_mean_what_they_mean_in_torch(kind):
 
 
 @pytest.mark.parametrize('kind', ['bool', 'float', 'added'])
-def test_padding_of_keys_means_what_it_means_in_torch(kind):
+def test_padding_masks_have_the_meaning_of_torch(kind):
     """Between two sequences, in which query i sits at key position i."""
     theirs, ours = pair(batch_first=True)
     query, (_, key, value) = tokens(theirs)[0], tokens(theirs, MEMORY)
@@ -142,7 +142,7 @@ def test_padding_of_keys_means_what_it_means_in_torch(kind):
 
 
 @pytest.mark.parametrize('std', [0, 1])
-def test_what_is_added_for_keys_is_learned(std):
+def test_a_floating_padding_mask_gets_a_gradient(std):
     theirs, ours = pair(Full(), batch_first=True)
     x, _, _ = tokens(theirs)
     bias = (std * torch.randn(BATCH, LENGTH)).requires_grad_()
@@ -165,7 +165,7 @@ def test_without_a_source_attention_is_complete():
     torch.testing.assert_close(ours(x, x, x), theirs(x, x, x))
 
 
-def test_dropout_is_for_training():
+def test_dropout_acts_in_training():
     _, ours = pair(dropout=.5, batch_first=True)
     x = torch.randn(BATCH, LENGTH, CHANNELS)
     weight = ours.train()(x, x, x)[1]
@@ -205,7 +205,7 @@ def test_block_models_draw_edges_between_two_sequences():
     assert any(parameter.grad.any() for parameter in ours.source.parameters())
 
 
-def test_a_mask_on_no_edges_bars_nothing():
+def test_a_mask_without_edges_has_no_effect():
     source = BlockModelSource(heads=HEADS, head_channels=CHANNELS // HEADS, clusters=8)
     ours = MultiheadAttention(CHANNELS, HEADS, batch_first=True, source=source)
     x = torch.randn(BATCH, 0, CHANNELS)
@@ -252,7 +252,7 @@ def test_encoders_equal_torch_under_the_mask(depth, padding, options, mode):
     torch.testing.assert_close(theirs.state_dict(), before)  # a copy
 
 
-def test_layers_have_sources_of_their_own_and_causal_masks_hold():
+def test_layers_have_their_own_sources_and_causal_masks_hold():
     encoder = nn.TransformerEncoder(layer(batch_first=True), 2, enable_nested_tensor=False)
     source = BlockModelSource(heads=HEADS, head_channels=CHANNELS // HEADS, clusters=8)
     ours = from_torch(encoder, source)
@@ -267,7 +267,7 @@ def test_layers_have_sources_of_their_own_and_causal_masks_hold():
 
 
 @pytest.mark.slow
-def test_compiled_encoders_give_the_same():
+def test_compiled_encoders_return_the_same():
     encoder = nn.TransformerEncoder(layer(), 2, enable_nested_tensor=False)
     ours, x = from_torch(encoder, PATTERN), torch.randn(LENGTH, BATCH, CHANNELS)
     results = []
@@ -278,7 +278,7 @@ def test_compiled_encoders_give_the_same():
     torch.testing.assert_close(*results)
 
 
-def test_converting_keeps_options_and_what_learns():
+def test_converting_keeps_options_and_trainable_parameters():
     theirs = nn.MultiheadAttention(CHANNELS, HEADS, .25, False, kdim=3, vdim=5, batch_first=True,
                                    dtype=torch.double).eval()
     theirs.out_proj.weight.requires_grad_(False)
@@ -324,7 +324,7 @@ BECAME = {
 
 
 @pytest.mark.parametrize('became', BECAME)
-def test_converting_keeps_what_became_of_attention(became):
+def test_converting_keeps_modifications_of_attention(became):
     theirs, x = pair()[0], torch.randn(LENGTH, BATCH, CHANNELS)
     BECAME[became](theirs)
     ours = from_torch(theirs, Full())
@@ -337,7 +337,7 @@ def test_converting_keeps_what_became_of_attention(became):
     torch.testing.assert_close(copied(x, x, x), ours(x, x, x))
 
 
-def test_converting_keeps_what_stands_for_a_projection_and_what_layers_share():
+def test_converting_keeps_replaced_projections_and_shared_layers():
     encoder = nn.TransformerEncoder(layer(), 3, enable_nested_tensor=False)
     first, second, third = (part.self_attn for part in encoder.layers)
     second.in_proj_weight = first.in_proj_weight
@@ -349,7 +349,7 @@ def test_converting_keeps_what_stands_for_a_projection_and_what_layers_share():
     assert ours(torch.randn(LENGTH, BATCH, CHANNELS)).isfinite().all()
 
 
-def test_encoders_take_hops_and_each_attention_learns_a_teleport():
+def test_converted_encoders_have_hops_and_learned_teleports():
     encoder = nn.TransformerEncoder(layer(batch_first=True), 2, enable_nested_tensor=False)
     ours = from_torch(encoder, PATTERN, hops=3, teleport=.25, learn_teleport=True)
     ours(torch.randn(BATCH, LENGTH, CHANNELS)).square().sum().backward()
@@ -368,13 +368,13 @@ def test_weights_are_those_of_one_hop():
 
 
 @pytest.mark.parametrize('options', [dict(hops=2), dict(teleport=.1), dict(hops=0)])
-def test_values_travel_on_from_queries_alone(options):
+def test_several_hops_need_self_attention(options):
     module = MultiheadAttention(16, 4, source=PATTERN, **options)
     with pytest.raises(ValueError, match="'hops' must be 1, .* keys are not the tokens"):
         module(X, X + 1, X)
 
 
-def test_parameters_are_drawn_anew_as_in_torch():
+def test_parameters_are_reset_as_in_torch():
     for sizes in ({}, {'kdim': 12, 'vdim': 20}):
         theirs, ours = pair(**sizes)
         torch.manual_seed(0)
@@ -403,15 +403,15 @@ BAD = {
     'learned': (lambda: from_torch(nn.MultiheadAttention(16, 4), PATTERN, learn_teleport=True),
                 ValueError, "'teleport' must be a number inside"),
     'source': (lambda: MultiheadAttention(16, 4, source=3), TypeError,
-               "'source' must be a GraphSource, a Pattern or the expression of one"),
+               "'source' must be a GraphSource, a Pattern or an expression"),
     'module': (lambda: from_torch(nn.Linear(2, 2), PATTERN), TypeError,
                r"'module' must be a torch.nn.MultiheadAttention, .* \(got Linear\)"),
     'forward': (lambda: from_torch(Doubled(16, 4), PATTERN), TypeError,
-                r"'module' must attend as .* \(got Doubled, which has a forward of its own"),
+                r"'module' must use the forward of .* \(got Doubled, which overrides it"),
     'channels': (lambda: pair()[1](X[..., 1:], X, X), ValueError, "'query' must have 16 channels"),
     'dimensions': (lambda: pair()[1](X, X[0], X[0]), ValueError,
-                   r"'query', 'key' and 'value' must be .*\[3, 2, 2\]"),
-    'batch': (lambda: pair()[1](X, X[:, :1], X[:, :1]), ValueError, "'key' and 'value' must be"),
+                   r"'query', 'key' and 'value' must have .*\[3, 2, 2\]"),
+    'batch': (lambda: pair()[1](X, X[:, :1], X[:, :1]), ValueError, "'key' and 'value' must have"),
     'mask_shape': (lambda: pair()[1](X, X, X, attn_mask=torch.zeros(3, 3)), ValueError,
                    r"'attn_mask' must be \[11, 11\] or \[8, 11, 11\]"),
     'mask_dtype': (lambda: pair()[1](X, X, X, attn_mask=torch.zeros(11, 11).long()), TypeError,
@@ -421,12 +421,12 @@ BAD = {
     'rectangular': (lambda: pair(LearnedMaskSource(4, 16))[1](X, X[:5], X[:5]), ValueError,
                     "'key_ptr' must be None for a learned mask"),
     'soft_weights': (lambda: pair(LearnedMaskSource(4, 16, mode='soft'))[1](X, X, X), ValueError,
-                     "weights are asked for .* ask for none"),
+                     "weights are requested .* request no weights"),
 }
 
 
 @pytest.mark.parametrize('case', BAD)
-def test_says_what_is_wrong(case):
+def test_errors_name_the_argument(case):
     call, error, message = BAD[case]
     with pytest.raises(error, match=message):
         call()
@@ -436,9 +436,9 @@ def test_says_what_is_wrong(case):
     (dict(attn_mask=torch.ones(LENGTH, LENGTH).tril()), "'attn_mask' is floating and holds 0 and"),
     (dict(key_padding_mask=torch.ones(BATCH, LENGTH)), "'key_padding_mask' is floating and holds"),
     (dict(key_padding_mask=torch.arange(LENGTH) < torch.tensor([[LENGTH], [5]])),
-     "leaves no token of sequence 0, .* 'key_padding_mask' is True at padding"),
+     "leaves no token in sequence 0, .* 'key_padding_mask' is True at padding"),
 ])
-def test_masks_that_are_likely_a_mistake_are_warned_of(masks, message):
+def test_suspicious_masks_cause_a_warning(masks, message):
     with pytest.warns(UserWarning, match=message):
         pair()[1](X, X, X, **masks)
 

@@ -55,7 +55,7 @@ LINEARS = {
 @pytest.mark.parametrize('are_large', [False, True])
 @pytest.mark.parametrize('num_nodes', [0, 1, 7])
 @pytest.mark.parametrize('name', LINEARS)
-def test_outputs_and_gradients_are_those_of_each_module(name, num_nodes, are_large, monkeypatch):
+def test_outputs_and_gradients_equal_those_of_each_module(name, num_nodes, are_large, monkeypatch):
     monkeypatch.setattr(projections, 'HUGE', 0 if are_large else HUGE)
     torch.manual_seed(0)
     linears = LINEARS[name]()
@@ -72,7 +72,7 @@ def test_outputs_and_gradients_are_those_of_each_module(name, num_nodes, are_lar
     torch.testing.assert_close(*results)
 
 
-def test_second_derivatives_are_those_of_each_module(monkeypatch):
+def test_second_derivatives_equal_those_of_each_module(monkeypatch):
     monkeypatch.setattr(projections, 'HUGE', 0)
     linear, x = nn.Linear(3, 2).double(), torch.randn(4, 3, dtype=torch.double, requires_grad=True)
 

@@ -20,7 +20,7 @@ def rotation(positions):
     return RotaryPositions(50, SIZE).double()(positions)
 
 
-def test_attention_is_that_of_rotated_complex_numbers():
+def test_attention_equals_that_of_rotated_complex_numbers():
     attention, x = layer(), torch.randn(TOKENS, CHANNELS, dtype=torch.float64)
     positions = torch.tensor([4, 0, 7, 7, 30])
     query, key, value = (linear(x).unflatten(1, (HEADS, SIZE)).transpose(0, 1) for linear in (
@@ -44,13 +44,13 @@ def test_a_shift_of_all_positions_changes_nothing():
     assert (near - apart).abs().max() > 1e-3
 
 
-def test_position_0_leaves_tokens_as_they_are():
+def test_position_0_does_not_change_tokens():
     attention, x = layer(), torch.randn(TOKENS, CHANNELS, dtype=torch.float64)
     at_once = attention(x, PTR, rotation=rotation(torch.zeros(TOKENS, dtype=torch.long)))
     torch.testing.assert_close(at_once, attention(x, PTR))
 
 
-def test_half_precision_stays_half():
+def test_half_precision_is_kept():
     attention, x = layer().bfloat16(), torch.randn(TOKENS, CHANNELS, dtype=torch.bfloat16)
     assert attention(x, PTR, rotation=RotaryPositions(50, SIZE)(
         torch.arange(TOKENS))).dtype == torch.bfloat16
@@ -64,5 +64,5 @@ def test_rotations_of_other_tokens_are_refused(shape):
 
 
 def test_odd_heads_are_refused():
-    with pytest.raises(ValueError, match="'channels' of a head must be even"):
+    with pytest.raises(ValueError, match="'channels' must be even"):
         RotaryPositions(8, 5)

@@ -59,7 +59,7 @@ def test_without_next_sentence():
     assert token_logits.shape == (12, 20) and sequence_logits is None and len(graphs) == 2
 
 
-def test_drawn_as_bert():
+def test_parameters_are_initialised_as_in_bert():
     source = BlockModelSource(heads=2, head_channels=32, clusters=4)
     source.linear = torch.nn.Linear(2, 2)
     before = {name: value.clone() for name, value in source.state_dict().items()}
@@ -128,7 +128,7 @@ def test_bad_selections(selected, match):
         model()(TOKENS, PTR, selected=selected)
 
 
-def test_no_sequences_and_empty_ones():
+def test_no_sequences_and_empty_sequences():
     token_logits, sequence_logits = model()(TOKENS[:0], PTR[:1])
     assert token_logits.shape == (0, 20) and sequence_logits.shape == (0, 2)
     with pytest.raises(ValueError, match="'ptr' must not mark an empty sequence"):

@@ -36,14 +36,14 @@ def encoder(source=None, **options):
 
 
 @pytest.mark.parametrize('norm_first', [True, False])
-def test_a_ragged_batch_is_each_sequence_alone(norm_first):
+def test_a_ragged_batch_equals_each_sequence_alone(norm_first):
     model = encoder(norm_first=norm_first).double().eval()
     alone = [model(part, torch.tensor([0, len(part)]))
              for part in TOKENS.split(PTR.diff().tolist())]
     torch.testing.assert_close(model(TOKENS, PTR), torch.cat(alone))
 
 
-def test_layers_have_sources_of_their_own():
+def test_layers_have_their_own_sources():
     model = encoder(BlockModelSource(heads=2, head_channels=8, clusters=4))
     first, second = (layer.attention.source for layer in model.layers)
     assert not torch.equal(first.centroid, second.centroid)
@@ -57,7 +57,7 @@ def test_positions_start_over_in_every_sequence():
     assert torch.equal(out[:2], out[2:]) and not torch.equal(out[0], out[1])
 
 
-def test_a_shared_source_is_asked_once_for_all_layers():
+def test_a_shared_source_is_called_once_for_all_layers():
     source = CountedSource(2, 8, 4)
     centroid = source.centroid.clone()
     model = encoder(source, share_source=True, num_layers=3)
@@ -85,7 +85,7 @@ def test_sharing_a_fixed_pattern_changes_nothing():
     torch.testing.assert_close(shared(TOKENS, PTR), alone(TOKENS, PTR))
 
 
-def test_all_layers_teach_a_shared_mask():
+def test_all_layers_train_a_shared_mask():
     class LearnedValues(PatternSource):
         def __init__(self):
             super().__init__(Full())
@@ -162,7 +162,7 @@ def assert_same_step(step, expected):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('source', SOURCES)
-def test_of_a_checkpointed_layer_only_the_input_is_kept(source):
+def test_a_checkpointed_layer_only_keeps_its_input(source):
     def num_bytes(num_layers, checkpoint_layers):
         model = encoder(SOURCES[source](), num_layers=num_layers, dropout=0.2,
                         checkpoint_layers=checkpoint_layers)
@@ -194,7 +194,7 @@ def test_without_gradients_checkpointed_layers_are_plain():
 
 @pytest.mark.parametrize('sizes, match', [
     (dict(heads=4), "'source' must be for 4 heads .got one for 2"),
-    (dict(max_length=9), "'max_length' must be at most 8, .* 'source' is for .got 9"),
+    (dict(max_length=9), "'max_length' must be at most 8, .* 'source' .got 9"),
 ])
 @pytest.mark.parametrize('share_source', [True, False])
 def test_a_source_for_other_sizes_is_refused(sizes, match, share_source):
@@ -204,7 +204,7 @@ def test_a_source_for_other_sizes_is_refused(sizes, match, share_source):
         encoder(source, share_source=share_source, **sizes)
 
 
-def test_segments_are_told_apart():
+def test_segments_change_the_output():
     model = encoder(PatternSource(SlidingWindow(0)), num_segments=2)
     same = torch.full((4,), 3), torch.tensor([0, 1, 2, 3, 4])
     out = model(*same, segments=torch.tensor([0, 1, 1, 0]))
@@ -225,7 +225,7 @@ def test_bad_segments(segments, match):
         encoder()(TOKENS, PTR, segments=segments)
 
 
-def test_post_norm_stands_after_the_embeddings_and_pre_norm_at_the_end():
+def test_post_norm_follows_the_embeddings_and_pre_norm_the_last_layer():
     post, pre = (encoder(norm_first=norm_first, norm_eps=1e-9) for norm_first in (False, True))
     for model, place in ((post, post.dropout), (pre, pre)):
         outputs = []
@@ -267,7 +267,7 @@ def test_token_classifier_has_logits_for_every_token():
 @pytest.mark.parametrize('source', [
     lambda: PatternSource(Full()), lambda: PatternSource(SlidingWindow(2)),
     lambda: BlockModelSource(heads=2, head_channels=8, clusters=4, fixed=SlidingWindow(1))])
-def test_of_a_causal_encoder_no_token_sees_a_later_one(source, share_source):
+def test_no_token_of_a_causal_encoder_depends_on_a_later_token(source, share_source):
     model = CausalLanguageModel(encoder(source(), causal=True, share_source=share_source)).double()
     logits, graphs = model(TOKENS, PTR, return_graphs=True)
     assert logits.shape == (12, 20) and all(graph.causal() == graph for graph in graphs)
@@ -289,7 +289,7 @@ def test_of_a_causal_encoder_no_token_sees_a_later_one(source, share_source):
     'diffuser(window=4, num_global=2, num_random=2)', 'LogSparse', 'block model'])
 @pytest.mark.parametrize('hops, teleport, num_layers', [(1, 0., 3), (2, .1, 1), (5, .1, 4),
                                                         (math.inf, .3, 2)])
-def test_no_token_sees_a_later_one_at_any_depth_and_however_far_values_travel(
+def test_no_token_depends_on_a_later_token_with_any_number_of_layers_and_hops(
         pattern, hops, teleport, num_layers):
     """Global tokens that see all would let the future in at the second hop."""
     torch.manual_seed(0)
@@ -308,7 +308,7 @@ def test_no_token_sees_a_later_one_at_any_depth_and_however_far_values_travel(
         assert not torch.allclose(after[place], before[place])
 
 
-def test_positions_of_a_grid_are_those_of_its_sides():
+def test_positions_of_a_grid_are_sums_over_its_sides():
     model = encoder(positions=[2, 3, 3], max_length=18, channels=64)
     along = model.position_embedding.along
     embedded = model.position_embedding(torch.tensor([0, 4, 17]))
@@ -329,7 +329,7 @@ def test_a_language_model_that_sees_the_next_token_is_refused():
 
 
 @pytest.mark.parametrize('model', [SequenceClassifier, TokenClassifier])
-def test_classifiers_hand_segments_on(model):
+def test_classifiers_pass_segments_to_the_encoder(model):
     model = model(encoder(num_segments=2), 3)
     logits = [model(TOKENS, PTR, segments=torch.full((12,), segment)) for segment in (0, 1)]
     assert torch.equal(model(TOKENS, PTR), logits[0]) and not torch.equal(*logits)
@@ -376,7 +376,7 @@ def test_an_empty_sequence_has_no_class(pooling):
 @torch.no_grad()
 def test_tokens_of_sequences_that_are_not_whole_are_not_pooled(model):
     cache = KeyValueCache(8)
-    with pytest.raises(TypeError, match="'ptr' must mark whole sequences where they are pooled"):
+    with pytest.raises(TypeError, match="'ptr' must mark whole sequences to pool"):
         model(encoder(causal=True).eval())(TOKENS[:3], cache.step(torch.tensor([0, 3])))
     assert cache.seen == [0]
 
@@ -451,7 +451,7 @@ def test_without_positions_order_means_nothing():
 
 
 @pytest.mark.parametrize('kind', [CausalLanguageModel, MaskedLanguageModel])
-def test_a_language_model_takes_an_encoder_whose_embedding_has_an_adapter(kind):
+def test_the_embedding_of_a_language_model_may_have_an_adapter(kind):
     adapted = encoder(causal=True)
     num_tokens = adapted.token_embedding.num_embeddings
     adapted.token_embedding = torch.nn.Sequential(adapted.token_embedding, torch.nn.Linear(16, 16))
@@ -462,14 +462,14 @@ def test_a_language_model_takes_an_encoder_whose_embedding_has_an_adapter(kind):
 
 
 @pytest.mark.parametrize('std', [0.02, 1.])
-def test_embeddings_are_drawn_with_the_deviation_asked_for(std):
+def test_embeddings_have_the_given_standard_deviation(std):
     model = encoder(embedding_std=std)
     drawn = torch.cat([model.token_embedding.weight, model.position_embedding.weight]).detach()
     assert float(drawn.std()) == pytest.approx(std, rel=0.2)
 
 
 @pytest.mark.parametrize('source', SOURCES)
-def test_tokens_that_are_padding_are_left_out(source):
+def test_padding_tokens_are_removed(source):
     model = encoder(SOURCES[source](), padding_token=3)
     tokens, ptr = torch.tensor([3, 5, 3, 3, 7, 3, 3]), torch.tensor([0, 5, 7])
     x, graphs = model(tokens, ptr, return_graphs=True)
@@ -481,7 +481,7 @@ def test_tokens_that_are_padding_are_left_out(source):
     assert not model.token_embedding.weight.grad[3].any()
 
 
-def test_what_is_left_keeps_its_positions():
+def test_the_remaining_tokens_keep_their_positions():
     model = encoder(PatternSource(Full()), padding_token=3).eval()
     padded = model(torch.tensor([3, 5, 3, 3, 7]), torch.tensor([0, 5]))
     x = model.token_embedding(torch.tensor([5, 7])) + model.position_embedding(torch.tensor([1, 4]))
@@ -504,7 +504,7 @@ def test_rotary_positions_are_relative(source, checkpoint_layers):
     assert not any('position' in name for name in model.state_dict())
 
 
-def test_rotary_positions_tell_an_order():
+def test_rotary_positions_distinguish_orders():
     model = encoder(PatternSource(Full()), positions='rotary').double()
     tokens, ptr = torch.tensor([5, 7, 9, 5]), torch.tensor([0, 4])
     x = model(tokens, ptr)
@@ -514,7 +514,7 @@ def test_rotary_positions_tell_an_order():
 
 
 @pytest.mark.parametrize('positions', ['learned', 'rotary'])
-def test_features_take_the_place_of_embeddings(positions):
+def test_features_replace_embeddings(positions):
     model = encoder(positions=positions, num_segments=2).double()
     features = model.token_embedding.weight[TOKENS].detach().requires_grad_()
     out = model(features, PTR)
@@ -535,7 +535,7 @@ def test_features_that_do_not_fit_are_refused():
         without(torch.randn(12, 8), PTR)
     with pytest.raises(TypeError, match="'tokens' must be ids for a model with 'padding_token'"):
         encoder(padding_token=0)(torch.randn(12, 16), PTR)
-    with pytest.raises(ValueError, match="'encoder' must have a vocabulary to predict tokens of"):
+    with pytest.raises(ValueError, match="'encoder' must have a vocabulary to predict tokens"):
         CausalLanguageModel(encoder(num_tokens=0, causal=True))
 
 
@@ -556,7 +556,7 @@ def test_bad_options_of_an_encoder(options, error, match):
 
 
 @pytest.mark.parametrize('source', [None, 'SlidingWindow(1)'])
-def test_all_layers_attend_along_a_graph_that_is_given(source):
+def test_all_layers_attend_along_a_given_graph(source):
     torch.manual_seed(0)
     model = Encoder(source, **SIZES)
     tokens, ptr = torch.randint(20, (9,)), torch.tensor([0, 4, 9])
@@ -570,7 +570,7 @@ def test_all_layers_attend_along_a_graph_that_is_given(source):
             model(tokens, ptr)
 
 
-def test_a_graph_has_no_place_for_tokens_that_are_left_out():
+def test_a_graph_is_refused_with_a_padding_token():
     model = Encoder(Full(), **SIZES, padding_token=0)
     with pytest.raises(ValueError, match="'graph' must be None for a model with 'padding_token'"):
         model(torch.ones(4, dtype=torch.long), torch.tensor([0, 4]), graph=Full().build(4))

@@ -22,7 +22,7 @@ def spans_by_hand(logits, can_answer, begin, end, max_tokens):
 
 @pytest.mark.parametrize('max_tokens', [1, 3, 30])
 @pytest.mark.parametrize('num_best', [1, 4, 50])
-def test_the_best_spans_are_the_best_of_all(num_best, max_tokens):
+def test_the_best_spans_have_the_highest_scores(num_best, max_tokens):
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(12, 2, generator=generator)
     can_answer = torch.rand(12, generator=generator) < .7
@@ -37,7 +37,7 @@ def test_the_best_spans_are_the_best_of_all(num_best, max_tokens):
         assert [row[0] for row in found] == pytest.approx([row[0] for row in expected])
 
 
-def test_a_pair_of_logits_that_are_low_alone_is_found():
+def test_the_best_pair_is_found_if_each_logit_is_low():
     """Token 0 has both of the highest logits, and no span joins them but its own."""
     logits = torch.tensor([[9., -9.], [8., -9.], [7., 5.], [-9., 9.]])
     spans = best_spans(logits, torch.tensor([0, 4]), torch.ones(4).bool(), num_best=1,
@@ -46,7 +46,7 @@ def test_a_pair_of_logits_that_are_low_alone_is_found():
 
 
 @pytest.mark.parametrize('ptr', [[0, 3, 5], [0, 0, 5], [0, 5, 5]])
-def test_spans_that_are_missing_are_of_tokens_too(ptr):
+def test_missing_spans_have_valid_tokens(ptr):
     spans = best_spans(torch.randn(5, 2), torch.tensor(ptr), torch.ones(5).bool())
     is_missing = spans.score == -math.inf
     assert is_missing.any()
@@ -63,7 +63,7 @@ def test_no_sequences_have_no_spans():
     (SpanModel(Encoder('SlidingWindow(1)', **SIZES)), (12, 2)),
     (MultipleChoiceModel(Encoder('SlidingWindow(1)', **SIZES)), (2,)),
     (MultipleChoiceModel(Encoder('SlidingWindow(1)', **SIZES), pooling='first'), (2,))])
-def test_a_graph_takes_the_place_of_the_source(model, shape):
+def test_a_given_graph_replaces_the_source(model, shape):
     ptr = torch.tensor([0, 5, 12])
     graph = BipartiteGraph.batch([Full().build(length) for length in (5, 7)])
     logits, graphs = model(TOKENS, ptr, graph=graph, return_graphs=True)
@@ -71,7 +71,7 @@ def test_a_graph_takes_the_place_of_the_source(model, shape):
     assert not torch.allclose(logits, model(TOKENS, ptr))
 
 
-def test_choices_are_the_tokens_that_are_selected():
+def test_choices_are_the_selected_tokens():
     torch.manual_seed(0)
     model = MultipleChoiceModel(Encoder('Full', **SIZES)).eval()
     ptr = torch.tensor([0, 5, 12])

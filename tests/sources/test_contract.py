@@ -93,7 +93,7 @@ def test_graph_has_a_segment_for_each_sequence_and_folded_head(name):
 
 
 @every_source
-def test_logit_terms_leave_the_forward_pass_alone(name):
+def test_logit_terms_do_not_change_the_forward_pass(name):
     source, graph = call(name)
     for term, neutral in (('edge_gate', 1.), ('edge_bias', 0.)):
         if term in (terms := source.logit_terms(graph)):
@@ -129,7 +129,7 @@ def test_a_graph_with_its_gradients_is_freed_at_once(name):
 
 
 @every_source
-def test_generator_decides(name):
+def test_the_generator_determines_the_graph(name):
     source = SOURCES[name]()
 
     def numbers(seed):
@@ -154,7 +154,7 @@ def test_no_sequences(name):
 
 
 @every_source
-def test_number_of_heads_is_known_and_checked(name):
+def test_the_number_of_heads_is_checked(name):
     source, _ = call(name)
     assert source.heads == (2 if source.per_head else None)
     if source.heads is not None:
@@ -163,7 +163,7 @@ def test_number_of_heads_is_known_and_checked(name):
 
 
 @every_source
-def test_longest_sequence_is_known_and_checked(name):
+def test_the_maximum_length_is_checked(name):
     source, _ = call(name)
     assert source.max_length in (None, 13)
     ptr = torch.tensor([0, 14])
@@ -175,16 +175,16 @@ def test_longest_sequence_is_known_and_checked(name):
 
 
 @every_source
-def test_tokens_without_numbers_are_refused(name):
+def test_tokens_on_meta_are_refused(name):
     source = SOURCES[name]().to('meta')
     with pytest.raises(ValueError, match="'ptr' must have values, .*got a Tensor on meta"):
         source(*tokens().to('meta'), PTR.to('meta'))
 
 
 @every_source
-def test_what_is_asked_is_checked(name):
+def test_arguments_of_a_call_are_checked(name):
     source, (query, key) = SOURCES[name](), tokens()
-    with pytest.raises(ValueError, match="^'key' must hold the tokens of 'query'"):
+    with pytest.raises(ValueError, match="^'key' must hold the 19 tokens of 'query'"):
         source(query, key[:18], PTR)
     with pytest.raises(ValueError, match="^'ptr' must rise from 0 to 19"):
         source(query, key, PTR[:-1])
@@ -232,7 +232,7 @@ COPIES = {'deepcopy': copy.deepcopy, 'pickle': lambda source: pickle.loads(pickl
 
 @every_source
 @pytest.mark.parametrize('how', COPIES)
-def test_copies_give_what_the_source_gives(name, how):
+def test_copies_return_the_same_graph(name, how):
     source = SOURCES[name]()
     keys, modules = list(source.state_dict()), [*source.modules()]
     num_bytes = len(pickle.dumps(source))
@@ -263,7 +263,7 @@ class Graphs:
 
 
 @pytest.mark.slow
-def test_graphs_travel_from_workers():
+def test_graphs_can_be_sent_from_workers():
     here = [Graphs()[number] for number in range(len(SOURCES))]  # also fills the cache
     loader = DataLoader(Graphs(), batch_size=None, num_workers=1, multiprocessing_context='fork')
     for graph, expected in zip(loader, here, strict=True):
@@ -332,7 +332,7 @@ def negated_unseen(parameter):
 
 @every_source
 @pytest.mark.parametrize('change', [negated, negated_unseen])
-def test_parameters_changed_in_place_are_seen(name, change):
+def test_parameters_changed_in_place_take_effect(name, change):
     source = SOURCES[name]()
     for is_training in (False, source.training):
         ask(source.train(is_training))
@@ -376,7 +376,7 @@ def test_each_thread_gets_the_graph_of_its_own_sequences(name):
 
 @pytest.mark.slow
 @every_source
-def test_compiled_code_gives_the_same(name):
+def test_compiled_code_returns_the_same(name):
     """Graphs break where a source must read values."""
     torch.compiler.reset()
     source = SOURCES[name]()

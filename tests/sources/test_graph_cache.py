@@ -40,7 +40,7 @@ def ask(*lengths, radius=0):
     return PatternSource(SlidingWindow(radius))(tokens, tokens, ptr)
 
 
-def test_bytes_are_those_that_training_makes_of_a_graph():
+def test_bytes_include_what_training_adds_to_a_graph():
     for pattern, length in ((SlidingWindow(2), 100), (Full(), 30), (SlidingWindow(0), 70_000)):
         graph = pattern.build(length)
         expected = bytes_in_use(graph)
@@ -48,7 +48,7 @@ def test_bytes_are_those_that_training_makes_of_a_graph():
         assert graph.csc and graph.nbytes == expected
 
 
-def test_the_graphs_that_were_used_last_are_kept(room, built):
+def test_recently_used_graphs_stay_in_the_cache(room, built):
     for length in (20, 30, 10):
         ask(length)
     room(GRAPHS.nbytes)
@@ -79,7 +79,7 @@ def test_many_lengths_stay_within_the_bound(room):
     assert GRAPHS.nbytes == len(GRAPHS) == 0
 
 
-def test_keys_take_room_too(room):
+def test_the_size_of_keys_counts(room):
     masks = [Mask(FreeLayout(100), '1' + '0' * 9999) for _ in range(12)]
     tokens = torch.zeros(100, 12, 2)
     room(2**20)
@@ -93,12 +93,12 @@ def test_a_large_graph_is_built_once_for_a_batch(room, built):
     assert sorted(built) == [3, 6] and len(GRAPHS) == 0
 
 
-def test_a_batch_of_one_sequence_is_kept_once(room):
+def test_a_batch_of_one_sequence_is_cached_once(room):
     room(2**20)
     assert ask(9) is ask(9) and len(GRAPHS) == 1
 
 
-def test_what_cannot_be_built_leaves_nothing_behind():
+def test_a_failed_build_leaves_no_entry():
     cache = GraphCache(1000)
     with pytest.raises(ZeroDivisionError):
         cache.get('name', lambda: 1 / 0)
@@ -132,7 +132,7 @@ class Inherits(SlidingWindow):
     (Mask(FreeLayout(1), '1'), True), (((SlidingWindow(1), None), (RandomKeys(1), 3)), True),
     (Frozen([1]), False), (Frozen(torch.ones(1)), False), (Frozen(Thawed()), False),
     (Partly(), False), (Thawed(), False), (Inherits(1), False), (Inherits(1) | Full(), False)])
-def test_what_may_be_a_key(thing, expected):
+def test_which_values_may_be_keys(thing, expected):
     assert is_value(thing) == expected
 
 

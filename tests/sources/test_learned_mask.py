@@ -119,7 +119,7 @@ def slope_of_the_draws(alpha: float, temperature: float) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize('temperature', TEMPERATURES)
-def test_what_the_straight_through_gradient_estimates(temperature):
+def test_expectation_of_the_straight_through_gradient(temperature):
     """The true gradient, but for the density of the noise that the docstring names."""
     source = replicas(100_000, temperature=temperature)
     loss = polynomial(draw(source, torch.Generator().manual_seed(0)).values)
@@ -137,14 +137,14 @@ def test_what_the_straight_through_gradient_estimates(temperature):
         assert float(((per_draw.mean(0) - exact) / error).abs().max()) > 20
 
 
-def test_slope_that_the_docstring_names():
+def test_the_slope_in_the_docstring():
     assert slope_of_the_draws(0., 1.) == pytest.approx(1 / 6)
 
 
 @pytest.mark.parametrize('options', [dict(mode='soft'), dict(hard=False, temperature=0.7),
                                      dict(mode='dam_unstructured', hard=False),
                                      dict(mode='soft', symmetric=True, border=True)], ids=str)
-def test_gradient_of_soft_masks_is_that_of_the_attention(options):
+def test_gradient_of_soft_masks_equals_the_gradient_of_attention(options):
     torch.manual_seed(0)
     source = LearnedMaskSource(2, 8, init_std=1., logit_drop=4., **options).double()
     query, key, value = torch.randn(3, 17, 2, 3, dtype=torch.double)
@@ -181,7 +181,7 @@ def test_structured_masks_share_value_and_noise_along_diagonals(hard):
 
 @pytest.mark.parametrize('options', [dict(), dict(mode='dam_unstructured', border=True),
                                      dict(mode='soft', border=True, symmetric=True)], ids=str)
-def test_the_border_is_that_of_each_sequence(options):
+def test_each_sequence_has_its_own_border(options):
     source = LearnedMaskSource(2, 9, **options)
     with torch.no_grad():
         source.logit.fill_(-100.)
@@ -191,7 +191,7 @@ def test_the_border_is_that_of_each_sequence(options):
         assert torch.equal(dense(source, length) > 1e-9, edge.expand(2, -1, -1))
 
 
-def test_only_structured_masks_have_a_border_unless_told():
+def test_by_default_only_structured_masks_have_a_border():
     for mode, border in (('dam_structured', True), ('dam_unstructured', False), ('soft', False)):
         assert LearnedMaskSource(1, 4, mode=mode).layout.border == border
         assert LearnedMaskSource(1, 4, mode=mode, border=not border).layout.border != border
@@ -209,7 +209,7 @@ def test_each_pass_draws_in_training_only():
 
 
 @pytest.mark.parametrize('mode', ['dam_structured', 'dam_unstructured'])
-def test_evaluation_thresholds_the_logits_of_now(mode):
+def test_evaluation_thresholds_the_current_logits(mode):
     source = LearnedMaskSource(2, 8, mode=mode).eval()
     tokens = torch.randn(17, 2, 1)
     for _ in range(2):  # the second time after an update
@@ -221,7 +221,7 @@ def test_evaluation_thresholds_the_logits_of_now(mode):
         assert PatternSource(source.freeze())(tokens, tokens, PTR) == expected
 
 
-def test_source_is_as_before_after_evaluation():
+def test_evaluation_does_not_change_the_source():
     source = LearnedMaskSource(2, 8)
     names = set(source.state_dict())
     draw(source.eval())
@@ -281,7 +281,7 @@ def dense_reference(query, key, value, masks):
 
 
 @pytest.mark.parametrize('backend', ['auto', 'gather', 'sdpa'])
-def test_frozen_masks_run_sparse_as_dense_masks_would(backend):
+def test_frozen_masks_equal_dense_masks(backend):
     torch.manual_seed(0)
     source = LearnedMaskSource(2, 8, mode='dam_unstructured', init_std=1.)
     masks = source.freeze('top-k', 0.7)
@@ -294,7 +294,7 @@ def test_frozen_masks_run_sparse_as_dense_masks_would(backend):
     assert bool((expected == 0).all(-1).any())  # some rows are empty
 
 
-def test_heads_share_nothing_but_the_layout():
+def test_heads_only_share_the_layout():
     source = LearnedMaskSource(2, 6)
     with torch.no_grad():
         source.logit[0], source.logit[1] = 100., -100.
@@ -302,7 +302,7 @@ def test_heads_share_nothing_but_the_layout():
     assert bool(full.all()) and not empty[1:-1, 1:-1].any()
 
 
-def test_start_is_undecided():
+def test_initial_probabilities_are_about_one_half():
     torch.manual_seed(0)
     source = LearnedMaskSource(12, 128, mode='soft')
     assert float(source.logit.detach().std()) == pytest.approx(1e-3, rel=0.05)
@@ -320,12 +320,12 @@ def test_bad_options(options, match):
 
 @pytest.mark.parametrize('arguments, error, match', [
     (('best',), ValueError, "'how' must be 'threshold', 'sample' or 'top-k' .got 'best'"),
-    (('top-k',), ValueError, "'sparsity' belongs to how='top-k', which needs it .got None"),
-    (('threshold', 0.5), ValueError, "'sparsity' belongs to how='top-k'.*got 0.5"),
+    (('top-k',), ValueError, "'sparsity' must be given with how='top-k' .* .got None"),
+    (('threshold', 0.5), ValueError, "'sparsity' must be given with how='top-k'.*got 0.5"),
     (('top-k', 1.5), ValueError, r"'sparsity' must be in \[0, 1\] \(got 1.5\)"),
     (('top-k', '1'), TypeError, "'sparsity' must be a number"),
 ])
-def test_bad_ways_to_freeze(arguments, error, match):
+def test_bad_arguments_of_freeze(arguments, error, match):
     with pytest.raises(error, match=match):
         LearnedMaskSource(2, 8).freeze(*arguments)
 

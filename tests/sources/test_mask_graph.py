@@ -66,8 +66,8 @@ def gradients(out: Tensor, x: Tensor, source: LearnedMaskSource, graph: MaskGrap
 @pytest.mark.parametrize('temperature, logit_drop', [(0.1, 10.), (1., 1.), (3., 1e4)])
 @pytest.mark.parametrize('border', [False, True])
 @pytest.mark.parametrize('mode', MODES)
-def test_output_and_gradients_are_those_of_the_dense_form(mode, border, temperature, logit_drop,
-                                                          hops, teleport):
+def test_output_and_gradients_equal_the_dense_form(mode, border, temperature, logit_drop,
+                                                   hops, teleport):
     torch.manual_seed(0)
     source = LearnedMaskSource(2, 9, border=border, temperature=temperature, init_std=1.,
                                logit_drop=logit_drop, **MODES[mode]).double()
@@ -106,7 +106,7 @@ def test_sequences_longer_than_the_diagonals():
 
 
 @pytest.mark.parametrize('hops', [1, 3])
-def test_a_layer_learns_its_mask_as_by_the_dense_form(hops):
+def test_a_layer_learns_the_same_mask_as_in_the_dense_form(hops):
     torch.manual_seed(0)
     source = LearnedMaskSource(2, 9, mode='dam_unstructured', logit_drop=100.)
     layer = GraphAttention(6, 2, source, hops=hops, teleport=0.1 if hops > 1 else 0.).double()
@@ -132,7 +132,7 @@ def random_graph(layout: PairLayout, ptr: Tensor = PTR, heads: int = 3, **option
 
 
 @pytest.mark.parametrize('layout', LAYOUTS, ids=repr)
-def test_edges_are_the_pairs_that_are_on_and_know_their_values(layout):
+def test_edges_are_the_pairs_that_are_on(layout):
     ptr = torch.tensor([0, 2, 2, 7, 10, 11, 17])[:6 if layout.max_length else None]
     ptr = ptr if layout.max_length is None else ptr.clamp(max=11)
     graph = random_graph(layout, ptr, logit_drop=7.).validate()
@@ -161,7 +161,7 @@ def test_norm_is_the_sum_over_heads_and_all_pairs(layout):
 
 
 @pytest.mark.slow
-def test_structured_masks_never_look_at_all_pairs(monkeypatch):
+def test_structured_masks_never_visit_all_pairs(monkeypatch):
     def refuse(*_):
         raise AssertionError('all pairs')
 
@@ -177,7 +177,7 @@ def test_structured_masks_never_look_at_all_pairs(monkeypatch):
     source.freeze('sample')[0].build(num_tokens)
 
 
-def test_no_gradient_is_prepared_where_none_is_taken():
+def test_no_bias_without_a_gradient():
     source = LearnedMaskSource(2, 9)
     with torch.no_grad():
         graph = source(*tokens()[:2], PTR)
@@ -193,7 +193,7 @@ def test_copies_have_the_values_without_their_gradient():
         assert type(plain) is BipartiteGraph
 
 
-def test_values_of_half_precision_are_summed_in_more():
+def test_gradients_of_half_precision_values_are_summed_in_float32():
     layout, ones = DiagonalLayout(300, border=False), torch.ones(1, 300, dtype=torch.bfloat16)
     graph = MaskGraph(ones.requires_grad_(), layout, torch.tensor([0, 300]), logit_drop=1.)
     gradient, = torch.autograd.grad(graph.edge_bias.sum(), graph.values)
@@ -201,7 +201,7 @@ def test_values_of_half_precision_are_summed_in_more():
 
 
 @pytest.mark.parametrize('values, options, error, match', [
-    (torch.full((1, 4), .5), {}, ValueError, r"'values' must be 0 or 1, for a soft mask .*got 0.5"),
+    (torch.full((1, 4), .5), {}, ValueError, r"'values' must be 0 or 1 .got 0.5"),
     (torch.full((1, 4), math.nan), {}, ValueError, r"'values' must be 0 or 1.* \(got nan\)"),
     (torch.ones(1, 3), {}, ValueError, r"'values' must be \[heads, 4\]"),
     (torch.ones(1, 4).long(), {}, TypeError, "'values' must be a floating point"),

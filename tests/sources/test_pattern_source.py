@@ -31,7 +31,7 @@ def test_a_short_sequence_gets_the_graph_of_a_longer_one_cropped(seed):
     assert 0 < graph.in_degree()[12:].max() < 4
 
 
-def test_a_sequence_longer_than_a_mask_stays_an_error():
+def test_a_sequence_longer_than_a_mask_is_an_error():
     with pytest.raises(ValueError, match=r"'length' must not exceed the 2 tokens of the mask"):
         PatternSource(Mask(FreeLayout(2), '1001'))(TOKENS, TOKENS, PTR)
 
@@ -44,7 +44,7 @@ def test_a_seeded_random_pattern_is_one_graph_per_length():
     assert torch.equal(first.to_mask()[:6, :6], RandomKeys(2).build(6, seed=3).to_mask())
 
 
-def test_an_unseeded_random_pattern_is_drawn_anew():
+def test_an_unseeded_random_pattern_is_drawn_in_every_call():
     source = PatternSource(RandomKeys(2), seed=None)
     first, again = source(TOKENS, TOKENS, PTR), source(TOKENS, TOKENS, PTR)
     assert first != again
@@ -63,12 +63,12 @@ def test_a_pattern_may_be_an_expression():
 
 
 @pytest.mark.parametrize('pattern', ['full', ['Full', 'full']])
-def test_an_expression_that_is_none_is_said_to_be_the_patterns(pattern):
+def test_a_bad_expression_is_reported_as_the_argument_pattern(pattern):
     with pytest.raises(ValueError, match="'pattern' cannot be read: .* .got 'full'.; did you mean"):
         PatternSource(pattern)
 
 
-def test_heads_may_have_a_pattern_each():
+def test_each_head_may_have_a_pattern():
     source = PatternSource([SlidingWindow(1), 'GlobalTokens(2)'])
     tokens = torch.randn(15, 2, 2)
     assert source(tokens, tokens, PTR) == BipartiteGraph.batch(
@@ -79,7 +79,7 @@ def test_heads_may_have_a_pattern_each():
 
 
 @pytest.mark.parametrize('seed', [3, None])
-def test_heads_draw_apart(seed):
+def test_heads_draw_different_graphs(seed):
     tokens = torch.randn(6, 2, 2)
     graph = PatternSource([RandomKeys(2)] * 2, seed)(tokens, tokens, torch.tensor([0, 6]))
     assert not torch.equal(graph.to_mask()[:6, :6], graph.to_mask()[6:, 6:])
@@ -106,7 +106,7 @@ def test_masks_may_come_from_a_file(tmp_path):
 
 
 def test_keys_must_be_of_the_same_tokens():
-    with pytest.raises(ValueError, match=r"'key' must hold the tokens of 'query'.*15 \(got 11\)"):
+    with pytest.raises(ValueError, match=r"'key' must hold the 15 tokens of 'query' \(got 11\)"):
         PatternSource(SlidingWindow(1))(TOKENS, TOKENS[:11], PTR)
     with pytest.raises(ValueError, match=r"'query' must be \[num_tokens, heads, head_channels\]"):
         PatternSource([SlidingWindow(1)])(TOKENS[:, 0], TOKENS[:, 0], PTR)
@@ -136,7 +136,7 @@ class Listed(Plain):
 @pytest.mark.parametrize('make', [
     Plain, lambda radius: Listed([0] * radius), lambda radius: Plain(radius) | SlidingWindow(0),
     lambda radius: [Plain(radius)]])
-def test_a_pattern_that_is_no_value_is_built_in_every_call(make):
+def test_a_mutable_pattern_is_built_in_every_call(make):
     for radius in (1, 2):
         source = PatternSource(make(radius))
         for _ in range(2):
@@ -184,7 +184,7 @@ def as_attention(source):
 @pytest.mark.slow
 @pytest.mark.parametrize('pattern', ['SlidingWindow(1) | GlobalTokens(1)',
                                      ['SlidingWindow(1)', 'RandomKeys(2)'], 'diffuser_repo'])
-def test_compiles_whole_and_gives_the_graph_of_each_batch(pattern):
+def test_compiles_without_graph_breaks(pattern):
     torch.compiler.reset()
     attend = as_attention(PatternSource(pattern))
     compiled = torch.compile(attend, fullgraph=True, backend='aot_eager')
@@ -201,7 +201,7 @@ def test_compiles_whole_and_gives_the_graph_of_each_batch(pattern):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('seed', [-5, 2**63, 2**64 - 1])
-def test_compiles_whole_with_any_seed(seed):
+def test_compiles_without_graph_breaks_with_any_seed(seed):
     torch.compiler.reset()
     attend, x = as_attention(PatternSource(['RandomKeys(2)'] * 2, seed)), torch.randn(15, 2, 4)
     compiled = torch.compile(attend, fullgraph=True, backend='aot_eager')
@@ -222,7 +222,7 @@ def test_compiled_code_refuses_a_ptr_of_other_tokens():
 @pytest.mark.parametrize('make', [
     lambda: PatternSource(RandomKeys(2), seed=None), lambda: PatternSource(Plain(1)),
     lambda: PatternSource(Mask(FreeLayout(50), '1' * 2500))])
-def test_compiled_code_breaks_where_no_expression_names_the_graph(make):
+def test_a_pattern_without_an_expression_is_a_graph_break(make):
     torch.compiler.reset()
     source = make()
     compiled = torch.compile(lambda x, ptr: source(x, x, ptr).in_degree() + 1, backend='eager')
@@ -231,7 +231,7 @@ def test_compiled_code_breaks_where_no_expression_names_the_graph(make):
 
 
 @pytest.mark.slow
-def test_the_operator_keeps_the_rules_of_operators():
+def test_the_operator_passes_opcheck():
     patterns = ['SlidingWindow(radius=1)', 'RandomKeys(count=2)']
     torch.library.opcheck(pattern_source.pattern_rows, (PTR, 15, patterns, 3))
 
@@ -263,7 +263,7 @@ def test_the_default_device_does_not_matter(seed):
     assert graph.device == TOKENS.device and graph.in_degree().tolist() == [2] * 15
 
 
-def test_the_rows_of_a_kept_graph_stay_its_own():
+def test_the_rows_of_a_cached_graph_are_not_modified():
     graph = PatternSource(SlidingWindow(1))(TOKENS, TOKENS, PTR)
     for rows in pattern_source.pattern_rows(PTR, 15, ['SlidingWindow(radius=1)'], None):
         rows.zero_()

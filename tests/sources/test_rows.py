@@ -41,16 +41,16 @@ def check_rows(source: GraphSource, bounds: list[int]) -> None:
 @pytest.mark.parametrize('bounds', [[0, 83], [0, 41, 83], [0, 3, 25, 80, 83]],
                          ids=lambda bounds: f'{len(bounds) - 1}')
 @pytest.mark.parametrize('name', SOURCES)
-def test_rows_of_shards_are_those_of_the_whole_graph(name, bounds):
+def test_rows_of_shards_equal_the_whole_graph(name, bounds):
     check_rows(SOURCES[name]().double(), bounds)
 
 
-def test_thinned_rows_are_those_of_the_whole_graph(monkeypatch):
+def test_thinned_rows_equal_the_whole_graph(monkeypatch):
     monkeypatch.setattr(thinning, '_FASTER_BELOW', 1e9)
     check_rows(BlockModelSource(HEADS, 8, 4).double(), [0, 30, 83])
 
 
-def test_a_source_without_rows_says_so():
+def test_a_source_without_rows_raises_an_error():
     class Full(GraphSource):
         def forward(self, query, key, ptr, *, generator=None):
             raise AssertionError

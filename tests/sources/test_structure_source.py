@@ -30,7 +30,7 @@ def structure() -> BipartiteGraph:
 @pytest.mark.parametrize('edges', [EDGES, structure(), structure().edge_index, adjacency()],
                          ids=type)
 @pytest.mark.parametrize('pattern', ['SlidingWindow(0)', get('exphormer', degree=1)], ids=str)
-def test_has_the_edges_of_both(edges, pattern):
+def test_has_the_edges_of_the_pattern_and_of_the_data(edges, pattern):
     source = PatternSource(pattern)
     graph = (source | edges)(TOKENS, TOKENS, PTR)
     assert graph == source(TOKENS, TOKENS, PTR) | structure()
@@ -38,7 +38,7 @@ def test_has_the_edges_of_both(edges, pattern):
 
 @pytest.mark.parametrize('form', [torch.clone, adjacency,
                                   lambda edges: adjacency(edges).coalesce()])
-def test_repeated_edges_are_merged_and_left_as_they_are(form):
+def test_repeated_edges_are_merged_without_changing_the_input(form):
     edges = form(torch.cat([EDGES, EDGES[:, :2]], dim=1))
     is_coalesced = edges.is_sparse and edges.is_coalesced()
     source = PatternSource('SlidingWindow(0)')
@@ -46,13 +46,13 @@ def test_repeated_edges_are_merged_and_left_as_they_are(form):
     assert not edges.is_sparse or edges.is_coalesced() == is_coalesced
 
 
-def test_heads_with_patterns_of_their_own_share_the_structure():
+def test_heads_with_their_own_patterns_share_the_structure():
     source = PatternSource([SlidingWindow(1), RandomKeys(1)])
     graph = (source | EDGES)(TOKENS, TOKENS, PTR)
     assert graph == source(TOKENS, TOKENS, PTR) | BipartiteGraph.batch([structure()] * 2)
 
 
-def test_is_joined_once_for_all_layers():
+def test_edges_are_joined_once_for_all_layers():
     source = PatternSource('SlidingWindow(1)') | EDGES
     assert source(TOKENS, TOKENS, PTR) is source(TOKENS, TOKENS, PTR)
     others = torch.tensor([[0], [3]])
@@ -71,18 +71,18 @@ def test_an_edge_between_two_graphs_is_refused():
         (PatternSource(Full()) | torch.tensor([[0], [5]]))(TOKENS, TOKENS, PTR)
 
 
-def test_what_has_no_edges_or_probabilities_is_refused():
+def test_bad_edges_and_sampled_patterns_are_refused():
     with pytest.raises(TypeError, match="'edges' must be a Tensor, a SparseTensor or a Bipartite"):
         PatternSource(Full()) | 'edges'
     source = StructureSource(BlockModelSource(2, 4, 3), EDGES)
-    with pytest.raises(ValueError, match="'pattern' must give edges without probabilities"):
+    with pytest.raises(ValueError, match="'pattern' must return edges without probabilities"):
         source(TOKENS, TOKENS, PTR)
 
 
 # GPS #################################################################################
 
 
-def test_gps_with_full_attention_is_that_of_pyg():
+def test_gps_with_full_attention_equals_pyg():
     theirs = GPSConv(8, GCNConv(8, 8), heads=2)
     attention = GraphAttention(8, 2, PatternSource(Full()))
     ours = GraphGPSConv(8, GCNConv(8, 8), attention)
@@ -119,7 +119,7 @@ def test_gps_trains_along_any_source(options):
 
 
 def test_gps_refuses_what_does_not_fit():
-    with pytest.raises(ValueError, match="'attention' must have 8 channels"):
+    with pytest.raises(ValueError, match="'attention' must have .* 8 channels"):
         GraphGPSConv(8, None, GraphAttention(4, 2))
     with pytest.raises(TypeError, match=r"GraphAttention\(8, heads, 'Full\(\)'\)"):
         GraphGPSConv(8, None, torch.nn.MultiheadAttention(8, 2))

@@ -3,7 +3,7 @@ BigBird
 =======
 
 A window of three blocks, global blocks and random blocks. The preset's block has 64 tokens; here
-it has 4, to be seen.
+it has 4, to be visible.
 """
 
 from analysis.diffusion import receptive_field
@@ -16,21 +16,21 @@ graph = pattern.build(64, seed=0)
 pattern
 
 # %%
-# Everything comes in squares of 4 x 4 pairs.
+# All edges are in squares of 4 x 4 pairs.
 draw.mask(graph)
 
 # %%
-# Blocks of keys are joined to blocks of queries.
+# Blocks of keys are connected to blocks of queries.
 draw.bipartite(graph)
 
 # %%
-# Queries of a block have the same keys.
+# The queries of a block have the same keys.
 draw.degrees(graph)
 
 # %%
 # Spectrum and gap
 # ----------------
-# Random blocks are drawn anew for each length, from one seed.
+# Random blocks are drawn for each length, from the same seed.
 draw.spectrum(spectrum(graph).values)
 for n in (64, 128, 256):
     print(f'{n} tokens: gap {spectrum(pattern.build(n, seed=0)).lambda_2:.4f}')
@@ -38,16 +38,16 @@ for n in (64, 128, 256):
 # %%
 # Receptive field over layers
 # ---------------------------
-# The global block joins everything in two layers, as in Longformer. Without it, the random blocks
-# take a few layers more.
+# The global block connects all tokens in two layers, as in Longformer. Without it, the random
+# blocks take a few more layers.
 without = patterns.get('bigbird', block=4, num_global=0, num_random=2).build(64, seed=0)
 for name, each in (('BigBird', graph), ('without global blocks', without)):
     print(name, receptive_field(each, hops=4).mean(axis=1).round(1))
 draw.receptive_field(receptive_field(graph, hops=4))
 
 # %%
-# Time beside full attention
-# --------------------------
+# Time compared with full attention
+# ---------------------------------
 # Blocks of 16 tokens.
 along, full = {}, {}
 for n in (512, 1024, 2048, 4096):

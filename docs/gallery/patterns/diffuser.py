@@ -16,11 +16,11 @@ graph = pattern.build(64, seed=0)
 pattern
 
 # %%
-# Global tokens are drawn too, and lie anywhere.
+# Global tokens are drawn too, and can be anywhere.
 draw.mask(graph)
 
 # %%
-# With this many edges lines are best read as a shade.
+# With this many edges, only the density of the lines is visible.
 draw.bipartite(graph)
 
 # %%
@@ -30,7 +30,7 @@ draw.degrees(graph)
 # %%
 # Spectrum and gap
 # ----------------
-# The paper's reason for random edges: they widen the gap. Parts are taken away one at a time.
+# The paper's reason for random edges is that they widen the gap. Parts are removed one at a time.
 draw.spectrum(spectrum(graph).values)
 for parts in ({'num_random': 4, 'num_global': 4}, {'num_random': 0, 'num_global': 4},
               {'num_random': 4, 'num_global': 0}, {'num_random': 0, 'num_global': 0}):
@@ -42,13 +42,13 @@ print(f'as the code of the authors draws it: gap {spectrum(repo.build(64, seed=0
 # %%
 # Receptive field over layers
 # ---------------------------
-# Hops of one layer take the field as far as so many layers of one hop.
+# Several hops in one layer reach as far as the same number of layers with one hop.
 draw.receptive_field(receptive_field(graph, hops=4))
 
 # %%
-# Time beside full attention
-# --------------------------
-# One hop and five; each goes along the same edges again. The parts have 32, 16 and 16.
+# Time compared with full attention
+# ---------------------------------
+# One hop and five hops along the same edges. The parts have 32, 16 and 16.
 one, five, full = {}, {}, {}
 for n in (512, 1024, 2048, 4096):
     larger = patterns.get('diffuser', window=32, num_global=16, num_random=16)

@@ -1,9 +1,9 @@
 """
-Dilated window, a pattern of your own
-=====================================
+Dilated window, an example of your own pattern
+==============================================
 
-A dilated window attends to every second key around the query. The library has no such pattern,
-and needs none: a frozen dataclass with ``edges`` combines with all others.
+A dilated window attends to every second key around the query. The library has no such pattern:
+write a frozen dataclass with ``edges``, which combines with all other patterns.
 """
 
 from dataclasses import dataclass
@@ -37,18 +37,18 @@ pattern
 draw.mask(graph)
 
 # %%
-# Even tokens are joined to even ones, odd ones to odd ones.
+# Even tokens are connected to even tokens, odd tokens to odd tokens.
 draw.bipartite(graph)
 
 # %%
-# Degrees are equal but for the ends of the sequence.
+# Degrees are equal except at the ends of the sequence.
 draw.degrees(graph)
 
 # %%
 # Spectrum and gap
 # ----------------
-# The first two eigenvalues are 0: the graph falls into two components, even and odd tokens, which
-# never learn of one another. Joined to a window of radius 1 it is one component.
+# The first two eigenvalues are 0: the graph has two components, even and odd tokens, which never
+# exchange information. Together with a window of radius 1 it has one component.
 draw.spectrum(spectrum(graph).values)
 joined = pattern | patterns.SlidingWindow(1)
 for each in (pattern, joined):
@@ -58,16 +58,15 @@ for each in (pattern, joined):
 # %%
 # Receptive field over layers
 # ---------------------------
-# Without the window a query is never reached by more than half of the keys, however many layers
-# there are.
+# Without the window, at most half of the keys reach a query in any number of layers.
 field = receptive_field(graph, hops=12)
 most = receptive_field(joined.build(64), hops=12).max()
 print(f'at most {field.max()} of 64 keys reach a query; with the window, {most}')
 draw.receptive_field(field)
 
 # %%
-# Time beside full attention
-# --------------------------
+# Time compared with full attention
+# ---------------------------------
 # There are about as many edges as in a window of this radius.
 along, full = {}, {}
 for n in (512, 1024, 2048, 4096):

@@ -20,7 +20,7 @@ pattern
 draw.mask(graph)
 
 # %%
-# All lines but the vertical ones begin or end at the first two tokens.
+# All lines except the vertical ones begin or end at the first two tokens.
 draw.bipartite(graph)
 
 # %%
@@ -30,8 +30,8 @@ draw.degrees(graph)
 # %%
 # Spectrum and gap
 # ----------------
-# Everything is two edges apart, and the gap is the same at every length. That of ``Star``, one
-# global token and a window of radius 1, is nearly so.
+# All tokens are two edges apart, and the gap is the same at every length. The gap of ``Star``, one
+# global token and a window of radius 1, is almost constant.
 draw.spectrum(spectrum(graph).values)
 for n in (64, 128, 256):
     gaps = [spectrum(each.build(n)).lambda_2 for each in (pattern, patterns.Star())]
@@ -40,14 +40,14 @@ for n in (64, 128, 256):
 # %%
 # Receptive field over layers
 # ---------------------------
-# Two layers reach everything: the first takes all to the global tokens, the second from there to
-# all.
+# Two layers reach all tokens: the first sends all values to the global tokens, the second sends
+# them on to all tokens.
 draw.receptive_field(receptive_field(graph, hops=4))
 
 # %%
-# Time beside full attention
-# --------------------------
-# There are about 5 edges for each token, but the two global queries alone have n keys each.
+# Time compared with full attention
+# ---------------------------------
+# There are about 5 edges for each token, but the two global queries have n keys each.
 along, full = {}, {}
 for n in (512, 1024, 2048, 4096):
     result = speed(pattern.build(n))

@@ -2,8 +2,8 @@
 LogSparse, causal or not
 ========================
 
-A query attends to itself and to the positions a power of two away: on both sides or, causal, to
-earlier ones alone. ``& patterns.Causal()`` does the same to any pattern.
+A query attends to itself and to the positions a power of two away: on both sides or, if causal,
+only to earlier positions. ``& patterns.Causal()`` makes any pattern causal.
 """
 
 from analysis.diffusion import receptive_field
@@ -16,7 +16,7 @@ graph = pattern.build(64)
 pattern
 
 # %%
-# Diagonals are twice as far apart each time, and nothing is above the main one.
+# The distance between diagonals doubles each time, and there are no edges above the main diagonal.
 draw.mask(graph)
 
 # %%
@@ -30,8 +30,8 @@ draw.degrees(graph)
 # %%
 # Spectrum and gap
 # ----------------
-# A Laplacian needs a symmetric graph: that of the edges in both directions is taken. The gap falls
-# slowly with the length.
+# A Laplacian needs a symmetric graph, so edges count in both directions. The gap decreases slowly
+# with the length.
 draw.spectrum(spectrum(graph).values)
 for n in (64, 128, 256):
     print(f'{n} tokens: gap {spectrum(pattern.build(n)).lambda_2:.4f}')
@@ -40,14 +40,14 @@ for n in (64, 128, 256):
 # Receptive field over layers
 # ---------------------------
 # A number of up to 63 is a sum of at most 6 powers of two, so 6 layers reach every earlier key:
-# 32.5 in the mean, 64 for the last query.
+# 32.5 keys on average, 64 for the last query.
 print(receptive_field(graph, hops=6).mean(axis=1))
 draw.receptive_field(receptive_field(graph, hops=7))
 
 # %%
-# Time beside full attention
-# --------------------------
-# Edges grow as the number of tokens times its logarithm. Full attention here is not causal.
+# Time compared with full attention
+# ---------------------------------
+# The number of edges grows as n log n with the number of tokens. Full attention here is not causal.
 along, full = {}, {}
 for n in (512, 1024, 2048, 4096):
     result = speed(pattern.build(n))

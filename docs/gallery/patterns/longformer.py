@@ -2,7 +2,7 @@
 Longformer
 ==========
 
-A sliding window, and global tokens that a task reads.
+A sliding window, and global tokens whose output a task uses.
 """
 
 from analysis.diffusion import receptive_field
@@ -15,7 +15,7 @@ graph = pattern.build(64)
 pattern
 
 # %%
-# A preset is an expression of patterns, whose mask is the union of theirs.
+# A preset is an expression of patterns. Its mask is the union of their masks.
 draw.mask(graph)
 
 # %%
@@ -23,13 +23,13 @@ draw.mask(graph)
 draw.bipartite(graph)
 
 # %%
-# Two tokens have edges to all, the others to their window and these two.
+# Two tokens have edges to all tokens, the others to their window and these two.
 draw.degrees(graph)
 
 # %%
 # Spectrum and gap
 # ----------------
-# The global tokens take the gap from that of the window to one that hardly changes with the length.
+# With global tokens the gap is larger than the window's and hardly changes with the length.
 draw.spectrum(spectrum(graph).values)
 for n in (64, 128, 256):
     window = patterns.SlidingWindow(4)
@@ -39,12 +39,12 @@ for n in (64, 128, 256):
 # %%
 # Receptive field over layers
 # ---------------------------
-# Two layers reach everything by way of the global tokens.
+# Two layers reach all tokens through the global tokens.
 draw.receptive_field(receptive_field(graph, hops=4))
 
 # %%
-# Time beside full attention
-# --------------------------
+# Time compared with full attention
+# ---------------------------------
 # The window of the published models has a radius of 256; here it is 32.
 along, full = {}, {}
 for n in (512, 1024, 2048, 4096):

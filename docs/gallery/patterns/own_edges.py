@@ -1,8 +1,8 @@
 """
-Edges of your own
-=================
+Your own edges
+==============
 
-A graph comes from networkx, from ``edge_index``, from a mask, from scipy or from the keys that a
+Build a graph from networkx, from ``edge_index``, from a mask, from scipy or from the keys that a
 search has found. Here it is Zachary's karate club: the friendships of its 34 members.
 """
 
@@ -19,11 +19,11 @@ graph = BipartiteGraph.from_networkx(friends)
 graph
 
 # %%
-# An undirected edge is two directed ones, so the mask is symmetric.
+# An undirected edge is two directed edges, so the mask is symmetric.
 draw.mask(graph)
 
 # %%
-# A member is a key and a query.
+# Each member is a key and a query.
 draw.bipartite(graph)
 
 # %%
@@ -33,7 +33,7 @@ draw.degrees(graph)
 # %%
 # Spectrum and gap
 # ----------------
-# The second eigenvector splits the club in two, nearly as its quarrel did.
+# The second eigenvector splits the club in two, almost as it actually split.
 draw.spectrum(spectrum(graph).values)
 side = Laplacian(symmetric_adjacency(graph)).smallest(2).vectors[:, 1] > 0
 officer = [friends.nodes[member]['club'] == 'Officer' for member in friends]
@@ -43,13 +43,13 @@ print(f'{max(agree, 34 - agree)} of 34 members are on the side that they chose')
 # %%
 # Receptive field over layers
 # ---------------------------
-# The club is so small a world that 5 layers take each member's value to all others.
+# The graph is small: 5 layers send each member's value to all others.
 draw.receptive_field(receptive_field(graph, hops=6))
 
 # %%
-# Time beside full attention
-# --------------------------
-# A graph of 34 tokens is too small to gain from. Larger ones of this kind, in which few members
+# Time compared with full attention
+# ---------------------------------
+# A graph of 34 tokens is too small to be faster. Larger graphs of this kind, in which few members
 # have most of the friends, are drawn by preferential attachment.
 along, full = {}, {}
 for n in (512, 1024, 2048, 4096):

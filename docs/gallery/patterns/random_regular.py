@@ -2,8 +2,8 @@
 Random regular graphs, expanders
 ================================
 
-Every query attends to ``degree`` tokens and every token is attended to by as many. Random regular
-graphs are expanders: few edges, and a gap that the length does not close.
+Every query attends to ``degree`` keys, and ``degree`` queries attend to every key. Random regular
+graphs are expanders: they have few edges, and their gap does not vanish with the length.
 """
 
 from analysis.diffusion import receptive_field
@@ -21,7 +21,7 @@ pattern
 draw.mask(graph)
 
 # %%
-# No token is left out, and none is a hub.
+# Every token has edges, and none is a hub.
 draw.bipartite(graph)
 
 # %%
@@ -31,8 +31,8 @@ draw.degrees(graph)
 # %%
 # Spectrum and gap
 # ----------------
-# ``analysis.expander`` compares the graph without its directions, of degree 8 or nearly so, with
-# the bounds of the theory.
+# ``analysis.expander`` compares the undirected graph, of degree 8 or nearly 8, with theoretical
+# bounds.
 draw.spectrum(spectrum(graph).values)
 for n in (64, 128, 256):
     result = expander(pattern.build(n, seed=0))
@@ -49,8 +49,8 @@ for name, each in (('regular', pattern), ('exphormer', patterns.get('exphormer')
 draw.receptive_field(receptive_field(graph, hops=6))
 
 # %%
-# Time beside full attention
-# --------------------------
+# Time compared with full attention
+# ---------------------------------
 # Four edges for each token.
 along, full = {}, {}
 for n in (512, 1024, 2048, 4096):

@@ -19,18 +19,18 @@ pattern
 draw.mask(graph)
 
 # %%
-# Each query is joined to the keys around it.
+# Each query is connected to the keys around it.
 draw.bipartite(graph)
 
 # %%
-# Degrees are equal but for the ends of the sequence, where the window is cut off.
+# Degrees are equal except at the ends of the sequence, where the window is cut off.
 draw.degrees(graph)
 
 # %%
 # Spectrum and gap
 # ----------------
 # The spectral gap is the second eigenvalue of the normalised Laplacian. The larger it is, the
-# faster information mixes. That of a window falls to about a quarter for twice the tokens.
+# faster information mixes. The gap of a window falls to about a quarter for twice the tokens.
 draw.spectrum(spectrum(graph).values)
 for n in (64, 128, 256):
     print(f'{n} tokens: gap {spectrum(pattern.build(n)).lambda_2:.2e}')
@@ -43,9 +43,9 @@ for n in (64, 128, 256):
 draw.receptive_field(receptive_field(graph, hops=16))
 
 # %%
-# Time beside full attention
-# --------------------------
-# Edges grow with the number of tokens, pairs with its square.
+# Time compared with full attention
+# ---------------------------------
+# The number of edges grows linearly with the number of tokens, the number of pairs quadratically.
 along, full = {}, {}
 for n in (512, 1024, 2048, 4096):
     result = speed(pattern.build(n))

@@ -2,9 +2,9 @@ r"""
 Strided and fixed, of Sparse Transformers
 =========================================
 
-``Strided`` attends to the positions around the query and to every ``stride``-th one, ``Fixed`` to
-the query's block and to the last position of every block. With a stride of the square root of the
-length there are of the order of :math:`n \sqrt n` edges.
+``Strided`` attends to the positions around the query and to every ``stride``-th position, ``Fixed``
+to the query's block and to the last position of every block. If the stride is the square root of
+the length, there are about :math:`n \sqrt n` edges.
 """
 
 from analysis.diffusion import receptive_field
@@ -22,17 +22,17 @@ pattern
 draw.segments(both, ['strided', 'fixed'])
 
 # %%
-# The strided pattern alone.
+# The strided pattern.
 draw.bipartite(graph)
 
 # %%
-# Those in the middle have the most keys around them.
+# Queries in the middle have the most keys around them.
 draw.degrees(graph)
 
 # %%
 # Spectrum and gap
 # ----------------
-# Both gaps are far above that of a window.
+# Both gaps are much larger than the gap of a window.
 draw.spectrum(spectrum(graph).values)
 for each in (pattern, patterns.Fixed(block=8), patterns.SlidingWindow(7)):
     print(f'{each}: gap {spectrum(each.build(64)).lambda_2:.4f}')
@@ -40,15 +40,15 @@ for each in (pattern, patterns.Fixed(block=8), patterns.SlidingWindow(7)):
 # %%
 # Receptive field over layers
 # ---------------------------
-# Two layers reach everything. Causal, as in the source, a query is reached by the keys before it.
+# Two layers reach all tokens. In the causal form, as in the paper, they reach all earlier keys.
 causal = patterns.Strided(stride=8, causal=True).build(64)
 for name, each in (('both sides', graph), ('causal', causal)):
     print(name, receptive_field(each, hops=3).mean(axis=1))
 draw.receptive_field(receptive_field(graph, hops=4))
 
 # %%
-# Time beside full attention
-# --------------------------
+# Time compared with full attention
+# ---------------------------------
 # The stride is the square root of the length, rounded.
 along, full = {}, {}
 for n in (512, 1024, 2048, 4096):

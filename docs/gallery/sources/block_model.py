@@ -2,8 +2,8 @@
 BlockModelSource: a stochastic block model
 ==========================================
 
-Tokens belong to clusters, more or less, and edges are drawn with the probability that their
-clusters give them (SBM-Transformer). The source is trained like any layer.
+Tokens belong to clusters to some degree, and the clusters of query and key determine the
+probability of an edge (SBM-Transformer). The source is trained like any layer.
 """
 
 import torch
@@ -25,7 +25,7 @@ fresh
 
 # %%
 # A fresh model has about a quarter of the pairs. Here it is trained until tokens of the first kind
-# attend to one another, and no others do.
+# attend to one another, and no other tokens have edges.
 target = torch.outer(kind == 0, kind == 0).float()
 optimizer = torch.optim.Adam(source.parameters(), lr=0.02)
 for _ in range(80):
@@ -39,23 +39,23 @@ print(f'density {fresh.density():.1%} before, {graph.density():.1%} after, wante
       f'{target.mean():.1%}')
 
 # %%
-# With the tokens in the order of their kinds, the mask is a square.
+# With tokens sorted by kind, the mask is a square.
 order = kind.argsort(stable=True)
 draw.mask(graph.reorder(order))
 
 # %%
-# Tokens of the second kind have no edges. Attention gives 0 there.
+# Tokens of the second kind have no edges. The output of attention is 0 there.
 draw.bipartite(graph.reorder(order))
 
 # %%
-# The degrees of a fresh model vary from draw to draw, about a mean that its distribution gives.
+# The degrees of a fresh model vary between draws, around the mean of its distribution.
 draw.degrees(fresh)
 
 # %%
 # Spectrum and gap
 # ----------------
-# Every token without edges is a component of its own, so the gap is 0 after training. Before, it
-# was that of a dense random graph.
+# Every token without edges is its own component, so the gap is 0 after training. Before training it
+# is the gap of a dense random graph.
 draw.spectrum(spectrum(fresh).values)
 for name, each in (('before', fresh), ('after', graph)):
     result = spectrum(each)
@@ -69,10 +69,10 @@ for name, each in (('before', fresh), ('after', graph)):
 draw.receptive_field(receptive_field(graph, hops=4))
 
 # %%
-# Time beside full attention
-# --------------------------
-# A fresh model has too many edges to gain from them. Where tokens fall into clusters of 32 that
-# attend to themselves alone, edges grow with the tokens. Drawing takes its own time.
+# Time compared with full attention
+# ---------------------------------
+# A fresh model has too many edges to be faster. If tokens form clusters of 32 that only attend to
+# themselves, the number of edges grows linearly. The time of drawing is not included.
 dense, clustered, full = {}, {}, {}
 for n in (256, 512, 1024):
     source.reset_parameters()

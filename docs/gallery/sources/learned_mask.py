@@ -3,7 +3,7 @@ LearnedMaskSource: a mask learned with the model
 ================================================
 
 Every distance between two positions, or every pair, has a logit (SparseBERT). Masks are drawn
-while it is trained and frozen in the end.
+during training and then frozen.
 """
 
 import torch
@@ -23,8 +23,8 @@ fresh = source(tokens[:64], tokens[:64], ptr[:2])  # for the first one
 fresh
 
 # %%
-# Which edges does a task need? The output of each token is to be the mean of five: of itself, and
-# of those 1 and 5 places away. Attention has equal weights, so all there is to learn is the mask.
+# Which edges does a task need? Here the target of each token is the mean of five tokens: itself,
+# and the tokens 1 and 5 positions away. Attention has equal weights, so only the mask is learned.
 # The penalty counts its edges.
 same = torch.zeros_like(tokens)
 optimizer = torch.optim.Adam(source.parameters(), lr=0.1)
@@ -43,22 +43,22 @@ print(f'density {fresh.density():.1%} before, {graph.density():.1%} after')
 print('distances that are on:', (source.logit[0] > 0).nonzero().flatten().tolist())
 
 # %%
-# What is left is a ``Mask``, a pattern like any other.
+# The result is a ``Mask``, a pattern like any other.
 (mask,) = source.freeze()
 draw.mask(mask.build(64))
 
 # %%
-# Each query is joined to five keys.
+# Each query is connected to five keys.
 draw.bipartite(graph)
 
 # %%
-# At the ends of the sequence there are fewer.
+# At the ends of the sequence there are fewer keys.
 draw.degrees(graph)
 
 # %%
 # Spectrum and gap
 # ----------------
-# The gap of the mask that is left, and of one that was drawn in the beginning.
+# The gap of the learned mask, and of a mask that was drawn at the beginning.
 draw.spectrum(spectrum(graph).values)
 for name, each in (('before', fresh), ('after', graph)):
     print(f'{name}: gap {spectrum(each).lambda_2:.4f}')
@@ -66,14 +66,14 @@ for name, each in (('before', fresh), ('after', graph)):
 # %%
 # Receptive field over layers
 # ---------------------------
-# Each layer reaches five places further on both sides.
+# Each layer reaches five positions further on both sides.
 draw.receptive_field(receptive_field(graph, hops=14))
 
 # %%
-# Time beside full attention
-# --------------------------
-# The mask repeated, for a batch of up to 64 sequences that do not attend to one another. Full
-# attention has all pairs of one sequence of as many tokens.
+# Time compared with full attention
+# ---------------------------------
+# The mask is repeated for a batch of up to 64 independent sequences. Full attention has all pairs
+# of one sequence with the same total number of tokens.
 along, full = {}, {}
 for sequences in (8, 16, 32, 64):
     n = 64 * sequences

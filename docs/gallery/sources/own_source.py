@@ -1,8 +1,9 @@
 """
-A source of your own: nearest keys
-==================================
+Your own source: nearest keys
+=============================
 
-A source is a module from tokens to edges. This one gives each query the keys of its highest scores.
+A source is a module that maps tokens to edges. Here each query attends to the keys with its highest
+scores.
 """
 
 import torch
@@ -35,7 +36,7 @@ graph = attention(tokens, ptr, return_graph=True)[1].segment(0)
 graph
 
 # %%
-# Six edges in every row; some columns have many, some none.
+# There are six edges in every row; some columns have many, some none.
 draw.mask(graph)
 
 # %%
@@ -43,7 +44,7 @@ draw.mask(graph)
 draw.bipartite(graph)
 
 # %%
-# All queries have six keys. Keys differ widely.
+# All queries have six keys. The degrees of keys vary widely.
 degree = graph.out_degree()
 print(f'{degree.max()} queries attend to one key, none to {(degree == 0).sum()} of them')
 draw.degrees(graph)
@@ -51,21 +52,22 @@ draw.degrees(graph)
 # %%
 # Spectrum and gap
 # ----------------
-# The edges are taken in both directions.
+# Edges count in both directions.
 draw.spectrum(spectrum(graph).values)
 
 # %%
 # Receptive field over layers
 # ---------------------------
-# Keys without queries reach no query but their own, in any number of layers.
+# A key that no query attends to never reaches other tokens, in any number of layers.
 field = receptive_field(graph, hops=6)
 print(f'after 6 layers {field[-1].mean():.1f} keys reach a query in the mean')
 draw.receptive_field(field)
 
 # %%
-# Time beside full attention
-# --------------------------
-# Attention along the edges alone. To find them takes all scores, as full attention does.
+# Time compared with full attention
+# ---------------------------------
+# The time of attention along the edges. Finding the edges is not included; it computes all scores,
+# as full attention does.
 along, full = {}, {}
 for n in (512, 1024, 2048, 4096):
     query, key = torch.randn(2, n, 2, 8)

@@ -2,7 +2,7 @@
 PatternSource: fixed patterns
 =============================
 
-A pattern for all heads, or one for each, built for the length of every sequence of a batch.
+A pattern for all heads, or one for each head, built for the length of every sequence of a batch.
 """
 
 import torch
@@ -22,37 +22,36 @@ graph = source(tokens, tokens, ptr)
 graph
 
 # %%
-# A segment for each head of each sequence.
+# There is a segment for each head and sequence.
 titles = [f'head {head}, sequence {number}' for head in range(3) for number in range(2)]
 draw.segments(graph, titles, columns=2)
 
 # %%
-# The first sequence in the eyes of the last head.
+# The first sequence in the last head.
 head = graph.segment(0, 2, heads=3)
 draw.bipartite(head)
 
 # %%
-# Its degrees.
+# The degrees of this segment.
 draw.degrees(head)
 
 # %%
 # Attention received
 # ------------------
-# Heads with a graph in common weigh its edges differently. The weights are in the order of the
-# edges.
+# Heads that share a graph weigh its edges differently. The weights are in the order of the edges.
 shared = patterns.get('longformer', radius=4, num_global=2).build(64)
 query, key, value = torch.randn(3, 64, 4, 16)
 _, weights = edge_attention(2 * query, key, value, shared, return_attention_weights=True)
 draw.heads(shared, weights, columns=2)
 
 # %%
-# The global tokens receive the most.
+# The global tokens receive the most attention.
 draw.received_attention(shared, weights)
 
 # %%
 # Spectrum and gap
 # ----------------
-# Of each head alone.
+# The spectrum of each head.
 draw.spectrum(spectrum(head).values)
 for number in range(3):
     result = spectrum(graph.segment(0, number, heads=3))
@@ -61,14 +60,14 @@ for number in range(3):
 # %%
 # Receptive field over layers
 # ---------------------------
-# What one head reaches flows on in all heads of the next layer, so the field is that of their
-# union.
+# Values from one head are available to all heads of the next layer, so the field is computed for
+# the union of the heads' graphs.
 union = graph.segment(0, 0, heads=3) | graph.segment(0, 1, heads=3) | head
 draw.receptive_field(receptive_field(union, hops=4))
 
 # %%
-# Time beside full attention
-# --------------------------
+# Time compared with full attention
+# ---------------------------------
 # Here all heads have the third pattern.
 along, full = {}, {}
 for n in (512, 1024, 2048, 4096):

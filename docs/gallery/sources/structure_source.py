@@ -1,9 +1,9 @@
 """
-StructureSource: a pattern beside the edges of the data
-=======================================================
+StructureSource: a pattern and edges of the data
+================================================
 
-A batch of graphs, as PyG has them, whose nodes are the tokens: they attend along the graph's own
-edges and, as in Exphormer, along an expander and to global tokens.
+The tokens are the nodes of a batch of graphs, as in PyG. They attend along the edges of their graph
+and, as in Exphormer, along an expander and to global tokens.
 """
 
 import networkx as nx
@@ -26,22 +26,22 @@ graph = GraphAttention(16, 2)(tokens, batch.ptr, source=source, return_graph=Tru
 graph
 
 # %%
-# A segment for each graph: a grid of 6 x 8 nodes and a tree.
+# There is a segment for each graph: a grid of 6 x 8 nodes and a tree.
 draw.segments(graph, ['grid', 'tree'])
 
 # %%
-# The grid, which is worth looking at without the rest too.
+# The grid, with the added edges.
 grid, tree = graph.unbatch()
 draw.bipartite(grid)
 
 # %%
-# Token 0 is the global one.
+# Token 0 is global.
 draw.degrees(grid)
 
 # %%
 # Spectrum and gap
 # ----------------
-# What the pattern adds widens the gap of both.
+# The edges of the pattern widen the gap of both graphs.
 draw.spectrum(spectrum(grid).values)
 for name, data, each in zip(('grid', 'tree'), batch.to_data_list(), (grid, tree)):
     alone = BipartiteGraph.from_edge_index(data.edge_index, data.num_nodes)
@@ -51,13 +51,13 @@ for name, data, each in zip(('grid', 'tree'), batch.to_data_list(), (grid, tree)
 # %%
 # Receptive field over layers
 # ---------------------------
-# Two layers reach everything by way of the global token.
+# Two layers reach all tokens through the global token.
 draw.receptive_field(receptive_field(grid, hops=4))
 
 # %%
-# Time beside full attention
-# --------------------------
-# Trees of as many nodes.
+# Time compared with full attention
+# ---------------------------------
+# Trees with this number of nodes.
 along, full = {}, {}
 for n in (512, 1024, 2048, 4096):
     edges = BipartiteGraph.from_networkx(nx.random_labeled_tree(n, seed=0))
