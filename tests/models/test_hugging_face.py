@@ -256,7 +256,7 @@ def test_a_model_for_shorter_sequences_gets_the_first_positions():
 @pytest.mark.parametrize('kind, sizes, match', [
     *(('BertForPreTraining', *row) for row in (
         (dict(num_tokens=51), r"of shape \(50,.* 'model' needs \(51,"),
-        (dict(max_length=13), "12 positions, .*max_length=13 .* smaller max_length$"),
+        (dict(max_length=13), "12 positions, .*max_length=13; .*smaller max_length$"),
         (dict(hidden_channels=41), r"intermediate.dense.weight' of shape \(40, 24\)"),
         (dict(num_segments=3), r"token_type_embeddings.weight' of shape \(2, 24\)"),
         (dict(num_layers=4), "lacks 'encoder.layer.3.* and 15 more of the 69"),
@@ -264,7 +264,7 @@ def test_a_model_for_shorter_sequences_gets_the_first_positions():
         (dict(num_segments=0), "'embeddings.token_type_embeddings.weight' .* num_segments=2"),
         (dict(norm_first=True), "'model' must be post-norm"))),
     *(('RobertaForMaskedLM', *row) for row in (
-        (dict(max_length=13), "12 positions, .*max_length=13 .* tile_positions=True"),
+        (dict(max_length=13), "12 positions, .*max_length=13; .*tile_positions=True"),
         (dict(num_segments=0), "'embeddings.token_type_embeddings.weight' .* num_segments=1"),
         (dict(num_segments=2), r"token_type_embeddings.weight' of shape \(1, 24\)"),
         (dict(num_layers=4), 'a RoBERTa with the same number of layers'),

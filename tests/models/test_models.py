@@ -542,9 +542,9 @@ def test_features_that_do_not_fit_are_refused():
 @pytest.mark.parametrize('options, error, match', [
     (dict(num_kv_heads=3), ValueError, r"'num_kv_heads' must divide 'heads' \(got 3 and 2\)"),
     (dict(positions='rotatory'), ValueError, "'positions' must be 'learned', .* or 'rotary'"),
-    (dict(positions='rotary', head_channels=3), ValueError, "'channels' of a head must be even"),
+    (dict(positions='rotary', head_channels=3), ValueError, "'channels' must be even"),
     (dict(positions=[2, 2, 1]), ValueError, r"'max_length' must be at most 4, .*\[2, 2, 1\]"),
-    (dict(positions=[]), ValueError, "'positions' must name a side"),
+    (dict(positions=[]), ValueError, "'positions' must hold at least one side"),
     (dict(positions=[0]), ValueError, "'positions' must be at"),
     (dict(positions=[2.5]), TypeError, "'positions' must be an int"),
     (dict(padding_token=20), ValueError, "'padding_token' must"),
