@@ -19,5 +19,5 @@ setup(
     package_dir={'graphattn_commands': 'experiments/entry', f'{prefix}experiments': 'experiments',
                  f'{prefix}analysis': 'analysis'},
     package_data={'graphattn': ['py.typed'],
-                  f'{prefix}experiments': ['configs/**/*.yaml', 'studies/configs/**/*.yaml']},
+                  f'{prefix}experiments': ['configs/**/*.yaml', 'papers/**/*.yaml']},
 )

@@ -30,7 +30,7 @@ from experiments.quick_help import without_libraries
 ROOT = Path(__file__).parent.parent
 CONFIGS = Path(__file__).parent / 'configs'
 TRAINING = {'train': 'fit', 'test': 'test'}  # commands of experiments.train
-GROUPS = {'study': 'studies', 'benchmark': 'benchmarks'}  # packages of experiments
+GROUPS = {'study': 'papers', 'benchmark': 'benchmarks'}  # packages of experiments
 SHELLS = ('bash', 'zsh', 'fish')
 PACKAGES = ('torch', 'torch-geometric', 'numba', 'numpy', 'scipy', 'networkx', 'torch-scatter',
             'torch-sparse', 'triton', 'lightning', 'jsonargparse', 'transformers', 'matplotlib')
@@ -90,7 +90,7 @@ def overview() -> str:
     modules = {name: _in_short(module) for name, module in _modules().items()}
     rows = {'train': 'Train a model that a config describes, and test it.',
             'test': 'Test a checkpoint.', **modules,
-            'study NAME': f"One of {', '.join(_runnable('studies'))}.",
+            'study NAME': f"One of {', '.join(_runnable('papers'))}.",
             'benchmark NAME': f"One of {', '.join(_runnable('benchmarks'))}.",
             'info': 'Versions, threads, backends and caches: what a report of a fault needs.',
             'completion SHELL': f"Completion by the tab key, for {', '.join(SHELLS)}."}
@@ -136,10 +136,11 @@ def _modules() -> dict[str, str]:
             'compile': 'experiments.compile'}
 
 
-def _runnable(group: str) -> list[str]:
-    """Return the modules of a package of experiments that are commands."""
-    return sorted(path.stem for path in (Path(__file__).parent / group).glob('*.py')
-                  if "__name__ == '__main__'" in path.read_text(encoding='utf-8'))
+def _runnable(group: str) -> dict[str, str]:
+    """Return the commands in a package of experiments: their names, and the modules."""
+    paths = sorted((Path(__file__).parent / group).rglob('*.py'), key=lambda path: path.stem)
+    return {path.stem: '.'.join(path.relative_to(ROOT).with_suffix('').parts) for path in paths
+            if "__name__ == '__main__'" in path.read_text(encoding='utf-8')}
 
 
 def _in_short(module: str) -> str:
@@ -151,16 +152,14 @@ def _in_short(module: str) -> str:
 
 
 def _run_one_of(command: str, name: str = '--help', *rest: str) -> None:
-    group = GROUPS[command]
-    names = _runnable(group)
+    modules = _runnable(GROUPS[command])
     if name in ('-h', '--help'):
         print(f'usage: graphattn {command} NAME [--help] ...\n')
-        print('\n'.join(f"  {name:22}{_in_short(f'experiments.{group}.{name}')}"
-                        for name in names))
-    elif name in names:
-        _run(f'experiments.{group}.{name}', f'graphattn {command} {name}', rest)
+        print('\n'.join(f'  {known:22}{_in_short(module)}' for known, module in modules.items()))
+    elif name in modules:
+        _run(modules[name], f'graphattn {command} {name}', rest)
     else:
-        _refuse(command, name, names)
+        _refuse(command, name, list(modules))
 
 
 def _print_completion(shell: str = '--help', *_: str) -> None:

@@ -249,7 +249,8 @@ def check_edge_prob(edge_prob: Tensor, num_edges: int, device: torch.device) -> 
 
 def check_pointer(name: str, ptr: Tensor, device: torch.device) -> None:
     """Check everything but the values of the pointer."""
-    if not isinstance(ptr, Tensor) or ptr.dtype != torch.long or ptr.layout != torch.strided:
+    is_plain = isinstance(ptr, Tensor) and ptr.dtype == torch.long and not ptr.is_nested
+    if not is_plain or ptr.layout != torch.strided:
         check_integers(name, ptr)
     if ptr.device != device:
         raise ValueError(f"'{name}' must be on {device}, the device of its nodes (got "

@@ -57,7 +57,7 @@ def _begin() -> None:
     torch.set_num_threads(1)
 
 
-# What is compiled: each operation on the smallest graph of its kind ####################
+# Compiled operations, each on the smallest graph of its kind #########################
 
 
 def attend(num_nodes: int, dtype: torch.dtype) -> None:

@@ -61,6 +61,7 @@ def factor_model() -> FactorModel:
     return FactorModel(torch.rand(5, 3), torch.rand(3, 3) / 9, torch.rand(5, 3), query_ptr=PTR)
 
 
+POINTS = torch.rand(5, 3)
 # By the name of the parameter, or of the function and the parameter.
 MEANT = {
     # graphs
@@ -74,6 +75,8 @@ MEANT = {
     'graphs': [graph()], 'other': BipartiteGraph(EDGES, 5), 'device': 'cpu',
     'edge_weight': torch.rand(NUM_EDGES), 'known': torch.rand(NUM_EDGES),
     'indices': torch.tensor([[0, 1], [2, 2], [3, -1], [4, 0], [1, 2]]),
+    'from_nearest.query': POINTS, 'from_nearest.key': POINTS, 'k': 2,
+    'from_radius.radius': .5, 'from_radius.query': POINTS, 'from_radius.key': POINTS,
     'keep': torch.rand(NUM_EDGES) < .5, 'MaskGraph.select_edges.keep': torch.rand(26) < .5,
     'query_order': torch.tensor([1, 0, 4, 2, 3]), 'key_order': torch.tensor([0, 1, 3, 2, 4]),
     # attention
@@ -116,6 +119,7 @@ MEANT = {
     'MaskGraph.values': torch.ones(2, 25), 'MaskGraph.with_edge_prob.edge_prob': torch.rand(26),
     'MaskGraph.isin.other': MaskGraph(torch.ones(2, 25), FreeLayout(5), PTR), 'length': 5,
     'block': 2, 'count': 1, 'width': 2, 'degree': 1, 'radius': 1, 'stride': 2, 'name': 'star',
+    'window': 2, 'inner': (2,),
     'masks': [Mask(FreeLayout(1), '1')], 'expression': 'star', 'sparsity': .5, 'seed': 0,
     'probability': torch.rand(2, 3, 3), 'model': factor_model(),
     'query_factor': torch.rand(5, 3), 'mixing': torch.rand(3, 3), 'key_factor': torch.rand(5, 3),
@@ -182,9 +186,10 @@ def masks_in_a_file(tmp_path, monkeypatch):
 # Nothing, or no step, is a size there is.
 MAY_BE_ZERO = {'num_queries', 'num_keys', 'num_segments', 'num_tokens', 'padding_token', 'hops',
                'radius', 'count', 'tokens', 'first', 'summary', 'degree', 'length', 'offset',
-               'sequence', 'head'}
+               'sequence', 'head', 'shift'}
 MAY_BE_HUGE = {'num_queries', 'num_keys', 'size', 'radius', 'count', 'tokens', 'first', 'block',
-               'summary', 'degree', 'dilation', 'width', 'stride', 'length'}
+               'summary', 'degree', 'dilation', 'width', 'stride', 'length',
+               'window'}
 MINUS_1_IS_UNKNOWN = {'in_channels'}
 MAY_BE_NEGATIVE = {'scale'}
 # Values that are only moved about, and what broadcasts.
@@ -196,7 +201,7 @@ NEGATIVE_IS_NONE = {'BipartiteGraph.from_topk.indices', 'MaskGraph.from_topk.ind
 # A mask that forbids, or one that is added to logits.
 ADDED = {'MultiheadAttention.forward.attn_mask', 'MultiheadAttention.forward.key_padding_mask'}
 POSITIVE = {'norm_eps', 'temperature', 'embedding_std', 'logit_drop', 'time', 'init_std',
-            'exploration'}
+            'exploration', 'radius'}
 
 
 def bad_numbers(name: str) -> list:

@@ -89,6 +89,10 @@ CACHES = {
     'graphattn/placement/padded.py': Cache('the object, which lives for one call', ''),
     'analysis/spectrum/laplacian.py': Cache('the object, whose matrix nothing changes', ''),
     # Files
+    'experiments/data/block_model_graphs.py cached_arrays': Cache(
+        'the parameters, and the digest of each file',
+        'tests/experiments/data/test_cached_arrays.py::test_what_is_damaged_or_of_other_parameters_is_'
+        'made_anew'),
     'experiments/data/listops.py cached_arrays': Cache(
         'the parameters, and the digest of each file',
         'tests/experiments/data/test_cached_arrays.py::test_what_is_damaged_or_of_other_parameters_is_'

@@ -286,7 +286,7 @@ def test_more_keys_than_32_bits_count():
     key = torch.ones(1, 1, 1).expand(MANY_KEYS, 1, 1)
     query = torch.ones(1, 1, 1)
     assert edge_attention(query, key, key, graph, backend='gather').item() == 1
-    with pytest.raises(ValueError, match=r"backend 'csr' takes sizes below 2\^31"):
+    with pytest.raises(ValueError, match=r"backend 'csr' .* below 2\^31"):
         edge_attention(query, key, key, graph, backend='csr')
 
 

@@ -15,6 +15,7 @@ from experiments.data.sequences import (
     check_at_least,
     check_labels,
 )
+from experiments.data.what_was_read import readable
 
 IMAGES_PER_FILE = 10_000
 PIXELS = 32 * 32
@@ -78,12 +79,10 @@ def read_cifar(path: Path) -> tuple[np.ndarray, np.ndarray]:
         ValueError: The file is missing, of another length, or has a label that is no class.
     """
     length = IMAGES_PER_FILE * (1 + 3 * PIXELS)
-    try:
+    with readable(f'{path} cannot be read',
+                  "'path' must be the folder of the binary version of CIFAR-10"):
         found = path.stat().st_size
         content = path.read_bytes() if found == length else b''
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error.strerror}); 'path' must be the folder of "
-                         f"the binary version of CIFAR-10") from error
     if len(content) != length:
         raise ValueError(f'{path}: expected {IMAGES_PER_FILE:,} images in {length:,} bytes (got '
                          f'{found:,} bytes)')

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from experiments.data.sequences import PARTS, SequenceData, Sequences, SequenceSource
+from experiments.data.what_was_read import readable
 from graphattn.utils.reading import read_lines
 
 NUM_PIXELS, NUM_LEVELS, NUM_CLASSES = 64, 17, 10
@@ -58,12 +59,10 @@ def split_digits(path: str | None = None) -> list[np.ndarray]:
 def read_digits(path: str | Path) -> np.ndarray:
     """Read the lines of a digits file, int64 ``[num_images, 65]``: grey levels, then the class."""
     path = Path(str(path))
-    try:
+    with readable(f"'path' cannot be read: {path}",
+                  'it must be a CSV file, gzipped if it is called .gz'):
         rows = [_row(line, f'{path}, line {number}')
                 for number, line in read_lines(path, 'ascii')]
-    except OSError as error:
-        raise ValueError(f"'path' cannot be read: {path} ({error}); it must be a CSV file, "
-                         f"gzipped if it is called .gz") from error
     if not rows:
         raise ValueError(f"{path} holds no images")
     return np.array(rows)

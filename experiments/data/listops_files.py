@@ -10,6 +10,7 @@ from tqdm import tqdm
 
 from experiments.data.listops import END, SYMBOLS, evaluate
 from experiments.data.sequences import PARTS, SequenceData, Sequences, SequenceSource
+from experiments.data.what_was_read import readable
 from graphattn.utils.reading import filled_lines
 
 HEADER = 'Source\tTarget'
@@ -47,7 +48,9 @@ def read_listops(path: Path, max_length: int) -> Sequences:
         ValueError: The file is missing, or a line of it is malformed; the message names it.
     """
     trees, targets = [], []
-    try:
+    with readable(f'{path} cannot be read',
+                  "'path' must be the folder of Long Range Arena's basic_train.tsv, basic_val.tsv "
+                  "and basic_test.tsv"):
         lines = filled_lines(path, 'ascii')
         header = next(lines, (1, ''))[1].strip()
         if header != HEADER:
@@ -56,10 +59,6 @@ def read_listops(path: Path, max_length: int) -> Sequences:
             tree, target = _row(line, f'{path}, line {number}')
             trees.append(tree[:max_length])
             targets.append(target)
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error}); 'path' must be the folder of "
-                         f"Long Range Arena's basic_train.tsv, basic_val.tsv and "
-                         f"basic_test.tsv") from error
     if not trees:
         raise ValueError(f'{path} holds no trees')
     return Sequences.of(trees, targets)

@@ -12,6 +12,7 @@ from tqdm import tqdm
 from experiments.data.byte_text import NUM_BYTES, ByteSource, bytes_of
 from experiments.data.sequences import PARTS, SequenceData, Sequences, check_at_least
 from experiments.data.text.document_files import Document, DocumentSource
+from experiments.data.what_was_read import readable
 from graphattn.utils.reading import filled_lines
 
 COLUMNS = 'label, id, id, text, text'
@@ -46,7 +47,9 @@ def read_pairs(path: Path, max_length: int) -> Sequences:
         ValueError: The file is missing, or a line of it is malformed; the message names it.
     """
     texts, labels = [], []
-    try:
+    with readable(f'{path} cannot be read',
+                  "'path' must be the folder of Long Range Arena's new_aan_pairs.train.tsv, "
+                  ".eval.tsv and .test.tsv"):
         for number, line in tqdm(filled_lines(path, 'latin-1'), desc=f'reading {path.name}',
                                  unit=' pairs', disable=None):
             label, *columns = line.rstrip('\r\n').split('\t')
@@ -58,10 +61,6 @@ def read_pairs(path: Path, max_length: int) -> Sequences:
                                  f'{label!r:.20})')
             texts += [_bytes(text, max_length) for text in columns[2:]]
             labels.append(int(label[0]))
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error}); 'path' must be the folder of Long "
-                         f"Range Arena's new_aan_pairs.train.tsv, .eval.tsv and "
-                         f".test.tsv") from error
     if not labels:
         raise ValueError(f'{path} holds no pairs')
     return Sequences.of(texts, labels)

@@ -6,7 +6,8 @@ import gzip
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,6 +45,21 @@ def listed(folder: Path, suffixes: tuple[str, ...] = ()) -> Listing:
     reasons = [_reason(file.relative_to(folder), suffixes) for file in files]
     return Listing([file for file, reason in zip(files, reasons) if reason is None],
                    Counter(reason for reason in reasons if reason is not None))
+
+
+@contextmanager
+def readable(what: str, advice: str = '') -> Iterator[None]:
+    """Turn an error of the system while a file is read into a ValueError that says so.
+
+    Args:
+        what (str): Begins the message, with the name of the file.
+        advice (str): Ends it.
+    """
+    try:
+        yield
+    except OSError as error:
+        reason = f'({error.strerror or error})'
+        raise ValueError('; '.join(filter(None, [f'{what} {reason}', advice]))) from error
 
 
 def tell(where: str | Path, read: str, left_out: Mapping[str, int]) -> None:

@@ -33,8 +33,8 @@ def check_arguments(
     _check_tensors(query, key, value, graph.num_queries, graph.num_keys, graph.device)
     if edge_bias is edge_gate is None:
         return None, None
-    return (check_edge_values('edge_bias', edge_bias, query, graph),
-            check_edge_values('edge_gate', edge_gate, query, graph))
+    return tuple(values if values is None else check_edge_values(name, values, query, graph)
+                 for name, values in (('edge_bias', edge_bias), ('edge_gate', edge_gate)))
 
 
 def _check_graph(graph: BipartiteGraph) -> None:

@@ -123,8 +123,8 @@ def accumulated(tensor: Tensor) -> Tensor:
 def _asked_for(name: str, device: torch.device, channels: int, needs_weights: bool) -> Backend:
     backend = ops.load(name)
     if needs_weights and not backend.returns_weights:
-        raise ValueError(f"'backend' must be one that returns weights (got {name!r}); 'auto' takes "
-                         f"one")
+        raise ValueError(f"'backend' must be one that returns weights (got {name!r}); 'auto' "
+                         f"chooses one")
     if not backend.is_available(device):
         raise ValueError(f"backend {name!r} does not run on {device}, where the graph is; 'auto' "
                          f"chooses one that does")

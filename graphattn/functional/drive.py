@@ -19,7 +19,7 @@ from graphattn.functional.checks import (
 )
 from graphattn.functional.choose import accumulated, choose, choose_weighing
 from graphattn.functional.diffusion import diffuse_along
-from graphattn.functional.folding import fold_heads, repeat_heads, unfold_heads
+from graphattn.functional.folding import fold, repeat_heads, unfold
 from graphattn.functional.recursion import diffuse, is_one_hop, spread_teleport
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import MaskedPairs
@@ -55,7 +55,7 @@ class Placement:
 
     def fold_nodes(self, x: Tensor) -> Tensor:
         """Fold values of tokens and heads into the nodes of the graph."""
-        return x if self.heads is None else fold_heads(repeat_heads(x, self.heads))
+        return x if self.heads is None else fold(repeat_heads(x, self.heads))
 
     def keys(self, key: Tensor, graph: BipartiteGraph) -> tuple[Tensor, BipartiteGraph]:
         """Return the keys that edges start from, and the graph on them."""
@@ -67,7 +67,7 @@ class Placement:
 
     def put(self, out: Tensor) -> Tensor:
         """Return the output in the layout of the layer's queries."""
-        return out if self.heads is None else unfold_heads(out, self.heads)
+        return out if self.heads is None else unfold(out, self.heads)
 
 
 LOCAL = Placement()
@@ -158,8 +158,8 @@ def _check_no_edges(terms: LogitTerms, needs_weights: bool) -> None:
 def _check_one_hop(is_plain: bool, hops: int | float) -> None:
     if not is_plain:
         raise ValueError(f"'hops' must be 1, without a teleport, if edges have features, because "
-                         f"nodes do not hold them for the next hop (got {hops}); several hops take "
-                         f"'edge_bias' and 'edge_gate' instead")
+                         f"nodes do not hold them for the next hop (got {hops}); use 'edge_bias' "
+                         f"and 'edge_gate' for several hops")
 
 
 def _project(x: Tensor, equation: str, projection: Tensor) -> Tensor:

@@ -45,7 +45,7 @@ def _repeat(step: Callable[[Tensor], Tensor], z: Tensor, max_steps: int) -> tupl
 
 
 def _solve(step: Callable[[Tensor], Tensor], z: Tensor, max_steps: int) -> tuple[Tensor, bool]:
-    """Run GMRES until a round reduces the error by less than half of what the same number of steps
+    """Run GMRES until a round gains less than half as much as the same number of plain steps
     should: then the rest is rounding, or GMRES fails. Non-finite values are excluded meanwhile."""
     not_finite, is_finite = z, z.isfinite()
     z = _only(is_finite, z)

@@ -17,6 +17,11 @@ def fold_heads(x: Tensor) -> Tensor:
         ValueError: It does not have three dimensions.
     """
     _check_dimensions(x)
+    return fold(x)
+
+
+def fold(x: Tensor) -> Tensor:
+    """Run :func:`fold_heads` without checks of arguments."""
     return x.transpose(0, 1).flatten(0, 1).unsqueeze(1)
 
 
@@ -32,6 +37,11 @@ def unfold_heads(x: Tensor, heads: int) -> Tensor:
     if x.size(1) != 1 or x.size(0) % heads:
         raise ValueError(f"'x' must be [heads * nodes, 1, channels] of {heads} heads (got shape "
                          f"{tuple(x.shape)})")
+    return unfold(x, heads)
+
+
+def unfold(x: Tensor, heads: int) -> Tensor:
+    """Run :func:`unfold_heads` without checks of arguments."""
     return x.reshape(heads, x.size(0) // heads, x.size(2)).transpose(0, 1)
 
 

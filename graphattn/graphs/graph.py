@@ -23,7 +23,16 @@ from graphattn._checks import (
     check_square,
 )
 from graphattn._tensors import is_traced, narrow, out_of_inference, outside_transforms, row_pointer
-from graphattn.graphs import batching, conversions, masks, merging, orders, picture, saved
+from graphattn.graphs import (
+    batching,
+    conversions,
+    masks,
+    merging,
+    orders,
+    picture,
+    points,
+    saved,
+)
 from graphattn.graphs.block_mask import tensors_of_block_mask, to_block_mask
 from graphattn.graphs.csc import csc_of_rows
 from graphattn.graphs.edge_prob import constant_of
@@ -203,7 +212,7 @@ class BipartiteGraph:
         """
         return batching.join(BipartiteGraph, graphs)
 
-    # What it is ######################################################################
+    # Properties ######################################################################
 
     @property
     def csr(self) -> tuple[Tensor, Tensor]:
@@ -496,6 +505,8 @@ class BipartiteGraph:
     from_scipy = classmethod(conversions.from_scipy)
     from_networkx = classmethod(conversions.from_networkx)
     from_data = classmethod(conversions.from_data)
+    from_nearest = classmethod(points.from_nearest)
+    from_radius = classmethod(points.from_radius)
     to_scipy = conversions.to_scipy
     to_networkx = conversions.to_networkx
     to_data = conversions.to_data

@@ -33,10 +33,12 @@ class Segments:
         self.query_ptr = out_of_inference(query_ptr)
         self.key_ptr = self.query_ptr if is_shared else out_of_inference(key_ptr)
         # Computed here if it is cheap, so that compiled code need not read values.
-        self._num_pairs, self._is_square = num_pairs, is_square
         if (None in (num_pairs, is_square) and query_ptr.device.type == 'cpu'
                 and not is_traced(query_ptr)):
-            _ = self.num_pairs, self.is_square
+            num_queries, num_keys = query_ptr.diff(), key_ptr.diff()
+            num_pairs = int(num_queries @ num_keys)
+            is_square = is_shared or torch.equal(num_queries, num_keys)
+        self._num_pairs, self._is_square = num_pairs, is_square
 
     @classmethod
     def of(cls, query_ptr: Tensor | None, key_ptr: Tensor | None, sizes: tuple[int, int],

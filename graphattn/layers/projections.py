@@ -19,8 +19,9 @@ def project(x: Tensor, *linears: nn.Module) -> tuple[Tensor, ...]:
     Where a module is a product by its weight, and nothing else, the output for many nodes lies in
     pages of memory that kernels read faster.
     """
-    is_large = x.device.type == 'cpu' and x.dim() == 2 and x.nbytes >= HUGE
-    if not is_large or torch.compiler.is_compiling() or in_transform() or is_autocast(x):
+    is_large = not torch.compiler.is_compiling() and (
+        x.device.type == 'cpu' and x.dim() == 2 and x.nbytes >= HUGE)
+    if not is_large or in_transform() or is_autocast(x):
         return tuple(linear(x) for linear in linears)
     return tuple(_Product.apply(x, linear.weight, linear.bias) if _is_plain(linear, x) else
                  linear(x) for linear in linears)

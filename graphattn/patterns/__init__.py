@@ -29,6 +29,7 @@ from graphattn.patterns.expression import parse
 from graphattn.patterns.fixed import Fixed
 from graphattn.patterns.full import Causal, Full
 from graphattn.patterns.global_tokens import GlobalTokens
+from graphattn.patterns.grids import Neighborhood, ShiftedWindows
 from graphattn.patterns.log_sparse import LogSparse
 from graphattn.patterns.mask import Mask, load_masks, save_masks
 from graphattn.patterns.overlapping_blocks import OverlappingBlocks
@@ -52,12 +53,14 @@ __all__ = [
     'Intersection',
     'LogSparse',
     'Mask',
+    'Neighborhood',
     'OverlappingBlocks',
     'Pattern',
     'RandomBlocks',
     'RandomKeys',
     'RandomPairs',
     'RandomRegular',
+    'ShiftedWindows',
     'SlidingWindow',
     'Star',
     'Strided',

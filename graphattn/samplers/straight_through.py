@@ -44,12 +44,12 @@ def straight_through(edge_prob: Tensor | BipartiteGraph,
     :math:`\ell_{ij} < 0` it promotes an edge whose score should decrease. Over the edges of a query
     it sums to :math:`\partial L / \partial \log \beta`, for scores :math:`\beta \ell_{ij}`: edges
     are gained while the loss favours sharper attention and lost while it favours softer attention.
-    If the loss of edges makes it favour even softer attention, they do not return.
+    If removing edges makes the loss favour even softer attention, they do not return.
 
     **The default** is neither. It uses :math:`g_{ij}` only where its sign is reliable: an edge
     is needed if its score should increase. If the score should decrease, no gate is needed, because
     the score itself can decrease. Edges are removed by :func:`density_penalty`; without it, density
-    grows to full attention. ``experiments.studies.estimators`` compares the three.
+    grows to full attention. ``experiments.papers.ours.estimators`` compares the three.
 
     Args:
         edge_prob (Tensor or BipartiteGraph): floating ``[num_edges]``, :math:`p_{ij}` of each

@@ -5,6 +5,7 @@ import errno
 import json
 import resource
 from dataclasses import dataclass
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -13,9 +14,10 @@ from matplotlib.figure import Figure
 
 from analysis import command
 from analysis.graphs import as_graph, sampled_graphs
+from analysis.mixing import mixing
 from analysis.result import Result, table
 from graphattn import BipartiteGraph
-from graphattn.patterns import Full, SlidingWindow
+from graphattn.patterns import Full, SlidingWindow, Star
 
 CONFIG = ['fit', '--config', 'experiments/configs/digits/sbm.yaml', '--trainer.max_epochs', '1',
           '--trainer.limit_train_batches', '1', '--trainer.limit_val_batches', '1',
@@ -210,6 +212,52 @@ def test_bad_checkpoints(runs, tmp_path, capsys, error_line):
 def test_one_line_for_bad_input(arguments, message, error_line):
     assert message in error_line(main, arguments)
 
+
+# Each question #######################################################################
+
+def main_of(question):
+    return import_module(f'analysis.{question}.__main__').main
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('question, options, printed, holds', [
+    ('spectrum', [], 'lambda 2', lambda star, _: len(star['values']) == 32),
+    ('expander', [], 'sweep conductance', lambda star, _: star['diameter'] == 2),
+    ('mixing', ['--steps', '100'], 'mixing time', lambda star, _: (
+        star['mixing_time'] == mixing(Star().build(32)).mixing_time
+        and len(star['bound']) == len(star['distance']))),
+    ('diffusion', ['--hops', '3'], 'hops to reach all', lambda star, drawn: (
+        len(star['distance']) == 4 and len(star['eigenvalue']) == 32
+        and isinstance(drawn['eigenvalue'][0], list)))])  # which is complex
+def test_an_answer_is_printed_saved_and_drawn(question, options, printed, holds, tmp_path, capsys):
+    main_of(question)(['--pattern', 'Star()', 'SlidingWindow(1) | RandomKeys(2)', '--n', '32',
+                       *options, '--out', str(tmp_path)])
+    assert printed in capsys.readouterr().out
+    saved = json.loads((tmp_path / f'{question}.json').read_text())
+    assert holds(*(samples[0] for samples in saved.values()))
+    assert (tmp_path / f'{question}.png').stat().st_size > 10_000
+
+
+@pytest.mark.parametrize('question, arguments, message', [
+    ('spectrum', '--pattern Full() --n 5000', '--extremes 6'),
+    ('diffusion', '--n 2049', 'spectra=False'),
+    ('diffusion', '--hops 0', "'hops' must be at least 1 (got 0)"),
+    ('mixing', '--epsilon 2', "'epsilon' must be in (0, 1] (got 2.0)"),
+    ('mixing', '--steps 0', "'steps' must be at least 1 (got 0)"),
+    ('hamiltonian', '--time_limit 0', "'time_limit' must be a positive, finite number of seconds"),
+    ('hamiltonian', '--time_limit soon', 'soon'),
+    ('universality', '--time_limit 0', "'time_limit' must be a positive"),
+    ('universality', '--max_layers 0', "'max_layers' must be at least 1"),
+    ('universality', '--hops 0', "'hops' must be at least 1"),
+    ('universality', '--clusters 0', "'clusters' must be at least 1"),
+    ('report', '--out a.csv', "'out' must be a folder"),
+    ('report', '--graph a.csv --pattern star', 'not allowed'),
+    ('report', '--time_limit x', 'time_limit')])
+def test_one_line_for_bad_input_to_a_question(question, arguments, message, error_line):
+    assert message in error_line(main_of(question), arguments.split())
+
+
+# Output ##############################################################################
 
 def never(graph: BipartiteGraph) -> Size:
     raise AssertionError('it has begun to work')

@@ -1,6 +1,5 @@
 """Diffusion: Proposition 5 and where it ends, distances to the resolvent, receptive fields."""
 
-import json
 import math
 
 import networkx as nx
@@ -16,11 +15,9 @@ from analysis.diffusion import (
     operator,
     operators,
     ppr_response,
-    question,
     receptive_field,
     resolvent,
 )
-from analysis.diffusion.__main__ import main
 from analysis.diffusion.drawing import draw
 from analysis.walk import square_graph, uniform_attention
 from graphattn import BipartiteGraph, patterns
@@ -165,12 +162,6 @@ def test_eigenvalues_after_the_hops_are_the_predicted_ones(name):
     assert np.array_equal(result.response, ppr_response(result.eigenvalue, 0.1, 5))
 
 
-def test_prediction_error_sees_a_wrong_prediction(monkeypatch):
-    monkeypatch.setattr(question, 'ppr_response',
-                        lambda eigenvalue, teleport, hops=None: ppr_response(eigenvalue, 0.2, hops))
-    assert diffusion(GRAPHS['window']).prediction_error > 0.01
-
-
 def test_counter_example_on_a_directed_graph():
     """Complex eigenvalues, and five hops that are no low-pass filter: at a = 0.1, lambda = 2
     becomes 1.51 where the limit is 0.947."""
@@ -308,21 +299,6 @@ def test_matrices_it_cannot_invert(monkeypatch):
         operator(uniform_attention(GRAPHS['window']), 2, 0.1)
 
 
-# Command #############################################################################
-
-
-@pytest.mark.slow
-def test_command(tmp_path, capsys):
-    main(['--pattern', 'SlidingWindow(2)', 'SlidingWindow(1) | RandomKeys(2)', '--n', '32',
-          '--hops', '3', '--out', str(tmp_path)])
-    assert 'hops to reach all' in capsys.readouterr().out
-    saved = json.loads((tmp_path / 'diffusion.json').read_text())
-    window = saved['SlidingWindow(2)'][0]
-    assert len(window['distance']) == 4 and len(window['eigenvalue']) == 32
-    assert isinstance(saved['SlidingWindow(1) | RandomKeys(2)'][0]['eigenvalue'][0], list)
-    assert (tmp_path / 'diffusion.png').stat().st_size > 10_000
-
-
 def test_picture_holds_the_curves():
     fast, slow = diffusion(nx.complete_graph(9)), diffusion(nx.cycle_graph(9))
     responses, field, distance, _ = draw({'fast': [fast], 'slow': [slow]}).axes
@@ -331,11 +307,3 @@ def test_picture_holds_the_curves():
     assert responses.lines[3].get_ydata()[-1] == pytest.approx(1.5068, abs=5e-5)
     assert np.array_equal(field.lines[1].get_ydata(), slow.field_mean)
     assert np.array_equal(distance.lines[1].get_ydata(), slow.distance)
-
-
-@pytest.mark.parametrize('arguments, message', [
-    (['--n', '2049'], "spectra=False"),
-    (['--hops', '0'], "'hops' must be at least 1 (got 0)"),
-])
-def test_bad_input_is_one_line(arguments, message, error_line):
-    assert message in error_line(main, arguments)

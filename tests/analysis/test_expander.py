@@ -1,7 +1,6 @@
 """Theorems about expansion, on graphs whose values are known."""
 
 import itertools
-import json
 import math
 
 import networkx as nx
@@ -10,7 +9,6 @@ import pytest
 import torch
 
 from analysis.expander import expander
-from analysis.expander.__main__ import main
 from analysis.expander.drawing import draw
 from analysis.graphs import graph_of_pattern
 
@@ -185,15 +183,6 @@ def test_self_loops_change_neither_cut_nor_boundary():
 def test_bad_input(graph, message):
     with pytest.raises(ValueError, match=message):
         expander(graph)
-
-
-@pytest.mark.slow
-def test_command(tmp_path, capsys):
-    main(['--pattern', 'star', 'SlidingWindow(2)', '--n', '64', '--out', str(tmp_path)])
-    assert 'sweep conductance' in capsys.readouterr().out
-    saved = json.loads((tmp_path / 'expander.json').read_text())
-    assert saved['star'][0]['diameter'] == 2
-    assert (tmp_path / 'expander.png').stat().st_size > 0
 
 
 def test_draws_the_only_cut_of_two_tokens():

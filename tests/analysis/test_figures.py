@@ -51,22 +51,17 @@ def small(monkeypatch):
 
 # SparseBERT ##########################################################################
 
-@pytest.mark.parametrize('name', ['Star', 'LogSparse', 'Strided', 'Fixed'])
-@pytest.mark.parametrize('diagonal', ['', ' without diagonal'])
-def test_sparsity_is_what_is_printed(sparsebert, name, diagonal):
-    row = rows_of(sparsebert)[f'{name}{diagonal}, sparsity [%]']
-    assert round(row.computed, 1) == row.printed
-    assert row.fitted is None
-
-
 @pytest.mark.parametrize('name, computed', [
     ('Star', 96.13), ('LogSparse', 89.83), ('Strided', 70.39), ('Fixed', 72.66),
 ])
-def test_sparsity_to_two_digits(sparsebert, name, computed):
+def test_sparsity_is_what_is_printed(sparsebert, name, computed):
     rows = rows_of(sparsebert)
-    assert rows[f'{name}, sparsity [%]'].computed == pytest.approx(computed, abs=0.005)
-    added = rows[f'{name} without diagonal, sparsity [%]'].computed - computed
-    assert added == pytest.approx(100 / 128, abs=0.01)
+    own, without = (rows[f'{name}{diagonal}, sparsity [%]']
+                    for diagonal in ('', ' without diagonal'))
+    for row in (own, without):
+        assert round(row.computed, 1) == row.printed and row.fitted is None
+    assert own.computed == pytest.approx(computed, abs=0.005)
+    assert without.computed - computed == pytest.approx(100 / 128, abs=0.01)
 
 
 def test_bigbird_is_what_is_printed_up_to_its_draws(sparsebert):
@@ -181,18 +176,16 @@ def test_128_96_96_come_to_the_printed_parts(tables, n):
         assert row.printed - row.computed > 0.3
 
 
-@pytest.mark.parametrize('n, band', [(1024, 43.8), (2048, 23.5), (4096, 12.1), (8192, 6.2)])
-def test_longformer_is_counted_by_overlapping_blocks(tables, n, band):
-    row = rows_of(tables)[f'Longformer, n = {n}, total [%]']
-    assert row.computed == pytest.approx(band, abs=0.051)
+@pytest.mark.parametrize('row, computed', [
+    *((f'Longformer, n = {n}, total [%]', band)
+      for n, band in ((1024, 43.8), (2048, 23.5), (4096, 12.1), (8192, 6.2))),
+    *((f'BigBird, n = {n}, local [%]', real)
+      for n, real in ((2048, 9.2), (4096, 4.6), (8192, 2.3))),
+])
+def test_the_tables_count_overlapping_blocks(tables, row, computed):
+    row = rows_of(tables)[row]
+    assert row.computed == pytest.approx(computed, abs=0.051)
     assert row.fitted == pytest.approx(row.printed, abs=0.051)
-
-
-@pytest.mark.parametrize('n, real', [(2048, 9.2), (4096, 4.6), (8192, 2.3)])
-def test_local_part_of_bigbird_is_counted_by_overlapping_blocks(tables, n, real):
-    row = rows_of(tables)[f'BigBird, n = {n}, local [%]']
-    assert row.fitted == pytest.approx(row.printed, abs=0.051)
-    assert row.computed == pytest.approx(real, abs=0.051)
 
 
 def test_bigbird_as_published_is_the_preset(tables):
@@ -330,8 +323,3 @@ def test_bad_input_is_one_line_and_status_2(arguments, line, tmp_path, capsys):
     assert exit_.value.code == 2
     assert line in captured.err and captured.err.count('\n') == 1 and captured.out == ''
     assert not (tmp_path / 'new').exists()
-
-
-def test_names_stand_for_functions():
-    for name, function in FIGURES.items():
-        assert function.__name__ == name.replace('-', '_')

@@ -2,7 +2,7 @@
 in every shape that a file can have."""
 
 import gzip
-import time
+from functools import partial
 from pathlib import Path
 
 import networkx as nx
@@ -12,8 +12,9 @@ import scipy.io
 import scipy.sparse as sp
 
 from analysis.graph_files import _LISTS, _MATRICES, read_graph_file
+from tests.costs import is_linear
 
-SIZE, TIMES, MAX, FLOOR = 500, 4, 8, 0.01  # the last in seconds, for what begins once
+SIZE = 500
 
 
 def graph(n):
@@ -74,17 +75,11 @@ def test_every_reader_is_measured():
     assert FORMATS.keys() == {'edges', *_LISTS, *_MATRICES}
 
 
-def seconds(path: Path) -> float:
-    """The least processor time of some readings: what else the machine does is not in it."""
-    times = []
-    for _ in range(3):
-        begin = time.process_time()
-        try:
-            read_graph_file(path)
-        except ValueError as error:
-            assert 'field larger than field limit' in str(error)
-        times.append(time.process_time() - begin)
-    return min(times)
+def read(path: Path) -> None:
+    try:
+        read_graph_file(path)
+    except ValueError as error:
+        assert 'field larger than field limit' in str(error)
 
 
 @pytest.mark.slow
@@ -92,14 +87,8 @@ def seconds(path: Path) -> float:
 def test_cost_is_linear_in_the_file(tmp_path, name):
     file, write = CASES[name]
     paths = []
-    for n in (SIZE, TIMES * SIZE):
+    for n in (SIZE, 4 * SIZE):
         (tmp_path / str(n)).mkdir()
         paths.append(tmp_path / str(n) / file)
         write(paths[-1], n)
-
-    def is_linear():
-        one, many = map(seconds, paths)
-        return many <= MAX * max(one, FLOOR)
-
-    # Other work can lengthen one measurement; a reader that is not linear fails all.
-    assert any(is_linear() for _ in range(5))
+    assert is_linear(*(partial(read, path) for path in paths), floor=0.01)

@@ -17,7 +17,7 @@ from analysis.hamiltonian.__main__ import main
 from analysis.hamiltonian.circuit import solve
 from analysis.hamiltonian.constructions import DIRECTED_CONSTRUCTIONS
 from analysis.hamiltonian.drawing import draw
-from analysis.hamiltonian.obstacles import OBSTACLES, _blocks
+from analysis.hamiltonian.obstacles import OBSTACLES
 from analysis.hamiltonian.rotation import rotate_and_extend
 from graphattn import BipartiteGraph
 from graphattn.patterns import Causal, Full, RandomKeys, SlidingWindow, Star
@@ -206,20 +206,6 @@ def test_no_obstacle_is_seen_where_there_is_a_path():
             assert [find(links) for find in OBSTACLES.values()] == [None] * 5
 
 
-def test_blocks_are_those_of_networkx():
-    rng = np.random.default_rng(0)
-    for _ in range(200):
-        n = int(rng.integers(2, 25))
-        tree = [(token, int(rng.integers(max(0, token - 4), token))) for token in range(1, n)]
-        more = rng.integers(n, size=(int(rng.integers(n)), 2)).tolist()
-        order = dict(enumerate(rng.permutation(n).tolist()))
-        graph = nx.relabel_nodes(nx.Graph(tree + more), order)
-        matrix = nx.to_scipy_sparse_array(graph, range(n))
-        token, block = _blocks(question._links(as_graph(matrix), False))
-        assert ({frozenset(token[block == one].tolist()) for one in block}
-                == {*map(frozenset, nx.biconnected_components(graph))})
-
-
 # Brute force #####################################################################################
 
 @pytest.mark.slow
@@ -287,12 +273,6 @@ def test_certificates_leave_time_for_the_search(monkeypatch):
                                                 'too late': lambda links: 'not reached'})
     result = hamiltonian_path(RandomKeys(8).build(50, seed=0), time_limit=11.)
     assert result.method == 'rotation-extension'
-
-
-def test_cp_sat_is_not_begun_when_no_time_is_left(monkeypatch):
-    monkeypatch.setitem(sys.modules, 'ortools.sat.python', None)
-    links = question._links(as_graph(nx.petersen_graph()), True)
-    assert solve(links, deadline=time.monotonic(), seed=0) == (None, None, None)
 
 
 @pytest.mark.slow
@@ -372,14 +352,3 @@ def test_command_without_direction(tmp_path):
         main([*arguments, '--directed', str(directed).lower()])
         saved = json.loads((tmp_path / 'hamiltonian.json').read_text())
         assert saved['vee.txt'][0]['exists'] is not directed
-
-
-@pytest.mark.parametrize('arguments, message', [
-    (['--time_limit', '0'], "'time_limit' must be a positive, finite number of seconds (got 0.0)"),
-    (['--time_limit', 'soon'], 'soon'),
-    (['--pattern', 'bigbrd'], "did you mean 'bigbird'"),
-    (['--seed', '-1'], "'seed' must be at least 0"),
-    (['--graph', 'missing.npz'], "'graph' cannot be read"),
-])
-def test_one_line_for_bad_input(arguments, message, error_line):
-    assert message in error_line(main, arguments)

@@ -86,14 +86,6 @@ def test_size():
             found.max_keys_of_a_query) == (2, 2.5, 3)
 
 
-@pytest.mark.parametrize('arguments, message', [
-    (['--out', 'a.csv'], "'out' must be a folder"), (['--graph', 'missing.gml'], 'cannot be read'),
-    (['--graph', 'a.csv', '--pattern', 'star'], 'not allowed'), (['--n', '0'], "'n' must be"),
-    (['--time_limit', 'x'], 'time_limit')])
-def test_one_line_for_bad_input(arguments, message, error_line):
-    assert message in error_line(main, arguments)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize('n', [2, 16])
 def test_what_is_counted_has_whole_ticks(n):

@@ -1,6 +1,5 @@
 """Spectra that are known in closed form, and the size of what is not."""
 
-import json
 
 import networkx as nx
 import numpy as np
@@ -10,7 +9,6 @@ import torch
 
 from analysis.graphs import graph_of_pattern
 from analysis.spectrum import Laplacian, spectrum
-from analysis.spectrum.__main__ import main
 from analysis.spectrum.drawing import draw
 from graphattn import BipartiteGraph
 
@@ -244,22 +242,6 @@ def test_bad_input(graph, options, message):
 def test_a_count_of_extremes_is_whole(extremes):
     with pytest.raises(TypeError, match="'extremes' must be an int"):
         spectrum(nx.path_graph(9), extremes=extremes)
-
-
-@pytest.mark.slow
-def test_command(tmp_path, capsys):
-    main(['--pattern', 'star', 'SlidingWindow(2)', '--n', '64', '--out', str(tmp_path)])
-    assert 'lambda 2' in capsys.readouterr().out
-    saved = json.loads((tmp_path / 'spectrum.json').read_text())
-    assert len(saved['star'][0]['values']) == 64
-    assert (tmp_path / 'spectrum.png').stat().st_size > 0
-
-
-def test_command_refuses_what_is_too_large(tmp_path, capsys):
-    with pytest.raises(SystemExit) as exit_:
-        main(['--pattern', 'SlidingWindow(1)', '--n', '5000', '--out', str(tmp_path)])
-    assert exit_.value.code == 2
-    assert '--extremes 6' in capsys.readouterr().err
 
 
 @pytest.mark.slow

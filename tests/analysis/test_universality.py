@@ -411,15 +411,3 @@ def test_heads_of_a_layer_work_side_by_side(tmp_path, monkeypatch):
     results = saved(tmp_path)['in turn']
     assert [result['patterns'] for result in results] == [2] * 3
     assert [result['layers'] for result in results] == [2] * 3  # one head after the other needs 4
-
-
-@pytest.mark.parametrize('arguments, message', [
-    (['--time_limit', '0'], "'time_limit' must be a positive"),
-    (['--max_layers', '0'], "'max_layers' must be at least 1"),
-    (['--hops', '0'], "'hops' must be at least 1"),
-    (['--clusters', '0'], "'clusters' must be at least 1"),
-    (['--pattern', 'bigbrd'], "did you mean 'bigbird'"),
-    (['--graph', 'missing.npz'], "'graph' cannot be read"),
-])
-def test_one_line_for_bad_input(arguments, message, error_line):
-    assert message in error_line(main, arguments)

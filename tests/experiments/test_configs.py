@@ -31,7 +31,7 @@ from graphattn.models import CausalLanguageModel
 pytestmark = pytest.mark.slow
 
 EXPERIMENTS = Path(train.__file__).parent
-CONFIGS, STUDIES = EXPERIMENTS / 'configs', EXPERIMENTS / 'studies/configs'
+CONFIGS, PAPERS = EXPERIMENTS / 'configs', EXPERIMENTS / 'papers'
 # Configs of studies that are laid over others, and what a study says where a config is silent.
 OVER = {'pretrain_dam': ['pretrain'], 'pretrain_soft': ['pretrain'], 'pretrain_mlm': ['pretrain'],
         'pretrain_sbm': ['pretrain', 'pretrain_mlm'], 'finetune_sbm': ['finetune'],
@@ -57,8 +57,8 @@ paths = pytest.mark.parametrize('path', PATHS,
                                 ids=lambda path: f'{path.parent.name}-{path.stem}')
 # Those for smoke tests train in the tests of their studies.
 study_paths = pytest.mark.parametrize(
-    'path', [path for path in whole_ones(STUDIES) if STUDIES / 'smoke' not in path.parents],
-    ids=lambda path: '-'.join(path.relative_to(STUDIES).with_suffix('').parts))
+    'path', [path for path in whole_ones(PAPERS) if 'smoke' not in path.parts],
+    ids=lambda path: '-'.join(path.relative_to(PAPERS).with_suffix('').parts))
 
 
 @paths
@@ -191,7 +191,8 @@ def whole(path: Path) -> dict:
 
 def of_study(path: Path) -> dict:
     """A study's config on top of those below it, with edges where it leaves them to the study."""
-    below = [path.with_stem(name) for name in OVER.get(path.stem, [])]
+    below = [next(PAPERS.glob(f'*/configs/{path.parent.name}/{name}.yaml'))
+             for name in OVER.get(path.stem, [])]
     if path.parent.name == 'lra':
         below = [CONFIGS / 'lra/clean.yaml', CONFIGS / 'lra/clean' / path.name,
                  path.parent.with_suffix('.yaml')]

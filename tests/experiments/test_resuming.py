@@ -14,11 +14,11 @@ import pytest
 import torch
 
 from experiments import load_run, train
+from experiments.papers.study import Study
 from experiments.runs.checkpoints import BEST, LAST, PREVIOUS
 from experiments.runs.command import Ended, run_or_exit
 from experiments.runs.run_folder import RunFolder
 from experiments.runs.summary import read_summary
-from experiments.studies.study import Study
 from experiments.train import best_is
 from tests.experiments.callbacks import SENT
 from tests.experiments.own_files import write_tokens
@@ -163,12 +163,6 @@ def test_a_run_that_was_stopped_early_is_trained_no_further(epochs, steps, tmp_p
     ('val/macro_f1', 'max'), ('val/matthews/dev', 'max'), ('val/exact_match', 'max')])
 def test_the_better_direction_is_known_by_the_name(metric, mode):
     assert best_is(metric) == mode
-
-
-def test_a_metric_of_unknown_direction_is_refused_before_the_work(tmp_path):
-    with pytest.raises(ValueError, match="'select_on' must be a metric .*got 'val/density/x'"):
-        fit(tmp_path / 'run', '--select_on=val/density/x')
-    assert not (tmp_path / 'run').exists()
 
 
 def test_without_an_evaluation_the_last_weights_are_tested(tmp_path):
@@ -378,8 +372,3 @@ def test_a_cycle_of_another_length_is_refused(tmp_path):
     with pytest.raises(ValueError, match="'trainer.max_epochs' or .* 3 steps .got 6"):
         resume(tmp_path, '--model.decay=one-cycle', '--trainer.max_epochs=2')
     assert before == {path: path.read_bytes() for path in tmp_path.rglob('*.*') if path.is_file()}
-
-
-def test_a_training_without_an_end_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="'trainer.max_epochs' or 'trainer.max_steps' must be"):
-        fit(tmp_path, '--trainer.max_epochs=-1', '--trainer.max_time=00:00:10:00')

@@ -86,22 +86,6 @@ def test_resolved_config_gives_the_same_run(finished_run, tmp_path):
         assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
 
 
-def test_a_run_that_fails_resumes_bit_for_bit(finished_run, tmp_path):
-    folder, _ = finished_run
-    with pytest.raises(RuntimeError, match='as told'):
-        fit(tmp_path, '--trainer.callbacks+=tests.experiments.callbacks.Fail',
-            '--trainer.callbacks.steps=8')
-    assert load(tmp_path)['global_step'] == 6 and not (tmp_path / 'summary.json').exists()
-
-    fit(tmp_path, '--ckpt_path', str(tmp_path / 'checkpoints' / LAST))
-    assert_same_run(tmp_path, folder, steps=12)
-    assert 'ckpt_path' not in (tmp_path / 'config.yaml').read_text()
-    my_summary, their_summary = (json.loads((run / 'summary.json').read_text())
-                                 for run in (tmp_path, folder))
-    for name in ('accuracy', 'loss', 'density', 'epochs'):
-        assert my_summary[name] == their_summary[name]
-
-
 def test_the_checkpoint_that_is_best_on_development_is_tested(tmp_path):
     options = '--select_on', 'val/loss', '--model.init_args.decay', 'one-cycle', \
         '--model.init_args.lr', '0.3'
@@ -138,17 +122,6 @@ def assert_same_run(mine, theirs, steps):
         assert torch.equal(mine['state_dict'][name], value), name
     assert (mine['callbacks']['RunFolder']['history']
             == theirs['callbacks']['RunFolder']['history'])
-
-
-def test_the_checkpoint_before_the_last_is_taken_where_that_is_bad(finished_run, tmp_path, capsys):
-    folder, _ = finished_run
-    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
-    last, previous = (tmp_path / 'checkpoints' / name for name in (LAST, PREVIOUS))
-    last.write_bytes(b'')
-    fit(tmp_path, '--ckpt_path', str(last))
-    line, = (line for line in capsys.readouterr().err.splitlines() if 'cannot be read' in line)
-    assert line.startswith(str(last)) and line.endswith(f'resuming from {previous}')
-    assert_same_run(tmp_path, folder, steps=12)
 
 
 TWO = ['--trainer.devices', '2', '--trainer.strategy', 'ddp', '--trainer.max_epochs', '2']
@@ -221,14 +194,6 @@ def test_evaluating_a_checkpoint_gives_the_same_numbers_each_time(finished_run, 
         assert first[name] == again[name] == pytest.approx(fitted[name], rel=1e-6)
 
 
-def test_a_folder_of_another_run_is_refused_and_left_alone(finished_run):
-    folder, _ = finished_run
-    before = {path: path.read_bytes() for path in folder.glob('*.*')}
-    with pytest.raises(ValueError, match="'trainer.default_root_dir' holds another run"):
-        fit(folder, '--model.init_args.lr', '0.5')
-    assert before == {path: path.read_bytes() for path in folder.glob('*.*')}
-
-
 def test_a_checkpoint_of_another_model_is_refused(finished_run, tmp_path):
     checkpoint = str(finished_run[0] / 'checkpoints/last.ckpt')
     with pytest.raises(ValueError, match="source.init_args.head_channels' must be 4 .*got 8"):
@@ -236,45 +201,36 @@ def test_a_checkpoint_of_another_model_is_refused(finished_run, tmp_path):
             f'{ENCODER}.channels', '16', f'{ENCODER}.source.init_args.head_channels', '8')
 
 
-@pytest.mark.parametrize('option, value, least', [
-    ('accumulate_grad_batches', 0, 1), ('accumulate_grad_batches', -2, 1),
-    ('check_val_every_n_epoch', 0, 1), ('gradient_clip_val', -1, 0)])
-def test_numbers_that_lightning_takes_and_cannot_mean_are_refused(option, value, least, tmp_path):
-    with pytest.raises(ValueError, match=f"'trainer.{option}' must be at least {least} .got"):
-        fit(tmp_path / 'run', f'--trainer.{option}', str(value))
-    assert not (tmp_path / 'run').exists()
+EARLY_STOPPING = ['--trainer.callbacks+=EarlyStopping', '--trainer.callbacks.monitor=val/loss']
+REFUSED = [
+    *(([f'--trainer.{option}={value}'], f"'trainer.{option}' must be at least {least} .got")
+      for option, value, least in (
+          ('accumulate_grad_batches', 0, 1), ('accumulate_grad_batches', -2, 1),
+          ('check_val_every_n_epoch', 0, 1), ('gradient_clip_val', -1, 0))),
+    (['--trainer.callbacks+=StochasticWeightAveraging', '--trainer.callbacks.swa_lrs=0.1'],
+     "'trainer.callbacks' must not have StochasticWeightAv"),
+    *((options, fr"'trainer.callbacks' must .* \(got a second {key}\)") for options, key in (
+        (['--trainer.callbacks+=experiments.runs.run_folder.RunFolder'], 'RunFolder'),
+        (['--trainer.callbacks+=ModelCheckpoint'], "ModelCheckpoint{'monitor': None, .*}"),
+        (EARLY_STOPPING * 2, "EarlyStopping{'monitor': 'val/loss', 'mode': 'min'}"))),
+    # In another order than that of the data.
+    (['--trainer.overfit_batches=2'], "'trainer.overfit_batches' must be 0 .got 2"),
+    # Processes of which nothing comes back.
+    *(([f'--trainer.strategy={strategy}'], f"'trainer.strategy' must be .*got {strategy}")
+      for strategy in ('ddp_spawn', 'ddp_fork_find_unused_parameters_true')),
+    *(([f'--trainer.limit_test_batches={limit}', f'--seeds={seeds}'],
+       "'trainer.limit_test_batches' must not be 0 .got 0")
+      for limit in ('0', '0.0') for seeds in ('null', '2')),
+    (['--trainer.max_epochs=-1', '--trainer.max_time=00:00:10:00'],
+     "'trainer.max_epochs' or 'trainer.max_steps' must be"),
+    (['--select_on=val/density/x'], "'select_on' must be a metric .*got 'val/density/x'"),
+]
 
 
-def test_an_average_that_no_checkpoint_has_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="'trainer.callbacks' must not have StochasticWeightAv"):
-        fit(tmp_path / 'run', '--trainer.callbacks+=StochasticWeightAveraging',
-            '--trainer.callbacks.swa_lrs', '0.1')
-    assert not (tmp_path / 'run').exists()
-
-
-@pytest.mark.parametrize('names, key', [
-    (['experiments.runs.run_folder.RunFolder'], 'RunFolder'),
-    (['ModelCheckpoint'], "ModelCheckpoint{'monitor': None, .*}"),
-    (['EarlyStopping'] * 2, "EarlyStopping{'monitor': 'val/loss', 'mode': 'min'}"),
-])
-def test_a_callback_that_is_there_already_is_refused(names, key, tmp_path):
-    monitored = ['--trainer.callbacks.monitor=val/loss'] if names[0] == 'EarlyStopping' else []
-    options = [option for name in names for option in (f'--trainer.callbacks+={name}', *monitored)]
-    with pytest.raises(ValueError, match=fr"'trainer.callbacks' must .* \(got a second {key}\)"):
+@pytest.mark.parametrize('options, match', REFUSED)
+def test_what_cannot_be_meant_is_refused_before_the_work(options, match, tmp_path):
+    with pytest.raises(ValueError, match=match):
         fit(tmp_path / 'run', *options)
-    assert not (tmp_path / 'run').exists()
-
-
-def test_batches_in_another_order_than_the_datas_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="'trainer.overfit_batches' must be 0 .got 2"):
-        fit(tmp_path / 'run', '--trainer.overfit_batches', '2')
-    assert not (tmp_path / 'run').exists()
-
-
-@pytest.mark.parametrize('strategy', ['ddp_spawn', 'ddp_fork_find_unused_parameters_true'])
-def test_processes_of_which_nothing_comes_back_are_refused(strategy, tmp_path):
-    with pytest.raises(ValueError, match=f"'trainer.strategy' must be .*got {strategy}"):
-        fit(tmp_path / 'run', '--trainer.strategy', strategy)
     assert not (tmp_path / 'run').exists()
 
 
@@ -294,14 +250,6 @@ def test_a_checkpoint_without_an_end_is_refused(tmp_path):
     for path in '/dev/zero', tmp_path / LAST:
         with pytest.raises(ValueError, match=f"'ckpt_path' cannot be read: {path}"):
             fit(tmp_path / 'run', '--ckpt_path', str(path))
-
-
-@pytest.mark.parametrize('seeds', ['null', '2'])
-@pytest.mark.parametrize('limit', ['0', '0.0'])
-def test_a_run_without_a_test_is_refused(limit, seeds, tmp_path):
-    with pytest.raises(ValueError, match="'trainer.limit_test_batches' must not be 0 .got 0"):
-        fit(tmp_path / 'run', '--trainer.limit_test_batches', limit, '--seeds', seeds)
-    assert not (tmp_path / 'run').exists()
 
 
 @pytest.mark.parametrize('subcommand', ['fit', 'test'])

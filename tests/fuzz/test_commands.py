@@ -16,9 +16,10 @@ from matplotlib.figure import Figure
 
 from experiments import train
 from experiments.benchmarks.measure import run_benchmark
+from experiments.papers.diffuser import bag_of_words, rolling
+from experiments.papers.sparsebert import glue_table, masks, planted
 from experiments.runs.command import run_or_exit
 from experiments.runs.command_line import run_function
-from experiments.studies import bag_of_words, glue_table, masks, planted, rolling
 from tests.fuzz.budget import cases
 
 HERE = {'folder': '.', 'file': 'file.txt', 'below a file': 'file.txt/x', 'no folder': '/proc/x/y'}

@@ -23,7 +23,6 @@ from graphattn.layers import EdgeAttention, EncoderLayer, GraphAttention
 from graphattn.models import (
     Encoder,
     MaskedLanguageModel,
-    SequenceClassifier,
     TokenClassifier,
 )
 from graphattn.patterns import RandomKeys, SlidingWindow
@@ -149,7 +148,6 @@ class Adapter(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return self.layer(x) + self.up(self.down(x))
 
-
     def merged(self) -> Tensor:
         return self.layer.weight + self.up.weight @ self.down.weight
 
@@ -193,21 +191,14 @@ class Wrapped(nn.Module):
         return self.module(x)
 
 
-def test_another_module_may_take_the_place_of_a_norm_or_an_embedding(module):
+@pytest.mark.parametrize('kinds, around', [((nn.LayerNorm, nn.Embedding), Wrapped),
+                                           (GraphSource, AroundSource)])
+def test_another_module_may_stand_around_a_part(module, kinds, around):
     wrapped = copy.deepcopy(module)
     for name, part in module.named_modules():
-        if isinstance(part, nn.LayerNorm | nn.Embedding):
+        if isinstance(part, kinds):
             parent, _, own = name.rpartition('.')
-            setattr(wrapped.get_submodule(parent), own, Wrapped(wrapped.get_submodule(name)))
-    assert_same(evaluate(wrapped), evaluate(module))
-
-
-def test_another_module_may_stand_around_a_source(module):
-    wrapped = copy.deepcopy(module)
-    for name, part in module.named_modules():
-        if isinstance(part, GraphSource):
-            parent, _, own = name.rpartition('.')
-            setattr(wrapped.get_submodule(parent), own, AroundSource(wrapped.get_submodule(name)))
+            setattr(wrapped.get_submodule(parent), own, around(wrapped.get_submodule(name)))
     assert_same(evaluate(wrapped), evaluate(module))
 
 
@@ -573,11 +564,3 @@ def test_a_graph_of_other_sequences_is_refused():
     layer = EncoderLayer(CHANNELS, HEADS)
     with pytest.raises(ValueError, match="'graph' must have the sequences of 'ptr'"):
         layer(x, other, graph=graph)
-
-
-def test_a_model_of_sequences_is_pooled(source):
-    model = SequenceClassifier(encoder(source), 3).train()
-    ptr = torch.tensor([0, 5, 12])
-    model(torch.randint(9, (12,)), ptr).sum().backward()
-    fresh = pickle.loads(pickle.dumps(model))
-    assert fresh(torch.randint(9, (12,)), ptr).shape == (2, 3)

@@ -24,11 +24,18 @@ def draw_inputs(graph, heads=2, dtype=torch.double):
     return query, key, value, bias, gate
 
 
-@pytest.mark.parametrize('name', GRAPHS)
-def test_explicit_and_fused_way_agree(name):
+SQUARE = [name for name in GRAPHS
+          if torch.equal(GRAPHS[name]().query_ptr, GRAPHS[name]().key_ptr)]
+
+
+@pytest.mark.parametrize('name, hops, teleport', [
+    *((name, 1, 0.) for name in GRAPHS),
+    *(pytest.param(name, *hops, marks=pytest.mark.slow) for name in SQUARE for hops in (
+        (3, 0.1), (1, 0.2), (2, (0.5, 0.)), (math.inf, 0.3)))])
+def test_explicit_and_fused_way_agree(name, hops, teleport):
     graph = GRAPHS[name]()
     query, key, value, bias, gate = inputs = draw_inputs(graph)
-    attention = EdgeAttention()
+    attention = EdgeAttention(hops=hops, teleport=teleport)
     fused = attention(query, key, value, graph, edge_bias=bias, edge_gate=gate)
     explicit, (edge_index, alpha) = attention(query, key, value, graph, edge_bias=bias,
                                               edge_gate=gate, return_attention_weights=True)
@@ -38,6 +45,9 @@ def test_explicit_and_fused_way_agree(name):
     for fused_grad, explicit_grad in zip(torch.autograd.grad(fused.sin().sum(), inputs),
                                          torch.autograd.grad(explicit.sin().sum(), inputs)):
         torch.testing.assert_close(fused_grad, explicit_grad)
+    if (hops, teleport) != (1, 0.):
+        torch.testing.assert_close(explicit, functional.attention_diffusion(
+            alpha, value, graph, hops=hops, teleport=teleport, backend='reference'))
 
 
 def test_takes_the_fused_way_unless_messages_are_watched(monkeypatch):
@@ -62,10 +72,12 @@ def test_takes_the_fused_way_unless_messages_are_watched(monkeypatch):
     assert len(calls) == 4
 
 
-def test_edges_in_any_order():
-    graph = GRAPHS['more_keys']()
+@pytest.mark.parametrize('name, options', [('more_keys', {}),
+                                           ('square', dict(hops=3, teleport=0.2))])
+def test_edges_in_any_order(name, options):
+    graph = GRAPHS[name]()
     query, key, value, bias, gate = draw_inputs(graph)
-    attention = EdgeAttention()
+    attention = EdgeAttention(**options)
     order = torch.randperm(graph.num_edges, generator=torch.Generator().manual_seed(0))
     shuffled = graph.edge_index.as_tensor()[:, order]
     expected = attention(query, key, value, graph, edge_bias=bias, edge_gate=gate)
@@ -110,39 +122,17 @@ def test_wrong_sizes_are_refused_on_both_ways(explicit):
         EdgeAttention()(tokens, tokens, tokens, graph, return_attention_weights=explicit)
 
 
-def test_dropout_acts_in_training_only():
+@pytest.mark.parametrize('hops', [1, 2])
+def test_dropout_acts_in_training_only(hops):
     graph = GRAPHS['square']()
     query, key, value, *_ = draw_inputs(graph)
-    attention = EdgeAttention(dropout=0.5)
-    undropped = EdgeAttention()(query, key, value, graph)
+    attention = EdgeAttention(dropout=0.5, hops=hops)
+    undropped = EdgeAttention(hops=hops)(query, key, value, graph)
     assert not torch.allclose(attention(query, key, value, graph), undropped)
     torch.testing.assert_close(attention.eval()(query, key, value, graph), undropped)
 
 
 # Several hops ########################################################################
-
-
-SQUARE = [name for name in GRAPHS
-          if torch.equal(GRAPHS[name]().query_ptr, GRAPHS[name]().key_ptr)]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('hops, teleport', [(3, 0.1), (1, 0.2), (2, (0.5, 0.)), (math.inf, 0.3)])
-@pytest.mark.parametrize('name', SQUARE)
-def test_explicit_and_fused_way_diffuse_alike(name, hops, teleport):
-    graph = GRAPHS[name]()
-    query, key, value, bias, gate = inputs = draw_inputs(graph)
-    attention = EdgeAttention(hops=hops, teleport=teleport)
-    fused = attention(query, key, value, graph, edge_bias=bias, edge_gate=gate)
-    explicit, (_, alpha) = attention(query, key, value, graph, edge_bias=bias, edge_gate=gate,
-                                     return_attention_weights=True)
-    torch.testing.assert_close(fused, explicit)
-    for fused_grad, explicit_grad in zip(torch.autograd.grad(fused.sin().sum(), inputs),
-                                         torch.autograd.grad(explicit.sin().sum(), inputs)):
-        torch.testing.assert_close(fused_grad, explicit_grad)
-    expected = functional.attention_diffusion(alpha, value, graph, hops=hops, teleport=teleport,
-                                              backend='reference')
-    torch.testing.assert_close(explicit, expected)
 
 
 @pytest.mark.parametrize('name', GRAPHS)
@@ -168,21 +158,13 @@ def test_weights_are_computed_once_and_travel_every_hop(monkeypatch):
     assert all(weight is weights[0] for weight in weights) and (weights[0] == 0).any()
 
 
-def test_dropout_of_several_hops_acts_in_training_only():
-    graph = GRAPHS['square']()
-    query, key, value, *_ = draw_inputs(graph)
-    attention = EdgeAttention(dropout=0.5, hops=2)
-    undropped = EdgeAttention(hops=2)(query, key, value, graph)
-    assert not torch.allclose(attention(query, key, value, graph), undropped)
-    torch.testing.assert_close(attention.eval()(query, key, value, graph), undropped)
-
-
 @pytest.mark.parametrize('explicit', [False, True])
+@pytest.mark.parametrize('hops, teleport', [(1, 0.), (5, 0.1)])
 @pytest.mark.parametrize('dtype', [torch.bfloat16, torch.half])
-def test_hops_of_half_precision_accumulate_in_float32(dtype, explicit):
+def test_half_precision_accumulates_in_float32(dtype, hops, teleport, explicit):
     graph = GRAPHS['square']()
     query, key, value, *_ = draw_inputs(graph, dtype=torch.float)
-    attention = EdgeAttention(hops=5, teleport=0.1)
+    attention = EdgeAttention(hops=hops, teleport=teleport)
     half = [x.to(dtype) for x in (query, key, value)]
     exact = attention(*(x.float() for x in half), graph)
     out = attention(*half, graph, return_attention_weights=explicit)
@@ -230,30 +212,6 @@ def test_several_hops_need_a_square_graph(explicit):
     for options in (dict(hops=2), dict(teleport=0.1), dict(hops=0)):
         with pytest.raises(ValueError, match='as many keys as queries in every segment'):
             EdgeAttention(**options)(query, key, value, graph, return_attention_weights=explicit)
-
-
-def test_hops_over_edges_in_any_order():
-    graph = GRAPHS['square']()
-    query, key, value, bias, gate = draw_inputs(graph)
-    attention = EdgeAttention(hops=3, teleport=0.2)
-    order = torch.randperm(graph.num_edges, generator=torch.Generator().manual_seed(0))
-    out = attention(query, key, value, graph.edge_index.as_tensor()[:, order],
-                    edge_bias=bias[order], edge_gate=gate[order])
-    torch.testing.assert_close(out, attention(query, key, value, graph, edge_bias=bias,
-                                              edge_gate=gate))
-
-
-@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.half])
-def test_half_precision_accumulates_in_float32(dtype):
-    graph = GRAPHS['square']()
-    query, key, value, *_ = draw_inputs(graph, dtype=torch.float)
-    exact = EdgeAttention()(query, key, value, graph)
-    half = [x.to(dtype) for x in (query, key, value)]
-    for explicit in (False, True):
-        out = EdgeAttention()(*half, graph, return_attention_weights=explicit)
-        out = out[0] if explicit else out
-        assert out.dtype == dtype
-        torch.testing.assert_close(out.float(), exact, atol=8 * torch.finfo(dtype).eps, rtol=0)
 
 
 class TwoLayers(nn.Module):

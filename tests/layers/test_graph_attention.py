@@ -61,18 +61,25 @@ def test_a_head_with_a_graph_of_its_own_ignores_the_others():
                                    attention.attention(query, key, value, graph).flatten(1))
 
 
-@pytest.mark.parametrize('source', [PatternSource(SlidingWindow(1)),
-                                    BlockModelSource(2, 4, 8)], ids=['pattern', 'block_model'])
-@pytest.mark.parametrize('norm_first', [True, False])
-def test_encoder_layer_trains_every_parameter(source, norm_first):
-    layer = EncoderLayer(8, 2, source, norm_first=norm_first)
-    out, graph = layer(torch.randn(14, 8), PTR, return_graph=True)
+@pytest.mark.parametrize('source', [PatternSource(SlidingWindow(1)), BlockModelSource(2, 4, 8)],
+                         ids=['pattern', 'block_model'])
+@pytest.mark.parametrize('options', [
+    {'norm_first': True}, {'norm_first': False}, {'hops': 3, 'teleport': 0.2},
+    {'hops': 3, 'teleport': 0.2, 'learn_teleport': True}], ids=str)
+def test_encoder_layer_trains_every_parameter(source, options):
+    layer = EncoderLayer(8, 2, source, **options).double()
+    x = torch.randn(14, 8, dtype=torch.double)
+    out, graph = layer(x, PTR, return_graph=True)
     assert out.shape == (14, 8) and graph.num_segments in (3, 6)
     out.sin().sum().backward()
-    silent = [name for name, parameter in layer.named_parameters()
-              if parameter.grad is None or not parameter.grad.abs().sum() > 0]
+    silent = {name for name, parameter in layer.named_parameters()
+              if parameter.grad is None or not parameter.grad.abs().sum() > 0}
     # The softmax does not see a constant added to all keys.
-    assert set(silent) <= {'attention.lin_key.bias'}
+    assert silent <= {'attention.lin_key.bias'}
+    if 'hops' in options:
+        one_hop = EncoderLayer(8, 2, source).double()
+        one_hop.load_state_dict(layer.state_dict(), strict=False)
+        assert not torch.allclose(one_hop(x, PTR, graph=graph), out)
 
 
 def test_norms_stand_where_they_are_said_to():
@@ -130,14 +137,18 @@ def test_keys_that_heads_share_are_not_repeated():
     assert 'num_kv_heads=2' in repr(attention)
 
 
-def test_heads_that_cannot_share_keys_are_refused():
-    with pytest.raises(ValueError, match=r"'num_kv_heads' must divide 'heads' \(got 3 and 4\)"):
-        GraphAttention(8, 4, num_kv_heads=3)
+@pytest.mark.parametrize('channels, heads, options, match', [
+    (10, 4, {}, "'channels' must be a multiple of 'heads'"),
+    (8, 4, {'num_kv_heads': 3}, r"'num_kv_heads' must divide 'heads' \(got 3 and 4\)"),
+    (8, 2, {'hops': math.inf, 'teleport': 0.1, 'recompute': True}, "'recompute' must be False"),
+    *((8, 2, {'hops': 2, 'teleport': teleport, 'learn_teleport': True},
+       r"'teleport' must be a number inside \(0, 1\)") for teleport in (0., 1., (0.1, 0.2)))])
+def test_bad_options(channels, heads, options, match):
+    with pytest.raises(ValueError, match=match):
+        GraphAttention(channels, heads, **options)
 
 
-def test_channels_must_divide_into_heads():
-    with pytest.raises(ValueError, match="'channels' must be a multiple of 'heads'"):
-        GraphAttention(10, 4, PatternSource(Full()))
+def test_heads_may_have_channels_of_their_own():
     assert GraphAttention(10, 4, PatternSource(Full()), head_channels=3)(
         torch.randn(14, 10), PTR).shape == (14, 10)
 
@@ -332,23 +343,6 @@ def test_a_mask_for_other_heads_is_refused():
 # Several hops ########################################################################
 
 
-@pytest.mark.parametrize('source', [PatternSource(SlidingWindow(1)), BlockModelSource(2, 4, 8)],
-                         ids=['pattern', 'block_model'])
-@pytest.mark.parametrize('learn_teleport', [False, True])
-def test_hops_along_the_edges_of_any_source(source, learn_teleport):
-    layer = EncoderLayer(8, 2, source, hops=3, teleport=0.2, learn_teleport=learn_teleport)
-    layer = layer.double()
-    x = torch.randn(14, 8, dtype=torch.double)
-    out, graph = layer(x, PTR, return_graph=True)
-    out.sin().sum().backward()
-    silent = {name for name, parameter in layer.named_parameters()
-              if parameter.grad is None or not parameter.grad.abs().sum() > 0}
-    assert silent <= {'attention.lin_key.bias'}
-    one_hop = EncoderLayer(8, 2, source).double()
-    one_hop.load_state_dict(layer.state_dict(), strict=False)
-    assert not torch.allclose(one_hop(x, PTR, graph=graph), out)
-
-
 @pytest.mark.parametrize('hops', [1, 3])
 @pytest.mark.parametrize('source', [
     lambda: PatternSource(SlidingWindow(1)), lambda: BlockModelSource(2, 4, 8),
@@ -395,11 +389,6 @@ def test_a_mask_that_is_given_is_recomputed_too():
     assert all(map(torch.equal, *grads)) and grads[0][0].any()
 
 
-def test_infinitely_many_hops_are_not_recomputed():
-    with pytest.raises(ValueError, match="'recompute' must be False"):
-        GraphAttention(8, 2, hops=math.inf, teleport=0.1, recompute=True)
-
-
 def test_a_learned_teleport_begins_where_it_is_told_to():
     x = torch.randn(14, 8)
     fixed = GraphAttention(8, 2, PatternSource(SlidingWindow(1)), hops=3, teleport=0.2)
@@ -430,12 +419,6 @@ def test_heads_with_graphs_of_their_own_have_their_teleport_too():
         for out in (folded, shared)))
 
 
-@pytest.mark.parametrize('teleport', [0., 1., (0.1, 0.2)])
-def test_a_teleport_to_be_learned_is_one_inside_the_interval(teleport):
-    with pytest.raises(ValueError, match=r"'teleport' must be a number inside \(0, 1\)"):
-        GraphAttention(8, 2, hops=2, teleport=teleport, learn_teleport=True)
-
-
 @pytest.mark.parametrize('options', [dict(hops=3, teleport=0.2), dict(hops=2, teleport=(0.5, 0.)),
                                      dict(hops=math.inf, teleport=0.3), dict(hops=0),
                                      dict(hops=2, teleport=0.3, learn_teleport=True)])
@@ -458,8 +441,3 @@ def test_only_pre_norm_drops_inside_the_feed_forward_network(norm_first):
     out = layer(torch.randn(14, 8), PTR)
     assert bool((hidden[0] == 0).any()) == norm_first
     assert not torch.equal(out, layer.eval()(torch.randn(14, 8), PTR))
-
-
-def test_norm_eps_reaches_the_norms():
-    layer = EncoderLayer(8, 2, PatternSource(Full()), norm_eps=1e-3)
-    assert layer.attention_norm.eps == layer.feed_forward_norm.eps == 1e-3

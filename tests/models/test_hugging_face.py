@@ -1,6 +1,8 @@
 """Our models give what Hugging Face's BERT and RoBERTa give with the same weights."""
 
 import json
+from collections.abc import Callable
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -26,10 +28,37 @@ PTR = torch.tensor([0, 12, 17, 18, 26])
 IS_TOKEN = torch.arange(12) < torch.tensor(LENGTHS)[:, None]
 GENERATOR = torch.Generator().manual_seed(0)
 TOKENS = torch.randint(1, 50, (26,), generator=GENERATOR)  # 0 is [PAD]
+ROBERTA_TOKENS = TOKENS.clamp(min=2)  # 1 is its <pad>
 SEGMENTS = torch.randint(2, (26,), generator=GENERATOR)
 SELECTED = torch.tensor([1, 7, 13, 17, 25])
 TARGET = torch.tensor([4, 8, 15, 16, 23])
 FOLLOWS = torch.tensor([0, 1, 1, 0])
+
+
+def padded(values, padding=0):
+    return torch.full(IS_TOKEN.shape, padding).masked_scatter(IS_TOKEN, values)
+
+
+class Family(NamedTuple):
+    load: Callable
+    num_segments: int
+    tokens: torch.Tensor
+    options: dict  # that our models take beside the tokens
+    inputs: dict  # of theirs
+
+
+FAMILIES = {
+    'bert': Family(load_bert, 2, TOKENS, {'segments': SEGMENTS}, dict(
+        input_ids=padded(TOKENS), token_type_ids=padded(SEGMENTS),
+        attention_mask=IS_TOKEN.long())),
+    'roberta': Family(load_roberta, 1, ROBERTA_TOKENS, {}, dict(
+        input_ids=padded(ROBERTA_TOKENS, 1), attention_mask=IS_TOKEN.long())),
+}
+INPUTS = FAMILIES['bert'].inputs
+
+
+def family_of(kind):
+    return FAMILIES['bert' if kind.startswith('Bert') else 'roberta']
 
 
 def hugging_face(kind, **options):
@@ -55,42 +84,75 @@ def encoder(source=None, **options):
     return Encoder(source or PatternSource(Full()), **{**sizes, **options})
 
 
+def model_of(kind, head_activation=None, **sizes):
+    """Ours for a kind of theirs."""
+    made = encoder(**{'num_segments': family_of(kind).num_segments, **sizes})
+    if 'Sequence' in kind:
+        return SequenceClassifier(made, 4, pooling='pooler')
+    return MaskedLanguageModel(made, 'PreTraining' in kind, head_activation)
+
+
 def classifier(**options):
     return SequenceClassifier(encoder(), 4, **{'pooling': 'pooler', **options})
 
 
-def padded(values):
-    return torch.zeros(IS_TOKEN.shape, dtype=torch.long).masked_scatter(IS_TOKEN, values)
+def roberta_encoder(**options):
+    return encoder(**{'num_segments': 1, **options})
 
 
-INPUTS = dict(input_ids=padded(TOKENS), token_type_ids=padded(SEGMENTS),
-              attention_mask=IS_TOKEN.long())
+def masked_language_model(**options):
+    return MaskedLanguageModel(roberta_encoder(**options), next_sentence=False)
 
 
-both_dtypes = pytest.mark.parametrize('dtype, tolerance', [(torch.float, 1e-5),
-                                                           (torch.double, 1e-10)])
+def roberta_classifier(**options):
+    return SequenceClassifier(roberta_encoder(), 4, **{'pooling': 'pooler', **options})
 
 
-@both_dtypes
-def test_equals_bert_for_pre_training(dtype, tolerance):
-    bert = hugging_face('BertForPreTraining').to(dtype)
-    model = MaskedLanguageModel(encoder()).to(dtype).eval()
-    assert load_bert(model, bert.state_dict(), bert.config) == []
+def logits(kind, model, theirs, **options):
+    """Those of tokens and sequences, ours and theirs; and the rest of what theirs give."""
+    family = family_of(kind)
+    ours = model(family.tokens, PTR, **family.options)
+    out = theirs(**family.inputs, **options)
+    expected = [getattr(out, name) for name in (
+        'prediction_logits', 'seq_relationship_logits', 'logits') if hasattr(out, name)]
+    return ([part for part in (ours if isinstance(ours, tuple) else (ours,)) if part is not None],
+            [part[IS_TOKEN] if part.dim() == 3 else part for part in expected], out)
+
+
+def close(ours, theirs, tolerance=1e-5):
+    torch.testing.assert_close(ours, theirs, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize('dtype, tolerance', [(torch.float, 1e-5), (torch.double, 1e-10)])
+@pytest.mark.parametrize('kind', ['BertForPreTraining', 'BertForSequenceClassification',
+                                  'RobertaForMaskedLM', 'RobertaForSequenceClassification'])
+def test_equals_theirs_layer_by_layer(kind, dtype, tolerance):
+    theirs = hugging_face(kind, num_labels=4).to(dtype)
+    model = model_of(kind).to(dtype).eval()
+    assert family_of(kind).load(model, theirs.state_dict(), theirs.config) == []
     hidden = []
     model.encoder.dropout.register_forward_hook(lambda _, __, out: hidden.append(out))
     for layer in model.encoder.layers:
         layer.register_forward_hook(lambda _, __, out: hidden.append(out[0]))
-    token_logits, sequence_logits = model(TOKENS, PTR, segments=SEGMENTS)
-    expected = bert(**INPUTS, output_hidden_states=True)
+    ours, expected, out = logits(kind, model, theirs, output_hidden_states=True)
+    close(ours, expected, tolerance)
+    assert len(hidden) == len(out.hidden_states) == 4
+    for mine, other in zip(hidden, out.hidden_states):
+        close(mine, other[IS_TOKEN], tolerance)
 
-    def close(ours, theirs):
-        torch.testing.assert_close(ours, theirs, atol=tolerance, rtol=tolerance)
 
-    assert len(hidden) == len(expected.hidden_states) == 4
-    for ours, theirs in zip(hidden, expected.hidden_states):
-        close(ours, theirs[IS_TOKEN])
-    close(token_logits, expected.prediction_logits[IS_TOKEN])
-    close(sequence_logits, expected.seq_relationship_logits)
+def test_no_segments_are_segment_0():
+    bert, model = hugging_face('BertForSequenceClassification', num_labels=4), classifier().eval()
+    load_bert(model, bert.state_dict(), bert.config)
+    close(model(TOKENS, PTR), bert(padded(TOKENS), attention_mask=IS_TOKEN.long()).logits)
+
+
+def test_the_pooler_of_a_model_without_a_task():
+    roberta, model = hugging_face('RobertaModel'), MaskedLanguageModel(roberta_encoder()).eval()
+    rest = load_roberta(model, roberta.state_dict(), roberta.config)
+    assert not any('pooler' in name for name in rest)
+    expected = roberta(**FAMILIES['roberta'].inputs).pooler_output
+    close(model.pooler(model.encoder(ROBERTA_TOKENS, PTR), PTR), expected)
 
 
 @pytest.mark.parametrize('mode', ['dam_structured', 'dam_unstructured'])
@@ -110,54 +172,48 @@ def test_frozen_masks_equal_bert_under_a_dense_mask_with_padding(mode):
     torch.testing.assert_close(sequence_logits, expected.seq_relationship_logits)
 
 
-def test_gradients_equal_those_of_bert_for_pre_training():
-    bert = hugging_face('BertForPreTraining').double().train()
-    model = MaskedLanguageModel(encoder()).double().train()
-    load_bert(model, bert.state_dict(), bert.config)
-    token_logits, sequence_logits = model(TOKENS, PTR, segments=SEGMENTS, selected=SELECTED)
-    (F.cross_entropy(token_logits, TARGET)
-     + F.cross_entropy(sequence_logits, FOLLOWS)).backward()
-    labels = torch.full((26,), -100).index_copy(0, SELECTED, TARGET)
-    labels = torch.full(IS_TOKEN.shape, -100).masked_scatter(IS_TOKEN, labels)
-    bert(**INPUTS, labels=labels, next_sentence_label=FOLLOWS).loss.backward()
+@pytest.mark.parametrize('kind', ['BertForPreTraining', 'RobertaForMaskedLM'])
+def test_gradients_equal_theirs(kind):
+    theirs, model = hugging_face(kind).double().train(), model_of(kind).double().train()
+    family = family_of(kind)
+    family.load(model, theirs.state_dict(), theirs.config)
+    outs = model(family.tokens, PTR, **family.options, selected=SELECTED)
+    sum(F.cross_entropy(out, target) for out, target in zip(outs, (TARGET, FOLLOWS))
+        if out is not None).backward()
+    labels = padded(torch.full((26,), -100).index_copy(0, SELECTED, TARGET), -100)
+    follows = {'next_sentence_label': FOLLOWS} if outs[1] is not None else {}
+    theirs(**family.inputs, labels=labels, **follows).loss.backward()
 
-    expected = MaskedLanguageModel(encoder()).double()
-    gradients = {name: parameter.grad for name, parameter in bert.named_parameters()}
-    assert load_bert(expected, gradients, bert.config) == []
+    expected = model_of(kind).double()
+    gradients = {name: parameter.grad for name, parameter in theirs.named_parameters()}
+    assert family.load(expected, gradients, theirs.config) == []
     expected = dict(expected.named_parameters())
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(parameter.grad, expected[name].detach(), msg=name)
-
-
-def test_equals_bert_for_sequence_classification():
-    bert = hugging_face('BertForSequenceClassification', num_labels=4)
-    model = classifier().eval()
-    assert load_bert(model, bert.state_dict(), bert.config) == []
-    torch.testing.assert_close(model(TOKENS, PTR, segments=SEGMENTS), bert(**INPUTS).logits,
-                               atol=1e-5, rtol=1e-5)
-    ids = padded(TOKENS)
-    torch.testing.assert_close(  # no segments are segment 0
-        model(TOKENS, PTR), bert(ids, attention_mask=IS_TOKEN.long()).logits, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.slow
 def test_heads_that_are_not_there_stay_as_drawn():
     heads = {'transform.0.weight', 'transform.0.bias', 'transform.2.weight', 'transform.2.bias',
              'token_bias'}
-    next_sentence = {'next_sentence.weight', 'next_sentence.bias'}
-    pooler, head = ({f'{name}.weight', f'{name}.bias'} for name in ('pooler.linear', 'head.1'))
+    hidden = {'head.3.weight', 'head.3.bias'}
+    next_sentence, pooler, head = ({f'{name}.weight', f'{name}.bias'} for name in (
+        'next_sentence', 'pooler.linear', 'head.1'))
     for kind, model, rest in [
         ('BertModel', MaskedLanguageModel(encoder()), heads | next_sentence),
         ('BertForMaskedLM', MaskedLanguageModel(encoder()), pooler | next_sentence),
         ('BertForMaskedLM', classifier(), pooler | head),
         ('BertForPreTraining', classifier(), head),
         ('BertForSequenceClassification', classifier(pooling='first'), head),
-        ('BertForSequenceClassification', classifier(hidden_channels=4), head
-         | {'head.3.weight', 'head.3.bias'}),
+        ('BertForSequenceClassification', classifier(hidden_channels=4), head | hidden),
+        ('RobertaForMaskedLM', roberta_classifier(), head | pooler),
+        ('RobertaModel', roberta_classifier(), head | pooler),  # no task trained that pooler
+        ('RobertaForSequenceClassification', roberta_classifier(pooling='mean'), head),
+        ('RobertaForSequenceClassification', roberta_classifier(hidden_channels=4), head | hidden),
     ]:
         before = {name: value.clone() for name, value in model.state_dict().items()}
-        bert = hugging_face(kind, num_labels=4)
-        assert set(load_bert(model, bert.state_dict(), bert.config)) == rest
+        theirs = hugging_face(kind, num_labels=4)
+        assert set(family_of(kind).load(model, theirs.state_dict(), theirs.config)) == rest
         after = model.state_dict()
         assert {name for name in after if torch.equal(after[name], before[name])} == rest
 
@@ -172,20 +228,21 @@ def test_sources_are_left_alone(share_source):
 
 
 @pytest.mark.slow
-def test_a_file_of_the_first_checkpoints(tmp_path):
+@pytest.mark.parametrize('kind', ['BertForPreTraining', 'RobertaForMaskedLM'])
+def test_a_file_of_the_first_checkpoints(kind, tmp_path):
     safetensors = pytest.importorskip('safetensors.torch')
-    bert = hugging_face('BertForPreTraining')
-    bert.save_pretrained(tmp_path)
+    theirs, model = hugging_face(kind), model_of(kind).eval()
+    theirs.save_pretrained(tmp_path)
     state_dict = {name.replace('LayerNorm.weight', 'LayerNorm.gamma')
                   .replace('LayerNorm.bias', 'LayerNorm.beta'): tensor for name, tensor
                   in safetensors.load_file(tmp_path / 'model.safetensors').items()}
-    assert 'bert.embeddings.LayerNorm.gamma' in state_dict
-    state_dict['bert.embeddings.position_ids'] = torch.arange(12)[None]
-    model = MaskedLanguageModel(encoder()).eval()
+    prefix = f'{theirs.base_model_prefix}.embeddings'
+    assert f'{prefix}.LayerNorm.gamma' in state_dict
+    assert 'lm_head.decoder.weight' not in state_dict
+    state_dict[f'{prefix}.position_ids'] = torch.arange(14)[None]
     config = json.loads((tmp_path / 'config.json').read_text())
-    assert load_bert(model, state_dict, config) == []
-    torch.testing.assert_close(model(TOKENS, PTR, segments=SEGMENTS)[0],
-                               bert(**INPUTS).prediction_logits[IS_TOKEN], atol=1e-5, rtol=1e-5)
+    assert family_of(kind).load(model, state_dict, config) == []
+    close(*logits(kind, model, theirs)[:2])
 
 
 def test_a_model_for_shorter_sequences_takes_the_first_positions():
@@ -193,26 +250,31 @@ def test_a_model_for_shorter_sequences_takes_the_first_positions():
     model = SequenceClassifier(encoder(max_length=5), 2, pooling='pooler').eval()
     load_bert(model, bert.state_dict(), bert.config)
     out = model.encoder(TOKENS[12:17], torch.tensor([0, 5]))
-    torch.testing.assert_close(out, bert(TOKENS[None, 12:17]).last_hidden_state[0], atol=1e-5,
-                               rtol=1e-5)
+    close(out, bert(TOKENS[None, 12:17]).last_hidden_state[0])
 
 
-@pytest.mark.parametrize('sizes, match', [
-    (dict(num_tokens=51), r"of shape \(50,.* 'model' needs \(51,"),
-    (dict(max_length=13), "holds 12 positions, but 'model' is for .* of 13 .* smaller max_length$"),
-    (dict(hidden_channels=41), r"intermediate.dense.weight' of shape \(40, 24\)"),
-    (dict(num_segments=3), r"token_type_embeddings.weight' of shape \(2, 24\)"),
-    (dict(num_layers=4), "lacks 'encoder.layer.3.* and 15 more of the 69"),
-    (dict(num_layers=2), "holds 'encoder.layer.2.* and 15 more .* no place for"),
-    (dict(num_segments=0), "holds 'embeddings.token_type_embeddings.weight' .* num_segments=2"),
-    (dict(norm_first=True), "'model' must be post-norm"),
+@pytest.mark.parametrize('kind, sizes, match', [
+    *(('BertForPreTraining', *row) for row in (
+        (dict(num_tokens=51), r"of shape \(50,.* 'model' needs \(51,"),
+        (dict(max_length=13), "12 positions, but 'model' is for .* of 13 .* smaller max_length$"),
+        (dict(hidden_channels=41), r"intermediate.dense.weight' of shape \(40, 24\)"),
+        (dict(num_segments=3), r"token_type_embeddings.weight' of shape \(2, 24\)"),
+        (dict(num_layers=4), "lacks 'encoder.layer.3.* and 15 more of the 69"),
+        (dict(num_layers=2), "holds 'encoder.layer.2.* and 15 more .* no place for"),
+        (dict(num_segments=0), "'embeddings.token_type_embeddings.weight' .* num_segments=2"),
+        (dict(norm_first=True), "'model' must be post-norm"))),
+    *(('RobertaForMaskedLM', *row) for row in (
+        (dict(max_length=13), "12 positions, but 'model' is for .* of 13 .* tile_positions=True"),
+        (dict(num_segments=0), "'embeddings.token_type_embeddings.weight' .* num_segments=1"),
+        (dict(num_segments=2), r"token_type_embeddings.weight' of shape \(1, 24\)"),
+        (dict(num_layers=4), 'must be of a RoBERTa with as many layers'),
+        (dict(norm_first=True), "'model' must be post-norm as RoBERTa"))),
 ])
-def test_other_sizes_are_refused_and_change_nothing(sizes, match):
-    model = MaskedLanguageModel(encoder(**sizes))
+def test_other_sizes_are_refused_and_change_nothing(kind, sizes, match):
+    model, theirs = model_of(kind, **sizes), hugging_face(kind)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    bert = hugging_face('BertForPreTraining')
     with pytest.raises(ValueError, match=match):
-        load_bert(model, bert.state_dict(), bert.config)
+        family_of(kind).load(model, theirs.state_dict(), theirs.config)
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name])
 
@@ -251,29 +313,20 @@ def test_other_state_dicts_are_refused():
 
 @pytest.mark.parametrize('theirs, ours', [('relu', 'relu'), ('gelu_new', 'gelu_new'),
                                           ('gelu_pytorch_tanh', 'gelu_new'), ('silu', 'silu')])
-@pytest.mark.parametrize('family', ['bert', 'roberta'])
-def test_the_activation_is_checked_and_gives_the_numbers(family, theirs, ours):
-    is_bert = family == 'bert'
-    kind, load = (('BertForPreTraining', load_bert) if is_bert
-                  else ('RobertaForMaskedLM', load_roberta))
-    bert = hugging_face(kind, hidden_act=theirs)
-    sizes = {} if is_bert else {'num_segments': 1}
-    refused = MaskedLanguageModel(encoder(**sizes), next_sentence=is_bert)
+@pytest.mark.parametrize('kind', ['BertForPreTraining', 'RobertaForMaskedLM'])
+def test_the_activation_is_checked_and_gives_the_numbers(kind, theirs, ours):
+    bert, load = hugging_face(kind, hidden_act=theirs), family_of(kind).load
     with pytest.raises(ValueError, match=rf"'config' must have hidden_act='gelu', .* "
                                          rf"\(got '{theirs}'\); build it .*activation='{ours}'"):
-        load(refused, bert.state_dict(), bert.config)
-    activation = None if is_bert else 'gelu'  # RoBERTa's head has that, whatever the encoder's is
-    model = MaskedLanguageModel(encoder(activation=ours, **sizes), is_bert, activation).eval()
-    load(model, bert.state_dict(), bert.config)
-    if is_bert:
-        expected = bert(**INPUTS).prediction_logits
-        got = model(TOKENS, PTR, segments=SEGMENTS)[0]
-    else:
-        expected, got = bert(**ROBERTA_INPUTS).logits, model(ROBERTA_TOKENS, PTR)[0]
+        load(model_of(kind), bert.state_dict(), bert.config)
+    activation = None
+    if kind.startswith('Roberta'):  # whose head has gelu, whatever the encoder's is
+        activation = 'gelu'
         with pytest.raises(ValueError, match="as the MaskedLanguageModel of 'model'"):
-            load(MaskedLanguageModel(encoder(activation=ours, **sizes), False), bert.state_dict(),
-                 bert.config)
-    torch.testing.assert_close(got, expected[IS_TOKEN], atol=1e-5, rtol=1e-5)
+            load(masked_language_model(activation=ours), bert.state_dict(), bert.config)
+    model = model_of(kind, activation, activation=ours).eval()
+    load(model, bert.state_dict(), bert.config)
+    close(*logits(kind, model, bert)[:2])
 
 
 @pytest.mark.slow
@@ -282,32 +335,25 @@ def test_the_activation_is_checked_and_gives_the_numbers(family, theirs, ours):
                                   'RobertaForSequenceClassification'])
 def test_a_folder_is_read_and_written_back(kind, tmp_path):
     """Sizes need not be repeated, and logits are the same."""
-    family = 'bert' if kind.startswith('Bert') else 'roberta'
-    load = load_bert if family == 'bert' else load_roberta
+    family, name = family_of(kind), 'bert' if kind.startswith('Bert') else 'roberta'
     bert = hugging_face(kind, hidden_act='relu', layer_norm_eps=1e-6)
     bert.save_pretrained(tmp_path / 'theirs')
     made = encoder_of(tmp_path / 'theirs', Full())
     if 'Sequence' in kind:
         model = SequenceClassifier(made, 2, pooling='pooler').eval()
     else:
-        activation = 'gelu' if family == 'roberta' else None
+        activation = 'gelu' if name == 'roberta' else None
         model = MaskedLanguageModel(made, 'PreTraining' in kind, activation).eval()
-    assert load(model, tmp_path / 'theirs') == []
-    to_hugging_face(model, tmp_path / 'ours', family=family)
+    assert family.load(model, tmp_path / 'theirs') == []
+    to_hugging_face(model, tmp_path / 'ours', family=name)
     back = getattr(transformers, kind).from_pretrained(tmp_path / 'ours').eval()
-    for name in ('vocab_size', 'hidden_size', 'num_hidden_layers', 'num_attention_heads',
-                 'intermediate_size', 'hidden_act', 'hidden_dropout_prob', 'type_vocab_size',
-                 'attention_probs_dropout_prob', 'max_position_embeddings', 'layer_norm_eps'):
-        assert getattr(back.config, name) == getattr(bert.config, name), name
-    inputs = INPUTS if family == 'bert' else ROBERTA_INPUTS
-    for ours, theirs in zip(back(**inputs).to_tuple(), bert(**inputs).to_tuple()):
-        is_token = IS_TOKEN if ours.dim() == 3 else slice(None)  # padding has no place of its own
-        torch.testing.assert_close(ours[is_token], theirs[is_token])
-    logits = model(TOKENS if family == 'bert' else ROBERTA_TOKENS, PTR,
-                   **({'segments': SEGMENTS} if family == 'bert' else {}))
-    expected = bert(**inputs).to_tuple()[0]
-    ours, theirs = (logits, expected) if 'Sequence' in kind else (logits[0], expected[IS_TOKEN])
-    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+    for option in ('vocab_size', 'hidden_size', 'num_hidden_layers', 'num_attention_heads',
+                   'intermediate_size', 'hidden_act', 'hidden_dropout_prob', 'type_vocab_size',
+                   'attention_probs_dropout_prob', 'max_position_embeddings', 'layer_norm_eps'):
+        assert getattr(back.config, option) == getattr(bert.config, option), option
+    ours, expected, _ = logits(kind, model, bert)
+    close(ours, expected)
+    torch.testing.assert_close(logits(kind, model, back)[1], expected)
 
 
 class OtherAttention(torch.nn.Linear):
@@ -385,106 +431,19 @@ def test_what_a_config_leaves_out_is_as_in_bert():
 # RoBERTa #############################################################################
 
 
-ROBERTA_TOKENS = TOKENS.clamp(min=2)  # 1 is its <pad>
-ROBERTA_INPUTS = dict(
-    input_ids=torch.ones(IS_TOKEN.shape, dtype=torch.long).masked_scatter(IS_TOKEN, ROBERTA_TOKENS),
-    attention_mask=IS_TOKEN.long())
-
-
-def roberta_encoder(**options):
-    return encoder(**{'num_segments': 1, **options})
-
-
-def masked_language_model(**options):
-    return MaskedLanguageModel(roberta_encoder(**options), next_sentence=False)
-
-
-def roberta_classifier(**options):
-    return SequenceClassifier(roberta_encoder(), 4, **{'pooling': 'pooler', **options})
-
-
-@both_dtypes
-def test_equals_roberta(dtype, tolerance):
-    roberta = hugging_face('RobertaModel').to(dtype)
-    model = MaskedLanguageModel(roberta_encoder()).to(dtype).eval()
-    rest = load_roberta(model, roberta.state_dict(), roberta.config)
-    assert not any('pooler' in name for name in rest)
-    hidden = []
-    model.encoder.dropout.register_forward_hook(lambda _, __, out: hidden.append(out))
-    for layer in model.encoder.layers:
-        layer.register_forward_hook(lambda _, __, out: hidden.append(out[0]))
-    x = model.encoder(ROBERTA_TOKENS, PTR)
-    expected = roberta(**ROBERTA_INPUTS, output_hidden_states=True)
-    assert len(hidden) == len(expected.hidden_states) == 4
-    for ours, theirs in zip(hidden, expected.hidden_states):
-        torch.testing.assert_close(ours, theirs[IS_TOKEN], atol=tolerance, rtol=tolerance)
-    torch.testing.assert_close(x, expected.last_hidden_state[IS_TOKEN], atol=tolerance,
-                               rtol=tolerance)
-    torch.testing.assert_close(model.pooler(x, PTR), expected.pooler_output, atol=tolerance,
-                               rtol=tolerance)
-
-
-@both_dtypes
-def test_equals_roberta_for_masked_language_modelling(dtype, tolerance):
-    roberta = hugging_face('RobertaForMaskedLM').to(dtype)
-    model = masked_language_model().to(dtype).eval()
-    assert load_roberta(model, roberta.state_dict(), roberta.config) == []
-    torch.testing.assert_close(
-        model(ROBERTA_TOKENS, PTR)[0], roberta(**ROBERTA_INPUTS).logits[IS_TOKEN],
-        atol=tolerance, rtol=tolerance)
-
-
-def test_gradients_equal_those_of_roberta():
-    roberta = hugging_face('RobertaForMaskedLM').double()
-    model = masked_language_model().double()
-    load_roberta(model, roberta.state_dict(), roberta.config)
-    F.cross_entropy(model(ROBERTA_TOKENS, PTR, selected=SELECTED)[0], TARGET).backward()
-    labels = torch.full((26,), -100).index_copy(0, SELECTED, TARGET)
-    labels = torch.full(IS_TOKEN.shape, -100).masked_scatter(IS_TOKEN, labels)
-    roberta(**ROBERTA_INPUTS, labels=labels).loss.backward()
-    gradients = {name: parameter.grad for name, parameter in roberta.named_parameters()}
-    expected = masked_language_model().double()
-    assert load_roberta(expected, gradients, roberta.config) == []
-    expected = dict(expected.named_parameters())
-    for name, parameter in model.named_parameters():
-        torch.testing.assert_close(parameter.grad, expected[name].detach(), msg=name)
-
-
-@both_dtypes
-def test_equals_roberta_for_sequence_classification(dtype, tolerance):
-    roberta = hugging_face('RobertaForSequenceClassification', num_labels=4).to(dtype)
-    model = roberta_classifier().to(dtype).eval()
-    assert load_roberta(model, roberta.state_dict(), roberta.config) == []
-    torch.testing.assert_close(model(ROBERTA_TOKENS, PTR), roberta(**ROBERTA_INPUTS).logits,
-                               atol=tolerance, rtol=tolerance)
-
-
 def test_the_two_dropouts_of_the_classification_head():
     roberta = hugging_face('RobertaForSequenceClassification', num_labels=4,
                            classifier_dropout=0.4).double().train()
     model = roberta_classifier(dropout=0.4, pooler_dropout=0.4).double().train()
     load_roberta(model, roberta.state_dict(), roberta.config)
-    logits = []
-    for forward in (lambda: model(ROBERTA_TOKENS, PTR), lambda: roberta(**ROBERTA_INPUTS).logits):
+    outs = []
+    for forward in (lambda: model(ROBERTA_TOKENS, PTR),
+                    lambda: roberta(**FAMILIES['roberta'].inputs).logits):
         torch.manual_seed(3)
-        logits.append(forward())
-    torch.testing.assert_close(*logits)
+        outs.append(forward())
+    torch.testing.assert_close(*outs)
     torch.manual_seed(4)
-    assert not torch.allclose(model(ROBERTA_TOKENS, PTR), logits[0])
-
-
-def test_a_checkpoint_in_a_file(tmp_path):
-    safetensors = pytest.importorskip('safetensors.torch')
-    roberta = hugging_face('RobertaForMaskedLM')
-    roberta.save_pretrained(tmp_path)
-    state_dict = safetensors.load_file(tmp_path / 'model.safetensors')
-    assert 'lm_head.decoder.weight' not in state_dict
-    state_dict['roberta.embeddings.position_ids'] = torch.arange(14)[None]
-    model = masked_language_model().eval()
-    config = json.loads((tmp_path / 'config.json').read_text())
-    assert load_roberta(model, state_dict, config) == []
-    torch.testing.assert_close(model(ROBERTA_TOKENS, PTR)[0],
-                               roberta(**ROBERTA_INPUTS).logits[IS_TOKEN], atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(model(ROBERTA_TOKENS, PTR), outs[0])
 
 
 @pytest.mark.parametrize('max_length', [5, 12, 13, 24, 31])
@@ -501,44 +460,8 @@ def test_tiled_positions_equal_a_roberta_with_tiled_positions(max_length):
     longer.load_state_dict({**state_dict, 'embeddings.position_embeddings.weight':
                             torch.cat([table[:2], repeated])})
     tokens = torch.randint(2, 50, (max_length,))
-    torch.testing.assert_close(model.encoder(tokens, torch.tensor([0, max_length])),
-                               longer(tokens[None]).last_hidden_state[0], atol=1e-10, rtol=1e-10)
-
-
-@pytest.mark.slow
-def test_heads_of_roberta_that_are_not_there_stay_as_drawn():
-    head = {'head.1.weight', 'head.1.bias'}
-    pooler = {'pooler.linear.weight', 'pooler.linear.bias'}
-    for kind, model, rest in [
-        ('RobertaForMaskedLM', roberta_classifier(), head | pooler),
-        ('RobertaModel', roberta_classifier(), head | pooler),  # no task trained that pooler
-        ('RobertaForSequenceClassification', roberta_classifier(pooling='mean'), head),
-        ('RobertaForSequenceClassification', roberta_classifier(hidden_channels=4), head
-         | {'head.3.weight', 'head.3.bias'}),
-    ]:
-        before = {name: value.clone() for name, value in model.state_dict().items()}
-        roberta = hugging_face(kind, num_labels=4)
-        assert set(load_roberta(model, roberta.state_dict(), roberta.config)) == rest
-        after = model.state_dict()
-        assert {name for name in after if torch.equal(after[name], before[name])} == rest
-
-
-@pytest.mark.parametrize('sizes, match', [
-    (dict(max_length=13), "holds 12 positions, but 'model' is for .* of 13 tokens; .*, or set "
-                          "tile_positions=True"),
-    (dict(num_segments=0), "holds 'embeddings.token_type_embeddings.weight' .* num_segments=1"),
-    (dict(num_segments=2), r"token_type_embeddings.weight' of shape \(1, 24\)"),
-    (dict(num_layers=4), 'must be of a RoBERTa with as many layers'),
-    (dict(norm_first=True), "'model' must be post-norm as RoBERTa"),
-])
-def test_other_sizes_than_roberta_are_refused_and_change_nothing(sizes, match):
-    model = masked_language_model(**sizes)
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    roberta = hugging_face('RobertaForMaskedLM')
-    with pytest.raises(ValueError, match=match):
-        load_roberta(model, roberta.state_dict(), roberta.config)
-    for name, value in model.state_dict().items():
-        assert torch.equal(value, before[name])
+    close(model.encoder(tokens, torch.tensor([0, max_length])),
+          longer(tokens[None]).last_hidden_state[0], 1e-10)
 
 
 def test_positions_are_counted_from_the_padding():
@@ -546,8 +469,7 @@ def test_positions_are_counted_from_the_padding():
     model = SequenceClassifier(roberta_encoder(), 2).eval()
     load_roberta(model, roberta.state_dict(), roberta.config)
     tokens = torch.arange(5, 17)
-    torch.testing.assert_close(model.encoder(tokens, torch.tensor([0, 12])),
-                               roberta(tokens[None]).last_hidden_state[0], atol=1e-5, rtol=1e-5)
+    close(model.encoder(tokens, torch.tensor([0, 12])), roberta(tokens[None]).last_hidden_state[0])
     with pytest.raises(ValueError, match=r"'config' must have the number .* \(got None\)"):
         load_roberta(model, roberta.state_dict(),
                      {**roberta.config.to_dict(), 'pad_token_id': None})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, dataclass
 
@@ -55,6 +56,38 @@ def is_even_product(i: int, j: int, n: int) -> bool:
     return position[i] * position[j] % 2 == 0
 
 
+def is_near(c: int, k: int, length: int, window: int, dilation: int = 1,
+            causal: bool = False) -> bool:
+    """Return whether a query at c attends to k on one axis, by the code that NATTEN publishes."""
+    if c % dilation != k % dilation or not 0 <= k < length:
+        return False
+    index, key, size = c // dilation, k // dilation, -(-(length - c % dilation) // dilation)
+    if causal:
+        return max(index - window + 1, 0) <= key <= index
+    left, right = window // 2, window // 2 + window % 2 - 1
+    start = max(index - left, 0) + (index + right >= size) * (size - index - right - 1)
+    return start <= key < start + window
+
+
+def on_grid(inner: tuple[int, ...], *axes: Callable[[int, int, int], bool]) -> Callable:
+    """Return whether one token attends to another: whether it does on each axis."""
+    def attends(i: int, j: int, n: int) -> bool:
+        for length, along in zip(inner[::-1], axes[:0:-1]):
+            if not along(i % length, j % length, length):
+                return False
+            i, j = i // length, j // length
+        return axes[0](i, j, -(-n // math.prod(inner)))
+    return attends
+
+
+def near(*options) -> Callable[[int, int, int], bool]:
+    return lambda c, k, length: is_near(c, k, length, *options)
+
+
+def boxed(window: int, shift: int = 0) -> Callable[[int, int, int], bool]:
+    return lambda c, k, length: (c - shift) // window == (k - shift) // window
+
+
 EVEN_PRODUCTS = ''.join('01'[i * j % 2 == 0] for i in range(16) for j in range(16))
 EVEN_PRODUCTS_INSIDE = ''.join('01'[i * j % 2 == 0] for i in range(1, 15) for j in range(1, i + 1))
 
@@ -93,6 +126,16 @@ CASES = [
          lambda i, j, n: {i, j} & {0, n - 1} or abs(i - j) in (1, 3), is_square=True, per_query=8),
     Case(P.Mask(DiagonalLayout(4, border=False), '1001'), lambda i, j, n: abs(i - j) in (0, 3),
          is_square=True, per_query=3),
+    Case(P.Neighborhood(3, ()), on_grid((), near(3)), min_keys=3, per_query=3),
+    Case(P.Neighborhood(2, (3,)), on_grid((3,), near(2), near(2)), min_keys=4, per_query=4),
+    Case(P.Neighborhood((1, 2), (5,), dilation=(1, 2), causal=(False, True)),
+         on_grid((5,), near(1), near(2, 2, True)), per_query=2),
+    Case(P.Neighborhood((2, 1, 2), (2, 2), causal=(True, False, False)),
+         on_grid((2, 2), near(2, 1, True), near(1), near(2)), min_keys=5, per_query=4),
+    Case(P.ShiftedWindows(2, (4,), shift=1), on_grid((4,), boxed(2, 1), boxed(2, 1)), per_query=4),
+    Case(P.ShiftedWindows((1, 3), (4,), shift=(0, 2)), on_grid((4,), boxed(1), boxed(3, 2)),
+         per_query=3),
+    Case(P.ShiftedWindows(2, (2, 2)), on_grid((2, 2), boxed(2), boxed(2), boxed(2)), per_query=8),
     Case(P.Strided(3), lambda i, j, n: abs(i - j) < 3 or abs(i - j) in range(0, 99, 3),
          per_query=433, large=P.Strided(150)),
     Case(P.Strided(3, causal=True), lambda i, j, n: 0 <= i - j < 3 or i - j in range(0, 99, 3),
@@ -150,7 +193,7 @@ def test_sizes_that_do_not_fit_raise(case):
     for size in SIZES:
         if not case.takes(*size):
             with pytest.raises(ValueError,
-                               match=r"^'(tokens|count|degree|num_keys|length|width)' must"):
+                               match=r"^'(tokens|count|degree|num_keys|length|width|window)' "):
                 case.pattern.build(*size, seed=0)
 
 

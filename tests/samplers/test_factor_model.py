@@ -326,7 +326,7 @@ BAD_INPUT = {
     'uneven heads': (ONES, torch.ones(2, 2, 2), ONES,
                      {'query_ptr': torch.tensor([0, 1, 2, 3, 4]),
                       'key_ptr': torch.tensor([0, 1, 3, 3, 4])}, ValueError,
-                     r"'key_ptr' must give each head of 'mixing' 4 / 2 nodes, head after head "
+                     r"'key_ptr' must mark 4 / 2 nodes for each head of 'mixing', head by head "
                      r"\(got heads that begin at \[0, 3, 4\]\)"),
 }
 

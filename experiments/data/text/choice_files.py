@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from experiments.data.text.csv_rows import csv_rows
 from experiments.data.text.question_files import QuestionData, read_file, read_parts, value_of
+from experiments.data.what_was_read import readable
 
 NUM_ENDINGS = 4
 
@@ -95,7 +96,7 @@ class WikiHop(ChoiceSource):
 def _swag_rows(path: str) -> Iterator[ChoiceQuestion]:
     endings = [f'ending{number}' for number in range(NUM_ENDINGS)]
     needed = ['sent1', 'sent2', *endings, 'label']
-    try:
+    with readable(f'{path} cannot be read'):
         for line, row in csv_rows(Path(path)):
             if missing := [name for name in needed if name not in row]:
                 raise ValueError(f'{path}, line 1: no column {missing[0]!r} (got {", ".join(row)})')
@@ -110,8 +111,6 @@ def _swag_rows(path: str) -> Iterator[ChoiceQuestion]:
                 str(line), row['sent1'],
                 tuple(f'{row["sent2"]} {row[name]}'.strip() for name in endings), (),
                 int(row['label']))
-    except OSError as error:
-        raise ValueError(f'{path} cannot be read ({error.strerror})') from error
 
 
 def _hop_rows(path: str) -> Iterator[ChoiceQuestion]:

@@ -199,7 +199,7 @@ def _installed_texts() -> Iterator[tuple[str, Iterator[str]]]:
     files = [(root, file) for root in roots for file in sorted(root.rglob('*'))
              if _is_source(file.relative_to(root)) and file.is_file()]
     for root, file in tqdm(files, desc='reading documentation', unit=' files', disable=None):
-        read = _docstrings if file.suffix == '.py' else _whole_text
+        read = docstrings if file.suffix == '.py' else _whole_text
         package = 'python' if root == Path(paths['stdlib']) else file.relative_to(root).parts[0]
         yield package.removesuffix('.py'), read(file)
 
@@ -214,7 +214,7 @@ def _is_source(path: Path) -> bool:
     return path.name.upper().startswith(('LICENSE', 'LICENCE', 'COPYING', 'NOTICE'))
 
 
-def _docstrings(path: Path) -> Iterator[str]:
+def docstrings(path: Path) -> Iterator[str]:
     """Yield the docstrings of a source file, which is parsed and never run."""
     try:
         with warnings.catch_warnings():

@@ -21,7 +21,7 @@ from xml.parsers import expat
 import numpy as np
 from tqdm import tqdm
 
-from experiments.data.what_was_read import check_is_text, listed, number_of, tell
+from experiments.data.what_was_read import check_is_text, listed, number_of, readable, tell
 from graphattn.utils.reading import json_object, read_json, read_lines, read_text
 
 PARTS = ('train', 'dev', 'test')
@@ -292,7 +292,7 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict]]:
         ValueError: The file cannot be read, or a line is not one JSON object in UTF-8.
     """
     rows = blank = 0
-    try:
+    with readable(f"'path' cannot be read: {path}"):
         check_is_text(path)
         for number, line in tqdm(read_lines(path), desc=f'reading {path.name}', unit=' lines',
                                  disable=None):
@@ -306,8 +306,6 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict]]:
             rows += 1
             yield number, json_object(line, f'{path}, line {number}')
         tell(path, number_of('object', rows), {'blank lines': blank})
-    except OSError as error:
-        raise ValueError(f"'path' cannot be read: {path} ({error})") from error
 
 
 class _Article(NamedTuple):
@@ -386,10 +384,8 @@ def _truth(article: _Article, path: str) -> int:
 
 def _read_split(path: Path, known: Iterable[int]) -> dict[str, list[int]]:
     """Return the ids of each part, and warn of those that are in two."""
-    try:
+    with readable(f"'splits' cannot be read: {path}"):
         split = read_json(path)
-    except OSError as error:
-        raise ValueError(f"'splits' cannot be read: {path} ({error.strerror})") from error
     if sorted(split) != sorted(PARTS) or not all(isinstance(ids, list) for ids in split.values()):
         raise ValueError(f"{path}: expected lists of ids called {', '.join(PARTS)} (got "
                          f"{', '.join(split) or 'nothing'})")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from experiments.data.what_was_read import readable
 from graphattn.utils.reading import filled_lines
 
 
@@ -72,9 +73,7 @@ def read_rows(path: Path, task: GlueTask) -> Iterator[Row]:
     """
     lines = _lines(path)
     columns = list(task.columns) or _header(lines, path)
-    _check_columns(path, columns, (*task.text, task.label))
-    positions = [columns.index(name) for name in task.text]
-    label = columns.index(task.label)
+    *positions, label = _positions(path, columns, (*task.text, task.label))
     num_rows = num_broken = 0
     for number, entries in lines:
         is_broken = len(entries) < len(columns) or not all(entries[i].strip() for i in positions)
@@ -104,12 +103,14 @@ def _header(lines: Iterator[tuple[int, list[str]]], path: Path) -> list[str]:
     raise ValueError(f'{path} holds no rows')
 
 
-def _check_columns(path: Path, columns: list[str], needed: tuple[str, ...]) -> None:
+def _positions(path: Path, columns: list[str], needed: tuple[str, ...]) -> list[int]:
+    """Return where the columns that are needed are, each once."""
     for name in needed:
         if name not in columns:
             raise ValueError(f'{path}, line 1: no column {name!r} (got {", ".join(columns)})')
         if columns.count(name) > 1:
             raise ValueError(f'{path}, line 1: the column {name!r} is there twice')
+    return list(map(columns.index, needed))
 
 
 def read_test_rows(path: Path, task: GlueTask) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -122,8 +123,7 @@ def read_test_rows(path: Path, task: GlueTask) -> Iterator[tuple[str, tuple[str,
     """
     lines = _lines(path)
     columns = _header(lines, path)
-    _check_columns(path, columns, task.text)
-    positions, is_empty = [columns.index(name) for name in task.text], True
+    positions, is_empty = _positions(path, columns, task.text), True
     for number, entries in lines:
         if not entries[0].isdecimal() or len(entries) > len(columns):
             raise ValueError(f'{path}, line {number}: expected a number and as many as '
@@ -137,12 +137,10 @@ def read_test_rows(path: Path, task: GlueTask) -> Iterator[tuple[str, tuple[str,
 
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield numbers and entries of the lines; quotation marks are text like any other."""
-    try:
+    with readable(f"'path' cannot be read: {path}",
+                  'it must be the folder of one task, as GLUE distributes it'):
         for number, line in filled_lines(path):
             yield number, line.rstrip('\r\n').split('\t')
-    except OSError as error:
-        raise ValueError(f"'path' cannot be read: {path} ({error.strerror}); it must be the "
-                         f"folder of one task, as GLUE distributes it") from error
 
 
 def _parse_label(text: str, classes: tuple[str, ...], where: str) -> int | float:

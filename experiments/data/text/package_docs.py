@@ -26,6 +26,7 @@ from experiments.data.text.document_files import (
     divide,
     read_json_lines,
 )
+from experiments.data.what_was_read import readable
 from experiments.runs.command_line import run_function
 from graphattn.utils.files import new_folder
 from graphattn.utils.reading import read_json
@@ -106,10 +107,8 @@ def _rows(path: Path) -> Iterator[dict[str, str]]:
 
 
 def _names(path: Path, packages: tuple[str, ...]) -> dict[str, list[str]]:
-    try:
+    with readable(f"'path' cannot be read: {path}"):
         names = read_json(path)
-    except OSError as error:
-        raise ValueError(f"'path' cannot be read: {path} ({error})") from error
     for package in packages:
         known = names.get(package)
         if not isinstance(known, list) or not all(isinstance(name, str) for name in known):

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from tqdm import tqdm
 
 from experiments.data.text.answers import trivia_words
+from experiments.data.what_was_read import readable
 from graphattn.utils.reading import json_value, read_text
 
 MAX_FILE = 2**31  # bytes; TriviaQA's questions of the web have 700 MB
@@ -166,10 +167,8 @@ class TriviaQa(QuestionSource):
         if not path.resolve().is_relative_to(folder.resolve()):
             raise ValueError(f"'evidence' must hold the pages (got {name!r:.60}, which leads out "
                              f"of {folder})")
-        try:
+        with readable(f"'evidence' cannot be read: {path}"):
             return read_text(path)
-        except OSError as error:
-            raise ValueError(f"'evidence' cannot be read: {path} ({error.strerror})") from error
 
 
 def read_parts(files: Any, read: Callable[[str], Sequence[NamedTuple]],
@@ -287,10 +286,8 @@ def read_file(path: str, kind: type) -> Any:
     Raises:
         ValueError: It cannot be read, or holds something else; the message names it, and the line.
     """
-    try:
+    with readable(f'{path} cannot be read'):
         return json_value(read_text(Path(path), max_bytes=MAX_FILE), path, kind)
-    except OSError as error:
-        raise ValueError(f'{path} cannot be read ({error.strerror})') from error
 
 
 def value_of(row: Any, name: str, kind: type, where: str) -> Any:

@@ -19,6 +19,7 @@ from experiments.data.text.document_files import (
     Pair,
     read_json_lines,
 )
+from experiments.data.what_was_read import readable
 
 DEFAULTS = (['text'], ['text_a', 'text_b'])
 SEPARATORS = {'.csv': ',', '.tsv': '\t'}
@@ -125,10 +126,8 @@ def read_texts(path: Path, columns: Sequence[str] | None = None,
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     kind = Path(path.name.removesuffix('.gz')).suffix
-    try:
+    with readable(f"'path' cannot be read: {path}"):
         yield from csv_rows(path, SEPARATORS[kind])
-    except OSError as error:
-        raise ValueError(f"'path' cannot be read: {path} ({error})") from error
 
 
 def _documents(rows: list[Row], path: Path,

@@ -51,7 +51,7 @@ def edge_dot(query: Tensor, key: Tensor, graph: BipartiteGraph) -> Tensor:
 
 def check_sizes(graph: BipartiteGraph, heads: int) -> None:
     if heads * max(graph.num_queries, graph.num_keys, graph.num_edges) >= 2**31:
-        raise ValueError(f"backend 'csr' takes sizes below 2^31, times heads (got {heads} heads of "
+        raise ValueError(f"backend 'csr' needs sizes times heads below 2^31 (got {heads} heads of "
                          f"{graph})")
 
 

@@ -38,8 +38,8 @@ def edge_attention_cuda(
     scale: float, dropout_p: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     if feature_query is not None:
-        raise NotImplementedError("'graphattn::edge_attention' takes no features on CUDA; "
-                                  "edge_feature_attention takes them in two steps")
+        raise NotImplementedError("'graphattn::edge_attention' does not support features on CUDA; "
+                                  "use edge_feature_attention")
     width = max(query.size(2), value.size(2))
     terms = Terms.of(bias, gate, seed, scale, dropout_p)
     num_tiles = attention_tiles.choose(indptr, edge_key, len(key), width, query.dtype, terms)

@@ -85,5 +85,5 @@ def check_segments_of_heads(segments: Segments, num_heads: int, sizes: tuple[int
                             ('key_ptr', segments.key_ptr, sizes[1])):
         head_start = ptr[::segments_per_head].tolist()
         if head_start != [head * (size // num_heads) for head in range(num_heads + 1)]:
-            raise ValueError(f"'{name}' must give each head of 'mixing' {size} / {num_heads} "
-                             f"nodes, head after head (got heads that begin at {head_start})")
+            raise ValueError(f"'{name}' must mark {size} / {num_heads} nodes for each head of "
+                             f"'mixing', head by head (got heads that begin at {head_start})")

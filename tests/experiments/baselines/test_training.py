@@ -6,9 +6,8 @@ import json
 
 import pytest
 import torch
-import yaml
 
-from experiments import baselines, train
+from experiments import train
 from experiments.baselines import Linear
 from experiments.modules import Classification
 from graphattn.models import Encoder, SequenceClassifier
@@ -17,24 +16,6 @@ pytestmark = pytest.mark.slow
 
 CONFIG = 'experiments/configs/digits/nystromformer.yaml'
 ENCODER = '--model.init_args.model.init_args.encoder.init_args'
-OPTIONS = {'Linformer': {'max_length': 64}, 'Linear': {'form': 'released'}}
-
-
-@pytest.mark.parametrize('name', [name for name in baselines.__all__ if name != 'Baseline'])
-def test_a_config_names_a_baseline(name, tmp_path):
-    config = yaml.safe_load(open(CONFIG).read())
-    config['trainer'] |= {'accelerator': 'cpu', 'default_root_dir': str(tmp_path)}
-    encoder = config['model']['init_args']['model']['init_args']['encoder']['init_args']
-    encoder['attention'] = {'class_path': f'experiments.baselines.{name}', 'init_args': {
-        'channels': 64, 'heads': 4, **OPTIONS.get(name, {})}}
-    cli = train.TrainCLI('fit', config)
-    layers = cli.model.model.encoder.layers
-    assert {type(layer.attention).__name__ for layer in layers} == {name}
-    cli.datamodule.setup()
-    batch = next(iter(cli.datamodule.val_dataloader()))
-    some = batch.ptr[:5]
-    cli.model.model(batch.tokens[:some[-1]], some).sum().backward()
-    assert all(layer.attention.lin_value.weight.grad.any() for layer in layers)
 
 
 def test_training_tests_and_resumes(tmp_path):

@@ -1,6 +1,5 @@
 """Every benchmark ends soon with --quick, and leaves a table and a figure."""
 
-import ast
 import math
 import os
 import signal
@@ -8,24 +7,19 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from multiprocessing import active_children
-from pathlib import Path
 from threading import Thread
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
 
 from experiments.benchmarks import (
     crossover,
-    decoding,
     diffusion,
     layer,
     length,
     measure,
-    ordering,
     sampler,
-    scaling,
     tiles,
     transformer_conv,
 )
@@ -40,9 +34,8 @@ from experiments.benchmarks.measure import (
     saved_bytes,
 )
 from experiments.runs.command import INTERRUPTED, run_or_exit
-from graphattn import BipartiteGraph, ops
 from graphattn.layers import EncoderLayer, GraphAttention
-from graphattn.patterns import Full, RandomKeys, SlidingWindow
+from graphattn.patterns import Full, RandomKeys
 from graphattn.sources import BlockModelSource, PatternSource
 from tests.forked import forked
 
@@ -61,43 +54,6 @@ def test_quick_run_leaves_table_and_figure(name, tmp_path, monkeypatch):
     run_benchmark(main, ['--quick', '--out', str(tmp_path)])
     assert len(pd.read_csv(tmp_path / f'{name}.csv')) >= 2
     assert (tmp_path / f'{name}.png').stat().st_size > 1000
-
-
-def test_a_cache_of_keys_has_the_room_that_its_length_needs(tmp_path, monkeypatch):
-    """SDPA is given all of it, used or not."""
-    rooms = []
-    for name in ('layer', 'llama'):
-        monkeypatch.setattr(decoding, name, lambda *given: rooms.append(given[-2:]) or int)
-    decoding.main(lengths=[8, 64], tokens=3, out=tmp_path)
-    assert rooms == 4 * [(8, 12)] + 4 * [(64, 68)]
-
-
-def test_rows_of_memory_lie_in_pages_of_their_own(monkeypatch):
-    """Pages of zeros that were never written to are all the same one."""
-    read = []
-    monkeypatch.setattr(scaling, 'run_calls', lambda calls: read.extend(
-        table for _, _, *tables in calls for table in tables))
-    scaling.seconds_of_memory(np.arange(8), 8, 4)
-    assert len(read) >= 8 and all(table.all() for table in read)
-
-
-@pytest.mark.slow
-@in_forks
-def test_what_an_order_costs_is_not_a_first_call(monkeypatch):
-    slow_once = {'nearby_order': 0.2, 'reorder': 0.2}
-
-    def call(own, *given):
-        time.sleep(slow_once.pop(own.__name__, 0.))
-        return own(*given)
-
-    for own in (BipartiteGraph.nearby_order, BipartiteGraph.reorder):
-        monkeypatch.setattr(BipartiteGraph, own.__name__,
-                            lambda *given, own=own: call(own, *given))
-    graph = SlidingWindow(1).build(16)
-    monkeypatch.setitem(ordering.GRAPHS, 'window', lambda n, keys: (graph, None))
-    row = ordering.measure('window', 16, 3, 8, 2, rounds=2)[1]
-    assert not slow_once
-    assert 0 < row['find ms'] < 100 and 0 < row['reorder ms'] < 100
 
 
 def test_layers_at_their_initial_density_alone_are_not_drawn(tmp_path, capsys):
@@ -125,19 +81,6 @@ def test_tiles_of_graphs_with_hardly_an_edge(density):
     for name in tiles.MODELS:
         rows = tiles.count(256, name, density, [64])
         assert len(rows) == 3 and all(row['density'] < 5 * density for row in rows)
-
-
-def test_products_of_an_edge_are_those_in_the_source_of_its_kernel():
-    roofline = pytest.importorskip('experiments.benchmarks.roofline', exc_type=ImportError)
-    formed = {}
-    folder = Path(ops.__file__).parent
-    for path in [*folder.glob('triton/*.py'), *folder.glob('*/triton*.py')]:
-        source = path.read_text()
-        for node in ast.walk(ast.parse(source)):
-            if isinstance(node, ast.FunctionDef):
-                code = ast.get_source_segment(source, node)
-                formed[node.name] = code.count('[:, None, :]') + code.count('[:, :, None]')
-    assert roofline.PRODUCTS == {name: formed[name] for name in roofline.VECTORS}
 
 
 @pytest.mark.slow
@@ -299,10 +242,3 @@ def test_peak_by_length_sees_the_weights_that_are_formed():
     weights = 4 * length.HEADS * 1024**2  # bytes
     sdpa, eager = (elsewhere(length.peak_of_training, case, 1024) for case in length.FULL)
     assert sdpa + 2 * weights < eager < 4.5 * weights  # in the backward pass there are three
-
-
-@pytest.mark.slow
-def test_recomputed_diffusion_takes_less_memory_than_sdpa():
-    sdpa, diffusion = (elsewhere(length.peak_of_training, case, 3072)
-                       for case in ('full SDPA', 'Diffuser, 5 hops, recomputed'))
-    assert diffusion < sdpa

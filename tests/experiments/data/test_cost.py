@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import time
 
 import numpy as np
 import pytest
@@ -22,9 +21,7 @@ from experiments.data.text_pairs import read_pairs
 from experiments.data.token_arrays import TokenArrays
 from graphattn.utils import reading
 from graphattn.utils.reading import read_lines
-
-TIMES, ALLOWED = 4, 8  # as much input, and so much more time, of which a busy machine takes some
-FLOOR = 0.02  # seconds, below which time says little
+from tests.costs import is_linear
 
 
 def in_file(name, content, read):
@@ -157,30 +154,15 @@ READERS = {  # and how much of it takes a while
 }
 
 
-def seconds(read):
-    best = np.inf
-    for _ in range(3):
-        begin = time.process_time()
-        read()
-        best = min(best, time.process_time() - begin)
-    return best
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize('reader', READERS)
 def test_four_times_the_input_costs_about_four_times_as_much(reader, tmp_path):
     at, size = READERS[reader]
     reads = []
-    for times in (1, TIMES):
+    for times in (1, 4):
         (folder := tmp_path / str(times)).mkdir()
         reads.append(at(folder, times * size))
-
-    def is_linear():
-        one, many = map(seconds, reads)
-        return many <= ALLOWED * max(one, FLOOR / TIMES)
-
-    # Other work can lengthen one measurement; a reader that is not linear fails all.
-    assert any(is_linear() for _ in range(5))
+    assert is_linear(*reads, floor=0.005)
 
 
 def test_a_small_packed_file_has_a_bound_of_lines(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from experiments.data import cifar
-from experiments.data.cifar import CifarColours, raster
+from experiments.data.cifar import CifarColours
 from experiments.data.digits import DigitImages
 from experiments.data.imagenet64 import BYTES, ImageNet64
 from experiments.data.pictures import PicturePieces, read_photograph
@@ -19,11 +19,6 @@ def planes(number, pixels):
     """Red is 0 to 84, green 85 to 169, blue 170 to 254."""
     return np.concatenate([RNG.integers(85 * colour, 85 * (colour + 1), (number, pixels))
                            for colour in range(3)], axis=1).astype(np.uint8)
-
-
-def test_the_colours_of_a_pixel_follow_each_other():
-    image = np.arange(12, dtype=np.uint8).reshape(1, 3, 4)
-    assert raster(image).tolist() == [[0, 4, 8, 1, 5, 9, 2, 6, 10, 3, 7, 11]]
 
 
 @pytest.fixture

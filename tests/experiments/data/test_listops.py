@@ -142,10 +142,11 @@ def test_all_trees_are_distinct_and_depend_on_the_seed_alone(tmp_path):
     (dict(max_args=1), "'max_args' must be at least 2"),
     (dict(min_length=100, max_length=101), "'max_length' must be at least 102 .got 101"),
     (dict(seed=-1), "'seed' must be at least 0"),
+    (SMALL, "'max_length' must be at least 499, for a tree"),  # or one would be cut
 ])
-def test_bad_arguments(options, match):
+def test_bad_arguments(options, match, tmp_path):
     with pytest.raises(ValueError, match=match):
-        GeneratedListOps(**options)
+        GeneratedListOps(**options, cache=str(tmp_path)).read(498)
 
 
 def test_too_few_trees_of_a_length_are_an_error(tmp_path):
@@ -154,8 +155,3 @@ def test_too_few_trees_of_a_length_are_an_error(tmp_path):
     with pytest.raises(ValueError, match="leave too few trees: 22 are wanted and 10 were found"):
         digits.read(10)
     assert not list(tmp_path.iterdir())
-
-
-def test_a_tree_must_not_be_cut(tmp_path):
-    with pytest.raises(ValueError, match="'max_length' must be at least 499, for a tree"):
-        GeneratedListOps(**SMALL, cache=str(tmp_path)).read(498)

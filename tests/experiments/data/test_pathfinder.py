@@ -14,9 +14,12 @@ def drawn():
 
 
 @pytest.mark.slow
-def test_half_of_the_images_have_both_discs_on_one_contour(drawn):
+def test_the_shares_of_the_distribution(drawn):
     assert set(drawn.label.tolist()) == {0, 1}
     assert drawn.label.mean() == pytest.approx(0.5, abs=0.1)
+    assert (drawn.contour > 0.5).all(axis=1).mean() < 0.01  # contours keep their distance
+    assert (drawn.image == 0).mean() == pytest.approx(0.66, abs=0.02)
+    assert 250 < drawn.attempts.mean() < 380  # until a pair of contours finds room
 
 
 def ends(drawn, i, which):
@@ -43,11 +46,6 @@ def test_a_contour_is_one_piece_but_for_the_gaps_between_dashes(drawn):
             assert label(ink, np.ones((3, 3)))[1] > 3  # it is dashed
 
 
-def test_contours_keep_their_distance_from_one_another(drawn):
-    both = (drawn.contour > 0.5).all(axis=1).mean()
-    assert both < 0.01
-
-
 @pytest.mark.slow
 def test_discs_are_at_full_intensity(drawn):
     settings = SETTINGS[32]
@@ -58,14 +56,6 @@ def test_discs_are_at_full_intensity(drawn):
         assert image.max() == 255 and image.min() == 0
     assert np.mean([drawn.image[i][tuple(drawn.disc[i].T)] for i in range(400)]) > 200
     assert draw_images(np.random.default_rng(0), 1, SETTINGS[128]).image.max() == 255
-
-
-def test_two_thirds_of_the_pixels_are_black(drawn):
-    assert (drawn.image == 0).mean() == pytest.approx(0.66, abs=0.02)
-
-
-def test_one_pair_of_contours_in_hundreds_finds_room(drawn):
-    assert 250 < drawn.attempts.mean() < 380
 
 
 def test_discs_of_two_contours_begin_and_end_far_apart(drawn):
@@ -88,15 +78,11 @@ def test_images_depend_on_the_seed_alone(tmp_path):
 @pytest.mark.parametrize('options, match', [
     (dict(size=33), "'size' must be one of 32, 64, 128 .got 33"),
     (dict(num_test=0), "'num_test' must be at least 1"),
+    (SMALL, "'max_length' must be at least 1024, the pixels"),  # or an image would be cut
 ])
-def test_bad_arguments(options, match):
+def test_bad_arguments(options, match, tmp_path):
     with pytest.raises(ValueError, match=match):
-        GeneratedPathfinder(**options)
-
-
-def test_an_image_must_not_be_cut(tmp_path):
-    with pytest.raises(ValueError, match="'max_length' must be at least 1024, the pixels"):
-        GeneratedPathfinder(**SMALL, cache=str(tmp_path)).read(1000)
+        GeneratedPathfinder(**options, cache=str(tmp_path)).read(1000)
 
 
 def test_a_picture_of_few_images_has_no_empty_axes(drawn):

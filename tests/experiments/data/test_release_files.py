@@ -6,7 +6,7 @@ from PIL import Image
 
 from experiments.data import cifar
 from experiments.data.byte_text import ImdbBytes
-from experiments.data.cifar import Cifar10, grey
+from experiments.data.cifar import Cifar10
 from experiments.data.listops import SYMBOLS
 from experiments.data.listops_files import ListOpsFiles
 from experiments.data.pathfinder_files import PathfinderFiles
@@ -203,11 +203,6 @@ def test_cifar_is_grey_and_in_the_order_of_its_files(release):
     colours = rows[0, 1:].reshape(3, -1).astype(float)
     expected = np.array([0.2989, 0.587, 0.114]) @ colours
     assert np.abs(data.parts['train'].sequence(0) - expected).max() <= 1
-
-
-def test_white_is_white_and_black_is_black():
-    assert grey(np.full((1, 3, 4), 255, np.uint8)).tolist() == [[255] * 4]
-    assert grey(np.zeros((1, 3, 4), np.uint8)).tolist() == [[0] * 4]
 
 
 @of('cifar')

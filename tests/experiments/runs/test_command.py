@@ -5,31 +5,21 @@ from experiments.runs.command import in_short, run_or_exit
 from graphattn.sources import GraphSource, LearnedMaskSource
 
 
-def test_an_error_is_one_line_and_a_status(capsys):
-    def command():
-        raise ValueError("'size' must be positive (got 0)")
+def fail(error):
+    raise error
 
+
+@pytest.mark.parametrize('command, status, said', [
+    (lambda: fail(ValueError("'size' must be positive (got 0)")), 2,
+     "error: 'size' must be positive (got 0)\n"),
+    (lambda: fail(KeyboardInterrupt), 130, 'interrupted\n'),  # as shells have it
+    (lambda: __import__('no_such_package'), 2,
+     "error: No module named 'no_such_package'; pip install")])
+def test_an_error_is_one_line_and_a_status(command, status, said, capsys):
     with pytest.raises(SystemExit) as stop:
         run_or_exit(command)
-    assert stop.value.code == 2
-    assert capsys.readouterr().err == "error: 'size' must be positive (got 0)\n"
-
-
-def test_an_interrupt_is_one_line_and_the_status_of_shells(capsys):
-    def command():
-        raise KeyboardInterrupt
-
-    with pytest.raises(SystemExit) as stop:
-        run_or_exit(command)
-    assert stop.value.code == 130
-    assert capsys.readouterr().err == 'interrupted\n'
-
-
-def test_a_package_that_is_missing_is_told_how_to_get(capsys):
-    with pytest.raises(SystemExit) as stop:
-        run_or_exit(lambda: __import__('no_such_package'))
-    line, = capsys.readouterr().err.splitlines()
-    assert stop.value.code == 2 and "No module named 'no_such_package'; pip install" in line
+    error = capsys.readouterr().err
+    assert stop.value.code == status and error.startswith(said) and error.count('\n') == 1
 
 
 def test_errors_of_nested_classes_come_without_the_config():

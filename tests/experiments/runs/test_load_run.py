@@ -8,12 +8,12 @@ import torch
 import yaml
 
 from experiments import predict, train
+from experiments.cli import CONFIGS
 from experiments.runs.load_run import load_run
-from experiments.studies.study import CONFIGS
 
 pytestmark = pytest.mark.slow
 
-DIGITS = CONFIGS.parents[1] / 'configs/digits/full.yaml'
+DIGITS = CONFIGS / 'digits/full.yaml'
 
 
 @pytest.fixture(scope='module')

@@ -117,22 +117,6 @@ def test_masks_from_a_file(learned, full, tmp_path):
 
 
 @pytest.mark.slow
-def test_masks_of_another_number_of_heads(learned, full):
-    masks = learned[1].encoder.source.freeze()
-    with pytest.raises(ValueError, match="'source' must be for 2 heads .got one for 3"):
-        pretrained_classifier(full[0], 2, source=PatternSource([*masks, masks[0]]))
-
-
-@pytest.mark.slow
-def test_masks_for_shorter_sequences_than_the_model(full, tmp_path):
-    from graphattn.sources import LearnedMaskSource
-
-    masks = LearnedMaskSource(2, 16, mode='dam_unstructured').freeze()
-    with pytest.raises(ValueError, match="'max_length' must be at most 16"):
-        pretrained_classifier(full[0], 2, source=PatternSource(masks))
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize('arguments', [{'freeze_how': 'sample'}, {'sparsity': 0.5}])
 def test_nothing_to_freeze(arguments, full, learned):
     name = next(iter(arguments))

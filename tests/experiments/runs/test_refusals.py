@@ -11,9 +11,9 @@ from filelock import FileLock
 import experiments
 from analysis.spectrum.__main__ import main as spectrum
 from experiments import cli, predict, train
+from experiments.papers.study import Study
 from experiments.runs.checkpoints import BEST, LAST, PREVIOUS, write_checkpoint
 from experiments.runs.command import run_or_exit
-from experiments.studies.study import Study
 from tests.experiments.own_files import write_table
 
 pytestmark = pytest.mark.slow

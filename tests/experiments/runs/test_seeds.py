@@ -10,7 +10,6 @@ import pytest
 
 from experiments import train
 from experiments.runs import loggers
-from tests.forked import run_anew
 
 CONFIG = str(Path(__file__).parents[1] / 'config.yaml')
 pytestmark = pytest.mark.slow
@@ -51,11 +50,6 @@ def test_finished_seeds_are_kept_when_more_are_asked_for(swept, capsys):
     assert 'seed 5' in output and 'seed 4' not in output and sys.argv == arguments
 
 
-def test_seeds_of_other_options_are_refused(swept):
-    with pytest.raises(ValueError, match='seed3 holds a run of other options'):
-        fit(swept, '--seeds', '2')
-
-
 @pytest.mark.parametrize('options', [['--ckpt_path', CONFIG], ['--seed_everything', 'true'],
                                      ['--seed_everything', str(2**32 - 1)]])
 def test_seeds_are_numbers_of_new_runs(options, tmp_path):
@@ -93,12 +87,3 @@ def test_loggers_given_twice_are_refused(tmp_path):
         fit(tmp_path / 'run', '--logger', 'csv', '--trainer.logger', 'CSVLogger',
             '--trainer.logger.save_dir', str(tmp_path))
     assert not (tmp_path / 'run').exists()
-
-
-def test_a_command_without_matplotlib_is_one_line():
-    ended = run_anew("""
-from experiments import cli
-cli.main(['train', '--config', 'digits/full'])
-""", missing=['matplotlib'])
-    assert ended.returncode == 2 and ended.stderr.count('\n') == 1
-    assert 'matplotlib' in ended.stderr and 'pip install' in ended.stderr

@@ -124,16 +124,6 @@ def test_documents_are_framed_and_cut(learned):
 
 
 @pytest.mark.slow
-def test_what_there_is_is_printed(learned, capsys):
-    encoded(learned)[2].describe('test')
-    lengths = [len(load_tokenizer(learned / 'run/tokenizer.json').encode(text).ids)
-               for text, _ in Imdb(str(learned / 'aclImdb')).read().parts['test']]
-    assert capsys.readouterr().out == (
-        f'test       22 documents of 2 classes; tokens: median {np.median(lengths):.0f}, longest '
-        f'{max(lengths)}; {sum(length > 24 for length in lengths)} are cut to 24\n')
-
-
-@pytest.mark.slow
 def test_the_tokenizer_comes_from_the_training_part_alone(learned):
     vocabulary = load_tokenizer(learned / 'run/tokenizer.json').get_vocab()
     assert 'great' in vocabulary

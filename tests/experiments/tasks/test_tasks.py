@@ -102,13 +102,6 @@ def test_duplicates_training_batches_are_fresh_and_evaluation_is_fixed():
     assert not torch.equal(first, next(iter(task.test_dataloader())).tokens)
 
 
-@pytest.mark.parametrize('make', [lambda: Digits(batch_size=0), lambda: Duplicates(length=0),
-                                  lambda: Duplicates(steps_per_epoch=-1)])
-def test_sizes_must_be_positive(make):
-    with pytest.raises(ValueError, match='must be positive'):
-        make()
-
-
 def test_planted_labels_against_counting():
     task = Planted([2, 5], num_symbols=6, length=16, batch_size=7)
     batch = next(iter(prepared(task).train_dataloader()))
@@ -128,12 +121,15 @@ def test_planted_values_belong_to_the_task_not_to_the_split():
     assert not torch.equal(train.tokens, val.tokens) and not torch.equal(val.tokens, test.tokens)
 
 
-@pytest.mark.parametrize('options, match', [
-    (dict(distances=[]), "'distances' must be from 1 to 13"),
-    (dict(distances=[0]), "'distances'"),
-    (dict(distances=[14]), "'distances'"),
-    (dict(distances=[2], num_symbols=1), "'num_symbols'"),
+@pytest.mark.parametrize('make, match', [
+    (lambda: Digits(batch_size=0), 'must be positive'),
+    (lambda: Duplicates(length=0), 'must be positive'),
+    (lambda: Duplicates(steps_per_epoch=-1), 'must be positive'),
+    (lambda: Planted([], length=16), "'distances' must be from 1 to 13"),
+    (lambda: Planted([0], length=16), "'distances'"),
+    (lambda: Planted([14], length=16), "'distances'"),
+    (lambda: Planted([2], num_symbols=1, length=16), "'num_symbols'"),
 ])
-def test_planted_rejects(options, match):
+def test_bad_arguments(make, match):
     with pytest.raises(ValueError, match=match):
-        Planted(length=16, **options)
+        make()

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 import yaml
 
 from experiments.data.batch import NO_LABEL
-from experiments.studies import two_hop
+from experiments.papers.diffuser import two_hop
 from experiments.tasks import TwoHop
 from graphattn.models import Encoder, TokenClassifier
 from graphattn.patterns import parse

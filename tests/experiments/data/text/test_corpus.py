@@ -14,22 +14,21 @@ from experiments.data.text.corpus import (
     read_documents,
     split_sentences,
 )
+from experiments.data.text.local_glue import build_local_glue
+from experiments.data.text.local_questions import build_local_questions
 
 
-def test_berts_format_has_a_sentence_a_line_and_blank_lines_between_documents(tmp_path):
-    path = tmp_path / 'text.txt'
-    path.write_text('\nOne sentence.\nAnother one. And a third.\n\n\nA second document.\n')
-    assert list(read_documents(path)) == [
-        ['One sentence.', 'Another one.', 'And a third.'], ['A second document.']]
-
-
-def test_wrapped_prose_is_one_document_whatever_its_blank_lines(tmp_path):
-    path = tmp_path / 'book.txt'
-    path.write_text('It was a dark and\nstormy night. The rain\nfell in torrents\n\nexcept at\n'
-                    'occasional intervals.\n')
-    assert list(read_documents(path)) == [
-        ['It was a dark and stormy night.',
-         'The rain fell in torrents except at occasional intervals.']]
+@pytest.mark.parametrize('text, documents', [
+    ('\nOne sentence.\nAnother one. And a third.\n\n\nA second document.\n',
+     [['One sentence.', 'Another one.', 'And a third.'], ['A second document.']]),
+    ('It was a dark and\nstormy night. The rain\nfell in torrents\n\nexcept at\n'
+     'occasional intervals.\n',
+     [['It was a dark and stormy night.',
+       'The rain fell in torrents except at occasional intervals.']])],
+    ids=["a sentence a line, as BERT's", 'wrapped prose, whatever its blank lines'])
+def test_documents_of_a_file(text, documents, tmp_path):
+    (tmp_path / 'text.txt').write_text(text)
+    assert list(read_documents(tmp_path / 'text.txt')) == documents
 
 
 def test_a_folder_is_read_in_the_order_of_names(tmp_path):
@@ -179,10 +178,12 @@ def test_documentation_is_written_whole_or_not_at_all(installed, tmp_path, monke
     assert [path.name for path in tmp_path.iterdir()] == ['python']
 
 
-def test_a_folder_with_something_in_it_is_left_alone(tmp_path):
+@pytest.mark.parametrize('build', [build_docs, lambda out: build_local_glue(out, [], 10, 5),
+                                   lambda out: build_local_questions(out, [])])
+def test_a_folder_with_something_in_it_is_left_alone(build, tmp_path):
     (tmp_path / 'mine.txt').write_text('mine')
     with pytest.raises(ValueError, match="'out' must be a new or empty folder"):
-        build_docs(tmp_path)
+        build(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ['mine.txt']
 
 

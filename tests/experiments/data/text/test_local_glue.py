@@ -108,11 +108,3 @@ def test_too_few_documents_leave_nothing_behind(arguments, match, tmp_path):
         build_local_glue(tmp_path / 'out', make_documents(),
                          **{'num_train': 10, 'num_dev': 5, **arguments})
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.slow
-def test_a_folder_with_something_in_it_is_left_alone(tmp_path):
-    (tmp_path / 'mine').write_text('mine')
-    with pytest.raises(ValueError, match="'out' must be a new or empty folder"):
-        build_local_glue(tmp_path, make_documents(), 10, 5)
-    assert [path.name for path in tmp_path.iterdir()] == ['mine']

@@ -43,17 +43,6 @@ def test_training_again_gives_the_same_and_so_does_its_file(tmp_path):
     assert loaded.encode('The cat', 'sat').ids == tokenizer.encode('The cat', 'sat').ids
 
 
-@pytest.mark.parametrize('train, bars', [
-    (train_tokenizer, ['counting letters', 'training a tokenizer']),
-    (lambda texts, _: train_byte_pairs(texts, 261), ['training a tokenizer'])])
-def test_who_waits_for_a_tokenizer_sees_how_far_it_is(train, bars, monkeypatch):
-    seen = []
-    monkeypatch.setattr('experiments.data.text.tokenizer.tqdm',
-                        lambda rows, desc, **options: seen.append(desc) or rows)
-    train(texts, 60)
-    assert seen == bars
-
-
 def test_the_ids_of_a_pre_training_must_stand_for_the_same_tokens(tmp_path):
     path = tmp_path / 'tokenizer.json'
     tokenizer, other = train_tokenizer(texts, 60), train_tokenizer(lambda: ['bird'] * 20, 60)
@@ -84,9 +73,11 @@ def test_an_interrupt_is_not_lost(train):
         signal.signal(signal.SIGALRM, before)
 
 
-def test_no_room_for_the_letters():
-    with pytest.raises(ValueError, match="'vocab_size' must be at least 35, .*got 10"):
-        train_tokenizer(texts, 10)
+@pytest.mark.parametrize('train, size, least', [(train_tokenizer, 10, 35),
+                                                (train_byte_pairs, 200, 261)])
+def test_no_room_for_the_letters(train, size, least):
+    with pytest.raises(ValueError, match=f"'vocab_size' must be at least {least}, .*got {size}"):
+        train(texts, size)
 
 
 def test_a_vocabulary_file_has_its_own_ids(tmp_path):
@@ -138,8 +129,3 @@ def test_byte_pairs_lose_nothing(text, tmp_path):
     assert loaded.decode(ids) == text and special_tokens(loaded) == (1, 3, 0, 2, 4)
     assert loaded.encode(text).ids == [0, *ids, 2]
     assert train_byte_pairs(texts, 300).get_vocab() == tokenizer.get_vocab()
-
-
-def test_no_room_for_the_bytes():
-    with pytest.raises(ValueError, match="'vocab_size' must be at least 261, .*got 200"):
-        train_byte_pairs(texts, 200)

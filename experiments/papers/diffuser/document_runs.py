@@ -1,0 +1,241 @@
+"""Trainings that the studies of diffusion share: classifiers of long documents."""
+
+from __future__ import annotations
+
+import json
+import operator
+from dataclasses import dataclass, replace
+from functools import cached_property, reduce
+from pathlib import Path
+
+from jsonargparse.typing import PositiveInt
+
+from experiments.data.text.corpus import distinct, installed_documents
+from experiments.data.text.package_docs import build_package_docs
+from experiments.papers.few_documents import few_documents
+from experiments.papers.figures import bars
+from experiments.papers.runs import (
+    ENCODER,
+    SOURCE,
+    Runs,
+    at_scale,
+    over_seeds,
+    pattern_source,
+)
+from experiments.papers.study import ScaleName, Study
+from experiments.runs.config_file import laid_over
+from graphattn.patterns import (
+    Full,
+    GlobalTokens,
+    OverlappingBlocks,
+    Pattern,
+    RandomKeys,
+    SlidingWindow,
+    get,
+)
+
+DOCUMENTS = '--data.init_args.documents.init_args'
+CONFIGS = Path(__file__).parent / 'configs'
+METRICS = {'accuracy, %': ('accuracy', 100.), 'macro F1, %': ('macro_f1', 100.)}
+# Tokens that a query attends to in each way (Table S.10). Small documents are a quarter as long
+# as the paper's, and with a quarter of each the densities are the paper's as well.
+COUNT = {'smoke': 8, 'small': 16, 'paper': 64}
+CLUSTERS = {'smoke': 4, 'small': 32, 'paper': 128}
+HOPS, TELEPORT = 5, 0.1  # Sec. "Ablation Studies"
+
+
+@dataclass(frozen=True)
+class Attention:
+    """One kind of attention: where the edges come from, and how far values travel along them.
+
+    Args:
+        name (str): Of the run's folder; the same name is the same edges.
+        edges (Pattern or tuple): A pattern, drawn with the seed of the run and shared by all
+            layers, or options of the command line that say what the source is.
+        hops (int): Number of hops.
+        teleport (float): Share of its own value that a token keeps at each hop.
+    """
+
+    name: str
+    edges: Pattern | tuple[str, ...]
+    hops: int = 1
+    teleport: float = 0.
+
+    def diffused(self, hops: int = HOPS, teleport: float = TELEPORT) -> Attention:
+        """Return the same edges with more hops."""
+        return replace(self, hops=hops, teleport=teleport)
+
+    def options(self, seed: int) -> list[str]:
+        edges = self.edges
+        if isinstance(edges, Pattern):
+            source = pattern_source(edges, seed=seed)
+            edges = (f'{SOURCE}={json.dumps(source)}', f'{ENCODER}.share_source', 'true')
+        return [*edges, f'{ENCODER}.hops', str(self.hops),
+                f'{ENCODER}.teleport', str(self.teleport)]
+
+
+@dataclass(frozen=True)
+class DocumentRuns:
+    """Runs of :meth:`Study.trained` on long documents; the same arguments are the same run.
+
+    Args:
+        study (Study): Whose scale chooses the config, and where the runs go.
+        documents (Path, optional): Another config of :mod:`experiments.train` to begin with, for
+            documents of your own.
+    """
+
+    study: Study
+    documents: Path | None = None
+
+    @property
+    def count(self) -> int:
+        """Return the number of tokens that a query attends to in each of Diffuser's three ways."""
+        return COUNT[self.study.scale]
+
+    def diffuser(self, window: int | None = None, num_global: int | None = None,
+                 num_random: int | None = None, *, uniform: bool = False,
+                 cls_global: bool = True) -> Attention:
+        """Diffuser's edges, perhaps without one kind; one hop.
+
+        Args:
+            window (int, optional): Width of the blocks.
+            num_global (int, optional): Number of global tokens.
+            num_random (int, optional): Random keys of each query.
+            uniform (bool): They are evenly spaced.
+            cls_global (bool): The token that the class is read from is one of the global ones.
+        """
+        counts = [self.count if count is None else count
+                  for count in (window, num_global, num_random)]
+        kind = ['uniform'] * uniform + ['local-cls'] * (not cls_global)
+        return Attention('-'.join(['diffuser', *map(str, counts), *kind]),
+                         _edges(*counts, uniform, cls_global))
+
+    def block_model(self, density_weight: float, max_length: int) -> Attention:
+        """Return edges that each head samples beside a local window; one hop.
+
+        Args:
+            density_weight (float): Of the penalty on density.
+            max_length (int): Where documents are cut: a quarter of all pairs is a lot at first.
+        """
+        try:
+            model = laid_over(*self._configs)['model']['init_args']['model']
+            encoder = model['init_args']['encoder']['init_args']
+            heads, channels = encoder['heads'], encoder['channels']
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"'documents' must be a config of a classifier with heads and "
+                             f"channels ({self._configs[-1]} lacks {error})") from error
+        source = {'class_path': 'graphattn.sources.BlockModelSource',
+                  'init_args': {'heads': heads, 'head_channels': channels // heads,
+                                'clusters': CLUSTERS[self.study.scale], 'estimator': 'paper',
+                                'fixed': str(SlidingWindow(self.count // 2))}}
+        return Attention(f'sbm-{density_weight:g}-{max_length}', (
+            f'{SOURCE}={json.dumps(source)}', f'{ENCODER}.share_source', 'false',
+            '--model.init_args.density_weight', str(density_weight),
+            '--data.init_args.max_length', str(max_length)))
+
+    @property
+    def bigbird(self) -> Attention:
+        """BigBird's edges; one hop."""
+        return Attention('bigbird', get('bigbird', block=self.count))
+
+    @property
+    def longformer(self) -> Attention:
+        """Longformer's edges, in windows of eight times what Diffuser has; one hop."""
+        return Attention('longformer', get('longformer', radius=4 * self.count, num_global=1))
+
+    @property
+    def full(self) -> Attention:
+        """All edges; one hop."""
+        return Attention('full', Full())
+
+    def trained(self, attention: Attention, seed: int) -> Path:
+        """Train a classifier with this attention in all layers."""
+        return self._runs.fit(f'{attention.name}-{attention.hops}-{attention.teleport:g}', seed,
+                              *attention.options(seed))
+
+    def scored(self, attention: Attention, seeds: range) -> dict[str, float | None]:
+        """Return means and deviations on the test part over classifiers of these seeds."""
+        return over_seeds((self.trained(attention, seed) for seed in seeds), METRICS)
+
+    def compared(self, column: str, kinds: dict[str, Attention], seeds: range, title: str,
+                 paper: tuple[str, dict[str, float]]) -> None:
+        """Report a row and a bar for each kind of attention.
+
+        Args:
+            column (str): Title of the names.
+            kinds (dict): The attentions by name.
+            seeds (range): Of the trainings.
+            title (str): What the paper says.
+            paper (tuple): Title of its figures, and these by name.
+        """
+        rows = [{column: name, 'hops': attention.hops, **self.scored(attention, seeds),
+                 paper[0]: paper[1].get(name)}
+                for name, attention in kinds.items()]
+        self.study.report(rows, bars(rows, column, METRICS, f'{title}\n{self.about}'), self.about)
+
+    @property
+    def about(self) -> str:
+        """Describe the data of the figures."""
+        few = 'a little of ' if self.study.scale == 'smoke' else ''
+        return (f'{few}the documentation of this Python, labelled by package'
+                if self._has_package_docs else f'documents of {self._configs[-1]}')
+
+    @property
+    def _has_package_docs(self) -> bool:
+        return self.documents is None and self.study.scale != 'paper'
+
+    @property
+    def _configs(self) -> tuple[Path, ...]:
+        return (self.documents,) if self.documents else at_scale(
+            CONFIGS, self.study.scale, 'documents.yaml')
+
+    @cached_property
+    def _runs(self) -> Runs:
+        """The place of the documents is an option, unless their config says it."""
+        data = (f'{DOCUMENTS}.path', str(package_docs(self.study)), *self.study.cache
+                ) if self._has_package_docs else ()
+        return Runs(self.study, 'documents', self._configs, data)
+
+
+def package_docs(study: Study) -> Path:
+    """Return the folder of package documentation, which all studies of a scale share."""
+    return study.made('package_docs', lambda folder: build_package_docs(
+        folder, few_documents() if study.scale == 'smoke' else distinct(installed_documents())))
+
+
+def document_study(
+    name: str,
+    scale: ScaleName,
+    num_seeds: int,
+    *,
+    documents: Path | None = None,
+    seeds: PositiveInt | None = None,
+    out: Path = Path('runs/studies'),
+) -> tuple[DocumentRuns, range]:
+    """Return the runs and the seeds of a study of long documents.
+
+    Args:
+        name: Of the study.
+        scale: How much of it.
+        num_seeds: How many seeds, unless told otherwise.
+        documents: A config of experiments.train for some; if omitted, the scale's own: installed
+            packages' documentation, or for the paper's scale Amazon reviews.
+        seeds: Trainings of each kind.
+        out: Folder of all studies.
+    """
+    return DocumentRuns(Study(name, scale, out), documents), range(seeds or num_seeds)
+
+
+def _edges(window: int, num_global: int, num_random: int, uniform: bool,
+           cls_global: bool) -> Pattern:
+    """``get('diffuser')`` without the kinds whose count is 0."""
+    parts: list[Pattern] = []
+    if window:
+        parts.append(OverlappingBlocks(window))
+    if num_global and cls_global:
+        parts.append(GlobalTokens(1) | GlobalTokens(num_global - 1, random=True, first=1))
+    elif num_global:
+        parts.append(GlobalTokens(num_global, random=True, first=1))
+    if num_random:
+        parts.append(RandomKeys(num_random, 'uniform' if uniform else 'random'))
+    return reduce(operator.or_, parts)

@@ -1,0 +1,148 @@
+r"""Masked tokens of long documents (Diffuser, Table S.2): pattern by hops, in bits.
+
+    python -m experiments.papers.diffuser.pretraining --scale small
+    python -m experiments.papers.diffuser.pretraining --scale paper \
+        --corpus data/books_news_wikipedia \
+        --roberta data/roberta-base/model.safetensors --tokenizer data/roberta-base/tokenizer.json
+
+All begin alike and train for as many steps: with RoBERTa's weights at the paper's scale, below it
+with those of a model that each seed first trains on short pieces with full attention, since on long
+documents alone a small model learns for a long time only how frequent tokens are. The papers call
+the loss of a token in bits BPC, as Longformer's script computes it; here are also those of a
+character and of a byte. Beside them stand models of the same text that count: unigrams and n-grams
+of bytes, which predict every byte from those before it, where masked models see both sides and most
+of the text; and one that predicts every token from its two neighbours, none of them hidden.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from jsonargparse.typing import PositiveInt
+
+from experiments.data.ngrams import ngram_bits
+from experiments.data.text.corpus import build_docs, is_held_out, read_documents
+from experiments.data.text.encoding import EncodedCorpus
+from experiments.papers.diffuser.document_runs import CONFIGS
+from experiments.papers.diffuser.task_runs import (
+    COUNT,
+    DIFFUSER,
+    FULL,
+    TaskRuns,
+    attentions,
+    counting_rows,
+)
+from experiments.papers.few_documents import write_few_documents
+from experiments.papers.figures import bars
+from experiments.papers.runs import SHIPPED, at_scale, chosen
+from experiments.papers.study import ScaleName, Study, data_of
+from experiments.runs.command_line import run_function
+
+SEEDS = {'smoke': 1, 'small': 3, 'paper': 1}
+DEFAULT = {'smoke': (FULL, DIFFUSER),
+           'small': (FULL, 'Longformer', 'BigBird', 'Diffuser, 1 hop', DIFFUSER),
+           'paper': ('Longformer', 'BigBird', 'Diffuser, 1 hop', DIFFUSER)}
+ORDERS = (0, 2, 5)  # symbols that the models of bytes look back
+UNITS = ('token', 'character', 'byte')
+BITS = {f'bits per {unit}': (f'bits_per_{unit}', 1.) for unit in UNITS}
+AT_FIRST = 'bits per token, step 0'
+# Of a token, after 0 and 10,000 steps and in the end: after 50,000, but RoBERTa's own without any.
+PAPER = {DIFFUSER: (3.52, 1.96, 1.68), 'Longformer': (None, None, 1.86),
+         'BigBird': (None, None, 1.82), FULL: (None, None, 2.02)}
+MAX_BYTES, MAX_TOKENS = 2**25, 2**23  # of either part, for the models that count
+
+
+def main(scale: ScaleName = 'small', names: list[str] | None = None, corpus: str | None = None,
+         roberta: str | None = None, tokenizer: str | None = None,
+         seeds: PositiveInt | None = None, out: Path = Path('runs/studies')) -> None:
+    """Pre-train a model of each attention.
+
+    Args:
+        scale: How much of it.
+        names: Which attentions.
+        corpus: Text, as :class:`experiments.tasks.MaskedLanguage` takes it; the documentation of
+            this Python if omitted.
+        roberta: Weights of a RoBERTa of the sizes of the scale, with which all begin; short
+            pieces are then not trained on.
+        tokenizer: A tokenizer.json; one of byte pairs is trained on the corpus if omitted.
+        seeds: Trainings of each.
+        out: Folder of all studies.
+    """
+    study = Study('pretraining', scale, out)
+    known = attentions(COUNT[scale])
+    names = chosen('names', names or DEFAULT[scale], known)
+    text = Path(corpus) if corpus else local_corpus(study)
+    options = ['--data.init_args.corpus', str(text), *study.cache]
+    options += ['--data.init_args.tokenizer', tokenizer] if tokenizer else []
+    configs = ((SHIPPED / 'pretraining/diffuser.yaml',) if scale == 'paper'
+               else at_scale(CONFIGS, scale, 'pretraining.yaml'))
+    begin = None
+    if roberta:
+        options += ['--model.init_args.roberta', roberta]
+    elif scale != 'paper':
+        begin = TaskRuns(study, 'pieces', configs + at_scale(CONFIGS, scale, 'pieces.yaml'),
+                         tuple(options))
+    runs = TaskRuns(study, 'pretraining', configs, tuple(options), begin)
+    number, rows = range(seeds or SEEDS[scale]), []
+    for name in names:
+        first = runs.scored(known[name], number, {AT_FIRST: ('bits_per_token', 1.)},
+                            '--trainer.max_steps', '0', suffix='-start')
+        rows.append({'attention': name, AT_FIRST: first[AT_FIRST],
+                     **runs.scored(known[name], number, BITS), **dict(zip(
+                         ('paper, 0 steps', 'paper, 10K', 'paper, in the end'),
+                         PAPER.get(name, (None,) * 3)))})
+    rows += [neighbours(runs.trained(known[names[0]], 0)), *byte_models(text)]
+    few = 'a little of ' if scale == 'smoke' else ''
+    about = f'text: {corpus or f"{few}the documentation of this Python"}'
+    figure = bars(rows, 'attention', ['bits per token', 'bits per character'],
+                  f'Masked tokens, and models that count in grey.\n{about}')
+    study.report(rows, figure, about)
+
+
+def local_corpus(study: Study) -> Path:
+    """Return the documentation of this Python; smoke tests take a little of it."""
+    return study.made('documentation',
+                      write_few_documents if study.scale == 'smoke' else build_docs)
+
+
+def neighbours(run: Path) -> dict:
+    """Return a row of the model that counts which token of a run's data stands between which
+    two."""
+    data = data_of(run)
+    data.setup()
+    train, test = (token_documents(data.examples[part].corpus) for part in ('train', 'test'))
+    bits = ngram_bits(train, test, 2, data.load_tokenizer().get_vocab_size(), both_sides=True)
+    return {'attention': 'tokens, two neighbours', **{
+        title: bits * data.size['tokens'] / data.size[f'{unit}s']
+        for title, unit in zip(BITS, UNITS)}}
+
+
+def token_documents(corpus: EncodedCorpus) -> list[np.ndarray]:
+    """Return as many of the first documents as there is room for."""
+    ends = corpus.sentence_ptr[corpus.document_ptr]
+    return np.split(corpus.tokens[:MAX_TOKENS], ends[(0 < ends) & (ends < MAX_TOKENS)])
+
+
+def byte_models(corpus: Path) -> list[dict]:
+    """Return rows of models that count bytes of the part for training and predict those of
+    development."""
+    parts: dict[bool, list[np.ndarray]] = {True: [], False: []}
+    left = {True: MAX_BYTES, False: MAX_BYTES}
+    num_characters = 0
+    for document in read_documents(corpus):
+        held_out = is_held_out(document)
+        text = ' '.join(document)
+        content = np.frombuffer(text.encode(), np.uint8)
+        if left[held_out] < content.size:
+            continue
+        left[held_out] -= content.size
+        parts[held_out].append(content)
+        num_characters += len(text) if held_out else 0
+    num_bytes = sum(content.size for content in parts[True])
+    return [{**row, 'bits per character': row['bits per byte'] * num_bytes / num_characters}
+            for row in counting_rows(parts[False], parts[True], ORDERS)]
+
+
+if __name__ == '__main__':
+    run_function(main)

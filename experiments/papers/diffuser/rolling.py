@@ -1,0 +1,75 @@
+r"""Accuracy of a classifier whose input is rolled by a few tokens (Fig. S.11).
+
+    python -m experiments.papers.diffuser.rolling --scale small
+
+The classifiers of the study of diffusion are tested again. The paper rolls all tokens, so that
+another one than [CLS] stands where the class is read. Beside that, the text alone is rolled here,
+between [CLS] and [SEP], which tells how much of the drop comes from the place of [CLS].
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from experiments.papers.diffuser.document_runs import DocumentRuns, document_study
+from experiments.papers.figures import curves
+from experiments.papers.runs import mean_and_spread
+from experiments.papers.study import ScaleName, restored
+from experiments.runs.command_line import run_function
+
+SEEDS = {'smoke': 1, 'small': 3, 'paper': 3}
+SHIFTS = {'smoke': (0, 4), 'small': (0, 1, 4, 16, 64), 'paper': (0, 1, 2, 4, 8, 16, 32, 64)}
+ROLLED = {'all tokens': False, 'the text alone': True}  # whether [CLS] and [SEP] keep their place
+
+
+def main(scale: ScaleName = 'small', **kwargs) -> None:
+    """Train classifiers, if they are not there, and tests them on rolled documents.
+
+    Args:
+        scale: How much of it.
+        **kwargs: Those of :func:`document_study`.
+    """
+    runs, seeds = document_study('rolling', scale, SEEDS[scale], **kwargs)
+    rows = []
+    for name, attention in _kinds(runs).items():
+        tested = [_accuracy(runs.trained(attention, seed), SHIFTS[scale]) for seed in seeds]
+        rows += [_row(name, what, shift, [accuracy[what, shift] for accuracy in tested],
+                      [accuracy[what, 0] for accuracy in tested]) for what, shift in tested[0]]
+    title = ('The paper: a few tokens cost much, and Diffuser the least of the sparse models.\n'
+             f'{runs.about}')
+    figure = curves(rows, 'by', ['drop, points'], title, panel='rolled', series='attention',
+                    ylabel='drop of the accuracy, points')
+    for axes in figure.axes:
+        axes.set_xscale('symlog', linthresh=1)
+        axes.set_xticks(SHIFTS[scale], [str(shift) for shift in SHIFTS[scale]])
+    runs.study.report(rows, figure, runs.about)
+
+
+def _kinds(runs: DocumentRuns) -> dict:
+    return {'full': runs.full, 'BigBird': runs.bigbird, 'Longformer': runs.longformer,
+            'Diffuser, one hop': runs.diffuser(), 'Diffuser': runs.diffuser().diffused()}
+
+
+def _accuracy(run: Path, shifts: tuple[int, ...]) -> dict[tuple[str, int], float]:
+    """Return the accuracy on the test part, by what is rolled and how far."""
+    training, data, trainer = restored(run)
+    trainer.test(training, data, verbose=False)  # also reads the documents
+    documents = data.sets['test']
+    accuracy = {}
+    for what, keep_ends in ROLLED.items():
+        for shift in shifts:
+            data.sets['test'] = documents.rolled(shift, keep_ends)
+            metrics, = trainer.test(training, data, verbose=False)
+            accuracy[what, shift] = 100 * metrics['test/accuracy']
+    return accuracy
+
+
+def _row(attention: str, what: str, shift: int, accuracy: list[float],
+         unrolled: list[float]) -> dict:
+    drops = [before - after for before, after in zip(unrolled, accuracy)]
+    return {'attention': attention, 'rolled': what, 'by': shift,
+            **mean_and_spread('accuracy, %', accuracy), **mean_and_spread('drop, points', drops)}
+
+
+if __name__ == '__main__':
+    run_function(main)

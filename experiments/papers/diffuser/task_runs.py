@@ -1,0 +1,99 @@
+"""Trainings of the studies of questions, pre-training and densities: one task, several
+attentions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments.data.ngrams import ngram_bits
+from experiments.data.text.corpus import distinct, installed_docstrings
+from experiments.data.text.local_questions import build_local_questions
+from experiments.papers.diffuser.document_runs import CONFIGS, Attention
+from experiments.papers.few_documents import few_documents
+from experiments.papers.runs import SHIPPED, Runs, at_scale, over_seeds
+from experiments.papers.study import Study
+from experiments.runs.checkpoints import LAST
+from graphattn.patterns import Full, SlidingWindow, get
+
+FULL, NO_DIAGONAL, DIFFUSER = 'full', 'full, no diagonal', 'Diffuser'
+COUNT = {'smoke': 4, 'small': 16, 'paper': 64}  # of each of Diffuser's three kinds of edges
+
+
+@dataclass(frozen=True)
+class TaskRuns(Runs):
+    """Runs on one task, each with an attention.
+
+    Args:
+        study, name, configs, options: As for :class:`Runs`.
+        begin (TaskRuns, optional): What each seed first trains with full attention; the others
+            begin with its parameters.
+    """
+
+    begin: TaskRuns | None = None
+
+    def trained(self, attention: Attention, seed: int, *options: str, suffix: str = '') -> Path:
+        """Train a model with this attention in all layers; the rest is as for :meth:`fit`."""
+        if self.begin is not None:
+            first = self.begin.trained(Attention('full', Full()), seed)
+            options += ('--model.init_args.pretrained', str(first / 'checkpoints' / LAST))
+        return self.fit(f'{attention.name}-{attention.hops}', seed, *attention.options(seed),
+                        *options, suffix=suffix)
+
+    def scored(self, attention: Attention, seeds: range, metrics: dict[str, tuple[str, float]],
+               *options: str, suffix: str = '') -> dict[str, float | None]:
+        """Return the scores of :func:`over_seeds` of :meth:`trained` models."""
+        return over_seeds((self.trained(attention, seed, *options, suffix=suffix)
+                           for seed in seeds), metrics)
+
+
+def attentions(count: int) -> dict[str, Attention]:
+    """Attentions by name, with ``count`` tokens of each kind in Diffuser's, which keep BigBird's
+    block and the half of Longformer's window as wide."""
+    diffuser = Attention('diffuser', get('diffuser', window=count, num_global=count,
+                                         num_random=count, cls_global=True))
+    return {FULL: Attention('full', Full()),
+            NO_DIAGONAL: Attention('no_diagonal', Full() - SlidingWindow(0)),
+            'Longformer': Attention('longformer', get('longformer', radius=count, num_global=1)),
+            'BigBird': Attention('bigbird', get('bigbird', block=count // 2)),
+            'Diffuser, 1 hop': diffuser, DIFFUSER: diffuser.diffused()}
+
+
+def question_tasks(study: Study, kind: str, sets: Sequence[str],
+                   files: dict[str, str]) -> list[TaskRuns]:
+    """Return the runs on released sets of questions, or below the paper's scale on a stand-in.
+
+    Args:
+        study (Study): Where the runs go.
+        kind (str): ``'questions'`` or ``'choices'``.
+        sets (sequence of str): Names of the sets.
+        files (dict): By its part, a file of the stand-in in the folder of local questions.
+    """
+    if study.scale == 'paper':
+        return [TaskRuns(study, name, (SHIPPED / kind / f'{name}.yaml',)) for name in sets]
+    folder = local_questions(study)
+    options = [text for part, file in files.items() for text in (
+        f'--data.init_args.questions.init_args.{part}', str(folder / file))]
+    return [TaskRuns(study, f'local_{kind}', at_scale(CONFIGS, study.scale, f'{kind}.yaml'),
+                     (*options, *study.cache))]
+
+
+def local_questions(study: Study) -> Path:
+    """Return the folder of questions from installed documentation, which all studies of a scale
+    share."""
+    return study.made('local_questions', lambda folder: build_local_questions(
+        folder, few_documents() if study.scale == 'smoke' else distinct(installed_docstrings())))
+
+
+def counting_rows(learn: list, test: list, orders: Sequence[int],
+                  num_symbols: int = 256) -> list[dict]:
+    """Return rows of models that count bytes: the bits of each byte in the light of those before.
+
+    Args:
+        learn, test (list): Sequences of bytes, to count and to predict.
+        orders (sequence of int): How far each model looks back.
+        num_symbols (int): How many values a byte may have.
+    """
+    return [{'attention': f'bytes, {order + 1}-grams' if order else 'bytes, unigrams',
+             'bits per byte': ngram_bits(learn, test, order, num_symbols)} for order in orders]

@@ -1,0 +1,1 @@
+"""Studies that combine the papers, or try what none of them has."""

@@ -1,0 +1,162 @@
+r"""Attach a model trained with full attention to a graph: its loss before, after, and adapted.
+
+    python -m experiments.papers.ours.attached --scale small
+
+A small ModernBERT of transformers' own learns to find masked tokens with full attention. Then
+:func:`graphattn.hugging_face.attach` lets its attention flow along a window, along BigBird's graph
+and along graphs that a block model draws, which has yet to learn. The loss is that on the masked
+tokens of development text: before, right after, and after a few steps of training more, beside the
+same steps with full attention.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+
+from jsonargparse.typing import PositiveInt
+from matplotlib.figure import Figure
+
+from experiments.papers.figures import points
+from experiments.papers.runs import mean_and_spread, spread_of
+from experiments.papers.sparsebert.text_runs import TextRuns, text_study
+from experiments.papers.study import ScaleName, restored
+from experiments.runs.command_line import run_function
+from experiments.runs.summary import read_summary
+from graphattn.hugging_face import attach
+from graphattn.patterns import parse
+from graphattn.sources import BlockModelSource, GraphSource
+from graphattn.utils.reading import read_yaml
+
+CONFIG = str(Path(__file__).parent / 'configs' / 'attached.yaml')
+FULL = 'full attention'
+BEFORE, AFTER, ADAPTED = 'before', 'right after', 'adapted'
+LOSS = 'loss on masked tokens'
+PATTERNS = {'window': 'SlidingWindow(4)', 'BigBird': 'bigbird(block=2)'}
+BLOCK_MODEL = 'block model and window'
+CLUSTERS = 16
+MODEL = '--model.init_args.model.init_args'
+SEEDS = {'smoke': 1, 'small': 3, 'paper': 5}
+ADAPTATION = {'smoke': 2, 'small': 200, 'paper': 200}  # steps
+# Of the two trainings: what differs from the config. No paper has this experiment.
+SMOKE_SIZES = {'max_length': 32, 'channels': 16, 'heads': 2}
+SMOKE = ['--trainer.val_check_interval', '2', '--trainer.limit_val_batches', '1',
+         '--trainer.limit_test_batches', '2', '--data.init_args.batch_size', '4',
+         '--data.init_args.max_length', str(SMOKE_SIZES['max_length']),
+         *(f'{MODEL}.{name}={size}' for name, size in SMOKE_SIZES.items())]
+
+
+def main(scale: ScaleName = 'small', corpus: str | None = None, seeds: PositiveInt | None = None,
+         out: Path = Path('runs/studies')) -> None:
+    """Train a ModernBERT with each seed, attaches it to each graph, and trains it a little more.
+
+    Args:
+        scale: How large; no paper has this experiment, so its scale is the small one with more
+            seeds.
+        corpus: Text to learn from; the documentation of this Python if omitted.
+        seeds: Trainings.
+        out: Folder of all studies.
+    """
+    runs, _, seeds = text_study('attached', scale, SEEDS[scale], corpus=corpus, seeds=seeds,
+                                out=out)
+    rows = [row(runs, attention, seeds) for attention in (FULL, *PATTERNS, BLOCK_MODEL)]
+    corpus = runs.about.partition(';')[0]
+    unigrams = read_summary(pretrained(runs, seeds[0]))['mlm_loss/unigram_entropy']
+    runs.study.report(rows, draw(rows, f'{corpus}; {ADAPTATION[scale]} steps of adaptation; '
+                                       f'entropy of the unigrams {unigrams:.2f}'),
+                      f'{runs.about}; seeds: {len(seeds)}')
+
+
+def pretrained(runs: TextRuns, seed: int) -> Path:
+    """Return the run of full attention."""
+    steps = ['--trainer.max_steps', '4'] if runs.study.scale == 'smoke' else []
+    return _trained(runs, f'attached-bert-{seed}', seed, *steps)
+
+
+def adapted(runs: TextRuns, attention: str, seed: int) -> Path:
+    """Return the run that goes on from there along a graph."""
+    steps = str(ADAPTATION[runs.study.scale])
+    checkpoint = pretrained(runs, seed) / 'checkpoints' / 'last.ckpt'
+    along = [f'{MODEL}.along={_along(runs, attention)}'] * (attention != FULL)
+    return _trained(runs, f'attached-{attention.replace(" ", "_")}-{seed}', seed,
+                    '--trainer.max_steps', steps, '--trainer.val_check_interval', steps,
+                    '--model.init_args.lr', '1e-3', f'{MODEL}.pretrained', str(checkpoint), *along)
+
+
+def _trained(runs: TextRuns, name: str, seed: int, *options: str) -> Path:
+    sizes = SMOKE if runs.study.scale == 'smoke' else []
+    return runs.study.trained(name, '--config', CONFIG, *sizes, *options,
+                              *runs.corpus_options(seed))
+
+
+def source_of(runs: TextRuns, attention: str) -> GraphSource | str:
+    """Return the source or pattern that a model of the study's size is attached to."""
+    return PATTERNS.get(attention) or BlockModelSource(**_block_model(runs))
+
+
+def _along(runs: TextRuns, attention: str) -> str:
+    """Return the same for a command line."""
+    return PATTERNS.get(attention) or json.dumps(
+        {'class_path': 'graphattn.sources.BlockModelSource', 'init_args': _block_model(runs)})
+
+
+def _block_model(runs: TextRuns) -> dict:
+    sizes = _sizes(runs)
+    return {'heads': sizes['heads'], 'head_channels': sizes['channels'] // sizes['heads'],
+            'clusters': CLUSTERS, 'estimator': 'paper', 'fixed': PATTERNS['window']}
+
+
+def _sizes(runs: TextRuns) -> dict[str, int]:
+    if runs.study.scale == 'smoke':
+        return SMOKE_SIZES
+    return read_yaml(Path(CONFIG))['model']['init_args']['model']['init_args']
+
+
+def row(runs: TextRuns, attention: str, seeds: range) -> dict:
+    """Return the losses of one attention: mean and spread over the seeds."""
+    losses: dict[str, list[float]] = {BEFORE: [], AFTER: [], ADAPTED: []}
+    for seed in seeds:
+        run = pretrained(runs, seed)
+        losses[BEFORE].append(read_summary(run)['mlm_loss'])
+        losses[AFTER].append(loss_right_after(runs, run, attention))
+        losses[ADAPTED].append(read_summary(adapted(runs, attention, seed))['mlm_loss'])
+    columns = {'attention': attention,
+               'density, %': density(runs, adapted(runs, attention, seeds[0]), attention)}
+    for when, of_seeds in losses.items():
+        columns |= mean_and_spread(f'{when}, loss', of_seeds)
+    return columns
+
+
+def loss_right_after(runs: TextRuns, run: Path, attention: str) -> float:
+    """Return the loss of a pre-trained model that is attached and not trained since."""
+    training, data, trainer = restored(run)
+    if attention != FULL:
+        attach(training.model.bert, source_of(runs, attention))
+    metrics, = trainer.test(training, data, verbose=False)
+    return metrics['test/mlm_loss']
+
+
+def density(runs: TextRuns, run: Path, attention: str) -> float:
+    """Return the density for the longest sequences, or of the graphs that the source drew in the
+    end."""
+    if attention == FULL:
+        return 100.
+    if attention in PATTERNS:
+        length = _sizes(runs)['max_length']
+        return 100 * parse(PATTERNS[attention]).build(length, seed=0).density()
+    return 100 * statistics.mean(read_summary(run)['density'].values())
+
+
+def draw(rows: list[dict], about: str) -> Figure:
+    """Draw three losses for each attention, with their spread."""
+    losses = [{'attention': f'{row["attention"]}, {row["density, %"]:.0f} % of the pairs',
+               'when': when, LOSS: row[f'{when}, loss'],
+               spread_of(LOSS): row[f'{when}, spread']}
+              for row in rows for when in (BEFORE, AFTER, ADAPTED)]
+    return points(losses, 'attention', [LOSS], 'A ModernBERT trained with full attention, attached '
+                  f'to graphs.\n{about}', series='when')
+
+
+if __name__ == '__main__':
+    run_function(main)

@@ -1,0 +1,1 @@
+"""The studies of SBM-Transformer: edges that each head samples from a block model."""

@@ -1,0 +1,132 @@
+r"""Images that draw few edges or many, and the pixels that they attend to (SBM-Transformer, Fig. 7,
+8).
+
+    python -m experiments.papers.sbm_transformer.attention_received --scale small
+
+Of the block models that the study of the penalty on density trains with a penalty, the most
+accurate one. ``TASK.png`` shows images of the test part that it classifies correctly, those of
+lowest and of highest density, beside the share of queries that attend to each pixel. The paper:
+images that are harder, and darker ones, draw more edges, and the first layer attends to dark areas.
+Hence the table says of each head, over the first images of the test part, how density goes with
+whether an image is classified correctly and with its mean grey level, and how the attention that a
+pixel receives goes with its own: Pearson's correlations.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from experiments.papers.sbm_transformer.density_runs import STAND_IN, WEIGHTS, density_study
+from experiments.papers.sbm_transformer.sampled_graphs import (
+    OfInputs,
+    most_accurate,
+    of_inputs,
+    restored_model,
+)
+from experiments.papers.study import ScaleName
+from experiments.runs.command_line import run_function
+from experiments.runs.figures import received_attention, received_shares
+from experiments.runs.summary import read_summary
+
+SHAPES = {STAND_IN: (8, 8), 'image': (32, 32), 'pathfinder': (32, 32)}
+MAX_IMAGES = 1000
+DRAWN = 4  # images of each kind
+DRAWS = {'smoke': 2, 'small': 32, 'paper': 4}  # graphs whose mean is drawn
+
+
+def main(scale: ScaleName = 'small', **kwargs) -> None:
+    """Train block models, if they are not there, and shows what images their heads attend to.
+
+    Args:
+        scale: How much of it.
+        **kwargs: Those of :func:`density_study`.
+    """
+    of_tasks, seeds = density_study('attention_received', scale, **kwargs)
+    of_tasks = [runs for runs in of_tasks if runs.task in SHAPES]
+    if not of_tasks:
+        raise ValueError(f"'tasks' must have one with images: {', '.join(SHAPES)}")
+    rows: list[dict] = []
+    pictures: dict[str, Figure] = {}
+    points: dict[str, tuple[Tensor, Tensor]] = {}
+    for runs in of_tasks:
+        best = {weight: most_accurate(runs, weight, seeds) for weight in WEIGHTS[scale][1:]}
+        weight = max(best, key=lambda weight: read_summary(best[weight])['accuracy'])
+        model, test = restored_model(best[weight])
+        test = test.take(np.arange(min(MAX_IMAGES, len(test.label))))
+        label, found = torch.from_numpy(test.label), of_inputs(model, test)
+        images = torch.from_numpy(test.tokens).long().view(len(label), -1)
+        received = received_shares(model, images)
+        rows += [{'task': runs.task, 'lambda': weight, **row}
+                 for row in head_rows(images, label, found, received)]
+        chosen = extremes(found, label, DRAWN)
+        pictures[runs.task] = received_attention(model, images[chosen], titles(label[chosen]),
+                                                 SHAPES[runs.task], DRAWS[scale])
+        points[rf'{runs.task}, $\lambda$ = {weight}'] = images.float().mean(dim=1), found.density
+    of_tasks[0].study.report(rows, _draw(points), **pictures)
+
+
+def extremes(found: OfInputs, label: Tensor, number: int) -> Tensor:
+    """Return the correctly classified sequences of lowest density, then those of highest."""
+    right = (found.predicted == label).nonzero()[:, 0]
+    order = right[found.density.mean(dim=(0, 1))[right].argsort()]
+    return torch.cat([order[:number], order[number:][-number:]])
+
+
+def head_rows(images: Tensor, label: Tensor, found: OfInputs, received: list[Tensor]) -> list[dict]:
+    """Return one row for each head of each layer.
+
+    Args:
+        images (Tensor): int64 ``[num_images, num_pixels]``.
+        label (Tensor): Their classes, int64 ``[num_images]``.
+        found (OfInputs): What the model made of them.
+        received (list): What their pixels receive, as :func:`received_shares` has it.
+    """
+    is_right, grey = found.predicted == label, images.float()
+    rows = []
+    for layer, of_heads in enumerate(received):
+        for head, shares in enumerate(of_heads):
+            density = found.density[layer, head]
+            shown = shares.isfinite()
+            rows.append({
+                'layer': layer, 'head': head, 'density, %': 100 * float(density.mean()),
+                'of those right': 100 * float(density[is_right].mean()),
+                'of those wrong': 100 * float(density[~is_right].mean()),
+                'density with mean grey level': correlation(density, grey.mean(dim=1)),
+                'received with grey level': correlation(shares[shown], grey[shown])})
+    return rows
+
+
+def correlation(first: Tensor, second: Tensor) -> float | None:
+    """Pearson's; ``None`` if one does not vary."""
+    coefficient = float(torch.corrcoef(torch.stack([first, second]).double())[0, 1])
+    return coefficient if coefficient == coefficient else None
+
+
+def titles(label: Tensor) -> list[str]:
+    """Return titles of :func:`extremes`, by their classes."""
+    kinds = ['lowest'] * DRAWN + ['highest'] * DRAWN
+    return [f'{kind}\nclass {value}' for kind, value in zip(kinds, label.tolist())]
+
+
+def _draw(points: dict[str, tuple[Tensor, Tensor]]) -> Figure:
+    num_layers = max(len(density) for _, density in points.values())
+    figure = Figure(figsize=(4.6 * num_layers, 3.6 * len(points) + 0.5), layout='constrained')
+    grid = figure.subplots(len(points), num_layers, squeeze=False)
+    for panels, (name, (grey, density)) in zip(grid, points.items()):
+        for layer, (axes, of_heads) in enumerate(zip(panels, density)):
+            for head, values in enumerate(of_heads):
+                axes.scatter(grey, 100 * values, s=6, alpha=0.5, label=f'head {head}')
+            axes.set(title=f'{name}: layer {layer}', xlabel='mean grey level of the image',
+                     ylabel='density, %')
+            axes.grid()
+    grid[0, -1].legend(markerscale=2)
+    figure.suptitle('Density of each graph over the grey level of its image. The paper: dark '
+                    'images draw more edges')
+    return figure
+
+
+if __name__ == '__main__':
+    run_function(main)

@@ -1,0 +1,99 @@
+"""Growth of attention's costs, beside the classes of SBM-Transformer's Table 6."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from experiments.benchmarks import flops
+from experiments.papers.sbm_transformer.cost_cases import (
+    CLUSTERS,
+    FORMED,
+    FUSED,
+    POISSON,
+    RANKS,
+    SAMPLED,
+    STEPS,
+    WIDTH,
+)
+
+
+class Classes(NamedTuple):
+    """Growth of time and memory with n, d, k and m, as functions and written out."""
+
+    time: str
+    of_time: Callable[[int, int, int, float], float]
+    memory: str
+    of_memory: Callable[[int, int, int, float], float]
+
+
+# Table 6. Of Reformer, (4n / c)^2 is left out, which does not grow as chunks are of one length.
+TABLE_6 = {
+    **dict.fromkeys((FORMED, FUSED), Classes(
+        'n^2 d', lambda n, d, k, m: n**2 * d,
+        'n^2 + nd', lambda n, d, k, m: n**2 + n * d)),
+    **dict.fromkeys(('linear', 'linear, released'), Classes(
+        'nd^2', lambda n, d, k, m: n * d**2,
+        'nd + d^2', lambda n, d, k, m: n * d + d**2)),
+    'Reformer': Classes(
+        'nd + nk (4n/c)^2', lambda n, d, k, m: n * d + n * k,
+        'nd + nk (4n/c)^2', lambda n, d, k, m: n * d + n * k),
+    **dict.fromkeys(('Performer', 'Performer, ReLU'), Classes(
+        'nkd + kd^2', lambda n, d, k, m: n * k * d + k * d**2,
+        'nk + nd', lambda n, d, k, m: n * k + n * d)),
+    'Linformer': Classes(
+        'nkd + nk', lambda n, d, k, m: n * k * d + n * k,
+        'nk + nd', lambda n, d, k, m: n * k + n * d),
+    'Nystromformer': Classes(
+        'nkd + nk^2 + k^3', lambda n, d, k, m: n * k * d + n * k**2 + k**3,
+        'nk + nd + kd + k^2', lambda n, d, k, m: n * k + n * d + k * d + k**2),
+    **dict.fromkeys((SAMPLED, POISSON), Classes(
+        'md + nd^2 + nkd + k^2 d',
+        lambda n, d, k, m: m * d + n * d**2 + n * k * d + k**2 * d,
+        'm + nd + nk + kd + k^2',
+        lambda n, d, k, m: m + n * d + n * k + k * d + k**2))}
+EDGES_SHARE = 0.1  # of all pairs, where Table 6 says m
+
+
+def operations(name: str, n: int, d: int, k: int) -> float:
+    """Return the operations of one head; where it has a graph, a share of all pairs are edges."""
+    if name in STEPS:
+        return sum(STEPS[name](n, d, k).values())
+    drawn = flops.algorithm_1(n, k) if name == POISSON else {
+        'queries mixed': 2. * n * k**2, 'probability of pairs': 2. * n**2 * k}
+    return sum(flops.block_model(n, d, k, drawn, EDGES_SHARE * n**2).values())
+
+
+def classes_table(measured: dict[int, list[dict]]) -> list[dict]:
+    """Return a table of the factors at twice n, d and k, by operations and by Table 6."""
+    n = max(measured)
+    return [{'attention': name, 'tokens': n, 'time, Table 6': classes.time,
+             **growths(name, n, WIDTH, RANKS.get(name, CLUSTERS)),
+             'memory, Table 6': classes.memory,
+             **memory_growth(name, measured)} for name, classes in TABLE_6.items()
+            if name in {row['attention'] for row in measured[n]}]
+
+
+def growths(name: str, n: int, d: int, k: int) -> dict[str, float]:
+    """Return the factors by which operations grow at twice a size."""
+    found = {}
+    for symbol, larger in (('n', (2 * n, d, k)), ('d', (n, 2 * d, k)), ('k', (n, d, 2 * k))):
+        found[f'FLOPs, 2{symbol}'] = operations(name, *larger) / operations(name, n, d, k)
+        found[f'Table 6, 2{symbol}'] = (
+            TABLE_6[name].of_time(*larger, EDGES_SHARE * larger[0]**2)
+            / TABLE_6[name].of_time(n, d, k, EDGES_SHARE * n**2))
+    return found
+
+
+def memory_growth(name: str, measured: dict[int, list[dict]]) -> dict[str, float | None]:
+    """Return the growth from half of the longest length to all of it, ``None`` where unmeasured."""
+    n = max(measured)
+    peak = {length: next((row['infer MiB'] for row in measured.get(length, ())
+                          if row['attention'] == name
+                          and row['asked density'] in (None, EDGES_SHARE)), None)
+            for length in (n // 2, n)}
+    k = RANKS.get(name, CLUSTERS)
+    return {'measured, 2n': peak[n] / peak[n // 2] if peak[n] and peak[n // 2] else None,
+            'memory of Table 6, 2n':
+                TABLE_6[name].of_memory(n, WIDTH, k, EDGES_SHARE * n**2)
+                / TABLE_6[name].of_memory(n // 2, WIDTH, k, EDGES_SHARE * n**2 / 4)}

@@ -1,0 +1,303 @@
+r"""Costs of each attention at Long Range Arena's lengths (SBM, Tables 3, 5, 6; Diffuser, S.4).
+
+    python -m experiments.papers.sbm_transformer.costs --scale small
+
+One layer of every attention on one sequence, with the sizes of the paper's models. Operations are
+counted as they are done: the probabilities that drawing a graph takes are among them, of which the
+paper's Table 5 has none. Times are medians of runs in turns, and each peak of memory is that of a
+process of its own; graphs count.
+
+``table.csv`` compares the attentions: operations and peaks beside those of the paper's Table 3,
+relative to full attention as there, and times relative to torch's, which is the faster one.
+``steps.csv`` has the operations of a block model's head, step by step, in the order of Table 5.
+``classes.csv`` says by how much operations grow when n, d or k doubles, and the memory of inference
+with n, beside the classes of Table 6. ``crossings.csv`` says at which density edges cost what full
+attention does.
+
+The paper measures whole models on GPUs with their trained graphs. Here graphs are drawn at the same
+densities with equal probabilities, by the exact distribution: above a few per cent that takes all
+probabilities, k / 2d times the operations of full attention. Algorithm 1 does without, and stands
+beside it. The paper's operations for Retrieval are those for ListOps, of half the length.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+
+import torch
+from matplotlib.figure import Figure
+from tqdm import tqdm
+
+from experiments.benchmarks import flops
+from experiments.benchmarks.layer import infer, train
+from experiments.benchmarks.measure import elsewhere, interleave, plain
+from experiments.papers.figures import curves
+from experiments.papers.sbm_transformer.cost_cases import (
+    CHANNELS,
+    EDGES,
+    FORMED,
+    FUSED,
+    HEADS,
+    MODULES,
+    PATTERNS,
+    POISSON,
+    SAMPLED,
+    STEPS,
+    Case,
+    peaks,
+)
+from experiments.papers.sbm_transformer.cost_classes import classes_table
+from experiments.papers.study import ScaleName, Study
+from experiments.runs.command_line import run_function
+from experiments.runs.tables import report
+from graphattn.utils.files import write_whole
+from graphattn.utils.reading import read_json
+
+LENGTHS = {'ListOps': 2048, 'Text': 3072, 'Retrieval': 4096, 'Image': 1024, 'Pathfinder': 1024}
+# The lengths of the data, where models are longer, and of the benchmark, where the paper's differ.
+OTHER_LENGTHS = [('ListOps', 2000), ('Text', 4000), ('Text', 4096), ('Retrieval', 4000)]
+TASKS = {'smoke': [(task, n // 16) for task, n in LENGTHS.items()],
+         'small': list(LENGTHS.items()), 'paper': [*LENGTHS.items(), *OTHER_LENGTHS]}
+ROUNDS = {'smoke': 1, 'small': 3, 'paper': 7}
+ALL = (*MODULES, *PATTERNS)
+CHOSEN = {'smoke': (FORMED, FUSED, 'Performer', 'BigBird'), 'small': ALL, 'paper': ALL}
+DENSITIES = {'smoke': (0.1,), 'small': (0.02, 0.1, 0.25, 0.5), 'paper': (0.02, 0.1, 0.25, 0.5)}
+# Of models trained with lambda = 0.1, whose costs Table 3 has (Table 9).
+TRAINED = {'ListOps': 0.0115, 'Text': 0.1062, 'Retrieval': 0.0249, 'Image': 0.0133,
+           'Pathfinder': 0.0261}
+PAPER_FLOPS = {  # Table 3, times full attention
+    FORMED: dict.fromkeys(LENGTHS, 1.),
+    'linear, released': dict(zip(LENGTHS, (0.02, 0.01, 0.02, 0.04, 0.04))),
+    'Reformer': dict(zip(LENGTHS, (0.05, 0.03, 0.05, 0.10, 0.10))),
+    'Performer, ReLU': dict(zip(LENGTHS, (0.18, 0.12, 0.18, 0.36, 0.36))),
+    'Linformer': dict(zip(LENGTHS, (0.33, 0.22, 0.33, 0.66, 0.66))),
+    'Nystromformer': dict(zip(LENGTHS, (1.09, 0.70, 1.09, 2.37, 2.37))),
+    SAMPLED: dict(zip(LENGTHS, (0.07, 0.23, 0.08, 0.27, 0.29)))}
+PAPER_MEMORY = {
+    FORMED: dict.fromkeys(LENGTHS, 1.),
+    'linear, released': dict(zip(LENGTHS, (0.18, 0.16, 0.12, 0.42, 0.42))),
+    'Reformer': dict(zip(LENGTHS, (0.39, 0.31, 0.18, 0.72, 0.72))),
+    'Performer, ReLU': dict(zip(LENGTHS, (0.76, 0.70, 0.60, 0.96, 0.96))),
+    'Linformer': dict(zip(LENGTHS, (0.26, 0.22, 0.14, 0.34, 0.34))),
+    'Nystromformer': dict(zip(LENGTHS, (0.34, 0.27, 0.16, 0.70, 0.70))),
+    SAMPLED: dict(zip(LENGTHS, (0.19, 1.01, 0.19, 0.39, 0.48)))}
+DRAWN = (FORMED, FUSED, 'Performer', 'Longformer', 'BigBird', 'Diffuser, 1 hop', 'Diffuser')
+ABOUT = f'One layer of {HEADS} heads, {CHANNELS} channels, on one sequence'
+TICKS = (1, 2, 5, 10, 25, 50)  # densities, per cent
+COSTS = {'MFLOPs': 'operations', 'infer ms': 'time of inference',
+         'train ms': 'time of a training step', 'infer MiB': 'memory of inference',
+         'train MiB': 'memory of a training step'}
+
+
+def main(scale: ScaleName = 'small', out: Path = Path('runs/studies')) -> None:
+    """Measure every attention at every length and compares.
+
+    Args:
+        scale: Lengths are a sixteenth in smoke tests; the paper's scale adds those of the data,
+            and measures more often. What was measured is kept, length by length.
+        out: Folder of all studies.
+    """
+    study = Study('costs', scale, out)
+    lengths = sorted({n for _, n in TASKS[scale]})
+    measured = {n: measured_once(study, n) for n in lengths}
+    report(steps_table(scale), 'steps', study.folder)
+    report(classes_table(measured), 'classes', study.folder)
+    report([row for n in lengths for row in crossings(measured[n])], 'crossings', study.folder)
+    rows = [row for task, n in TASKS[scale] for row in compare(task, measured[n])]
+    study.report(rows, draw_lengths(measured), densities=draw_densities(measured))
+
+
+# Measuring ###########################################################################
+
+
+def measured_once(study: Study, n: int) -> list[dict]:
+    """Return the measurements at a length, those of an earlier run if it asked for the same."""
+    cases = cases_at(study.scale, n)
+    asked = {'cases': [list(case) for case in cases], 'rounds': ROUNDS[study.scale],
+             'threads': torch.get_num_threads()}
+    path = study.folder / 'measured' / f'{n}.json'
+    if path.exists():
+        kept = read_json(path)
+        if kept.get('asked') == asked:
+            return kept['rows']
+    rows = measure(cases, ROUNDS[study.scale])
+    text = json.dumps({'asked': asked, 'rows': rows}, indent=1) + '\n'
+    write_whole(path, lambda path: path.write_text(text, encoding='utf-8'))
+    return rows
+
+
+def cases_at(scale: ScaleName, n: int) -> list[Case]:
+    """Return the attentions at a length, with block models at several densities."""
+    trained = {TRAINED[task] for task, length in TASKS[scale] if length == n}
+    densities = sorted({*DENSITIES[scale], *trained})
+    return [Case(name, n) for name in CHOSEN[scale]] + [
+        Case(name, n, density) for name in (SAMPLED, POISSON, EDGES) for density in densities]
+
+
+def measure(cases: list[Case], rounds: int) -> list[dict]:
+    """Return one row for each case: operations, times and peaks."""
+    n = cases[0].n
+    layers = {case: case.attend() for case in cases}
+    seconds = {run.__name__: interleave({case: lambda own=own, run=run: run(*own)
+                                         for case, own in layers.items()}, rounds)
+               for run in (infer, train)}
+    rows = []
+    for case in tqdm(cases, desc=f'costs at {n} tokens', unit='attention', disable=None):
+        steps, graph = case.steps(), case.graph()
+        inference, training = elsewhere(peaks, case)
+        rows.append({
+            'attention': case.name, 'tokens': n, 'asked density': case.density,
+            'density': 1. if graph is None else graph.density(),
+            'MFLOPs': HEADS * sum(steps.values()) / 1e6,
+            'of them to draw': 1 - sum(steps[name] for name in ('logits', 'sums')) / sum(
+                steps.values()) if case.name in (SAMPLED, POISSON) else None,
+            'counted by torch': counted(case),
+            'infer ms': 1e3 * seconds['infer'][case], 'train ms': 1e3 * seconds['train'][case],
+            'infer MiB': inference / 2**20, 'train MiB': training / 2**20})
+    return rows
+
+
+def counted(case: Case) -> float | None:
+    """Millions of operations that torch counts, of those it sees, without the projections."""
+    if case.name not in STEPS:
+        return None
+    layer, attend = case.attend()
+    projections = sum(module.weight.numel() for name, module in layer.named_children()
+                      if name.startswith('lin_'))
+    return (flops.counted(attend) - 2 * case.n * projections) / 1e6
+
+
+# Comparing ###########################################################################
+
+
+def compare(task: str, measured: list[dict]) -> list[dict]:
+    """Return the rows of a task, beside the paper's."""
+    formed, fused = (next(row for row in measured if row['attention'] == name)
+                     for name in (FORMED, FUSED))
+    of_other_tasks = {*TRAINED.values()} - {TRAINED[task]}
+    return [{
+        'task': task, 'tokens': row['tokens'], 'attention': row['attention'],
+        'density, %': 100 * row['density'], 'MFLOPs': row['MFLOPs'],
+        'counted by torch': row['counted by torch'],
+        'FLOPs / full': row['MFLOPs'] / formed['MFLOPs'],
+        'paper, FLOPs': paper(PAPER_FLOPS, task, row),
+        'drawing, % of FLOPs': of_drawing(row['of them to draw']),
+        'drawing, % of time': of_drawing(time_to_draw(row, measured)),
+        **{f'{step} ms': row[f'{step} ms'] for step in ('infer', 'train')},
+        **{f'{step} / SDPA': row[f'{step} ms'] / fused[f'{step} ms']
+           for step in ('infer', 'train')},
+        **{f'{step} MiB': row[f'{step} MiB'] for step in ('infer', 'train')},
+        # Beside what a process holds anyway, a short sequence may take no memory that is seen.
+        'memory / formed': row['infer MiB'] / formed['infer MiB'] if formed['infer MiB'] else None,
+        'paper, memory': paper(PAPER_MEMORY, task, row),
+    } for row in measured if row['asked density'] not in of_other_tasks]
+
+
+def paper(figures: dict, task: str, row: dict) -> float | None:
+    """Return Table 3's figure, for a block model only at the density of its trained one."""
+    if row['asked density'] not in (None, TRAINED[task]) or row['tokens'] > 2 * LENGTHS[task]:
+        return None
+    return figures.get(row['attention'], {}).get(task)
+
+
+def time_to_draw(row: dict, measured: list[dict]) -> float | None:
+    """Return the share of inference that is spent before there is a graph."""
+    if row['attention'] not in (SAMPLED, POISSON):
+        return None
+    edges = next(other for other in measured if other['attention'] == EDGES
+                 and other['asked density'] == row['asked density'])
+    return 1 - edges['infer ms'] / row['infer ms']
+
+
+def of_drawing(share: float | None) -> float | None:
+    return None if share is None else 100 * share
+
+
+def steps_table(scale: ScaleName) -> list[dict]:
+    """Return the operations of one head that samples its graph at the density of the trained
+    model."""
+    rows = []
+    for task, n in TASKS[scale]:
+        steps = Case(SAMPLED, n, TRAINED[task]).steps(trains=True)
+        rows += [{'task': task, 'tokens': n, 'step': step, 'MFLOPs': number / 1e6,
+                  '% of inference': None if step == 'probability of edges' else
+                  100 * number / sum(steps[name] for name in steps
+                                     if name != 'probability of edges'),
+                  'paper, Table 5': IN_TABLE_5.get(step, 'not in it')}
+                 for step, number in steps.items()]
+    return rows
+
+
+IN_TABLE_5 = {'memberships': 'nd^2 + nkd', 'mixing': 'k^2 d', 'logits': 'md', 'sums': 'md'}
+
+
+def crossings(measured: list[dict]) -> list[dict]:
+    """At which density a block model costs as much as full attention of each kind."""
+    rows = []
+    for name, full in product((EDGES, POISSON, SAMPLED), (FUSED, FORMED)):
+        own = sorted((row for row in measured if row['attention'] == name),
+                     key=lambda row: row['density'])
+        cost = next(row for row in measured if row['attention'] == full)
+        rows.append({'attention': name, 'tokens': cost['tokens'], 'compared with': full,
+                     **{title: crossing(own, column, cost[column])
+                        for column, title in COSTS.items()}})
+    return rows
+
+
+def crossing(rows: list[dict], column: str, full: float) -> str:
+    """On straight lines between the densities that were measured."""
+    if rows[0][column] >= full:
+        return f'below {rows[0]["density"]:.1%}'
+    for low, high in zip(rows, rows[1:]):
+        if high[column] >= full:
+            share = (full - low[column]) / (high[column] - low[column])
+            return f'{low["density"] + share * (high["density"] - low["density"]):.0%}'
+    return f'above {rows[-1]["density"]:.0%}'
+
+
+# Drawing #############################################################################
+
+
+def draw_lengths(measured: dict[int, list[dict]]) -> Figure:
+    """Draw Diffuser's figure: time and memory of a training step over the length."""
+    titles = {'train ms': 'ms per training step', 'train MiB': 'peak memory of it, MiB'}
+    drawn = [{'cost': title, 'attention': row['attention'], 'tokens': row['tokens'],
+              'value': row[column]} for column, title in titles.items()
+             for rows in measured.values() for row in rows if row['attention'] in DRAWN]
+    return logarithmic(curves(drawn, 'tokens', ['value'], ABOUT, panel='cost', series='attention',
+                              ylabel=''), list(measured))
+
+
+def draw_densities(measured: dict[int, list[dict]]) -> Figure:
+    """Draw the costs of a block model over those of SDPA, where its graph is given and where it is
+    drawn as well, at two lengths."""
+    drawn, more = [], ', drawing included'
+    styles = {f'{title}{which}': {'color': f'C{number}', 'ls': '--' if which else '-'}
+              for number, title in enumerate(COSTS.values()) for which in ('', more)}
+    for n in dict.fromkeys([sorted(measured)[len(measured) // 2 - 1], max(measured)]):
+        fused = next(row for row in measured[n] if row['attention'] == FUSED)
+        for name, which in ((EDGES, ''), (SAMPLED, more)):
+            drawn += [{'length': f'{n:,} tokens: a block model over full SDPA',
+                       'density, %': 100 * row['density'], 'cost': title + which,
+                       'value': row[column] / fused[column]}
+                      for row in sorted(measured[n], key=lambda row: row['density'])
+                      if row['attention'] == name
+                      for column, title in COSTS.items() if fused[column]]
+    return logarithmic(curves(drawn, 'density, %', ['value'], ABOUT, panel='length', series='cost',
+                              ylabel='', levels={'full SDPA': 1.}, styles=styles), TICKS)
+
+
+def logarithmic(figure: Figure, ticks: Sequence[int]) -> Figure:
+    """Give all axes of a figure logarithmic scales, with numbers written out."""
+    for axes in figure.axes:
+        axes.set(xscale='log', yscale='log')
+        axes.set_xticks(ticks, [f'{tick:,}' for tick in ticks])
+        plain(axes)
+    return figure
+
+
+if __name__ == '__main__':
+    run_function(main)

@@ -1,0 +1,172 @@
+r"""Accuracy against density (SBM-Transformer, Tables 2, 8 and 9).
+
+    python -m experiments.papers.sbm_transformer.density_penalty --scale small
+
+Block models are trained with :math:`\lambda` times their mean density beside the loss, and for
+lambda = 0 also with fixed self-loops (``+I``, against ``+0`` without them). Full attention, a
+window, and tokens that see nothing but themselves are beside them, and guesses that need no model:
+the most frequent class, what the counts of tokens tell, and for ListOps a glance at the root.
+
+The smaller scales have digits of 8 x 8 pixels instead, and larger lambdas, as they have fewer
+steps. Densities are those of the test part, without exploration, which the authors' code keeps:
+theirs cannot fall below 1 %. Here, where less than that is left, most edges of training were those
+of exploration, and without them accuracy can fall below that of tokens that see themselves alone.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter
+
+from experiments.data.sequences import SequenceData
+from experiments.data.token_counts import token_counts_accuracy
+from experiments.papers.figures import panels_of, plot, split
+from experiments.papers.runs import mean_and_spread
+from experiments.papers.sbm_transformer.density_runs import (
+    SELF_LOOPS,
+    TASKS,
+    WEIGHTS,
+    DensityRuns,
+    density_study,
+)
+from experiments.papers.sbm_transformer.long_range_runs import glances
+from experiments.papers.study import ScaleName
+from experiments.runs.command_line import run_function
+from experiments.runs.summary import read_summary
+from graphattn.patterns import Full, SlidingWindow
+
+FULL, WINDOW, ALONE, SAMPLED, WITH_LOOPS = 'full', 'window', 'itself alone', 'SBM +0', 'SBM +I'
+RADIUS = {'smoke': 8, 'small': 8, 'paper': 32}
+AVERAGE = 'average'
+COLUMNS = (*TASKS['paper'], AVERAGE)
+# Accuracy and its deviation, density and its deviation, in per cent, of Tables 8 and 9.
+PAPER = {
+    (FULL, None): dict(zip(COLUMNS, (
+        (37.22, 0.52), (64.93, 0.46), (79.55, 1.22), (40.38, 0.76), (74.26, 0.57),
+        (59.27, 0.44)))),
+    (SAMPLED, '0'): dict(zip(COLUMNS, (
+        (37.45, 0.44, 20.09, 15.71), (65.79, 0.27, 26.10, 0.01), (80.00, 0.21, 29.46, 3.84),
+        (41.31, 0.35, 20.49, 11.43), (75.12, 0.49, 18.56, 0.52), (59.93, 0.35)))),
+    (SAMPLED, '1e-4'): dict(zip(COLUMNS, (
+        (37.76, 0.60, 10.48, 7.58), (65.48, 0.86, 26.26, 0.53), (79.93, 0.16, 24.62, 3.19),
+        (41.35, 0.35, 10.70, 8.49), (75.46, 0.46, 5.16, 1.17), (60.00, 0.36)))),
+    (SAMPLED, '1e-3'): dict(zip(COLUMNS, (
+        (38.23, 0.63, 10.46, 7.26), (65.18, 0.46, 26.03, 0.06), (80.00, 0.99, 21.70, 2.68),
+        (41.17, 0.53, 24.60, 8.61), (74.49, 0.74, 3.82, 0.52), (59.81, 0.48)))),
+    (SAMPLED, '1e-2'): dict(zip(COLUMNS, (
+        (38.20, 0.29, 2.95, 0.88), (65.59, 0.24, 22.43, 1.73), (80.44, 1.24, 6.99, 2.28),
+        (42.20, 0.64, 3.95, 0.68), (72.79, 0.80, 3.76, 0.27), (59.84, 0.42)))),
+    (SAMPLED, '1e-1'): dict(zip(COLUMNS, (
+        (37.76, 0.83, 1.15, 0.15), (64.48, 0.58, 10.62, 2.74), (79.46, 0.47, 2.49, 0.58),
+        (41.35, 0.40, 1.33, 0.37), (73.79, 0.07, 2.61, 0.22), (59.37, 0.37)))),
+    (WITH_LOOPS, '0'): dict(zip(COLUMNS, (
+        (37.60, 0.38, 24.64, 2.49), (64.09, 1.39, 25.64, 0.64), (79.74, 0.27, 24.26, 5.21),
+        (40.64, 0.72, 24.54, 3.98), (74.93, 0.32, 23.84, 3.59), (59.40, 0.20))))}
+MARKERS = {FULL: 's', WINDOW: 'D', ALONE: 'v', SAMPLED: 'o', WITH_LOOPS: '^'}
+
+
+def main(scale: ScaleName = 'small', **kwargs) -> None:
+    """Train block models with several penalties on their density, and compares.
+
+    Args:
+        scale: How much of it.
+        **kwargs: Those of :func:`density_study`.
+    """
+    of_tasks, seeds = density_study('density_penalty', scale, **kwargs)
+    data = {runs.task: runs.read() for runs in of_tasks}  # what is missing is missed before hours
+    rows = []
+    for runs in of_tasks:
+        rows += _task(runs, data[runs.task], seeds, scale)
+    if len(of_tasks) == len(COLUMNS) - 1:
+        rows += _averages(rows)
+    about = '; '.join(f'{task}: {some.about}' for task, some in data.items())
+    of_tasks[0].study.report(rows, _draw(rows, about), about)
+
+
+def _task(runs: DensityRuns, data: SequenceData, seeds: range, scale: ScaleName) -> list[dict]:
+    fixed = {FULL: Full(), WINDOW: SlidingWindow(RADIUS[scale]), ALONE: SELF_LOOPS}
+    rows = [_row(runs.task, name, None, [runs.along(name.replace(' ', '_'), pattern, seed)
+                                         for seed in seeds]) for name, pattern in fixed.items()]
+    rows += [_row(runs.task, SAMPLED, weight, [runs.sampled(weight, seed) for seed in seeds])
+             for weight in WEIGHTS[scale]]
+    rows.append(_row(runs.task, WITH_LOOPS, '0', [runs.sampled('0', seed, self_loops=True)
+                                                  for seed in seeds]))
+    guesses = {**glances(runs.task, data), 'counts of tokens': token_counts_accuracy(data)}
+    for row in rows:
+        row['below full, points'] = rows[0]['accuracy, %'] - row['accuracy, %']
+    return rows + [{'task': runs.task, 'attention': name, 'accuracy, %': 100 * accuracy,
+                    'below full, points': rows[0]['accuracy, %'] - 100 * accuracy}
+                   for name, accuracy in guesses.items()]
+
+
+def _row(task: str, attention: str, weight: str | None, runs: Sequence[Path]) -> dict:
+    reports = [read_summary(run) for run in runs]
+    accuracy = [100 * report['accuracy'] for report in reports]
+    density = [100 * statistics.mean(report['density'].values()) for report in reports]
+    return {
+        'task': task, 'attention': attention, 'lambda': weight,
+        **mean_and_spread('accuracy, %', accuracy), 'below full, points': None,
+        **mean_and_spread('density, %', density),
+        'heads without edges': statistics.mean(len(report['heads_without_edges'])
+                                               for report in reports),
+        **_paper(task, attention, weight)}
+
+
+def _paper(task: str, attention: str, weight: str | None) -> dict[str, float | None]:
+    figures = PAPER.get((attention, weight), {}).get(task, ())
+    names = 'accuracy', 'accuracy, spread', 'density', 'density, spread'
+    return {f'paper, {name}': figures[number] if number < len(figures) else None
+            for number, name in enumerate(names)}
+
+
+def _averages(rows: list[dict]) -> list[dict]:
+    """Over the five tasks, of each attention."""
+    averages = []
+    for attention, weight in dict.fromkeys((row['attention'], row.get('lambda')) for row in rows):
+        same = [row for row in rows if (row['attention'], row.get('lambda')) == (attention, weight)]
+        if len(same) == len(TASKS['paper']):
+            averages.append({
+                'task': AVERAGE, 'attention': attention, 'lambda': weight,
+                **{column: statistics.mean(row[column] for row in same)
+                   for column in ('accuracy, %', 'below full, points', 'density, %')
+                   if column in same[0]}, **_paper(AVERAGE, attention, weight)})
+    return averages
+
+
+def _draw(rows: list[dict], about: str) -> Figure:
+    title = ('Accuracy over density, means and deviations of the seeds. The paper: little is lost '
+             f'down to a few per cent.\n{about}')
+    parts = split(rows, 'task')
+    figure, panels = panels_of(list(parts), title, (4.6, 5.2))
+    for axes, of_task in zip(panels, parts.values()):
+        _draw_task(axes, of_task)
+    panels[0].set_ylabel('test accuracy, %')
+    figure.legend(*panels[0].get_legend_handles_labels(), loc='outside lower center', ncols=4)
+    return figure
+
+
+def _draw_task(axes: Axes, rows: list[dict]) -> None:
+    for colour, (name, marker) in enumerate(MARKERS.items()):
+        own = [row for row in rows if row['attention'] == name]
+        plot(axes, own, 'density, %', 'accuracy, %', marker=marker, color=f'C{colour}', label=name)
+        for number, row in enumerate(own if len(own) > 1 else ()):  # neighbours above and below
+            axes.annotate(rf'$\lambda$ = {row["lambda"]}', fontsize='small', color=f'C{colour}',
+                          xy=(row['density, %'], row['accuracy, %']), ha='center',
+                          xytext=(0, -16 if number % 2 else 8), textcoords='offset points')
+    axes.axhspan(rows[0]['accuracy, %'] - 1, rows[0]['accuracy, %'], color='C0', alpha=0.15,
+                 label='a point below full')
+    for number, row in enumerate(row for row in rows if row['attention'] not in MARKERS):
+        axes.axhline(row['accuracy, %'], color='grey', label=row['attention'],
+                     ls=((0, (1 + number, 2))))
+    axes.set(xlabel='density of the test part, %', xscale='log')
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda number, _: f'{number:g}'))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+if __name__ == '__main__':
+    run_function(main)

@@ -1,0 +1,66 @@
+"""Graphs that trained block models draw for each input of the test part."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from experiments.data.sequences import Sequences
+from experiments.papers.sbm_transformer.density_runs import DensityRuns
+from experiments.papers.study import restored
+from experiments.runs.summary import read_summary
+from experiments.tasks.long_range import collate
+
+BATCH = 32
+
+
+class OfInputs(NamedTuple):
+    """Densities and predictions of each input of a test part.
+
+    Attributes:
+        density (Tensor): Of the graphs of each head, float64 ``[layers, heads, num_sequences]``; an
+            example of two sequences has two.
+        predicted (Tensor): The classes, int64 ``[num_examples]``.
+    """
+
+    density: Tensor
+    predicted: Tensor
+
+
+@torch.no_grad()
+def of_inputs(model: nn.Module, sequences: Sequences, seed: int = 0) -> OfInputs:
+    """Draw one graph for each head and sequence, and predict.
+
+    Args:
+        model (nn.Module): A classifier whose heads own a graph each.
+        sequences (Sequences): The inputs.
+        seed (int): Of the graphs.
+    """
+    model.eval()
+    torch.manual_seed(seed)
+    densities, predicted = [], []
+    for examples in tqdm(torch.arange(len(sequences.label)).split(BATCH), desc='inputs',
+                         disable=None):
+        batch = collate(sequences.take(examples.numpy()))
+        logits, graphs = model(batch.tokens, batch.ptr, return_graphs=True)
+        densities.append(torch.stack([graph.density(per_segment=True).view(model.encoder.heads, -1)
+                                      for graph in graphs]))
+        predicted.append(logits.argmax(dim=-1))
+    return OfInputs(torch.cat(densities, dim=2), torch.cat(predicted))
+
+
+def restored_model(run: Path) -> tuple[nn.Module, Sequences]:
+    """Return the model of a run, and the test part of its task."""
+    training, data, _ = restored(run)
+    data.setup()
+    return training.model, data.data.parts['test']
+
+
+def most_accurate(runs: DensityRuns, weight: str, seeds: range) -> Path:
+    """Return the block model of these seeds that is right most often in the test part."""
+    return max((runs.sampled(weight, seed) for seed in seeds),
+               key=lambda run: read_summary(run)['accuracy'])

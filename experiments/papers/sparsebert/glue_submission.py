@@ -1,0 +1,67 @@
+r"""Predictions of fine-tuned models on GLUE's test sets, in the files that its server takes.
+
+    python -m experiments.papers.sparsebert.glue_submission \
+        --runs runs/glue/NAME/seed0 --glue data/glue --out runs/glue/NAME/submission
+
+``--runs`` is a folder with one run for each task, as
+:mod:`experiments.papers.sparsebert.glue_table` leaves it. The server wants the files of all tasks
+in one archive, those of WNLI and AX too, which the papers leave out.
+"""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+from experiments.data.text.glue_files import TASKS
+from experiments.predict import predictions
+from experiments.runs.command_line import run_function
+from experiments.runs.load_run import Run, load_run
+from graphattn.utils.files import check_folder, write_whole
+
+HIGHEST = 5.  # of STS-B's scores
+
+
+def main(runs: Path, glue: Path, out: Path) -> None:
+    """Predict the test sets of all tasks that were trained on.
+
+    Args:
+        runs: A folder with one run for each task.
+        glue: GLUE's data, with one folder for each task.
+        out: The folder of the files.
+    """
+    check_folder('out', out)
+    trained = [task for task in TASKS if (runs / task / 'summary.json').exists()]
+    if not trained:
+        raise ValueError(f"'runs' must hold finished runs in folders called {', '.join(TASKS)} "
+                         f"(there are none in {runs})")
+    for task in trained:
+        run = load_run(runs / task)
+        for name in TASKS[task].test:
+            rows = predicted(run, glue / task / f'{name}.tsv')
+            path = out / f'{server_name(task, name)}.tsv'
+            write_whole(path, lambda temporary, rows=rows: _write(temporary, rows))
+            print(f'{path}: {len(rows):,} rows')
+
+
+def server_name(task: str, name: str) -> str:
+    """Return the name of GLUE's server for the answers to one of a task's test sets."""
+    return {'test_matched': f'{task}-m', 'test_mismatched': f'{task}-mm'}.get(name, task)
+
+
+def predicted(run: Run, path: Path) -> list[tuple[str, str]]:
+    """Return number and label, or score, of each row of a test set."""
+    return [(number, run.classes[row.argmax()] if run.classes else
+             f'{row.clip(0., HIGHEST).item():.3f}')
+            for numbers, values in predictions(run, path, 2 * run.data.batch_size)
+            for number, row in zip(numbers, values)]
+
+
+def _write(path: Path, rows: list[tuple[str, str]]) -> None:
+    with path.open('w', encoding='utf-8', newline='') as file:
+        csv.writer(file, delimiter='\t', lineterminator='\n').writerows(
+            [('index', 'prediction'), *rows])
+
+
+if __name__ == '__main__':
+    run_function(main)

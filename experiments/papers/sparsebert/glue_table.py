@@ -1,0 +1,113 @@
+r"""Fine-tunes a pre-trained model on several tasks of GLUE and prints a row of the papers' tables.
+
+    python -m experiments.papers.sparsebert.glue_table \
+        --config experiments/configs/glue/sparsebert.yaml \
+        --pretrained runs/mlm/NAME/checkpoints/last.ckpt \
+        --glue data/glue --tasks CoLA MRPC RTE --out runs/glue/NAME
+
+Options that are none of its own go to ``experiments.train``. The table covers every run that is in
+the folder, so tasks may be trained one after another.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from experiments.data.text.glue_files import TASKS
+from experiments.modules.fine_tuning import BEST, LAST
+from experiments.runs.command import run_or_exit
+from experiments.runs.summary import with_nan
+from experiments.runs.tables import report
+from graphattn.utils.files import check_folder
+from graphattn.utils.reading import read_json
+
+# SparseBERT's Tables 1 and 3 average these nine, so MNLI counts twice.
+COLUMNS = {'MNLI-m': ('MNLI', 'accuracy/dev_matched'),
+           'MNLI-mm': ('MNLI', 'accuracy/dev_mismatched'),
+           **{name: (name, f'{task.metric}/dev') for name, task in TASKS.items()
+              if name != 'MNLI'}}
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises what it would print with the usage before it."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line ``arguments``, or the process's own."""
+    parser = _Parser(
+        prog='python -m experiments.papers.sparsebert.glue_table',
+        description=__doc__.splitlines()[0],
+        epilog='Other options go to experiments.train.', allow_abbrev=False)
+    parser.add_argument('--config', required=True, help='of the fine-tuning')
+    parser.add_argument('--pretrained', required=True, help='checkpoint')
+    parser.add_argument('--glue', type=Path, required=True, help='with one folder for each task')
+    parser.add_argument('--tasks', nargs='*', choices=TASKS, default=list(TASKS), metavar='TASK',
+                        help=f'which to train now, of {", ".join(TASKS)}; all if omitted')
+    parser.add_argument('--seeds', nargs='+', type=int, default=[0], help='one run for each')
+    parser.add_argument('--out', type=Path, required=True, help='folder of the runs')
+    options, others = parser.parse_known_args(arguments)
+    check_folder('out', options.out)
+    missing = [task for task in options.tasks if not (options.glue / task).is_dir()]
+    if missing:
+        parser.error(f"'glue' must have a folder for each task (no {', '.join(missing)} in "
+                     f"{options.glue})")
+    for task in options.tasks:
+        for seed in options.seeds:
+            fine_tune(task, seed, options, others)
+    rows = table(options.out)
+    report(rows, 'table', options.out)
+    missing = [column for column in COLUMNS if not all(column in row for row in rows)]
+    if missing:
+        print(f"The papers' averages are of {len(COLUMNS)} numbers; here some lack "
+              f'{", ".join(missing)}.')
+
+
+def fine_tune(task: str, seed: int, options: argparse.Namespace, others: list[str]) -> None:
+    """Train once, in a process of its own."""
+    command = [sys.executable, '-m', 'experiments.train', 'fit', '--config', options.config,
+               '--seed_everything', str(seed),
+               '--trainer.default_root_dir', str(options.out / f'seed{seed}' / task),
+               '--model.init_args.pretrained', options.pretrained,
+               '--model.init_args.task', task, '--data.init_args.task', task,
+               '--data.init_args.path', str(options.glue / task), *others]
+    print(f'{task}, seed {seed}', flush=True)
+    if (status := subprocess.run(command).returncode) != 0:
+        raise ChildProcessError(f'{task} with seed {seed} failed (status {status})')
+
+
+def table(folder: Path) -> list[dict]:
+    """Return the scores of every seed after the last and the best epoch, in per cent, and their
+    means.
+
+    The average is that of the columns that a row has.
+    """
+    rows = []
+    for epoch in (LAST, BEST):
+        runs = {run.name: row for run in sorted(folder.glob('seed*')) if (row := _row(run, epoch))}
+        if len(runs) > 1:
+            runs['mean'] = {
+                column: statistics.mean(row[column] for row in runs.values() if column in row)
+                for column in COLUMNS if any(column in row for row in runs.values())}
+        rows += [{'dev, after the': epoch, 'run': run, **row,
+                  'average': statistics.mean(row.values())} for run, row in runs.items()]
+    if not rows:
+        raise ValueError(f"'out' holds no finished run: {folder}")
+    return rows
+
+
+def _row(folder: Path, epoch: str) -> dict[str, float]:
+    reports = {path.parent.name: with_nan(read_json(path)) for path in folder.glob('*/dev.json')}
+    return {column: 100 * reports[task][epoch][metric]
+            for column, (task, metric) in COLUMNS.items() if task in reports}
+
+
+if __name__ == '__main__':
+    run_or_exit(main)

@@ -1,0 +1,130 @@
+r"""Importance of pairs of positions, learned by soft masks (SparseBERT, Fig. 2).
+
+    python -m experiments.papers.sparsebert.importance --scale small
+
+One mask P for each head, shared by all layers, is learned in pre-training (Sec. 3.1). It enters the
+softmax as -c (1 - P), with c = 10: the paper calls c large and gives no number, and at the 10,000
+of the authors' code each query would attend to the one key of the highest P, however little higher.
+The paper averages P over heads "after normalization", taken here as division by the mean of the
+head. Every entry starts at 1/2.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from experiments.papers.figures import panels_of, points
+from experiments.papers.sparsebert.pruned_runs import PrunedRuns
+from experiments.papers.sparsebert.text_runs import TextRuns
+from experiments.papers.study import ScaleName, Study
+from experiments.runs.command_line import run_function
+from experiments.runs.summary import read_summary
+
+PAPER = {'diagonal': 'least important', 'distance 1': 'most important', 'others': 'all similar',
+         '[CLS] as key': 'important', '[SEP] as key': 'important',
+         '[CLS] as query': 'important', '[SEP] as query': 'important'}
+FURTHEST = 16  # distance in the figure
+
+
+def main(
+    scale: ScaleName = 'small',
+    corpus: str | None = None,
+    out: Path = Path('runs/studies'),
+) -> None:
+    """Learn soft masks in pre-training and tells how important which pairs are.
+
+    Args:
+        scale: How much of it.
+        corpus: Text for pre-training; the documentation of this Python if omitted.
+        out: Folder of all studies.
+    """
+    study = Study('importance', scale, out)
+    runs = TextRuns(study, corpus)
+    pruned = PrunedRuns(runs)
+    rows = table(pruned.probability)
+    loss = read_summary(pruned.pretrained)
+    about = (f'{runs.about.split(";")[0]}; loss on masked tokens {loss["mlm_loss"]:.2f}, entropy '
+             f'of the unigrams {loss["mlm_loss/unigram_entropy"]:.2f}')
+    study.report(rows, _draw(pruned.probability, about),
+                 f'{about}\nranks: 1 is the most important of {len(rows)}', ranks=_draw_ranks(rows))
+
+
+def table(probability: Tensor) -> list[dict]:
+    """Return the mean of P over each of :func:`positions`, and mark the highest.
+
+    Args:
+        probability (Tensor): P, ``[heads, n, n]``.
+    """
+    normalised = _normalised(probability)
+    rows = []
+    for name, is_of in positions(probability.size(1)).items():
+        heads = normalised[:, is_of].mean(dim=1)
+        rows.append({
+            'pairs': name, 'number': int(is_of.sum()),
+            'mean P': float(probability[:, is_of].mean()),
+            'P / mean of the head': float(heads.mean()), 'rank': 0, 'paper': PAPER.get(name),
+            **{f'head {head}': float(value) for head, value in enumerate(heads)}})
+    by_importance = sorted(rows, key=lambda row: row['P / mean of the head'], reverse=True)
+    for rank, row in enumerate(by_importance, start=1):
+        row['rank'] = rank
+    return rows
+
+
+def positions(size: int) -> dict[str, Tensor]:
+    """Return the paper's sets of pairs, bool ``[query, key]``; each pair is in one of them.
+
+    Of the pairs that belong to several, the first one has them.
+    """
+    query, key = torch.meshgrid(torch.arange(size), torch.arange(size), indexing='ij')
+    distance, last = (query - key).abs(), size - 1
+    sets = {'diagonal': distance == 0, '[CLS] as key': key == 0, '[SEP] as key': key == last,
+            '[CLS] as query': query == 0, '[SEP] as query': query == last,
+            **{f'distance {d}': distance == d for d in (1, 2, 3)},
+            'distance 4 to 8': (distance > 3) & (distance <= 8),
+            'others': torch.ones_like(distance, dtype=torch.bool)}
+    is_left = torch.ones_like(distance, dtype=torch.bool)
+    for name in sets:
+        sets[name] = sets[name] & is_left
+        is_left &= ~sets[name]
+    return {name: pairs for name, pairs in sets.items() if pairs.any()}
+
+
+def _normalised(probability: Tensor) -> Tensor:
+    return probability / probability.mean(dim=(1, 2), keepdim=True)
+
+
+def _draw(probability: Tensor, about: str) -> Figure:
+    """Draw the mean of all heads, and P by distance without the first and the last token."""
+    normalised = _normalised(probability)
+    average, inside = normalised.mean(dim=0), normalised[:, 1:-1, 1:-1]
+    figure, (matrix, offsets) = panels_of(
+        ['P / mean of the head, averaged over heads', 'by distance, without first and last token'],
+        'Importance of pairs of positions. The paper: the diagonal is the least, neighbours are '
+        f'the most important, then [CLS] and [SEP].\n{about}', (5., 5.))
+    low, high = average.flatten().quantile(torch.tensor([0.01, 0.99])).tolist()
+    picture = matrix.imshow(average.numpy(), vmin=low, vmax=high)
+    figure.colorbar(picture, ax=matrix, shrink=0.8, extend='both')
+    matrix.set(xlabel='key', ylabel='query')
+    matrix.grid(visible=False)
+    furthest = min(FURTHEST, inside.size(1) - 1)
+    at = range(-furthest, furthest + 1)
+    by_offset = torch.stack([inside.diagonal(offset, 1, 2).mean(dim=1) for offset in at])
+    offsets.plot(at, by_offset.numpy(), color='0.7', lw=1)
+    offsets.plot(at, by_offset.mean(dim=1).numpy(), color='C0', marker='.', label='all heads')
+    offsets.set_xlabel('key - query')
+    offsets.legend()
+    return figure
+
+
+def _draw_ranks(rows: list[dict]) -> Figure:
+    ranked = [{**row, 'pairs': f'{row["pairs"]}: {row["paper"]}' if row['paper'] else row['pairs']}
+              for row in sorted(rows, key=lambda row: row['rank'])]
+    return points(ranked, 'pairs', ['P / mean of the head'], 'By rank; what the paper says of it')
+
+
+if __name__ == '__main__':
+    run_function(main)

@@ -1,0 +1,70 @@
+"""A pre-training with soft masks, taken up along the pairs that pruning leaves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import lightning as L
+from torch import Tensor
+
+from experiments.modules import LanguageModelling
+from experiments.papers.sparsebert.text_runs import TextRuns, scores
+from experiments.papers.study import restored
+from experiments.tasks import MaskedLanguage
+from graphattn.patterns import Mask, prune, prune_at_random, save_masks
+from graphattn.sources import PatternSource
+
+
+@dataclass(frozen=True)
+class PrunedRuns:
+    """Hard masks of the heads of one model, and what it does along them.
+
+    The model is the one that P was learned with, since what P says of a head holds for that head
+    alone.
+
+    Args:
+        runs (TextRuns): Whose soft masks are pruned.
+    """
+
+    runs: TextRuns
+
+    @cached_property
+    def pretrained(self) -> Path:
+        """The folder of the pre-training."""
+        return self.runs.soft()
+
+    @cached_property
+    def probability(self) -> Tensor:
+        """P of the pre-training, ``[heads, n, n]``."""
+        return self._restored[0].model.encoder.source.probability().detach()
+
+    def masks(self, percent: float, random_seed: int | None = None) -> tuple[Mask, ...]:
+        """Return one mask for each head, without the ``percent`` of the pairs that P finds the
+        least important, or without as many random ones (SparseBERT, Sec. 3.4)."""
+        if random_seed is None:
+            return prune(self.probability, percent / 100)
+        heads, size, _ = self.probability.shape
+        return prune_at_random(heads, size, percent / 100, random_seed)
+
+    def tuned(self, task: str, seed: int, percent: float,
+              random_seed: int | None = None) -> dict[str, float]:
+        """Return the scores of a fine-tuning along :meth:`masks`."""
+        how = 'P' if random_seed is None else f'random{random_seed}'
+        name = f'pruned{percent:g}-{how}'
+        path = self.runs.study.out / self.runs.study.scale / 'masks' / f'{name}.npz'
+        save_masks(path, self.masks(percent, random_seed))
+        return scores(self.runs.tuned(self.pretrained, task, seed, name=name, masks=path))
+
+    def loss(self, masks: tuple[Mask, ...]) -> float:
+        """Return the loss on the masked tokens of development text, with no training along
+        ``masks``."""
+        training, data, trainer = self._restored
+        training.model.encoder.source = PatternSource(masks)
+        metrics, = trainer.test(training, data, verbose=False)
+        return metrics['test/mlm_loss']
+
+    @cached_property
+    def _restored(self) -> tuple[LanguageModelling, MaskedLanguage, L.Trainer]:
+        return restored(self.pretrained)

@@ -1,0 +1,119 @@
+"""Scale, results and shared runs of studies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import lightning as L
+from filelock import FileLock
+from matplotlib.figure import Figure
+
+from experiments import train
+from experiments.modules import Training
+from experiments.runs.config_file import built
+from experiments.runs.figures import report_figure
+from experiments.runs.load_run import load_run
+from experiments.runs.once import train_once
+from experiments.runs.tables import report
+from graphattn.utils.files import check_folder
+from graphattn.utils.reading import read_yaml
+
+ScaleName = Literal['smoke', 'small', 'paper']
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study at a scale: ``out/scale/name`` holds its results, ``out/scale/runs`` what it trains.
+
+    Args:
+        name (str): Name of the study.
+        scale (str): ``'smoke'`` shows that it runs, ``'small'`` takes minutes on two cores,
+            ``'paper'`` has the paper's sizes; each study says where else it differs.
+        out (Path): Folder of all studies, which share their runs.
+
+    Raises:
+        ValueError: Nothing can be written there.
+    """
+
+    name: str
+    scale: ScaleName
+    out: Path
+
+    def __post_init__(self):
+        check_folder('out', self.folder)
+
+    @property
+    def folder(self) -> Path:
+        """Return the folder for the results of this study."""
+        return self.out / self.scale / self.name
+
+    @property
+    def cache(self) -> tuple[str, str]:
+        """Return options that keep data which were read in a folder of this scale."""
+        return '--data.init_args.cache', str(self.out / self.scale / 'cache')
+
+    def trained(self, run: str, *options: str) -> Path:
+        """Train as ``experiments.train fit`` does with these options, once.
+
+        A finished run of the same options is taken as it is, and one that was killed is resumed.
+        Studies may run side by side: one that needs a run which another trains waits for it.
+
+        Args:
+            run (str): Name of the run's folder.
+            *options: Of the command line; configs are compared by what they say.
+
+        Returns:
+            The run's folder.
+
+        Raises:
+            ValueError: The folder holds a run of other options.
+        """
+        folder = self.out / self.scale / 'runs' / run
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f'{folder}.lock'):
+            self._train(folder, options)
+        return folder
+
+    def _train(self, folder: Path, options: tuple[str, ...]) -> None:
+        train_once(train.main, folder, options, f'\n{self.name}: {folder.name}')
+
+    def made(self, name: str, build: Callable[[Path], object]) -> Path:
+        """Return a folder that all studies of a scale share, built once.
+
+        Args:
+            name (str): Of the folder.
+            build (Callable): Makes it, whole or not at all, if it is not there.
+        """
+        folder = self.out / self.scale / name
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f'{folder}.lock'):
+            if not folder.exists():
+                build(folder)
+        return folder
+
+    def report(self, rows: list[dict], figure: Figure, about: str = '', **others: Figure) -> None:
+        """Print the rows and what they are of, and write them and the figures to the study's
+        folder, others under their names."""
+        if about:
+            print(f'\n{about}')
+        report(rows, 'table', self.folder)
+        for name, drawn in {'figure': figure, **others}.items():
+            report_figure(drawn, name, self.folder)
+
+
+def restored(run: Path) -> tuple[Training, L.LightningDataModule, L.Trainer]:
+    """Return the module of a run, its data, and a trainer that tests as its own did."""
+    trained = load_run(run)
+    trainer = L.Trainer(
+        default_root_dir=run, limit_test_batches=trained.config['trainer']['limit_test_batches'],
+        logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False)
+    return trained.module, trained.data, trainer
+
+
+def data_of(run: Path) -> L.LightningDataModule:
+    """Return the data that a run was trained on."""
+    return built(read_yaml(run / 'config.yaml'), data=L.LightningDataModule).data

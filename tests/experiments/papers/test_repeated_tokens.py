@@ -1,0 +1,70 @@
+"""Repeated tokens need all edges: block models find them, keep them, and the studies say so."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from experiments.papers.sbm_transformer import repeated_tokens
+from experiments.papers.sbm_transformer.repeated_token_runs import DENSITY, has_dead_heads
+from experiments.runs.summary import read_summary
+from experiments.tasks.duplicates import occurs_twice
+from graphattn.models import Encoder, TokenClassifier
+from graphattn.samplers.straight_through import ESTIMATORS
+from graphattn.sources import BlockModelSource
+from tests.experiments.papers.conftest import check_that_all_is_within
+
+LENGTH, STEPS = 16, 200
+
+
+def densities(seed, **options):
+    """The density of each step of a training by the recipe of the shipped configs, in small."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        source = BlockModelSource(1, 16, clusters=8, **options)
+        encoder = Encoder(source, num_tokens=LENGTH + 1, max_length=LENGTH, channels=16, heads=1,
+                          num_layers=1, positions='none', embedding_std=1.)
+        model = TokenClassifier(encoder, 2)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+        ptr, history = torch.arange(17) * LENGTH, []
+        for _ in range(STEPS):
+            tokens = torch.randint(1, LENGTH + 1, (16, LENGTH))
+            logits, (graph,) = model(tokens.flatten(), ptr, return_graphs=True)
+            optimizer.zero_grad()
+            F.cross_entropy(logits, occurs_twice(tokens).long().flatten()).backward()
+            optimizer.step()
+            history.append(graph.density())
+    return history
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('distribution, most, seed', [('bernoulli', 1., 0), ('bernoulli', 1., 1),
+                                                      ('poisson', 0.64, 0)])
+def test_a_block_model_finds_its_edges_and_keeps_them(distribution, most, seed):
+    density = densities(seed, distribution=distribution)
+    assert density[0] < 0.35
+    assert min(density[-50:]) > 0.9 * most
+
+
+@pytest.mark.slow
+def test_every_row_is_of_a_run(studied, out):
+    assert studied('estimators')['estimator'].tolist() == [
+        'full attention', *ESTIMATORS, *ESTIMATORS]
+    table = studied('repeated_tokens')
+    assert table['attention'].tolist() == list(repeated_tokens.models(16, 4))
+    assert table['accuracy, %'][0] == pytest.approx(
+        100 * read_summary(out / 'smoke/runs/repeated_tokens-full-0')['accuracy'])
+
+
+@pytest.mark.parametrize('column, expected', [([.2, .9, .5], False), ([.2, .9, .4], True)])
+def test_edges_are_lost_below_half_of_the_highest_density(tmp_path, column, expected):
+    lines = [f'{epoch},{epoch},{value}' for epoch, value in enumerate(column)]
+    (tmp_path / 'metrics.csv').write_text('\n'.join([f'epoch,step,{DENSITY}', *lines]))
+    assert has_dead_heads(tmp_path) is expected
+
+
+@pytest.mark.slow
+def test_a_loss_above_that_of_a_guess_is_seen(tmp_path):
+    (tmp_path / 'metrics.csv').write_text('epoch,step,train/loss\n0,1,0.9\n1,2,2.5\n')
+    figure = repeated_tokens.draw({'full': [tmp_path]}, 16)
+    check_that_all_is_within(figure)
+    assert figure.axes[0].get_ylim()[0] == 0.

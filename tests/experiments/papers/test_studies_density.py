@@ -1,0 +1,169 @@
+"""Studies of density at the scale of smoke tests, and what they are made of."""
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from experiments.data.sequences import SequenceData, Sequences
+from experiments.data.token_counts import token_counts, token_counts_accuracy
+from experiments.papers.sbm_transformer import attention_received, densities
+from experiments.papers.sbm_transformer.density_penalty import (
+    ALONE,
+    AVERAGE,
+    FULL,
+    PAPER,
+    SAMPLED,
+    WITH_LOOPS,
+)
+from experiments.papers.sbm_transformer.density_runs import TASKS
+from experiments.papers.sbm_transformer.sampled_graphs import OfInputs, of_inputs, restored_model
+from experiments.papers.study import restored
+from experiments.runs.checkpoints import read_checkpoint, write_checkpoint
+from experiments.runs.figures import received_shares
+from experiments.runs.summary import read_summary
+from graphattn.models import Encoder, SequenceClassifier
+from graphattn.patterns import Full, SlidingWindow
+from graphattn.sources import BlockModelSource, PatternSource
+
+
+def classifier(source, **options):
+    return SequenceClassifier(Encoder(source, num_tokens=5, max_length=8, channels=8, heads=2,
+                                      num_layers=2, **options), 3)
+
+
+# Accuracy over density ###############################################################
+
+@pytest.mark.slow
+def test_rows_are_means_of_the_runs(studied, out):
+    rows = studied('density_penalty').set_index(['attention', 'lambda'])
+    for name, weight, run in ((SAMPLED, '1', 'sbm-1'), (WITH_LOOPS, '0', 'sbm+I-0'),
+                              (FULL, np.nan, 'full')):
+        found = read_summary(out / f'smoke/runs/digits-{run}-0')
+        row = rows.loc[(name, weight)]
+        assert row['accuracy, %'] == pytest.approx(100 * found['accuracy'])
+        assert row['density, %'] == pytest.approx(100 * np.mean([*found['density'].values()]))
+    density = rows['density, %'].droplevel('lambda')
+    assert density[FULL] == 100 and density[ALONE] == pytest.approx(100 / 64)
+    assert density['window'] == pytest.approx(100 * SlidingWindow(8).build(64).density())
+    assert (rows['below full, points'] + rows['accuracy, %']).nunique() == 1
+    assert rows['accuracy, %'].droplevel('lambda')['most frequent class'] == pytest.approx(
+        100 * 37 / 360, abs=0.01)
+
+
+def test_averages_of_the_paper_are_those_of_its_tasks():
+    for figures in PAPER.values():
+        assert list(figures) == [*TASKS['paper'], AVERAGE]
+        mean = np.mean([figures[task][0] for task in TASKS['paper']])
+        assert figures[AVERAGE][0] == pytest.approx(mean, abs=0.006)
+
+
+# What counts of tokens tell ##########################################################
+
+def test_counts_are_those_of_each_sequence():
+    some = Sequences.of([np.array(row, np.uint8) for row in ([0, 2, 2], [1], [], [2])], [0, 1])
+    assert token_counts(some, 3).tolist() == [[1, 0, 2, 0, 1, 0], [0, 0, 0, 0, 0, 1]]
+
+
+@pytest.mark.parametrize('of_order', [False, True])
+def test_counts_know_what_is_in_a_sequence_and_not_in_what_order(of_order):
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(0, 2, (600, 9)).astype(np.uint8)
+    label = tokens[:, 0] if of_order else tokens.sum(axis=1) > 4
+    parts = {'train': slice(0, 400), 'test': slice(400, 600)}
+    data = SequenceData('', 2, 2, {name: Sequences.of_equal_length(tokens[part], label[part])
+                                   for name, part in parts.items()})
+    accuracy = token_counts_accuracy(data)
+    assert accuracy < 0.75 if of_order else accuracy > 0.98
+
+
+# Densities and received attention ####################################################
+
+@pytest.mark.slow
+def test_densities_of_inputs_are_those_of_the_run(studied, out):
+    rows = studied('densities').set_index(['lambda', 'layer', 'head'])
+    for weight in ('0', '1'):
+        for place, value in read_summary(
+                out / f'smoke/runs/digits-sbm-{weight}-0')['density'].items():
+            layer, head = place.removeprefix('layer').split('/head')
+            row = rows.loc[weight, int(layer), head]
+            assert row['density, %'] == pytest.approx(100 * value, abs=0.5)  # other draws
+            assert row['lowest'] < row['density, %'] < row['highest']
+        of_layer = rows.loc[weight, 0]['density, %']
+        assert of_layer[densities.ALL_HEADS] == pytest.approx(of_layer[['0', '1']].mean())
+
+
+def test_spread_is_over_inputs():
+    density = torch.tensor([[[0.1, 0.3], [0.5, 0.5]]], dtype=torch.float64)
+    both, first, second = densities.layer_rows(density)
+    assert both['density, %'] == pytest.approx(35) and both['highest'] == pytest.approx(40)
+    assert first['spread over inputs'] == pytest.approx(100 * np.std([0.1, 0.3], ddof=1))
+    assert second['spread over inputs'] == 0 and second['head'] == '1'
+
+
+@pytest.mark.parametrize('padding', [None, 2])
+def test_shares_that_pixels_receive(padding):
+    images = torch.tensor([[0, 2, 1, 1, 2], [3, 4, 0, 1, 3]])
+    model = classifier(PatternSource(Full()), padding_token=padding)
+    for shares in received_shares(model, images):
+        left_out = images == padding if padding else torch.zeros_like(images, dtype=torch.bool)
+        assert torch.equal(shares[0].isnan(), left_out)
+        assert (shares[0][~left_out] == 1).all()
+
+
+def test_shares_are_densities_of_each_image():
+    torch.manual_seed(0)
+    model = classifier(BlockModelSource(2, 4, 4))
+    some = Sequences.of_equal_length(np.arange(40, dtype=np.uint8).reshape(5, 8) % 5, np.zeros(5))
+    found = of_inputs(model, some)
+    assert found.density.shape == (2, 2, 5) and found.predicted.shape == (5,)
+    images = torch.from_numpy(some.tokens).long().view(5, 8)
+    torch.manual_seed(0)
+    for layer, shares in enumerate(received_shares(model, images)):
+        torch.testing.assert_close(shares.mean(dim=2).double(), found.density[layer])
+
+
+def test_extremes_are_right_and_in_order():
+    density = torch.tensor([[[0.5, 0.1, 0.3, 0.2, 0.4, 0.0]]])
+    found = OfInputs(density, torch.tensor([1, 1, 1, 1, 1, 0]))
+    label = torch.ones(6, dtype=torch.long)
+    assert attention_received.extremes(found, label, 2).tolist() == [1, 3, 4, 0]
+    assert attention_received.extremes(found, label, 4).tolist() == [1, 3, 2, 4, 0]  # none twice
+
+
+def test_correlations_are_those_of_the_images():
+    images = torch.tensor([[0, 0], [0, 4], [4, 4]])
+    density = torch.tensor([[[0.1, 0.2, 0.3], [0.2, 0.2, 0.2]]])
+    found = OfInputs(density, torch.tensor([0, 0, 1]))
+    shares = torch.stack([0.5 - 0.1 * images, torch.full((3, 2), torch.nan)])
+    shares[1, :, 0] = images[:, 0].float()
+    first, second = attention_received.head_rows(images, torch.tensor([0, 0, 0]), found, [shares])
+    assert first['density with mean grey level'] == pytest.approx(1.)
+    assert first['received with grey level'] == pytest.approx(-1.)
+    assert (first['of those right'], first['of those wrong']) == pytest.approx((15, 30))
+    assert second['density with mean grey level'] is None
+    assert second['received with grey level'] == pytest.approx(1.)  # of pixels that are shown
+
+
+@pytest.mark.slow
+def test_images_are_drawn_and_described(studied, out):
+    rows = studied('attention_received')
+    assert rows[['layer', 'head']].astype(int).values.tolist() == [[0, 0], [0, 1], [1, 0], [1, 1]]
+    assert (rows['lambda'] == '1').all()
+    assert (out / 'smoke/attention_received/digits.png').stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_what_was_selected_is_what_is_restored(studied, out, tmp_path):
+    studied('density_penalty')
+    run = shutil.copytree(out / 'smoke/runs/digits-full-0', tmp_path / 'run')
+    state = read_checkpoint(run / 'checkpoints' / 'last.ckpt')
+    name = 'model.encoder.norm.bias'
+    state['state_dict'][name] = torch.full_like(state['state_dict'][name], 7.)
+    write_checkpoint(state, run / 'checkpoints' / 'best.ckpt')
+    assert not (restored(run)[0].model.encoder.norm.bias == 7.).any()
+    config = (run / 'config.yaml').read_text()
+    (run / 'config.yaml').write_text(config.replace('select_on: null', 'select_on: val/loss'))
+    model, test = restored_model(run)
+    assert (model.encoder.norm.bias == 7.).all() and len(test.label) == 360

@@ -1,0 +1,69 @@
+"""Graphs of points, beside all distances."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from graphattn import BipartiteGraph
+
+
+def draw(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.double)
+
+
+@pytest.mark.parametrize('sizes', [[7], [5, 1, 6], [4, 0, 3]])
+@pytest.mark.parametrize('dimensions', [1, 2, 3])
+def test_keys_are_those_within_the_radius(sizes, dimensions):
+    points, ptr = draw(sum(sizes), dimensions), torch.tensor([0, *sizes]).cumsum(0)
+    graph = BipartiteGraph.from_radius(points, 1., query_ptr=ptr).validate()
+    example = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+    expected = (torch.cdist(points, points) <= 1) & (example[:, None] == example)
+    assert torch.equal(graph.to_mask(), expected) and graph.num_segments == len(sizes)
+
+
+@pytest.mark.parametrize('k', [1, 3])
+def test_keys_are_the_nearest(k):
+    query, key = draw(6, 2), draw(9, 2) + .1
+    query_ptr, key_ptr = torch.tensor([0, 2, 2, 6]), torch.tensor([0, 4, 4, 9])
+    graph = BipartiteGraph.from_nearest(query, k, key, query_ptr=query_ptr, key_ptr=key_ptr)
+    for own, others, part in zip(query.tensor_split([2, 2]), key.tensor_split([4, 4]),
+                                 graph.unbatch()):
+        expected = torch.zeros(len(own), len(others), dtype=torch.bool)
+        if len(own) > 0:
+            nearest = torch.cdist(own, others).topk(k, largest=False).indices
+            expected.scatter_(1, nearest, True)
+        assert torch.equal(part.to_mask(), expected)
+
+
+def test_coincident_points_have_as_many_keys_as_others():
+    graph = BipartiteGraph.from_nearest(torch.zeros(5, 3), 2)
+    assert graph.in_degree().tolist() == [2] * 5
+
+
+def test_points_may_be_none():
+    assert BipartiteGraph.from_nearest(torch.zeros(0, 2), 3).num_edges == 0
+    nothing, keys = torch.zeros(0, 2), torch.zeros(2, 2)
+    assert BipartiteGraph.from_radius(keys, 1, nothing).num_edges == 0
+    assert BipartiteGraph.from_radius(torch.zeros(0, 2), 1, torch.zeros(2, 2)).num_keys == 2
+
+
+X = torch.zeros(4, 2)
+
+
+@pytest.mark.parametrize(('options', 'error', 'match'), [
+    (dict(query=X, k=5), ValueError, "'k' .*got 5, and 4 points in example 0"),
+    (dict(query=X, k=2, query_ptr=torch.tensor([0, 3, 4])), ValueError, "'k' .* 1 points in .* 1"),
+    (dict(query=X, k=0), ValueError, "'k' must be at least 1"),
+    (dict(query=X, radius=-1.), ValueError, "'radius' must not be negative .got -1"),
+    (dict(query=X, radius=float('inf')), ValueError, "'radius' must be finite"),
+    (dict(query=X / 0, k=1), ValueError, "'query' must hold finite .* at point 0"),
+    (dict(query=X, key=X * float('nan'), k=1), ValueError, "'key' must hold finite"),
+    (dict(query=X, key=torch.zeros(4, 3), k=1), ValueError, "'key' .* 2 dimensions .*got 3"),
+    (dict(query=X.long(), k=1), TypeError, "'query' must be a floating point"),
+    (dict(query=X[0], k=1), ValueError, "'query' must be .num_points, dimensions"),
+])
+def test_what_is_refused(options, error, match):
+    build = BipartiteGraph.from_nearest if 'k' in options else BipartiteGraph.from_radius
+    with pytest.raises(error, match=match):
+        build(**options)
