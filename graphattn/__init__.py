@@ -23,7 +23,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    # PyG, which layers need, takes seconds to import; graphs do without.
+    # Layers import PyG, which takes seconds; graphs do not need it.
     if name not in _HOME:
         raise AttributeError(f"module 'graphattn' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)

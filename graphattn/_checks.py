@@ -1,4 +1,5 @@
-"""Checks of what several modules are given: sizes, numbers, tensors, edges and segment pointers."""
+"""Checks of arguments that several modules share: sizes, numbers, tensors, edges and segment
+pointers."""
 
 from __future__ import annotations
 
@@ -26,15 +27,15 @@ _INSIDE: dict[str, Callable[[float], bool]] = {
     'finite and not negative': lambda number: 0 <= number < math.inf,
     'finite': math.isfinite,
 }
-# No tensor of a model has a side so long, and asking for one may fill all memory before it fails.
+# Longer sides are refused, because allocating them may exhaust memory before it fails.
 MAX_SIDE = 2**31 - 1
-MAX_HOPS = 10_000  # beyond which a walk is at its limit, ``math.inf``
+MAX_HOPS = 10_000  # beyond, use the limit, ``math.inf``
 
 
 def check_edge_index(edge_index: Tensor) -> None:
-    if hasattr(edge_index, 'stores'):  # of PyG's Data and its kin
+    if hasattr(edge_index, 'stores'):  # PyG's Data and similar
         raise TypeError(f"'edge_index' must be an int64 Tensor (got {type(edge_index).__name__}); "
-                        f"BipartiteGraph.from_data takes it")
+                        f"use BipartiteGraph.from_data")
     check_integers('edge_index', edge_index)
     check_has_numbers('edge_index', edge_index)
     if edge_index.dim() != 2 or edge_index.size(0) != 2:
@@ -68,7 +69,7 @@ def check_sides(**sizes: int) -> None:
 
 
 def check_number(name: str, number: float, where: str) -> None:
-    """Raise unless it is a number as ``where`` says, one of the phrases of ``_INSIDE``."""
+    """Raise unless ``number`` is in the range ``where``, a key of ``_INSIDE``."""
     if not isinstance(number, Real) or isinstance(number, bool):
         raise TypeError(f"'{name}' must be a number (got {type(number).__name__})")
     if not _INSIDE[where](number):
@@ -115,26 +116,26 @@ def check_seed(seed: int) -> None:
 
 
 def check_device(device: torch.device | str) -> torch.device:
-    """Return the device of that name."""
+    """Return the device, converted from its name."""
     if isinstance(device, torch.device):
         return device
     try:
         return torch.device(device)
     except (RuntimeError, TypeError) as error:
-        raise ValueError(f"'device' must be a torch.device or the name of one (got {device!r}): "
+        raise ValueError(f"'device' must be a torch.device or a device name (got {device!r}): "
                          f"{error}") from None
 
 
 def check_num_pairs(num_queries: int, num_keys: int) -> None:
     if num_queries * num_keys >= 2**63:
-        raise ValueError(f"'num_queries' times 'num_keys' must be below 2^63, for pairs are "
+        raise ValueError(f"'num_queries' times 'num_keys' must be below 2^63, because pairs are "
                          f"numbered in int64 (got {num_queries} and {num_keys})")
 
 
 def check_floating(name: str, tensor: Tensor) -> None:
     if (isinstance(tensor, Tensor) and tensor.dtype in _FLOATS and tensor.layout == torch.strided
             and not tensor.is_nested):
-        return  # at once, because every call of every layer comes here several times
+        return  # early, because every call of every layer runs this several times
     if not isinstance(tensor, Tensor) or not is_float(tensor.dtype):
         kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
         raise TypeError(f"'{name}' must be a floating point Tensor of 16 bits or more (got {kind})")
@@ -142,7 +143,7 @@ def check_floating(name: str, tensor: Tensor) -> None:
 
 
 def is_float(dtype: torch.dtype) -> bool:
-    """Return whether torch computes in it; floats of 8 bits and less are for storage."""
+    """Return whether torch computes in ``dtype``; floats of 8 bits and less are for storage."""
     return dtype in _FLOATS
 
 
@@ -150,8 +151,8 @@ def check_strided(name: str, tensor: Tensor) -> None:
     if not isinstance(tensor, Tensor):
         raise TypeError(f"'{name}' must be a Tensor (got {type(tensor).__name__})")
     if tensor.is_nested:
-        raise TypeError(f"'{name}' must be a dense Tensor (got a nested one); "
-                        f"torch.cat(tensor.unbind()) joins its parts")
+        raise TypeError(f"'{name}' must be a dense Tensor (got a nested one); join its parts by "
+                        f"torch.cat(tensor.unbind())")
     if tensor.layout != torch.strided:
         raise TypeError(f"'{name}' must be a dense Tensor (got layout {tensor.layout})")
 
@@ -163,7 +164,7 @@ def check_has_numbers(name: str, tensor: Tensor) -> None:
 
 
 def check_features(x: Tensor, channels: int, layer: nn.Module, name: str = 'x') -> None:
-    """Raise unless ``x`` holds tokens that a layer can take."""
+    """Raise unless ``x`` is a valid input of a layer."""
     check_floating(name, x)
     if x.dim() != 2 or x.size(1) != channels:
         raise ValueError(f"'{name}' must be [num_tokens, {channels}] (got shape "
@@ -172,8 +173,8 @@ def check_features(x: Tensor, channels: int, layer: nn.Module, name: str = 'x') 
 
 
 def check_place(name: str, x: Tensor, layer: nn.Module) -> None:
-    """Raise unless ``x`` is on a layer's device and of its dtype. Modules without such a weight
-    that replace the layer, such as adapters and quantised layers, check for themselves."""
+    """Raise unless ``x`` has a layer's device and dtype. Modules without such a weight that replace
+    the layer, such as adapters and quantised layers, make their own checks."""
     weight = getattr(layer, 'weight', None)
     if not isinstance(weight, Tensor) or weight.dtype not in _FLOATS:
         return
@@ -199,14 +200,14 @@ def check_ids(name: str, ids: Tensor, num_ids: int, device: torch.device) -> Non
         raise ValueError(f"'{name}' must be on {device}, where the model is (got {ids.device})")
     if ids.numel() == 0 or is_traced(ids):
         return
-    lowest, highest = torch.stack(ids.aminmax()).tolist()  # a GPU is waited for once
+    lowest, highest = torch.stack(ids.aminmax()).tolist()  # one synchronisation
     if not 0 <= lowest <= highest < num_ids:
         raise ValueError(f"'{name}' must be ids from 0 to {num_ids - 1} (got {lowest} to "
                          f"{highest})")
 
 
 def check_on_edges(name: str, values: Tensor, num_edges: int) -> None:
-    """Raise unless ``values`` are real numbers, one for each edge."""
+    """Raise unless ``values`` is a real Tensor ``[num_edges]``."""
     if not isinstance(values, Tensor) or values.is_complex():
         kind = values.dtype if isinstance(values, Tensor) else type(values).__name__
         raise TypeError(f"'{name}' must be a Tensor of real numbers (got {kind})")
@@ -220,9 +221,10 @@ def check_on_edges(name: str, values: Tensor, num_edges: int) -> None:
 def check_range(edge_index: Tensor, num_queries: int, num_keys: int) -> None:
     if edge_index.size(1) == 0 or is_traced(edge_index):
         return
-    # Row by row: of both at once torch starts its threads, which takes longer than to look.
+    # Row by row, because torch would start threads for both rows, which takes longer than the
+    # check.
     bounds = [bound for row in edge_index.as_subclass(Tensor) for bound in torch.aminmax(row)]
-    low, high = torch.stack(bounds).view(2, 2).t().tolist()  # a GPU is waited for once
+    low, high = torch.stack(bounds).view(2, 2).t().tolist()  # one synchronisation
     for row, name, size in ((0, 'key', num_keys), (1, 'query', num_queries)):
         if low[row] < 0 or high[row] >= size:
             raise ValueError(f"'edge_index[{row}]' must hold {name} numbers from 0 to {size - 1} "
@@ -240,18 +242,18 @@ def check_edge_prob(edge_prob: Tensor, num_edges: int, device: torch.device) -> 
     if is_traced(edge_prob) or num_edges == 0:
         return
     lowest, highest = torch.stack(edge_prob.detach().aminmax()).tolist()
-    if not 0 <= lowest <= highest <= 1 + 1e-5:  # a sum of products rounds
+    if not 0 <= lowest <= highest <= 1 + 1e-5:  # tolerance for rounding
         outside = highest if lowest >= 0 else lowest
         raise ValueError(f"'edge_prob' must be in [0, 1] (got {outside})")
 
 
 def check_pointer(name: str, ptr: Tensor, device: torch.device) -> None:
-    """Check what needs no values of the pointer."""
+    """Check everything but the values of the pointer."""
     is_plain = isinstance(ptr, Tensor) and ptr.dtype == torch.long and not ptr.is_nested
     if not is_plain or ptr.layout != torch.strided:
         check_integers(name, ptr)
     if ptr.device != device:
-        raise ValueError(f"'{name}' must be on {device}, where what it marks is (got "
+        raise ValueError(f"'{name}' must be on {device}, the device of its nodes (got "
                          f"{ptr.device})")
     if ptr.dim() != 1 or ptr.numel() == 0:
         raise ValueError(f"'{name}' must have one dimension and a first entry (got shape "
@@ -267,15 +269,15 @@ def check_ptr(name: str, ptr: Tensor, size: int | None, device: torch.device) ->
     size = int(ptr[-1]) if size is None else size
     if not _rises(ptr, size):
         is_batch = ptr.numel() == size and bool((ptr.diff() >= 0).all())
-        hint = ("; what says of each token which sequence it is in, as PyG's batch does, is made "
-                "one by index2ptr(batch) of torch_geometric.utils.sparse" if is_batch else '')
+        hint = ("; this looks like a PyG batch vector: convert it by index2ptr(batch) of "
+                "torch_geometric.utils.sparse" if is_batch else '')
         raise ValueError(f"'{name}' must rise from 0 to {size} (got {_shown(ptr)}){hint}")
 
 
 def _rises(ptr: Tensor, size: int) -> bool:
     if ptr.numel() > _MAX_LISTED:
         return bool((ptr[0] == 0) & (ptr[-1] == size) & (ptr.diff() >= 0).all())
-    ends = ptr.tolist()  # a quarter of the time of nine operations, in each call of each layer
+    ends = ptr.tolist()  # a quarter of the time of nine operations, in each layer's call
     return ends[0] == 0 and ends[-1] == size and all(map(le, ends, ends[1:]))
 
 
@@ -283,7 +285,7 @@ _MAX_LISTED = 256
 
 
 def _shown(numbers: Tensor, most: int = 8) -> str:
-    """Return the values as text, only some of them if they are many."""
+    """Format values, abbreviated beyond ``most``."""
     if numbers.numel() <= most:
         return str(numbers.tolist())
     first, last = (', '.join(map(str, part.tolist())) for part in (numbers[:3], numbers[-3:]))
@@ -291,7 +293,7 @@ def _shown(numbers: Tensor, most: int = 8) -> str:
 
 
 def check_order(name: str, order: Tensor, ptr: Tensor) -> None:
-    """Raise unless ``order`` holds each node once, among those of its own segment."""
+    """Raise unless ``order`` is a permutation of the nodes within each segment."""
     check_integers(name, order)
     check_has_numbers(name, order)
     if order.device != ptr.device:
@@ -300,15 +302,15 @@ def check_order(name: str, order: Tensor, ptr: Tensor) -> None:
     segment = torch.repeat_interleave(ptr.diff())
     node = torch.arange(segment.numel(), device=ptr.device)
     if order.shape != node.shape or not torch.equal(order.sort().values, node):
-        raise ValueError(f"'{name}' must hold each of the {node.numel()} nodes once (got shape "
+        raise ValueError(f"'{name}' must be a permutation of the {node.numel()} nodes (got shape "
                          f"{tuple(order.shape)})")
     if not torch.equal(segment[order], segment):
-        raise ValueError(f"'{name}' must leave each node in its segment")
+        raise ValueError(f"'{name}' must keep each node in its segment")
 
 
 def check_rows(indptr: Tensor, key: Tensor, num_keys: int | None) -> None:
-    """Raise unless ``indptr`` and ``key`` are the rows of a graph, each key once in a row, with as
-    many keys as queries if ``num_keys`` is omitted."""
+    """Raise unless ``indptr`` and ``key`` are valid rows of a graph, without duplicate keys in a
+    row. ``num_keys`` is the number of queries if omitted."""
     check_strided('key', key)
     if key.dim() != 1 or key.dtype not in _INTEGERS:
         raise TypeError(f"'key' must be integers [num_edges] (got {key.dtype} of shape "
@@ -321,18 +323,17 @@ def check_rows(indptr: Tensor, key: Tensor, num_keys: int | None) -> None:
     key = key.long()
     low, high = (bound.item() for bound in torch.aminmax(key))
     if low < 0 or high >= num_keys:
-        raise ValueError(f"'key' must hold key numbers from 0 to {num_keys - 1} (got {low} to "
-                         f"{high})")
+        raise ValueError(f"'key' must be from 0 to {num_keys - 1} (got {low} to {high})")
     ascends = torch.ones(key.numel() + 1, dtype=torch.bool, device=key.device)
     torch.gt(key[1:], key[:-1], out=ascends[1:-1])
-    ascends[indptr] = True  # a row may begin with any key
+    ascends[indptr] = True  # no constraint between rows
     if not bool(ascends.all()):
-        raise ValueError("'key' must ascend among the edges of each query, each key once; "
+        raise ValueError("'key' must be strictly ascending within each query; "
                          "BipartiteGraph.from_edge_index sorts and merges")
 
 
 def check_square(graph: BipartiteGraph, operation: str, hint: str = '') -> None:
-    """Check that keys and queries of each segment can be the same tokens."""
+    """Raise unless every segment has equal numbers of keys and queries."""
     if not graph.is_square:
         raise ValueError(f"'{operation}' needs as many keys as queries in each segment (got "
                          f"{graph}){hint}")

@@ -2,8 +2,9 @@
 
 
 class CompilerMissing(ImportError):
-    """numba or Triton cannot be imported, or the system lacks what compiled loops call.
+    """Raised if numba or Triton cannot be imported, or the system lacks a function that compiled
+    loops call.
 
-    Only this is a reason to go on without them: whatever else goes wrong is a fault, which slower
-    ways would hide.
+    Callers fall back to slower methods on this error only, because a fallback would hide other
+    faults.
     """

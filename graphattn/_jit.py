@@ -32,21 +32,20 @@ except ImportError as error:
     raise CompilerMissing(f"compiled loops need numba, which cannot be imported ({error}): pip "
                           f"install numba") from error
 
-# Sums may be reordered, which is what lets them run in vector registers; NaN and inf stay exact.
+# Sums may be reordered so that they run in vector registers; NaN and inf stay exact.
 REORDERED_SUMS = frozenset({'reassoc', 'contract', 'nsz', 'arcp'})
 
 
 def jit(*, inline: bool = False, fastmath: frozenset[str] = frozenset()) -> Callable:
-    """Compile a function by numba on its first call; it then runs without the interpreter's lock.
+    """Compile a function with numba on its first call; it then runs without the interpreter's lock.
 
-    What is compiled is kept on disk: in the folder that ``NUMBA_CACHE_DIR`` names, beside the
-    source, in the user's cache or in a temporary folder of the user, whichever can be written to
-    first. Where none can, every process compiles anew.
+    Compiled code is cached on disk, in the first writable folder of: ``NUMBA_CACHE_DIR``, the
+    folder of the source, the user's cache, a temporary folder of the user. If none is writable,
+    every process compiles again.
 
     Args:
-        inline (bool): Its code becomes part of the compiled functions that call it; Python does
-            not.
-        fastmath (frozenset): LLVM's flags of that name.
+        inline (bool): Inline the function into its compiled callers. Python cannot call it then.
+        fastmath (frozenset): LLVM's fast-math flags.
     """
     def compile_later(function: Callable) -> Callable:
         compiled = numba.njit(nogil=True, error_model='numpy', fastmath=set(fastmath) or False,
@@ -55,17 +54,17 @@ def jit(*, inline: bool = False, fastmath: frozenset[str] = frozenset()) -> Call
         try:
             compiled._cache = _Cache(function)
         except RuntimeError:
-            _tell_once('No folder can be written to that would keep compiled loops, so that every '
-                       'process compiles them anew; set NUMBA_CACHE_DIR to one that can')
+            _tell_once('No folder for compiled loops is writable, so every process compiles them '
+                       'again; set NUMBA_CACHE_DIR to a writable folder')
         return compiled
     return compile_later
 
 
-# Where what is compiled is kept #######################################################
+# The cache of compiled code #######################################################
 
 
 class _UserFolder(UserWideCacheLocator):
-    """The cache of a user who has a home folder, as not every container's user does."""
+    """The user's cache, which needs a home folder; users of containers may have none."""
 
     def ensure_cache_path(self) -> None:
         if not os.path.isabs(self._cache_path):  # it begins with a literal '~'
@@ -74,7 +73,7 @@ class _UserFolder(UserWideCacheLocator):
 
 
 class _TemporaryFolder(InTreeCacheLocator):
-    """A folder of this user that no other user can write to, because what it keeps is run."""
+    """A folder that only this user can write to, because code from it is run."""
 
     def __init__(self, function: Callable, source: str):
         super().__init__(function, source)
@@ -99,8 +98,9 @@ class _Folders(CompileResultCacheImpl):
 class _Files:
     """A file for each function, types of its arguments and state of the sources.
 
-    numba's own look at the source of a function alone, not at what it calls; and they are numbered
-    in an index, so that of two processes that compile at once one may find the other's code.
+    numba's own cache checks the source of a function, but not of the functions that it calls. It
+    also numbers its files in an index, so two processes that compile at once may read each other's
+    code.
     """
 
     def __init__(self, folder: str, name: str, source: Path):
@@ -130,8 +130,8 @@ class _Files:
 
 
 class _Cache(FunctionCache):
-    """Loads and saves what numba has compiled. What cannot be read is compiled again; what cannot
-    be saved is compiled in the next process too."""
+    """Load and save code compiled by numba. Unreadable files are compiled again; if a file cannot
+    be saved, the next process compiles it too."""
 
     _impl_class = _Folders
 
@@ -148,16 +148,16 @@ class _Cache(FunctionCache):
         if found is None:
             _tell_once('graphattn compiles its loops for this machine, once: a few seconds each '
                        'for the first attention, training step, sampling and diffusion. They are '
-                       'kept in %s; NUMBA_CACHE_DIR names another folder, and python -m '
-                       'graphattn.compile compiles all at once', self.cache_path)
+                       'cached in %s; set NUMBA_CACHE_DIR for another folder, or run python -m '
+                       'graphattn.compile to compile all at once', self.cache_path)
         return found
 
     def save_overload(self, signature, compiled) -> None:
         try:
             super().save_overload(signature, compiled)
         except OSError as error:
-            _tell_once('Compiled loops cannot be kept (%s), so that every process compiles them '
-                       'anew; set NUMBA_CACHE_DIR to a folder that has space', error)
+            _tell_once('Compiled loops cannot be cached (%s), so every process compiles them '
+                       'again; set NUMBA_CACHE_DIR to a folder that has space', error)
 
 
 def _tell_once(message: str, *values: object) -> None:
@@ -181,8 +181,8 @@ SOURCE_DIGEST = _digest([Path(__file__), _PACKAGE / '_splitmix.py', *sorted(
 
 @cache
 def digest_beside(folder: Path) -> str:
-    """Digest this package's loops and the files in a folder: compiled functions of others, which
-    call these, change with both."""
+    """Digest this package's loops and the files in a folder: compiled functions of other packages
+    call these loops, so they depend on both."""
     if folder.is_relative_to(_PACKAGE):
         return SOURCE_DIGEST
     beside = _digest(sorted(folder.glob('*.py')))
@@ -190,10 +190,11 @@ def digest_beside(folder: Path) -> str:
 
 
 def give_way_symbol() -> str:
-    """Return the name by which compiled code calls the operating system to let another thread run.
+    """Register the system call that yields to another thread, and return its name in compiled code.
 
     Raises:
-        CompilerMissing: There is no such function here; to call it would be the end of the process.
+        CompilerMissing: The operating system lacks the function; calling it would crash the
+            process.
     """
     library = ctypes.windll.kernel32 if sys.platform == 'win32' else ctypes.CDLL(None)
     function = 'SwitchToThread' if sys.platform == 'win32' else 'sched_yield'
@@ -206,6 +207,6 @@ def give_way_symbol() -> str:
     return 'graphattn_give_way'
 
 
-# Of the C library, where there is one: compiled code that does not call it needs none.
+# Resolved only if compiled code calls it, so systems without it can still import this module.
 madvise = numba.types.ExternalFunction('madvise', numba.types.int32(
     numba.types.intp, numba.types.uintp, numba.types.int32))

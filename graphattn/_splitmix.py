@@ -1,7 +1,7 @@
-"""SplitMix64 (Steele et al., 2014): random bits by their number, in any order and on any device.
+"""SplitMix64 (Steele et al., 2014): counter-based random bits, in any order and on any device.
 
-The number ``n`` of the stream that begins at ``state`` is ``mix(state + n * STEP)``, modulo 2^64.
-Compiled loops and kernels for GPUs take the constants from here.
+Word ``n`` of the stream that begins at ``state`` is ``mix(state + n * STEP)``, modulo 2^64.
+Compiled loops and GPU kernels share these constants.
 """
 
 import numpy as np
@@ -13,25 +13,25 @@ from graphattn._tensors import is_traced
 STEP = 0x9E3779B97F4A7C15
 FIRST = 0xBF58476D1CE4E5B9
 SECOND = 0x94D049BB133111EB
-ROW = 0xD1342543DE82EF95  # between the seeds of rows that have a stream each
+ROW = 0xD1342543DE82EF95  # added to the seed from one row's stream to the next
 
 
 def mix(bits: int) -> int:
-    """Return 64 bits that look independent of those that are given: the definition."""
+    """Hash 64 bits. This is the definition for all devices."""
     bits = (bits ^ bits >> 30) * FIRST % 2**64
     bits = (bits ^ bits >> 27) * SECOND % 2**64
     return bits ^ bits >> 31
 
 
 def mix_tensor(bits: Tensor) -> Tensor:
-    """Return :func:`mix` of int64, whose products are those of unsigned numbers modulo 2^64."""
+    """Return :func:`mix` of int64. Their products wrap, as unsigned products modulo 2^64 do."""
     bits = shift_right(bits, 30).bitwise_xor_(bits).mul_(signed(FIRST))
     bits = shift_right(bits, 27).bitwise_xor_(bits).mul_(signed(SECOND))
     return shift_right(bits, 31).bitwise_xor_(bits)
 
 
 def shift_right(bits: Tensor, by: int) -> Tensor:
-    """Shift int64 to the right, with zeros from the left. Numpy takes half of torch's time."""
+    """Shift int64 to the right and fill with zeros. Numpy takes half of torch's time."""
     if type(bits) is Tensor and bits.device.type == 'cpu' and not is_traced(bits):
         return torch.from_numpy((bits.numpy().view(np.uint64) >> np.uint64(by)).view(np.int64))
     return (bits >> by).bitwise_and_(2**(64 - by) - 1)

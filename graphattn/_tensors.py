@@ -1,4 +1,4 @@
-"""Properties of tensors: are their values available, do they last, how narrow can they be."""
+"""Helpers for tensors: availability of values, host copies, contexts and narrow dtypes."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch._subclasses.fake_tensor import FakeTensor
 
 P, R = ParamSpec('P'), TypeVar('R')
-_THREAD = threading.local()  # host copies made inside of a function that copies once
+_THREAD = threading.local()  # host copies of the running function
 
 
 def is_traced(*tensors: Tensor) -> bool:
-    """Return whether values of ``tensors`` are unavailable: while torch is compiling, and for
-    tensors without values or, inside of ``torch.vmap``, with many. Values are not checked there."""
+    """Return whether values are unavailable: while compiling, and for meta, fake or vmapped
+    tensors. Checks of values are skipped then."""
     if torch.compiler.is_compiling():
         return True
-    for tensor in tensors:  # no generator, because every call of every layer comes here often
+    for tensor in tensors:  # no generator, because this runs often in every layer
         is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
         if isinstance(tensor, FakeTensor) or tensor.is_meta or (
                 is_wrapped and _beneath(tensor) is None):
@@ -36,8 +36,8 @@ def stands_for_many(tensor: Tensor) -> bool:
 
 
 def is_one(x: Tensor, y: Tensor) -> bool:
-    """Tell whether two tensors are one. A checkpoint that runs once more hands over several
-    tensors in the memory of one."""
+    """Return whether two tensors are the same. When a checkpoint is recomputed, equal tensors are
+    different objects on the same memory."""
     if x is y or is_traced(x, y) or (x.dtype, x.device) != (y.dtype, y.device):
         return x is y
     return _beneath(x).is_set_to(_beneath(y))
@@ -45,14 +45,14 @@ def is_one(x: Tensor, y: Tensor) -> bool:
 
 @contextmanager
 def outside_transforms() -> Iterator[None]:
-    """Leave inference mode and the transforms of ``torch.func``, because later calls use what is
-    made here."""
+    """Leave inference mode and the transforms of ``torch.func``, for results that later calls
+    reuse."""
     with torch.inference_mode(False), temporarily_clear_interpreter_stack():
         yield
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager:
-    """Return a context in which torch computes in the dtypes that it is given."""
+    """Return a context that disables autocast."""
     has_autocast = device.type != 'meta' and torch.is_autocast_enabled(device.type)
     return torch.autocast(device.type, enabled=False) if has_autocast else nullcontext()
 
@@ -68,20 +68,18 @@ def unwrap(tensor: Tensor) -> Tensor:
     """Return the plain tensor beneath transforms of ``torch.func``, detached.
 
     Raises:
-        NotImplementedError: It stands for many tensors, inside of ``torch.vmap``.
+        NotImplementedError: It is batched by ``torch.vmap``.
     """
     plain = _beneath(tensor)
     if plain is None:
-        raise NotImplementedError("a graph is drawn from numbers, and inside of torch.vmap a "
-                                  "tensor stands for many; draw the graph outside, and pass "
-                                  "'graph'")
+        raise NotImplementedError("a graph cannot be drawn from a tensor that is batched by "
+                                  "torch.vmap; draw the graph outside, and pass 'graph'")
     return plain.detach()
 
 
 def cache_host_copies(function: Callable[P, R]) -> Callable[P, R]:
-    """Keep the host copies that :func:`host_copy` makes until ``function`` returns, because all
-    layers of a model read the same ones. No code writes to the tensors meanwhile; between calls it
-    may."""
+    """Cache the results of :func:`host_copy` until ``function`` returns, because all layers of a
+    model read the same tensors. The tensors must not be modified meanwhile."""
     @wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         if torch.compiler.is_compiling() or getattr(_THREAD, 'host_copies', None) is not None:
@@ -95,17 +93,17 @@ def cache_host_copies(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def host_copy(tensor: Tensor) -> Tensor:
-    """``tensor`` on the host, where its values can be read. On a GPU the host waits."""
+    """Return ``tensor`` on the CPU. A GPU is synchronised."""
     host_copies = None if torch.compiler.is_compiling() else getattr(_THREAD, 'host_copies', None)
     if host_copies is None or tensor.device.type == 'cpu':
         return tensor.cpu()
     if id(tensor) not in host_copies:
-        host_copies[id(tensor)] = tensor, tensor.cpu()  # its id is unique while it is kept
+        host_copies[id(tensor)] = tensor, tensor.cpu()  # ids are unique while it is kept
     return host_copies[id(tensor)][1]
 
 
 def _beneath(tensor: Tensor) -> Tensor | None:
-    """Return the tensor beneath transforms of ``torch.func``, ``None`` where it is one of many."""
+    """Return the tensor beneath transforms of ``torch.func``, or ``None`` if it is batched."""
     functorch = torch._C._functorch
     while functorch.is_functorch_wrapped_tensor(tensor):
         if functorch.is_batchedtensor(tensor):
@@ -115,7 +113,8 @@ def _beneath(tensor: Tensor) -> Tensor | None:
 
 
 def out_of_inference(tensor: Tensor) -> Tensor:
-    """``tensor``, or a copy of one made in inference mode, which no training step could use."""
+    """Return ``tensor``, or a copy if it was made in inference mode, which training could not
+    use."""
     if torch.compiler.is_compiling() or not tensor.is_inference():
         return tensor
     with torch.inference_mode(False):
@@ -123,15 +122,15 @@ def out_of_inference(tensor: Tensor) -> Tensor:
 
 
 def narrow(index: Tensor, bound: int) -> Tensor:
-    """Return numbers below ``bound`` in as few bytes as are enough."""
+    """Cast integers below ``bound`` to the narrowest dtype."""
     return index.to(index_dtype(bound))
 
 
 def index_dtype(bound: int) -> torch.dtype:
-    """uint16, int32 or int64: the smallest for numbers below ``bound``."""
+    """Return the narrowest dtype of uint16, int32 and int64 for integers below ``bound``."""
     return torch.uint16 if bound <= 2**16 else torch.int32 if bound <= 2**31 else torch.int64
 
 
 def row_pointer(row: Tensor, num_rows: int) -> Tensor:
-    """Return where each row begins among ascending rows, int64 ``[num_rows + 1]``."""
+    """Return the pointer of ascending row indices, int64 ``[num_rows + 1]``."""
     return torch.searchsorted(row, torch.arange(num_rows + 1, device=row.device))

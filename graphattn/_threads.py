@@ -1,4 +1,4 @@
-"""Compiled functions that release the interpreter's lock, several at a time."""
+"""Threads for compiled functions, which release the interpreter's lock."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import torch
 
 
 def run_calls(calls: list[tuple]) -> None:
-    """Run ``(function, *arguments)`` of each call, as many at a time as torch has threads.
+    """Run the calls ``(function, *arguments)`` in parallel, with the number of threads of torch.
 
-    These are torch's own threads where torch has OpenMP. They wait for their next work by spinning,
-    for some ms: other threads would share the cores with them just after every operation of torch.
+    With OpenMP these are torch's own threads. They spin for some ms after every operation of torch,
+    so other threads would compete with them for cores.
 
-    It returns when all calls have returned. What a call raises, or the handler of a signal while
-    calls run, ends the others after the call that they are at, and is raised here. A process that
-    was forked after torch's threads had begun and only then imports this module cannot know of them
-    and hangs, as it would in torch's own operations: import it before, or spawn.
+    Returns when all calls have returned. An exception in a call, or in a signal handler while calls
+    run, is raised here after the running calls; no other calls are started. A process that is
+    forked after torch has started its threads, and imports this module only then, hangs, as it
+    would in torch's own operations: import the module before, or spawn.
 
     Raises:
-        RuntimeError: A call was lost, which should not happen.
+        RuntimeError: A call has not run, which is a bug.
     """
     waiting, finished, errors = iter(calls), [], []
     workers = [_worker(waiting, finished, errors)
@@ -32,7 +32,7 @@ def run_calls(calls: list[tuple]) -> None:
         next(worker)
     if len(workers) > 1:
         _run_side_by_side(workers)
-    for worker in workers:  # those for which no thread was granted
+    for worker in workers:  # workers without a thread
         next(worker, None)
     if errors:
         raise next((error for error in errors if not isinstance(error, Exception)), errors[0])
@@ -41,8 +41,8 @@ def run_calls(calls: list[tuple]) -> None:
 
 
 def start_of_threads() -> int:
-    """Return the address of ``start(region, data, num_threads, flags)``, by which compiled code
-    calls ``region(data)`` in so many threads, or in fewer: torch's own, as in :func:`run_calls`."""
+    """Return the address of ``start(region, data, num_threads, flags)``, with which compiled code
+    calls ``region(data)`` in up to ``num_threads`` threads, those of :func:`run_calls`."""
     return _start(os.getpid())
 
 
@@ -63,9 +63,9 @@ def _START_IN_POOL(region: int, data: int, num_threads: int, flags: int) -> None
 
 
 def _worker(waiting: Iterator[tuple], finished: list, errors: list) -> Iterator[None]:
-    """Run calls until there are none. An exception cannot pass through OpenMP, and a signal is
-    handled between any two steps of Python, the first of a function too: a generator that has begun
-    is already inside its ``try``."""
+    """Run calls until none are left. Exceptions must not propagate through OpenMP, and signals may
+    be handled before the first statement of a function. Therefore this is a generator, which is
+    inside its ``try`` once it has started."""
     try:
         yield
         for function, *arguments in waiting:
@@ -78,7 +78,7 @@ def _worker(waiting: Iterator[tuple], finished: list, errors: list) -> Iterator[
 
 
 def _run_side_by_side(workers: list[Iterator[None]]) -> None:
-    begin = partial(next, map(next, iter(workers)), None)  # not a step of Python outside a worker
+    begin = partial(next, map(next, iter(workers)), None)  # no Python code outside a worker
     openmp = _openmp(os.getpid())
     if openmp is not None:
         openmp.GOMP_parallel(_REGION(begin), None, len(workers), 0)
@@ -95,9 +95,8 @@ _FIRST_PROCESS = os.getpid()
 
 @cache
 def _openmp(process: int) -> ctypes.CDLL | None:
-    """Return the OpenMP library that torch was linked with: GNU's, or LLVM's and Intel's, which
-    have its entry point too. Return ``None`` if there is none, or after a fork, which its threads
-    do not survive."""
+    """Return the OpenMP library of torch: GNU's, or LLVM's and Intel's, which have the same entry
+    point. Return ``None`` if there is none, or after a fork, because its threads do not survive."""
     if process != _FIRST_PROCESS:
         return None
     try:
@@ -111,5 +110,6 @@ def _openmp(process: int) -> ctypes.CDLL | None:
 
 @cache
 def _pool(process: int, num_threads: int) -> ThreadPoolExecutor:
-    """Return threads of this process: those of its parent do not survive a fork either."""
+    """Return the thread pool of this process, because the parent's threads do not survive a
+    fork."""
     return ThreadPoolExecutor(num_threads, 'graphattn')

@@ -6,16 +6,16 @@ from functools import cache
 
 import torch
 
-OLDEST = 8, 0  # compute capability: bfloat16, and that kernels are compiled for in tests
+OLDEST = 8, 0  # compute capability: has bfloat16; tests compile for it
 
 
 def runs_on(device: torch.device) -> bool:
-    """Return whether a device is a GPU that kernels are made for."""
+    """Return whether kernels support a device."""
     return device.type == 'cuda' and _is_recent(device)
 
 
 @cache
 def _is_recent(device: torch.device) -> bool:
-    if not torch.cuda.is_available():  # its tensors have no numbers, and nothing runs
+    if not torch.cuda.is_available():  # then its tensors are fake
         return True
     return torch.version.hip is None and torch.cuda.get_device_capability(device) >= OLDEST

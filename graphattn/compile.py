@@ -1,10 +1,10 @@
-"""Compiles all loops ahead of their first use, for images of machines and continuous integration.
+"""Compile all loops ahead of their first use, for container images and continuous integration.
 
     python -m graphattn.compile
 
-They are kept where ``NUMBA_CACHE_DIR`` says, or beside their sources if these can be written to.
-Graphs of 2**31 nodes and more are left out, and in float64, which serves to check gradients, those
-of more than 2**16: their loops are compiled on first use.
+They are cached in ``NUMBA_CACHE_DIR``, or next to their sources if these are writable. Loops for
+graphs of 2**31 nodes and more, and for float64 graphs of more than 2**16 nodes, are compiled on
+first use instead; float64 serves to check gradients.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from graphattn.graphs.graph import BipartiteGraph
 from graphattn.patterns import SlidingWindow
 from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg
 
-NUM_NODES = 2**4, 2**16 + 1  # numbered in 16 bits, and in 32
+NUM_NODES = 2**4, 2**16 + 1  # indices of 16 and of 32 bits
 
 
 def main(*others: Callable[[], None]) -> None:
-    """Compile the library's loops, and those that are called by functions of other packages."""
+    """Compile the library's loops, and the loops that the functions ``others`` call."""
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--float64', action='store_true',
-                        help='for small graphs in float64 too')
+                        help='also compile loops for small float64 graphs')
     options = parser.parse_args()
     tasks = [(other,) for other in others]
     tasks += product(OPERATIONS, NUM_NODES, [torch.float32])
@@ -53,11 +53,11 @@ def main(*others: Callable[[], None]) -> None:
 
 
 def _begin() -> None:
-    logging.getLogger('graphattn').setLevel(logging.ERROR)  # the bar says it
+    logging.getLogger('graphattn').setLevel(logging.ERROR)  # the progress bar shows it
     torch.set_num_threads(1)
 
 
-# What is compiled: each operation on the smallest graph of its kind ####################
+# Compiled operations, each on the smallest graph of its kind #########################
 
 
 def attend(num_nodes: int, dtype: torch.dtype) -> None:
@@ -66,7 +66,7 @@ def attend(num_nodes: int, dtype: torch.dtype) -> None:
 
 
 def attend_with_features(num_nodes: int, dtype: torch.dtype) -> None:
-    """Compute attention whose edges have features, and its training step."""
+    """Compute attention with edge features, and its training step."""
     graph = _graph(num_nodes)
     edge_attr, projection = (torch.ones(shape, dtype=dtype, requires_grad=True)
                              for shape in ((graph.num_edges, 1), (1, 1, 1)))
@@ -89,8 +89,8 @@ def weigh_and_sum(num_nodes: int, dtype: torch.dtype) -> None:
 
 
 def sample(num_nodes: int, dtype: torch.dtype) -> None:
-    """Draw graphs from the pairs of one query, and the probabilities of their edges; with so many
-    clusters too that a library multiplies."""
+    """Draw graphs from the pairs of one query, and compute edge probabilities; also with enough
+    clusters for products by a library."""
     from graphattn.ops.sample.cpu.comparing import SHORT
     for num_clusters in {1, SHORT // num_nodes + 1}:
         query, mixing, key = (

@@ -1,10 +1,10 @@
-"""Graphs and attention as pictures, by matplotlib, which is loaded when something is drawn.
+"""Pictures of graphs and attention by matplotlib, which is imported on first use.
 
     draw.mask(graph)                    # a figure of pyplot's, which notebooks show
     figure = draw.segments(graph)         # the mask of each segment
     figure.savefig('graph.png')         # or .svg
 
-Each of these draws on the axes that it is given or, without any, on a new figure.
+Functions draw on the given axes or, if omitted, on a new figure.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 __all__ = ['bipartite', 'segments', 'degrees', 'heads', 'mask', 'received_attention',
            'receptive_field', 'spectrum', 'times']
 
-MAX_LINES = 20_000  # of a bipartite picture
-_MAX_LABELS = 8  # of lengths side by side, which more would cover
+MAX_LINES = 20_000  # in a bipartite picture
+_MAX_LABELS = 8  # of lengths; more would overlap
 
 
 @in_style()
@@ -37,15 +37,15 @@ def bipartite(graph: BipartiteGraph, axes: Axes | None = None) -> Axes:
     """Draw keys above, queries below, and a line for each edge.
 
     Args:
-        graph (BipartiteGraph): Of at most 20,000 edges.
-        axes (matplotlib.axes.Axes, optional): Where to draw; a figure of its own if omitted.
+        graph (BipartiteGraph): The graph, of at most 20,000 edges.
+        axes (matplotlib.axes.Axes, optional): Axes to draw on; a new figure if omitted.
 
     Raises:
-        ValueError: There are more edges.
+        ValueError: The graph has more edges.
     """
     if graph.num_edges > MAX_LINES:
-        raise ValueError(f"'graph' must have at most {MAX_LINES:,} edges to be drawn as lines "
-                         f"(got {graph.num_edges:,}); mask() draws any number")
+        raise ValueError(f"'graph' must have at most {MAX_LINES:,} edges to be drawn as lines (got "
+                         f"{graph.num_edges:,}); mask() has no limit")
     from matplotlib.collections import LineCollection
 
     axes = new_axes(5.2, 2.4) if axes is None else axes
@@ -69,8 +69,8 @@ def degrees(graph: BipartiteGraph, axes: Axes | None = None) -> Axes:
     """Draw the number of keys of each query, and of queries of each key.
 
     Args:
-        graph (BipartiteGraph): Of any size.
-        axes (matplotlib.axes.Axes, optional): Where to draw; a figure of its own if omitted.
+        graph (BipartiteGraph): The graph, of any size.
+        axes (matplotlib.axes.Axes, optional): Axes to draw on; a new figure if omitted.
     """
     axes = new_axes(5.2, 2.6) if axes is None else axes
     for degree, colour, shape, label in (
@@ -90,14 +90,14 @@ def received_attention(graph: BipartiteGraph, weights: Tensor, axes: Axes | None
     r"""Draw the attention that each key receives, :math:`\sum_i \alpha_{ij}`, in each head.
 
     Args:
-        graph (BipartiteGraph): Of any size.
+        graph (BipartiteGraph): The graph, of any size.
         weights (Tensor): Attention weights :math:`\alpha`, ``[num_edges]`` or
             ``[num_edges, heads]``.
-        axes (matplotlib.axes.Axes, optional): Where to draw; a figure of its own if omitted.
+        axes (matplotlib.axes.Axes, optional): Axes to draw on; a new figure if omitted.
 
     Raises:
-        TypeError: The weights are no Tensor.
-        ValueError: There is another number of weights, or some are negative or not finite.
+        TypeError: ``weights`` is not a Tensor.
+        ValueError: ``weights`` has another shape, or negative or non-finite values.
     """
     per_head = shades_of(graph, weights, 2)
     axes = new_axes(5.2, 2.6) if axes is None else axes
@@ -118,9 +118,9 @@ def spectrum(values: Sequence[float], axes: Axes | None = None) -> Axes:
     """Draw the eigenvalues of a Laplacian in ascending order, with the gap from 0 to the second.
 
     Args:
-        values (sequence of float): All eigenvalues, ascending, such as those of
+        values (sequence of float): All eigenvalues, ascending, for example from
             ``analysis.spectrum``.
-        axes (matplotlib.axes.Axes, optional): Where to draw; a figure of its own if omitted.
+        axes (matplotlib.axes.Axes, optional): Axes to draw on; a new figure if omitted.
 
     Raises:
         ValueError: There are fewer than two.
@@ -138,12 +138,13 @@ def spectrum(values: Sequence[float], axes: Axes | None = None) -> Axes:
 
 @in_style()
 def receptive_field(field: np.ndarray, axes: Axes | None = None) -> Axes:
-    """Draw the number of keys that reach a query over layers: mean, least and most over queries.
+    """Draw the number of keys that reach a query over layers: mean, minimum and maximum over
+    queries.
 
     Args:
-        field (ndarray): ``[layers + 1, queries]``, such as that of
+        field (ndarray): ``[layers + 1, queries]``, for example from
             ``analysis.diffusion.receptive_field``.
-        axes (matplotlib.axes.Axes, optional): Where to draw; a figure of its own if omitted.
+        axes (matplotlib.axes.Axes, optional): Axes to draw on; a new figure if omitted.
     """
     axes = new_axes(5.2, 2.6) if axes is None else axes
     layer = np.arange(len(field))
@@ -158,11 +159,11 @@ def receptive_field(field: np.ndarray, axes: Axes | None = None) -> Axes:
 
 @in_style()
 def times(seconds: dict[str, dict[int, float]], axes: Axes | None = None) -> Axes:
-    """Draw times by number of tokens, both on logarithmic scales.
+    """Draw times against numbers of tokens, both on logarithmic scales.
 
     Args:
-        seconds (dict): For each curve ``{num_tokens: seconds}``.
-        axes (matplotlib.axes.Axes, optional): Where to draw; a figure of its own if omitted.
+        seconds (dict): ``{num_tokens: seconds}`` for each curve.
+        axes (matplotlib.axes.Axes, optional): Axes to draw on; a new figure if omitted.
     """
     axes = new_axes(5.2, 3) if axes is None else axes
     for number, (label, of_length) in enumerate(seconds.items()):
@@ -182,15 +183,15 @@ def times(seconds: dict[str, dict[int, float]], axes: Axes | None = None) -> Axe
 @in_style()
 def segments(graph: BipartiteGraph, titles: Sequence[str] | None = None, *,
              columns: int = 4) -> Figure:
-    """Draw the mask of each segment side by side, such as each head's of each sequence.
+    """Draw the masks of segments side by side, for example of all heads and sequences.
 
     Args:
-        graph (BipartiteGraph): Its segments are those of :meth:`BipartiteGraph.unbatch`.
-        titles (sequence of str, optional): One for each segment; numbers if omitted.
-        columns (int): Pictures in a row.
+        graph (BipartiteGraph): The graph, with segments as in :meth:`BipartiteGraph.unbatch`.
+        titles (sequence of str, optional): One title per segment; numbers if omitted.
+        columns (int): Number of pictures per row.
 
     Raises:
-        ValueError: There is another number of titles.
+        ValueError: The number of titles is not the number of segments.
     """
     check_size('columns', columns, 1)
     parts = graph.unbatch()
@@ -206,16 +207,16 @@ def segments(graph: BipartiteGraph, titles: Sequence[str] | None = None, *,
 
 @in_style()
 def heads(graph: BipartiteGraph, weights: Tensor, *, columns: int = 4) -> Figure:
-    """Draw the attention weights of each head side by side, where all heads share a graph.
+    """Draw the attention weights of heads that share a graph side by side.
 
     Args:
-        graph (BipartiteGraph): Of any size.
+        graph (BipartiteGraph): The graph, of any size.
         weights (Tensor): Attention weights, ``[num_edges, heads]``.
-        columns (int): Pictures in a row.
+        columns (int): Number of pictures per row.
 
     Raises:
-        TypeError: The weights are no Tensor.
-        ValueError: There is another number of weights, or some are negative or not finite.
+        TypeError: ``weights`` is not a Tensor.
+        ValueError: ``weights`` has another shape, or negative or non-finite values.
     """
     check_size('columns', columns, 1)
     per_head = shades_of(graph, weights, 2)
@@ -238,5 +239,5 @@ def _panels(count: int, columns: int) -> tuple[Figure, np.ndarray]:
 
 
 def _spread(count: int) -> np.ndarray:
-    """Return places of ``count`` nodes from 0 to 1."""
+    """Return ``count`` evenly spaced positions in [0, 1]."""
     return np.linspace(0, 1, count) if count > 1 else np.full(count, 0.5)

@@ -1,4 +1,4 @@
-"""Memory that is freed: kept for the next allocation, or given back."""
+"""Freed memory: kept for the next allocation, or returned to the system."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 __all__ = ['keeping_freed_memory']
 
-# Of GNU's malloc.h, with the values that it begins with.
+# Constants of GNU's malloc.h, with the default values.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4
 _FIRST = {_TRIM_THRESHOLD: 128 * 2**10, _TOP_PAD: 128 * 2**10, _MMAP_MAX: 65536}
 _KEEP = {_TRIM_THRESHOLD: 2**31 - 1, _TOP_PAD: 64 * 2**20, _MMAP_MAX: 0}
@@ -16,20 +16,19 @@ _KEEP = {_TRIM_THRESHOLD: 2**31 - 1, _TOP_PAD: 64 * 2**20, _MMAP_MAX: 0}
 
 @contextmanager
 def keeping_freed_memory() -> Iterator[bool]:
-    """Have this process keep what it frees for what it allocates next.
+    """Keep freed memory in this process for later allocations.
 
-    GNU's C library gives tensors of more than 32 MiB back to the system when they are freed, and
-    the next ones come in new pages, each of which is cleared when it is first written to. A
-    training step makes and frees many such tensors: one number for each edge of a block model, for
-    example. Inside this context the pages stay, up to the most that was in use at a time; behind it
-    they are given back.
+    GNU's C library returns freed tensors of more than 32 MiB to the system, and the next tensors
+    are in new pages, which the kernel clears on first write. A training step allocates and frees
+    many such tensors, for example one value per edge of a block model. Inside this context the
+    process keeps the pages, up to its peak use; they are returned on exit.
 
-    It is an attempt: where a tensor fits among what others hold is the C library's affair, and in a
-    heap that much else has used it may change nothing. The library's threshold for large arrays,
-    which adapts itself by default, stays as it is from then on.
+    There is no guarantee: the C library places allocations, and in a fragmented heap this may have
+    no effect. The library's threshold for large arrays, which is adaptive by default, stays fixed
+    afterwards.
 
     Yields:
-        Whether the C library can do so. It does nothing on systems other than Linux with glibc.
+        Whether this is supported. It has no effect on systems other than Linux with glibc.
 
     Example:
         >>> import torch

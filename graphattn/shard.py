@@ -1,4 +1,4 @@
-"""The part of a batch that one of several processes holds."""
+"""Shards: the part of a batch that one of several processes holds."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 
 class Shard(ABC):
-    """A range of the tokens of a batch, and a way to the other processes, which hold the rest.
+    """A range of the tokens of a batch, and communication with the processes that hold the rest.
 
-    Layers, models and sources take it in the place of ``ptr``; the graph then has the rows of the
-    shard's queries alone, and all keys of the batch.
+    Layers, models and sources accept it instead of ``ptr``. The graph then has only the rows of the
+    shard's queries, and all keys of the batch.
 
     Args:
         ptr (Tensor): Where each sequence of the whole batch begins, int64 ``[num_sequences + 1]``.
         start (int): The first token of this process.
-        stop (int): Behind its last one.
+        stop (int): The token after its last one.
     """
 
     def __init__(self, ptr: Tensor, start: int, stop: int):
         self.ptr, self.start, self.stop = ptr, start, stop
         self.lengths = host_copy(ptr).diff().tolist()
-        self.num_tokens = sum(self.lengths)  # of all processes
+        self.num_tokens = sum(self.lengths)  # in all processes
         self.own_ptr = ptr.clamp(start, stop) - start
 
     @property
@@ -41,7 +41,7 @@ class Shard(ABC):
         return self.stop - self.start
 
     def spans(self) -> list[tuple[int, int]]:
-        """Return begin and end, within the sequence, of the own tokens of each sequence."""
+        """Return the range of own tokens within each sequence."""
         begin, end = ((edge - self.ptr[:-1]).clamp(min=0).minimum(self.ptr.diff()).tolist()
                       for edge in (self.start, self.stop))
         return [*zip(begin, end)]
@@ -54,37 +54,38 @@ class Shard(ABC):
     @abstractmethod
     def gather(self, x: Tensor) -> Tensor:
         """Gather ``[num_own, ...]`` of all processes as ``[num_tokens, ...]``. The backward pass
-        sends gradients back and adds them."""
+        sends gradients back and sums them."""
 
     @abstractmethod
     def check_graph(self, graph: BipartiteGraph, heads: int) -> None:
-        """Raise a ValueError in every process unless the graph of each has the rows of its own
-        queries, of all heads or of each."""
+        """Raise a ValueError in every process unless each graph has the rows of own queries, shared
+        by all heads or for each head."""
 
     @abstractmethod
     def place(self, attention: EdgeAttention, key: Tensor, graph: BipartiteGraph,
               heads: int | None, teleport: Tensor | None) -> Placement:
-        """Return where the keys of all processes are, of which each gives its own.
+        """Return the placement of the keys of all processes. Each process passes its own keys.
 
         Args:
-            attention (EdgeAttention): What attends.
+            attention (EdgeAttention): The attention.
             key (Tensor): Own keys.
-            graph (BipartiteGraph): Of own queries and all keys.
-            heads (int, optional): How many heads own a graph each; all share one if omitted.
-            teleport (Tensor, optional): Instead of that of ``attention``.
+            graph (BipartiteGraph): The graph of own queries and all keys.
+            heads (int, optional): Number of heads with graphs of their own; all heads share a graph
+                if omitted.
+            teleport (Tensor, optional): Replaces the teleport of ``attention``.
 
         Raises:
-            ValueError: It cannot be taken along such a graph.
+            ValueError: The attention does not support this graph.
         """
 
     def attended(self, attention: EdgeAttention) -> None:
-        """Take notice that own queries have attended, hooks and all."""
+        """Run after the attention of own queries and its hooks."""
         return
 
 
 def check_edges(graph: BipartiteGraph) -> None:
-    """Raise a TypeError for a soft mask, or anything else that has no rows of its own."""
+    """Raise a TypeError for soft masks and other types without rows."""
     if not isinstance(graph, BipartiteGraph):
-        raise TypeError(f"'graph' must be a BipartiteGraph, with the rows of the tokens that are "
-                        f"here (got {type(graph).__name__}); a learned mask gives one once it is "
-                        f"frozen, by freeze()")
+        raise TypeError(f"'graph' must be a BipartiteGraph, with the rows of own tokens (got "
+                        f"{type(graph).__name__}); a learned mask returns one once it is frozen, "
+                        f"by freeze()")

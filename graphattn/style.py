@@ -1,4 +1,4 @@
-"""The colours and type sizes of every figure of this project.
+"""The colours and font sizes of all figures of this project.
 
     with style.in_style():
         figure = draw.segments(graph)
@@ -12,21 +12,21 @@ from contextlib import contextmanager
 
 __all__ = ['COLOURS', 'EDGE', 'KEY', 'QUERY', 'SHADES', 'in_style']
 
-# Ten colours, of which the first six are told apart by the colour-blind too and none is lost on
-# white paper; the eighth is grey, for what others are compared with.
+# Ten colours that are visible on white paper. The first six are colour-blind safe; the eighth is
+# grey, for baselines.
 COLOURS = ('#0072b2', '#d55e00', '#009e73', '#740d25', '#cc8850',
            '#5a96ff', '#54284f', '#808080', '#915500', '#6b6b00')
 EDGE, QUERY, KEY = '#08306b', COLOURS[1], COLOURS[2]
-SHADES = 'Blues'  # from nothing, white, to most, dark
-_SIZE = 10  # of type, in points
+SHADES = 'Blues'  # from white to dark
+_SIZE = 10  # font size in points
 
 
 @contextmanager
 def in_style() -> Iterator[None]:
-    """Draw and save inside with the colours and type sizes of this project.
+    """Draw and save figures with the colours and font sizes of this project inside this context.
 
-    ``'C0'`` to ``'C9'`` are :data:`COLOURS`, and relative sizes such as ``'small'`` are those of
-    its type. It also decorates functions: ``@in_style()``.
+    ``'C0'`` to ``'C9'`` are :data:`COLOURS`, and sizes such as ``'small'`` are relative to the
+    project's font size. It can also decorate functions: ``@in_style()``.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -48,6 +48,6 @@ def in_style() -> Iterator[None]:
         'figure.labelsize': 'medium',
         'legend.fontsize': 'small', 'xtick.labelsize': 'small', 'ytick.labelsize': 'small',
         'axes.prop_cycle': cycler(color=COLOURS), 'image.cmap': SHADES, 'grid.alpha': 0.3,
-        'savefig.dpi': 110, 'savefig.bbox': 'tight',  # cuts no long title off
+        'savefig.dpi': 110, 'savefig.bbox': 'tight',  # keeps long titles
     }):
         yield

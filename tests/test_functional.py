@@ -176,7 +176,7 @@ REFUSED = {
     'keys': ({'key': zeros(3, 2, 5)}, ValueError, "'key' must be .* with 4 keys .got"),
     'values': ({'value': zeros(5, 2, 6)}, ValueError, "'value' must be .* with 4 keys .got"),
     'kv_heads': ({'key': zeros(4, 3, 5)}, ValueError,
-                 "'key' must have as many heads as query, 2, or a number that divides it .got 3"),
+                 "'key' must have the number of heads of query, 2, .*got 3"),
     'value_heads': ({'value': zeros(4, 3, 6)}, ValueError, "'value' must have key's 2 heads"),
     'query_dims': ({'query': zeros(3, 5)}, ValueError,
                    r"'query' must be \[nodes, heads, channels\].*got shape \(3, 5\)"),
@@ -227,13 +227,13 @@ def test_the_unchanged_call_is_accepted():
     assert attend().shape == (NUM_QUERIES, HEADS, 6)
 
 
-def test_weights_are_returned_when_asked_for():
+def test_weights_are_returned_on_request():
     out, weight = attend(return_attention_weights=True)
     assert out.shape == (NUM_QUERIES, HEADS, 6) and weight.shape == (EDGES, HEADS)
 
 
 @pytest.mark.parametrize('package', ['torch_scatter', 'torch_sparse'])
-def test_backend_asked_for_by_name_does_not_fall_back(package, monkeypatch):
+def test_requested_backends_do_not_fall_back(package, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)  # as if it were not installed
     monkeypatch.delitem(sys.modules, 'graphattn.ops.attention.gather_ext', raising=False)
     monkeypatch.delitem(ops._LOADED, 'gather_ext', raising=False)
@@ -257,11 +257,11 @@ def test_a_graph_changed_after_it_was_built(change, backend):
     x = torch.randn(5, 1, 4)
     edge_attention(x, x, x, graph)
     change(graph)
-    with pytest.raises(ValueError, match="'graph' was changed in place after it was built"):
+    with pytest.raises(ValueError, match="'graph' was modified in place"):
         edge_attention(x, x, x, graph, backend=backend)
 
 
-def test_what_a_graph_hands_out_is_not_the_graph():
+def test_returned_tensors_are_not_the_stored_ones():
     ptr, edges = torch.tensor([0, 3, 5]), torch.tensor([[0, 1, 2, 3], [0, 1, 1, 4]])
     graph = BipartiteGraph(edges, 5, query_ptr=ptr)
     expected = copy.deepcopy(graph)
@@ -286,7 +286,7 @@ def test_more_keys_than_32_bits_count():
     key = torch.ones(1, 1, 1).expand(MANY_KEYS, 1, 1)
     query = torch.ones(1, 1, 1)
     assert edge_attention(query, key, key, graph, backend='gather').item() == 1
-    with pytest.raises(ValueError, match=r"backend 'csr' takes sizes below 2\^31"):
+    with pytest.raises(ValueError, match=r"backend 'csr' .* below 2\^31"):
         edge_attention(query, key, key, graph, backend='csr')
 
 

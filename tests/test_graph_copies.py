@@ -100,12 +100,12 @@ def test_a_deep_copy_shares_no_memory_and_a_shallow_one_all():
     assert not {part.data_ptr() for part in copy.deepcopy(graph).csr} & set(pointers)
 
 
-def test_what_changes_in_place_is_noticed_in_every_copy_that_shares_it():
+def test_in_place_changes_are_detected_in_every_copy_that_shares_memory():
     graph = GRAPHS['square']()
     shallow, deep = copy.copy(graph), copy.deepcopy(graph)
     graph.csr[1][0] = 5
     for changed in (graph, shallow):
-        with pytest.raises(ValueError, match="'graph' was changed in place"):
+        with pytest.raises(ValueError, match="'graph' was modified in place"):
             attend(changed)
     train(deep)
 

@@ -743,7 +743,7 @@ BAD = {
                   "'along' must be None for a model that chooses its own keys"),
     'hops': (lambda: attach(new_model('BERT'), PATTERN, hops=-1), ValueError, "'hops' must not"),
     'teleport': (lambda: attach(new_model('BERT'), PATTERN, hops=2, teleport=[.1]), ValueError,
-                 "'teleport' must be one number or one for each of the 2 hops"),
+                 "'teleport' must be a number or one number for each of the 2 hops"),
     'learned_teleport': (lambda: attach(new_model('BERT'), PATTERN, hops=2, learn_teleport=True),
                          ValueError, "'teleport' must be a number inside"),
     'hops_of_own_edges': (lambda: attach(new_model('DeepSeek-V3.2'), None, hops=2), ValueError,
@@ -781,7 +781,7 @@ BAD = {
     'num_kv_heads': (lambda: graph_attention(
         attach(new_model('BERT'), PATTERN).encoder.layer[0].attention.self,
         *(torch.randn(1, heads, 5, 8) for heads in (4, 3, 3)), None), ValueError,
-        "'key' must have as many heads as query, 4, or a number"),
+        "'key' must have the number of heads of query, 4, or a divisor"),
     'paged': (lambda: attach(new_model('BERT'), PATTERN)(TOKENS, cu_seq_lens_q=torch.ones(1)),
               ValueError, "'cu_seq_lens_q' must be None"),
 }

@@ -191,7 +191,7 @@ def test_a_full_disk_is_told_and_no_error(add, tmp_path, told):
         assert compiled(1, 2) == 3
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert 'NUMBA_CACHE_DIR' in told[-1] and 'cannot be kept' in told[-1]
+    assert 'NUMBA_CACHE_DIR' in told[-1] and 'cannot be cached' in told[-1]
     assert not list(tmp_path.glob('cache/*/*'))
 
 

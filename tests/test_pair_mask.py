@@ -76,7 +76,7 @@ def test_rows_are_those_of_the_pairs_that_are_on(layout, share):
         assert torch.equal(value.long(), index[query, expected])
 
 
-def test_as_many_values_as_the_paper_counts():
+def test_number_of_values_is_that_of_the_paper():
     assert DiagonalLayout(128).num_values == 126
     assert FreeLayout(128).num_values == 128**2
     assert int(DiagonalLayout(128).multiplicity()[126]) == 4 * 128 - 4
@@ -150,7 +150,7 @@ def test_norm_of_the_published_size():
     assert float(mask.norm()) == 12 * (508 + 0.5 * (128**2 - 508))
 
 
-def test_each_call_computes_the_bias_of_the_values_as_they_are():
+def test_each_call_computes_the_bias_of_the_current_values():
     mask = random_mask(FreeLayout(4))
     mask.values.requires_grad_()
     with torch.no_grad():

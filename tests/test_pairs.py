@@ -63,7 +63,7 @@ def test_numbers_of_pairs_lead_back_to_rows(name):
     assert indptr.equal(graph.indptr) and key.equal(graph.key)
 
 
-def test_numbers_up_to_the_last_one():
+def test_the_last_pair_has_the_largest_int64():
     key, query, num_keys = long([0, 2**31 - 1]), long([0, 2**32 - 1]), 2**31
     assert number_pairs(key, query, num_keys).tolist() == [0, 2**63 - 1]
 

@@ -89,11 +89,11 @@ def test_one_of_several_types_is_chosen():
     ((two_types(),), ValueError, "'edge_type' must be one of .*got None"),
     ((authors(), ('paper', 'cites', 'paper')), ValueError, "'edge_type' must be one of"),
 ])
-def test_what_is_no_graph_is_refused(arguments, error, match):
+def test_invalid_data_is_refused(arguments, error, match):
     with pytest.raises(error, match=match):
         BipartiteGraph.from_data(*arguments)
 
 
-def test_who_takes_tensors_names_who_takes_data():
+def test_from_edge_index_points_to_from_data():
     with pytest.raises(TypeError, match="'edge_index' must be .*got Data.*from_data"):
         BipartiteGraph.from_edge_index(molecule(2), 2)

@@ -67,7 +67,7 @@ def test_shared_pointers_stay_shared():
     assert segments.query_ptr is segments.key_ptr and not segments.query_ptr.is_inference()
 
 
-def test_moved_to_where_nothing_can_be_looked_at():
+def test_segments_move_to_meta():
     moved = Segments(ptr(0, 2), ptr(0, 3)).to('meta')
     assert moved.query_ptr.device == moved.key_ptr.device == torch.device('meta')
 
@@ -91,7 +91,7 @@ def test_equality():
     (ptr(0, 1, 4), ptr(0, 6, 6), (4, 6), 1, ([0, 1, 4], [0, 6, 6])),
     (None, None, (0, 0), 3, ([0, 0, 0, 0], [0, 0, 0, 0])),
 ])
-def test_what_is_meant_where_pointers_are_omitted(query_ptr, key_ptr, sizes, heads, expected):
+def test_default_pointers(query_ptr, key_ptr, sizes, heads, expected):
     segments = Segments.of(query_ptr, key_ptr, sizes, torch.device('cpu'), heads=heads)
     assert (segments.query_ptr.tolist(), segments.key_ptr.tolist()) == expected
     assert repr(segments) == f'Segments({expected[0]}, {expected[1]})'
@@ -100,7 +100,7 @@ def test_what_is_meant_where_pointers_are_omitted(query_ptr, key_ptr, sizes, hea
 @pytest.mark.parametrize('query_ptr, key_ptr, error, match', [
     (ptr(0, 2, 3), None, ValueError, r"'query_ptr' must rise from 0 to 4.*got \[0, 2, 3\]"),
     (ptr(0, 4), ptr(0, 7, 6), ValueError, r"'key_ptr' must rise from 0 to 6.*got \[0, 7, 6\]"),
-    (ptr(0, 1, 4), None, ValueError, r"must mark as many segments \(got 2 and 1\)"),
+    (ptr(0, 1, 4), None, ValueError, r"must have the same number of segments \(got 2 and 1\)"),
     (ptr(0, 4).int(), None, TypeError, "'query_ptr' must be an int64 Tensor"),
     (ptr(0, 4), ptr(0, 6).to('meta'), ValueError, "'key_ptr' must be on cpu.*got meta"),
 ])

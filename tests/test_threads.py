@@ -82,7 +82,7 @@ def test_compiled_work_is_done_by_any_number_of_threads(threads, num_threads):
 
 
 def test_memory_that_a_thread_does_not_find_is_an_error(threads):
-    with pytest.raises(MemoryError, match='a thread found no memory'):
+    with pytest.raises(MemoryError, match='ran out of memory'):
         _find_no_memory(_threads.start_of_threads(), 2, 1 << 60)
 
 

@@ -1,3 +1,3 @@
-"""Tools for layers and loops of your own: this library's checks of arguments, and its compiler."""
+"""Tools for custom layers and loops: argument checks, and the compiler of loops."""
 
 __all__ = []

@@ -1,4 +1,4 @@
-"""Loops that are compiled once and kept on disk, and calls of them on all of torch's threads."""
+"""Compiled loops, cached on disk, and parallel calls on torch's threads."""
 
 from graphattn._jit import jit
 from graphattn._threads import run_calls

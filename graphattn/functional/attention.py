@@ -40,40 +40,40 @@ def edge_attention(
         \, \frac{\langle \mathrm{query}_i, \mathrm{key}_j \rangle}{\sqrt{C}}
         + \mathrm{bias}_{ij} \right)
 
-    This is masked attention (SBM-Transformer, Eq. 3 and 4) in O(edges). A query that attends to
-    no key gives 0, with gradient 0; NaN in a key or value reaches the queries that attend to it
-    and no others.
+    This is masked attention (SBM-Transformer, Eq. 3 and 4) in O(edges). A query without keys has
+    output 0 and gradient 0. NaN in a key or value reaches only the queries that attend to it.
 
     Args:
         query (Tensor): floating ``[num_queries, heads, channels]``.
-        key (Tensor): ``[num_keys, num_kv_heads, channels]``, of the same dtype and device. There
-            may be fewer heads than of queries, a number that divides theirs: each is then the key
-            of as many consecutive heads (grouped queries: Ainslie et al., "GQA", 2023).
+        key (Tensor): ``[num_keys, num_kv_heads, channels]``, of the same dtype and device.
+            ``num_kv_heads`` divides ``heads``; each key head serves several consecutive query heads
+            (grouped queries: Ainslie et al., "GQA", 2023).
         value (Tensor): ``[num_keys, num_kv_heads, value_channels]``.
-        graph (BipartiteGraph): The edges, which all heads share. Heads that own a graph each are
-            folded into nodes first (:func:`graphattn.layers.fold_heads`).
+        graph (BipartiteGraph): The edges, shared by all heads. Fold heads with graphs of their own
+            into nodes first (:func:`graphattn.layers.fold_heads`).
         edge_bias (Tensor, optional): ``[num_edges]`` or ``[num_edges, heads]``, added to logits, in
-            the order of ``graph.edge_index``: :meth:`BipartiteGraph.from_edge_index` has the
-            permutation from the order that edges were given in. A query whose keys all have the
-            bias ``-inf`` attends to none of them.
-        edge_gate (Tensor, optional): As ``edge_bias``; multiplies the scaled dot product.
-        hops (int or float): How many hops values travel by these weights, see
-            :func:`attention_diffusion`; one without a teleport is attention.
+            the order of ``graph.edge_index``; :meth:`BipartiteGraph.from_edge_index` returns the
+            permutation from another order. If all keys of a query have the bias ``-inf``, the query
+            attends to none of them.
+        edge_gate (Tensor, optional): Multiplies the scaled dot product; shapes are those of
+            ``edge_bias``.
+        hops (int or float): Number of diffusion hops with these weights, see
+            :func:`attention_diffusion`; 1 without a teleport is attention.
         teleport (float, sequence of float or Tensor): As in :func:`attention_diffusion`.
-        scale (float, optional): Instead of :math:`1/\sqrt{C}`.
-        dropout_p (float): Probability in [0, 1) with which a weight is zeroed, the others being
-            divided by ``1 - dropout_p``. Applied whenever positive: modules pass 0 in eval mode.
-        return_attention_weights (bool): Also return the weights that were used.
-        backend (str): One of :data:`graphattn.ops.BACKENDS`, which runs or raises, or
-            ``'auto'``: ``'sdpa'`` for complete graphs and, in training, for those that hold more
-            of the pairs than :data:`graphattn.functional.choose.DENSE_ABOVE` says (without a
-            gate and, on a CPU, without dropout and a bias that learns); else ``'numba'`` on a CPU,
-            ``'triton'`` on an NVIDIA GPU of compute capability 8.0 or later with heads of at most
-            256 channels, ``'csr'`` on a CPU without numba where torch has CSR products, and
-            ``'gather'``. That also inside :mod:`torch.func` and forward-mode derivatives, which no
-            faster backend has; it is the one for second derivatives. ``'flex'``, torch's
-            FlexAttention, is taken by name only: it is for NVIDIA GPUs and graphs whose edges lie
-            in few tiles, and on CPUs forms all pairs.
+        scale (float, optional): Replaces :math:`1/\sqrt{C}`.
+        dropout_p (float): Probability in [0, 1) of zeroing a weight; the others are divided by
+            ``1 - dropout_p``. Applied whenever positive, so modules pass 0 in eval mode.
+        return_attention_weights (bool): Also return the attention weights.
+        backend (str): One of :data:`graphattn.ops.BACKENDS`, which runs or raises, or ``'auto'``.
+            ``'auto'`` chooses ``'sdpa'`` for complete graphs and, in training, for densities above
+            :data:`graphattn.functional.choose.DENSE_ABOVE` (without a gate and, on a CPU, without
+            dropout and a trainable bias); else ``'numba'`` on a CPU, ``'triton'`` on an NVIDIA GPU
+            of compute capability 8.0 or later with heads of at most 256 channels, ``'csr'`` on a
+            CPU without numba if torch has CSR products, and otherwise ``'gather'``. It also chooses
+            ``'gather'`` inside :mod:`torch.func` and for forward-mode derivatives, which no faster
+            backend supports; ``'gather'`` is also the backend for second derivatives. ``'flex'``,
+            torch's FlexAttention, is never chosen automatically. It is for NVIDIA GPUs and graphs
+            with edges in few tiles, and computes all pairs on CPUs.
 
     Returns:
         Tensor ``[num_queries, heads, value_channels]`` of the dtype of ``query``; half precision
@@ -82,9 +82,9 @@ def edge_attention(
 
     Raises:
         TypeError: An argument is of the wrong type or dtype.
-        ValueError: Sizes, devices or values do not fit, or the backend is unknown.
-        ImportError: The backend asked for needs a package that is not installed.
-        NotImplementedError: The backend asked for lacks the derivative that is taken.
+        ValueError: Sizes, devices or values do not match, or the backend is unknown.
+        ImportError: The requested backend needs a package that is not installed.
+        NotImplementedError: The requested backend lacks the requested derivative.
 
     Example:
         >>> import torch
@@ -95,7 +95,7 @@ def edge_attention(
         >>> edge_attention(query, key, value, graph).shape
         torch.Size([1000, 4, 32])
 
-        A bias on edges that are given in an order of their own:
+        A bias on edges in another order:
 
         >>> edge_index = torch.tensor([[5, 0, 3], [1, 1, 0]])  # key over query
         >>> graph, perm = BipartiteGraph.from_edge_index(edge_index, 1000, return_perm=True)
@@ -133,14 +133,15 @@ def attention_weights(
     Args:
         query (Tensor): floating ``[num_queries, heads, channels]``.
         key (Tensor): ``[num_keys, num_kv_heads, channels]``, as in :func:`edge_attention`.
-        graph (BipartiteGraph): The edges, which all heads share.
+        graph (BipartiteGraph): The edges, shared by all heads.
         edge_bias (Tensor, optional): ``[num_edges]`` or ``[num_edges, heads]``, added to logits.
-        edge_gate (Tensor, optional): As ``edge_bias``; multiplies the scaled dot product.
-        scale (float, optional): Instead of :math:`1/\sqrt{C}`.
-        dropout_p (float): Probability in [0, 1) with which a weight is zeroed, the others being
-            divided by ``1 - dropout_p``. Applied whenever positive.
-        backend (str): As in :func:`edge_attention`, except ``'sdpa'`` and ``'flex'``, which form no
-            weights.
+        edge_gate (Tensor, optional): Multiplies the scaled dot product; shapes are those of
+            ``edge_bias``.
+        scale (float, optional): Replaces :math:`1/\sqrt{C}`.
+        dropout_p (float): Probability in [0, 1) of zeroing a weight; the others are divided by
+            ``1 - dropout_p``. Applied whenever positive.
+        backend (str): As in :func:`edge_attention`, except ``'sdpa'`` and ``'flex'``, which do not
+            return weights.
 
     Returns:
         Tensor ``[num_edges, heads]`` in the order of ``graph.edge_index``, float32 for half

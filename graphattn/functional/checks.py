@@ -1,4 +1,4 @@
-"""Checks of arguments, made once: kernels take them as they are."""
+"""Checks of arguments. Kernels do not repeat them."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def check_arguments(
     edge_bias: Tensor | None,
     edge_gate: Tensor | None,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Check the arguments of :func:`edge_attention`, and return bias and gate ready for a
-    kernel."""
+    """Check the arguments of :func:`edge_attention`, and return bias and gate in the form that
+    kernels expect."""
     _check_graph(graph)
     _check_tensors(query, key, value, graph.num_queries, graph.num_keys, graph.device)
     if edge_bias is edge_gate is None:
@@ -41,7 +41,7 @@ def _check_graph(graph: BipartiteGraph) -> None:
     if not isinstance(graph, BipartiteGraph):
         if isinstance(graph, PairMask):
             raise TypeError("'graph' must be a BipartiteGraph, because a soft mask has no edges "
-                            "and weighs every pair (got PairMask); see pair_attention")
+                            "(got PairMask); use pair_attention")
         raise TypeError(f"'graph' must be a BipartiteGraph (got {type(graph).__name__}); see "
                         f"BipartiteGraph.from_edge_index, from_mask, from_scipy, from_networkx")
     graph.check_unchanged()
@@ -69,8 +69,8 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor, num_queries: int, 
 
 def _check_heads(query: Tensor, key: Tensor, value: Tensor) -> None:
     if key.size(1) == 0 or query.size(1) % key.size(1) != 0:
-        raise ValueError(f"'key' must have as many heads as query, {query.size(1)}, or a number "
-                         f"that divides it (got {key.size(1)})")
+        raise ValueError(f"'key' must have the number of heads of query, {query.size(1)}, or a "
+                         f"divisor of it (got {key.size(1)})")
     if value.size(1) != key.size(1):
         raise ValueError(f"'value' must have key's {key.size(1)} heads (got {value.size(1)})")
     if key.size(2) != query.size(2):
@@ -97,12 +97,12 @@ def check_diffused(alpha: Tensor, value: Tensor, graph: BipartiteGraph) -> None:
 def check_square(graph: BipartiteGraph) -> None:
     """Raise unless queries and keys can be the same tokens."""
     if not graph.is_square:
-        raise ValueError(f"'graph' must have as many keys as queries in every segment, for hops "
-                         f"follow one another (got {graph})")
+        raise ValueError(f"'graph' must have as many keys as queries in every segment, because "
+                         f"each hop starts at the keys of the previous hop (got {graph})")
 
 
 def check_numbers(scale: float | None, dropout_p: float, query: Tensor) -> float:
-    """Check the numbers that every kind of attention takes, and return the scale."""
+    """Check the scalar arguments of all attention functions, and return the scale."""
     check_scale_and_dropout(scale, dropout_p)
     return scale_of(query) if scale is None else scale
 
@@ -114,17 +114,17 @@ def check_scale_and_dropout(scale: float | None, dropout_p: float) -> None:
 
 
 def scale_of(query: Tensor) -> float:
-    """Return that of dot products if none is given, which is finite: code for any number of
-    channels cannot be asked whether it is."""
+    """Return the default scale of dot products. It is finite and needs no check, which traced code
+    with a symbolic number of channels could not make."""
     return 1 / math.sqrt(max(query.size(-1), 1))
 
 
 def check_pair_arguments(query: Tensor, key: Tensor, value: Tensor, pairs: MaskedPairs) -> None:
-    """Check what attends under a soft mask, as :func:`check_arguments` does along a graph."""
+    """Check the arguments of :func:`pair_attention`."""
     mask, ptr = pairs.mask, pairs.ptr
     if not isinstance(mask, PairMask):
-        raise TypeError(f"'mask' must be a PairMask (got {type(mask).__name__}); for a graph "
-                        f"there is edge_attention")
+        raise TypeError(f"'mask' must be a PairMask (got {type(mask).__name__}); use "
+                        f"edge_attention for graphs")
     for name, tensor in (('query', query), ('key', key), ('value', value)):
         check_floating(name, tensor)
         if tensor.dtype != query.dtype:
@@ -146,7 +146,8 @@ def check_pair_arguments(query: Tensor, key: Tensor, value: Tensor, pairs: Maske
 def check_edge_values(
     name: str, values: Tensor | None, query: Tensor, graph: BipartiteGraph,
 ) -> Tensor | None:
-    """``values`` as ``[num_edges, heads or 1]`` in the dtype of the computation."""
+    """Check values on edges, and return them as ``[num_edges, heads or 1]`` in the dtype of the
+    computation."""
     if values is None:
         return None
     check_floating(name, values)
@@ -164,7 +165,7 @@ def check_edge_values(
 
 def check_features(query: Tensor, value: Tensor, graph: BipartiteGraph,
                    features: ProjectedFeatures) -> None:
-    """Check features of edges beside query and value, whose nodes may be in any order."""
+    """Check edge features against query and value. Their nodes may be in any order."""
     edge_attr, projection = features
     for name, tensor in (('edge_attr', edge_attr), ('projection', projection)):
         check_floating(name, tensor)

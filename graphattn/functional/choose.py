@@ -1,4 +1,4 @@
-"""Choice of a kernel: the one that was asked for, or the fastest that can do what is needed."""
+"""Choice of a backend: the requested one, or the fastest that supports the call."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from graphattn.ops import Backend, LogitTerms
 __all__ = ['DENSE_ABOVE', 'FASTEST_SPARSE', 'PAIRS_OF_A_CALL', 'choose', 'choose_sparse',
            'choose_weighing']
 
-# By the number of keys, the share of the pairs above which masked dense attention takes less time
-# than the fused kernel for a training step. On two cores (Zen 4), 4 heads of 32, the fused kernel
-# and the dense one took 2.8 and 2.9 ms at 55 % and 3.4 and 3.1 ms at 80 % of 256 x 256 pairs, 28
-# and 38 ms at 85 % and 32 and 39 ms at 95 % of 1,024 x 1,024, 688 and 945 ms at 95 % of 4,096 x
-# 4,096: there only complete graphs, which need no mask, are faster dense. The forward pass alone is
-# so at every size. To measure another machine: python -m experiments.benchmarks.crossover.
+# By the number of keys, the density above which a training step of masked dense attention takes
+# less time than the fused kernel. On two cores (Zen 4), 4 heads of 32, the fused kernel and the
+# dense one took 2.8 and 2.9 ms at 55 % and 3.4 and 3.1 ms at 80 % of 256 x 256 pairs, 28 and 38 ms
+# at 85 % and 32 and 39 ms at 95 % of 1,024 x 1,024, 688 and 945 ms at 95 % of 4,096 x 4,096: there
+# only complete graphs, which need no mask, are faster dense. For the forward pass alone this holds
+# at every size. To measure another machine: python -m experiments.benchmarks.crossover.
 DENSE_ABOVE = {256: 0.6, 1024: 1.}
 _SPARSE_BELOW = min(DENSE_ABOVE.values())
-# By type of device, the pairs that take as long as one more call of dense attention, which takes
-# consecutive segments of one shape at once. On two cores, 4 heads of 32, a training step along
-# complete sequences of n and n + 1 tokens in turn took 4.1, 1.4, 0.9 and 0.6 times as long dense as
-# fused, for n = 20, 80, 160 and 300. Of GPUs it is computed: four kernels' starts beside tiles at
-# 7 ps a pair, 16 heads.
+# By type of device, the number of pairs that take as long as one more call of dense attention. A
+# call computes consecutive segments of one shape. On two cores, 4 heads of 32, a training step
+# along complete sequences of n and n + 1 tokens in turn took 4.1, 1.4, 0.9 and 0.6 times as long
+# dense as fused, for n = 20, 80, 160 and 300. The value for GPUs is computed: four kernel launches
+# against tiles at 7 ps a pair, 16 heads.
 PAIRS_OF_A_CALL = {'cpu': 2**14, 'cuda': 2**19}
 
 
@@ -56,7 +56,7 @@ def _fastest_on_gpus() -> str:
     return 'gather'
 
 
-# By type of device; loaded now, because code that torch compiles cannot import.
+# By type of device; loaded now, because compiled code cannot import modules.
 FASTEST_SPARSE = {'cpu': _fastest_on_cpus(), 'cuda': _fastest_on_gpus()}
 
 
@@ -65,15 +65,15 @@ def choose(name: str, query: Tensor, key: Tensor, value: Tensor, graph: Bipartit
     """Return the backend for attention.
 
     Args:
-        name (str): ``'auto'``, or the backend that is asked for.
-        query, key, value, graph, terms: What attends.
-        needs_weights (bool): Whether the weights are wanted too. Features of edges take them where
-            a backend has no kernel for both.
+        name (str): ``'auto'`` or the name of a backend. query, key, value, graph, terms: The
+        arguments of the attention.
+        needs_weights (bool): Whether weights are returned too. Edge features also need them if a
+            backend has no kernel for features.
 
     Raises:
-        ValueError: The backend asked for does not run on the graph's device, forms no weights,
-            takes no gate, no dropout or no heads of such width.
-        NotImplementedError: It lacks the derivative that is taken.
+        ValueError: The requested backend does not run on the graph's device, or does not support
+            returned weights, gates, dropout or the width of heads.
+        NotImplementedError: It lacks the requested derivative.
     """
     device, channels = graph.device, max(query.size(-1), value.size(-1))
     if name != 'auto':
@@ -93,14 +93,14 @@ def choose(name: str, query: Tensor, key: Tensor, value: Tensor, graph: Bipartit
 
 
 def choose_weighing(name: str, device: torch.device, channels: int) -> Backend:
-    """Return the backend for attention in two steps, weights and sums, of heads so wide."""
+    """Return the backend for attention in two steps, weights and sums, for heads of this width."""
     if name != 'auto':
         return _asked_for(name, device, channels, needs_weights=True)
     return choose_sparse(device, channels)
 
 
 def choose_sparse(device: torch.device, channels: int) -> Backend:
-    """Return the fastest backend whose time follows the edges, for heads so wide."""
+    """Return the fastest backend with time linear in the edges, for heads of this width."""
     if not in_transform():
         fastest = ops.load(FASTEST_SPARSE.get(device.type, 'gather'))
         if fastest.is_available(device) and fastest.takes(channels):
@@ -109,28 +109,28 @@ def choose_sparse(device: torch.device, channels: int) -> Backend:
 
 
 def in_transform() -> bool:
-    """Return whether forward-mode derivatives are taken, or torch.func is at work: our operators
-    have no rules for them."""
+    """Return whether forward-mode derivatives or torch.func are active, which our operators do not
+    support."""
     takes_forward_derivatives = forward_ad._current_level >= 0
     return takes_forward_derivatives or torch._C._are_functorch_transforms_active()
 
 
 def accumulated(tensor: Tensor) -> Tensor:
-    """Cast to the dtype of sums."""
+    """Cast to the accumulation dtype."""
     return tensor.to(torch.promote_types(tensor.dtype, torch.float))
 
 
 def _asked_for(name: str, device: torch.device, channels: int, needs_weights: bool) -> Backend:
     backend = ops.load(name)
     if needs_weights and not backend.returns_weights:
-        raise ValueError(f"'backend' must be one that forms weights (got {name!r}); 'auto' takes "
-                         f"one")
+        raise ValueError(f"'backend' must be one that returns weights (got {name!r}); 'auto' "
+                         f"chooses one")
     if not backend.is_available(device):
         raise ValueError(f"backend {name!r} does not run on {device}, where the graph is; 'auto' "
-                         f"takes one that does")
+                         f"chooses one that does")
     if not backend.takes(channels):
-        raise ValueError(f"backend {name!r} takes at most {backend.max_channels} channels in a "
-                         f"head (got {channels}); 'auto' takes a backend that has no such limit")
+        raise ValueError(f"backend {name!r} supports at most {backend.max_channels} channels per "
+                         f"head (got {channels}); 'auto' chooses a backend without a limit")
     if not backend.has_all_derivatives and in_transform():
         raise NotImplementedError(f"backend {name!r} has no forward-mode derivatives and no rules "
                                   f"for torch.func; 'auto' and 'gather' have")
@@ -150,21 +150,21 @@ def _is_faster_dense(dense: Backend, query: Tensor, key: Tensor, value: Tensor,
                      graph: BipartiteGraph, terms: LogitTerms) -> bool:
     bias, is_on_cpu = terms.bias, query.device.type == 'cpu'
     if terms.dropout_p > 0 and is_on_cpu:
-        # torch forms all weights then: of 64 to 1,024 tokens, 70 to 100 % dense, a training step
-        # took 0.6 to 8 times as long. And a checkpoint may begin without gradients, by which what
-        # follows chooses, while kernels that differ drop other weights.
+        # torch then computes all weights: with 64 to 1,024 tokens, 70 to 100 % dense, a training
+        # step took 0.6 to 8 times as long. Also, a checkpoint may begin without gradients, which
+        # the choice below depends on, and different kernels drop different weights.
         return False
-    if torch.compiler.is_compiling():  # which cannot look at the sizes of segments, nor make a mask
+    if torch.compiler.is_compiling():  # can neither read sizes nor make a mask
         return (bias is None and graph.num_segments == 1 and guard_or_false(graph.num_edges > 0)
                 and guard_or_false(graph.num_edges == graph.num_pairs))
-    if not is_on_cpu:  # where masks have not been measured
+    if not is_on_cpu:  # masks are not measured there
         return _is_complete(graph) and _fills_calls(graph)
     num_edges, num_pairs = graph.num_edges, graph.num_pairs
     if num_edges <= _SPARSE_BELOW * num_pairs:
         return False
     if bias is not None and bias.requires_grad and torch.is_grad_enabled():
-        # Its gradient takes all pairs: of 64 to 1,024 tokens, 50 to 100 % dense, the fused kernel
-        # took half to a fifth of the time.
+        # The gradient of the bias needs all pairs: with 64 to 1,024 tokens, 50 to 100 % dense, the
+        # fused kernel took half to a fifth of the time.
         return False
     if num_edges == num_pairs:
         return _fills_calls(graph)
@@ -174,10 +174,10 @@ def _is_faster_dense(dense: Backend, query: Tensor, key: Tensor, value: Tensor,
 
 
 def _is_complete(graph: BipartiteGraph) -> bool:
-    """Return whether all pairs are edges; read no value where sizes say that they are not, because
-    reading waits for a GPU."""
+    """Return whether all pairs are edges. Values are read only if sizes do not decide, because
+    reading synchronises a GPU."""
     num_segments, (query_ptr, key_ptr) = graph.num_segments, graph.segments.ptrs
-    # Square segments have the fewest pairs where all are of one size.
+    # Square segments have the fewest pairs if all have the same size.
     if query_ptr is key_ptr and graph.num_edges * num_segments < graph.num_queries**2:
         return False
     return graph.num_edges == graph.num_pairs
@@ -191,7 +191,7 @@ def _is_dense(graph: BipartiteGraph) -> bool:
 
 
 def _fills_calls(graph: BipartiteGraph) -> bool:
-    """Return whether the pairs are worth the calls of dense attention; one call always is."""
+    """Return whether the pairs justify the calls of dense attention. A single call always does."""
     if graph.num_segments == 1:
         return True
     sizes = torch.stack([host_copy(ptr).diff() for ptr in graph.segments.ptrs])
@@ -200,10 +200,10 @@ def _fills_calls(graph: BipartiteGraph) -> bool:
 
 
 def _are_finite(*tensors: Tensor) -> bool:
-    # One pass: a sum is finite only if all its terms are.
+    # One pass, because a sum is finite only if all its terms are.
     return all(math.isfinite(tensor.detach().sum(dtype=torch.double)) for tensor in tensors)
 
 
 def _is_below_inf(bias: Tensor | None) -> bool:
-    """``-inf`` is well, and says that a query does not attend to a key."""
+    """Return whether no bias is ``inf`` or NaN. ``-inf`` is valid and masks an edge."""
     return bias is None or bias.numel() == 0 or float(bias.detach().amax()) < math.inf

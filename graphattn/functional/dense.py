@@ -32,10 +32,10 @@ def pair_attention(
         \alpha_{ij} = \operatorname*{softmax}_j \left( \frac{\langle \mathrm{query}_i,
         \mathrm{key}_j \rangle}{\sqrt{C}} + \mathrm{bias}_{ij} \right)
 
-    with the bias of the mask, :math:`-c (1 - M_{ij})` (SparseBERT, Eq. 5 and 6). Sequences of one
-    length are computed together, and nothing is padded. Every pair is multiplied, so NaN in a key
-    or value reaches every query of its sequence. A hard mask is a graph, and :func:`edge_attention`
-    is for graphs.
+    with the bias of the mask, :math:`-c (1 - M_{ij})` (SparseBERT, Eq. 5 and 6). Sequences of the
+    same length are computed together, without padding. Every pair is multiplied, so NaN in a key or
+    value reaches every query of its sequence. For hard masks, which are graphs, use
+    :func:`edge_attention`.
 
     Args:
         query (Tensor): floating ``[num_tokens, heads, channels]``.
@@ -43,19 +43,19 @@ def pair_attention(
             ``num_kv_heads`` divides ``heads``, as in :func:`edge_attention`.
         value (Tensor): ``[num_tokens, num_kv_heads, value_channels]``.
         ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``.
-        mask (PairMask): The mask of each head, which all sequences share.
-        hops (int or float): As in :func:`attention_diffusion`; one without a teleport is attention.
+        mask (PairMask): The masks of the heads, shared by all sequences.
+        hops (int or float): As in :func:`attention_diffusion`; 1 without a teleport is attention.
         teleport (float, sequence of float or Tensor): As in :func:`attention_diffusion`.
-        scale (float, optional): Instead of :math:`1/\sqrt{C}`.
-        dropout_p (float): Probability in [0, 1) with which a weight is zeroed, the others being
-            divided by ``1 - dropout_p``. Applied whenever positive.
+        scale (float, optional): Replaces :math:`1/\sqrt{C}`.
+        dropout_p (float): Probability in [0, 1) of zeroing a weight; the others are divided by
+            ``1 - dropout_p``. Applied whenever positive.
 
     Returns:
         Tensor ``[num_tokens, heads, value_channels]`` of the dtype of ``query``.
 
     Raises:
         TypeError: An argument is of the wrong type or dtype.
-        ValueError: Sizes, devices or values do not fit, or a sequence is longer than the mask.
+        ValueError: Sizes, devices or values do not match, or a sequence is longer than the mask.
 
     Example:
         >>> import torch

@@ -1,4 +1,4 @@
-"""Values that travel several hops along the edges of a graph."""
+"""Diffusion of values over several hops along the edges of a graph."""
 
 from __future__ import annotations
 
@@ -26,40 +26,38 @@ def attention_diffusion(
     teleport: float | Sequence[float] | Tensor,
     backend: str = 'auto',
 ) -> Tensor:
-    r"""Return values after several hops along the edges, each mixed with the values that they began
-    with.
+    r"""Return values after several hops along the edges, each mixed with the initial values.
 
     .. math::
         Z_{(0)} = V, \qquad Z_{(k+1)} = (1 - t) \, A Z_{(k)} + t \, V
 
-    A walk starts at the query, and every hop takes it to a key that its present token attends to,
-    by the weights ``alpha``. Before each hop it ends with the probability ``teleport``, and after
-    the last one anyway; the output is the mean value of where it ends. So a hop :math:`k < K` has
-    the weight :math:`t (1 - t)^k` and the last :math:`(1 - t)^K`. They sum to 1, unlike those of a
-    truncated series: at t = 0.1 and K = 5 there is 0.59 on :math:`A^5`.
+    A walk starts at the query, and every hop moves it to a key of its current token with the
+    probabilities ``alpha``. Before each hop it ends with probability ``teleport``, and it always
+    ends after the last. The output is the expected value at its end. So hop :math:`k < K` has the
+    weight :math:`t (1 - t)^k` and the last :math:`(1 - t)^K`. The weights sum to 1, unlike in a
+    truncated series: at t = 0.1 and K = 5, :math:`A^5` has the weight 0.59.
 
-    A ``teleport`` of its own for every hop makes any weights: :func:`heat_teleport` gives those of
-    the heat kernel. ``alpha`` is the same for all hops, and so is what dropout made of it. A query
-    without keys keeps ``teleport * value``, as the rest has no key to come from. A model is
-    causal at any depth if every edge is.
+    Any weights can be obtained by one ``teleport`` per hop: :func:`heat_teleport` returns those of
+    the heat kernel. All hops use the same ``alpha``, including its dropout. A query without keys
+    has the output ``teleport * value``. A model is causal at any depth if every edge is causal.
 
     Args:
         alpha (Tensor): floating ``[num_edges, heads]``, the weights of the edges.
         value (Tensor): floating ``[num_tokens, heads, channels]``.
-        graph (BipartiteGraph): With as many keys as queries in every segment, which are the same
+        graph (BipartiteGraph): A square graph: keys and queries of each segment are the same
             tokens.
-        hops (int or float): Number of hops K. ``math.inf`` takes the limit
-            :math:`t (I - (1 - t) A)^{-1} V`, by as many hops as it takes or, after 200, by
-            GMRES. It and its gradients, which are found in the same way and for which no hop is
-            kept, are exact to about :math:`10 \epsilon / (1 - \rho)` times the largest number
-            among them, as rounding of the weights alone would leave them: :math:`\epsilon` is the
-            rounding of the dtype (float32 for half precision) and :math:`\rho` the largest of
-            :math:`(1 - t) \sum_j |A_{ij}|`. The gradient of ``teleport`` is a sum of such numbers.
-        teleport (float, sequence of float or Tensor): In [0, 1]: a number, one for each hop, or
-            what broadcasts to ``[hops, num_tokens, heads]``, a learned one for each head say.
-            Number k, counted from 0, is the probability that a walk ends after k hops.
-        backend (str): As in :func:`edge_attention`, except ``'sdpa'`` and ``'flex'``.
-            ``'numba'`` keeps ``hops`` times the values for the backward pass.
+        hops (int or float): Number of hops K. ``math.inf`` computes the limit :math:`t (I - (1 - t)
+            A)^{-1} V`, by hops until convergence or, after 200 hops, by GMRES. Its gradients are
+            computed in the same way, and no hop is kept for them. Limit and gradients are exact to
+            about :math:`10 \epsilon / (1 - \rho)` times their largest value, the error that
+            rounding of the weights alone would cause: :math:`\epsilon` is the rounding of the dtype
+            (float32 for half precision) and :math:`\rho` the maximum of
+            :math:`(1 - t) \sum_j |A_{ij}|`. The gradient of ``teleport`` is a sum of such values.
+        teleport (float, sequence of float or Tensor): In [0, 1]: a number, one number per hop, or a
+            Tensor broadcastable to ``[hops, num_tokens, heads]``, for example one learned value per
+            head. Entry k, counted from 0, is the probability that a walk ends after k hops.
+        backend (str): As in :func:`edge_attention`, except ``'sdpa'`` and ``'flex'``. ``'numba'``
+            stores ``hops`` times the values for the backward pass.
 
     Returns:
         Tensor ``[num_tokens, heads, channels]`` of the dtype of ``value``; half precision
@@ -67,9 +65,9 @@ def attention_diffusion(
 
     Raises:
         TypeError: An argument is of the wrong type or dtype.
-        ValueError: Sizes, devices or values do not fit, or the graph is not square.
-        RuntimeError: Infinitely many hops do not converge: weights of a query that sum to more
-            than 1, as dropout makes them, may let values grow.
+        ValueError: Sizes, devices or values do not match, or the graph is not square.
+        RuntimeError: Infinitely many hops do not converge, because weights of a query sum to more
+            than 1, as after dropout.
 
     Source: Diffuser, Eq. S.6, S.7 and Proposition 4.
 
@@ -93,7 +91,7 @@ def attention_diffusion(
 
 def diffuse_along(kernel: Backend, alpha: Tensor, value: Tensor, graph: BipartiteGraph,
                   spread: Tensor, hops: int | float) -> Tensor:
-    """:func:`attention_diffusion` of checked arguments, by the teleport of every hop."""
+    """Compute :func:`attention_diffusion` of checked arguments, with the teleport of every hop."""
     if len(spread) == 0:
         return value
     alpha = alpha.to(accumulated(value).dtype)
@@ -106,18 +104,18 @@ def diffuse_along(kernel: Backend, alpha: Tensor, value: Tensor, graph: Bipartit
 
 
 def heat_teleport(hops: int, time: float) -> tuple[float, ...]:
-    r"""Return the ``teleport`` of each hop that diffuses attention by the heat kernel.
+    r"""Return the ``teleport`` of each hop for diffusion by the heat kernel.
 
     .. math::
         \theta_k = \frac{e^{-\tau} \tau^k / k!}{\sum_{m=0}^{K} e^{-\tau} \tau^m / m!}, \qquad
         t_k = \frac{\theta_k}{\sum_{m=k}^{K} \theta_m}
 
-    The weights of K hops are scaled to sum to 1, as Eq. S.6 asks of all weights: constant values
-    then stay what they are. The paper has the kernel with infinitely many hops only.
+    The weights of K hops are scaled to sum to 1, as Eq. S.6 requires of all weights, so that
+    constant values do not change. The paper defines the kernel for infinitely many hops only.
 
     Args:
         hops (int): Number of hops K.
-        time (float): :math:`\tau`, the mean number of hops were there no last one; positive.
+        time (float): :math:`\tau`, the mean number of hops without a limit; positive.
 
     Returns:
         tuple of ``hops`` floats in [0, 1], for :func:`attention_diffusion` and the layers.
@@ -136,7 +134,7 @@ def heat_teleport(hops: int, time: float) -> tuple[float, ...]:
     check_number('time', time, 'positive and finite')
     log_weight = np.array([k * math.log(time) - math.lgamma(k + 1) for k in range(hops + 1)])
     weight = np.exp(log_weight - log_weight.max())
-    to_come = weight[::-1].cumsum()[::-1]  # from the smallest weights on, where time is short
-    # Where all weights to come have vanished, any teleport will do.
+    to_come = weight[::-1].cumsum()[::-1]  # adds small weights first
+    # If all later weights are 0, any teleport is right.
     teleport = np.divide(weight, to_come, out=np.ones_like(weight), where=to_come > 0)
     return tuple(teleport[:-1].tolist())

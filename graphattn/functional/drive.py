@@ -1,4 +1,4 @@
-"""The one way through attention: along a graph, wherever keys and values come from."""
+"""The driver of attention along a graph, for every placement of keys and values."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ Teleport = float | Sequence[float] | Tensor
 
 
 class Placement:
-    """The placement of keys and values in the tensors that are given.
+    """The plain placement: keys and values are the given tensors.
 
     Args:
-        heads (int, optional): How many heads own a graph each and become nodes; all share one if
-            omitted.
+        heads (int, optional): Number of heads with graphs of their own, which are folded into
+            nodes; all heads share a graph if omitted.
     """
 
-    has_all_values = True  # after each hop those of all keys are at hand
+    has_all_values = True  # the values of all keys are available after each hop
 
     def __init__(self, heads: int | None = None):
         self.heads = heads
 
     def fold(self, query: Tensor, key: Tensor, value: Tensor,
              teleport: Teleport) -> tuple[Tensor, Tensor, Tensor, Teleport]:
-        """Return the nodes of the graph, with the teleport of each if every head has its own."""
+        """Fold tensors into the nodes of the graph; the teleport too if every head has its own."""
         if self.heads is None:
             return query, key, value, teleport
         if isinstance(teleport, Tensor):
@@ -54,19 +54,19 @@ class Placement:
         return *(self.fold_nodes(x) for x in (query, key, value)), teleport
 
     def fold_nodes(self, x: Tensor) -> Tensor:
-        """Return what tokens have in each head as the nodes of the graph have it."""
+        """Fold values of tokens and heads into the nodes of the graph."""
         return x if self.heads is None else fold(repeat_heads(x, self.heads))
 
     def keys(self, key: Tensor, graph: BipartiteGraph) -> tuple[Tensor, BipartiteGraph]:
-        """Return the keys that edges lead to, and the graph of these."""
+        """Return the keys that edges start from, and the graph on them."""
         return key, graph
 
     def values(self, value: Tensor, hop: int) -> Tensor:
-        """Return the values of those keys before a hop, of own ones."""
+        """Return the values of those keys before a hop, given the own values."""
         return value
 
     def put(self, out: Tensor) -> Tensor:
-        """Return the output as the layer has its queries."""
+        """Return the output in the layout of the layer's queries."""
         return out if self.heads is None else unfold(out, self.heads)
 
 
@@ -86,27 +86,27 @@ def drive(
     backend: str | Backend = 'auto',
     needs_weights: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    r"""Attend along a graph, and let values travel on.
+    r"""Compute attention along a graph, and further hops.
 
     Args:
-        query (Tensor): As in :func:`graphattn.functional.edge_attention`, but heads may own a graph
-            each; likewise ``key`` and ``value``, as the placement has them.
+        query (Tensor): As in :func:`graphattn.functional.edge_attention`, but heads may have graphs
+            of their own. ``key`` and ``value`` are in the form that the placement expects.
         graph (BipartiteGraph or MaskedPairs): The edges, or all pairs under a soft mask.
         terms (LogitTerms): Bias and gate may be ``[num_edges]``; the scale is :math:`1 / \sqrt{C}`
-            if it is ``None``. Features of edges go with one hop.
+            if it is ``None``. Edge features need ``hops=1``.
         hops (int or float): As in :func:`graphattn.functional.attention_diffusion`.
         teleport (float, sequence of float or Tensor): As there.
-        placement (Placement): Where keys and values are.
-        backend (str or Backend): As in :func:`graphattn.functional.edge_attention`; or one that
-            forms weights.
-        needs_weights (bool): Whether the weights are wanted too.
+        placement (Placement): The placement of keys and values.
+        backend (str or Backend): As in :func:`graphattn.functional.edge_attention`; or a backend
+            that returns weights.
+        needs_weights (bool): Whether to return the weights too.
 
     Returns:
-        The output, and the weights of one hop ``[num_edges, heads]`` if they are wanted.
+        The output, and the weights of one hop ``[num_edges, heads]`` if requested.
 
     Raises:
-        TypeError, ValueError: As :func:`graphattn.functional.edge_attention`, features of edges
-            come with several hops, or a soft mask with what belongs to edges.
+        TypeError, ValueError: As :func:`graphattn.functional.edge_attention`; also for edge
+        features with several hops, and for edge terms with a soft mask.
     """
     tokens = query
     query, key, value, teleport = placement.fold(query, key, value, teleport)
@@ -150,16 +150,16 @@ def drive(
 
 def _check_no_edges(terms: LogitTerms, needs_weights: bool) -> None:
     if needs_weights or not terms.bias is terms.gate is terms.features is None:
-        raise ValueError("'graph' must be a BipartiteGraph where edges have a bias, a gate or "
-                         "features, or weights are wanted (got a soft mask, which has no edges); "
-                         "a learned mask gives one once it is frozen, by freeze()")
+        raise ValueError("'graph' must be a BipartiteGraph if edges have a bias, a gate or "
+                         "features, or weights are requested (got a soft mask, which has no "
+                         "edges); freeze() turns a learned mask into a graph")
 
 
 def _check_one_hop(is_plain: bool, hops: int | float) -> None:
     if not is_plain:
-        raise ValueError(f"'hops' must be 1, without a teleport, where edges have features, as "
-                         f"no node holds them for the next hop (got {hops}); several hops take "
-                         f"'edge_bias' and 'edge_gate' instead")
+        raise ValueError(f"'hops' must be 1, without a teleport, if edges have features, because "
+                         f"nodes do not hold them for the next hop (got {hops}); use 'edge_bias' "
+                         f"and 'edge_gate' for several hops")
 
 
 def _project(x: Tensor, equation: str, projection: Tensor) -> Tensor:
@@ -171,7 +171,7 @@ def _one_hop(
     query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph, terms: LogitTerms,
     backend: str | Backend, needs_weights: bool,
 ) -> tuple[Tensor | tuple[Tensor, Tensor], Tensor | None]:
-    """Return the output, where edges have features together with the sums of these, and weights."""
+    """Return the output, together with the sums of edge features if any, and the weights."""
     kernel = backend if isinstance(backend, Backend) else choose(
         backend, query, key, value, graph, terms, needs_weights=needs_weights)
     features = terms.features
@@ -205,7 +205,7 @@ def _several_hops(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGra
 
 def _placed_hops(kernel: Backend, weight: Tensor, value: Tensor, graph: BipartiteGraph, hops: int,
                  teleport: Teleport, placement: Placement) -> Tensor:
-    """Return own values after all hops. Before each hop those of other keys are fetched."""
+    """Return own values after all hops. Before each hop the values of other keys are fetched."""
     hop, spread = count(), spread_teleport(teleport, hops, value)
     return diffuse(
         lambda weight, z: kernel.weighted_sum(weight, placement.values(z, next(hop)), graph),
@@ -220,7 +220,7 @@ def _weighing(backend: str | Backend, query: Tensor, value: Tensor) -> Backend:
 
 def weigh(kernel: Backend, query: Tensor, key: Tensor, graph: BipartiteGraph,
           terms: LogitTerms) -> Tensor:
-    """Return the weights of edges, after the dropout that kernels draw that form no weights."""
+    """Return the weights of edges after dropout, which is the same as in fused kernels."""
     if terms.features is not None:
         dot = dot_with_features(EdgeFeatures(*map(accumulated, terms.features)), graph.query)
         terms = terms._replace(bias=edge_logit(dot, terms))

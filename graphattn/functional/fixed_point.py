@@ -1,4 +1,4 @@
-"""Fixed points of affine maps that shrink: by repetition and, where that is slow, by GMRES."""
+"""Fixed points of affine contractions: by iteration or, if that is slow, by GMRES."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import torch
 from scipy.sparse.linalg import LinearOperator, gmres
 from torch import Tensor
 
-_PATIENCE = 200  # steps before GMRES, whose rounds keep what up to 50 of them found: 1 GiB at most
+_PATIENCE = 200  # steps before GMRES, which stores up to 50 vectors: 1 GiB at most
 _STEPS_OF_A_ROUND, _NUMBERS_KEPT = 50, 2**27
 
 
 def fixed_point(step: Callable[[Tensor], Tensor], z: Tensor, max_steps: int) -> Tensor:
-    """``z = step(z)``, up to rounding.
+    """Return the solution of ``z = step(z)``, up to rounding.
 
-    Rounding may run in circles for ever, so steps end where they change no more than rounding does
-    or, at the latest, where nothing is left of the start. Where weights mix well that takes some
-    dozens, however many there might be; where they do not, GMRES takes far fewer.
+    Rounding may cycle forever, so iteration ends when a step changes no more than rounding does,
+    and at the latest when nothing is left of the start. If weights mix well, some dozens of steps
+    are enough; otherwise GMRES needs far fewer.
 
     Args:
         step (Callable): An affine map.
-        z (Tensor): Where to start.
-        max_steps (int): After which no more than rounding is left of any start.
+        z (Tensor): The start.
+        max_steps (int): Number of steps after which no more than rounding is left of any start.
 
     Returns:
-        The fixed point. What is not finite has reached whatever it reaches.
+        The fixed point. Non-finite values are spread as far as they reach.
     """
     z, has_converged = _repeat(step, z, min(max_steps, _PATIENCE))
     if has_converged or max_steps <= _PATIENCE:
@@ -45,8 +45,8 @@ def _repeat(step: Callable[[Tensor], Tensor], z: Tensor, max_steps: int) -> tupl
 
 
 def _solve(step: Callable[[Tensor], Tensor], z: Tensor, max_steps: int) -> tuple[Tensor, bool]:
-    """GMRES, until a round of it gains less than half of what as many steps should: then what is
-    left is rounding, or it does not work here. What is not finite is put aside meanwhile."""
+    """Run GMRES until a round gains less than half as much as the same number of plain steps
+    should: then the rest is rounding, or GMRES fails. Non-finite values are excluded meanwhile."""
     not_finite, is_finite = z, z.isfinite()
     z = _only(is_finite, z)
     offset, eps = _only(is_finite, step(z * 0)), torch.finfo(z.dtype).eps
@@ -91,7 +91,7 @@ def _is_rounding(before: Tensor, after: Tensor, tolerance: float) -> bool:
     ``tolerance`` times."""
     change, largest = (after - before).abs(), after.abs()
     rounding = tolerance * torch.finfo(after.dtype).eps
-    # A GPU is waited for once where all is finite.
+    # One synchronisation of a GPU if all values are finite.
     total, most, bound = torch.stack([change.sum() + largest.sum(), change.amax(),
                                       rounding * largest.amax()]).tolist()
     if math.isfinite(total):

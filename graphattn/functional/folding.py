@@ -1,4 +1,4 @@
-"""Heads that own a graph each become nodes, so that one code path serves both kinds of head."""
+"""Folding of heads with graphs of their own into nodes, so that one code path serves both cases."""
 
 from torch import Tensor
 
@@ -6,30 +6,31 @@ from graphattn._checks import check_sides, check_strided
 
 
 def fold_heads(x: Tensor) -> Tensor:
-    """``[nodes, heads, channels]`` to ``[heads * nodes, 1, channels]``, the first head first.
+    """Reshape ``[nodes, heads, channels]`` to ``[heads * nodes, 1, channels]``, the first head
+    first.
 
-    The graph of folded nodes holds the segments in the same order: every sequence of head 0, then
+    The graph of folded nodes has its segments in the same order: every sequence of head 0, then
     every sequence of head 1 (``BipartiteGraph.batch([graph_of_head_0, graph_of_head_1, ...])``).
 
     Raises:
         TypeError: ``x`` is not a Tensor.
-        ValueError: It has another number of dimensions.
+        ValueError: It does not have three dimensions.
     """
     _check_dimensions(x)
     return fold(x)
 
 
 def fold(x: Tensor) -> Tensor:
-    """Return :func:`fold_heads` of what has been checked."""
+    """Run :func:`fold_heads` without checks of arguments."""
     return x.transpose(0, 1).flatten(0, 1).unsqueeze(1)
 
 
 def unfold_heads(x: Tensor, heads: int) -> Tensor:
-    """``[heads * nodes, 1, channels]`` back to ``[nodes, heads, channels]``.
+    """Reshape ``[heads * nodes, 1, channels]`` back to ``[nodes, heads, channels]``.
 
     Raises:
         TypeError: An argument is of the wrong type.
-        ValueError: ``x`` is of another shape, or does not hold as many nodes for each of the heads.
+        ValueError: ``x`` has another shape, or its nodes are not divisible by ``heads``.
     """
     _check_dimensions(x)
     check_sides(heads=heads)
@@ -40,17 +41,17 @@ def unfold_heads(x: Tensor, heads: int) -> Tensor:
 
 
 def unfold(x: Tensor, heads: int) -> Tensor:
-    """Return :func:`unfold_heads` of what has been checked."""
+    """Run :func:`unfold_heads` without checks of arguments."""
     return x.reshape(heads, x.size(0) // heads, x.size(2)).transpose(0, 1)
 
 
 def repeat_heads(x: Tensor, heads: int) -> Tensor:
-    """``[nodes, num_kv_heads, channels]`` with each head as often as there are heads of queries."""
+    """Repeat the heads of ``[nodes, num_kv_heads, channels]`` up to ``heads``, the number of query
+    heads."""
     return x if x.size(1) == heads else x.repeat_interleave(heads // x.size(1), dim=1)
 
 
 def _check_dimensions(x: Tensor) -> None:
     check_strided('x', x)
     if x.dim() != 3:
-        raise ValueError(f"'x' must be of three dimensions, nodes, heads and channels (got shape "
-                         f"{tuple(x.shape)})")
+        raise ValueError(f"'x' must be [nodes, heads, channels] (got shape {tuple(x.shape)})")

@@ -19,24 +19,25 @@ def edge_probability(model: FactorModel, graph: BipartiteGraph, *,
 
     .. math:: p_{ij} = \hat{Q}_i \, \hat{S} \, \hat{K}_j^\top
 
-    Only the pairs that are edges are computed, in O(edges x clusters) time and, by the kernels
-    that ``'auto'`` prefers to ``'gather'``, O(edges + nodes x clusters) memory (SBM-Transformer,
-    Sec. 4.1; exploration, a constant, is left out). A straight-through estimator turns it into a
-    gate: :func:`graphattn.samplers.straight_through`.
+    Only the edges are computed, in O(edges x clusters) time and, except by ``'gather'``, in O(edges
+    + nodes x clusters) memory (SBM-Transformer, Sec. 4.1). Exploration, a constant, is not
+    included. A straight-through estimator turns it into a gate:
+    :func:`graphattn.samplers.straight_through`.
 
     Args:
-        model (FactorModel): The model that the edges were drawn from, of the graph's segments.
+        model (FactorModel): The model that the edges were drawn from, with the segments of the
+            graph.
         graph (BipartiteGraph): Any edges inside the model's segments.
-        known (Tensor, optional): What they are, ``[num_edges]`` of the model's dtype: only their
-            gradient is then computed.
+        known (Tensor, optional): The probabilities, if known, ``[num_edges]`` of the model's dtype.
+            Then only their gradient is computed.
 
     Returns:
         Tensor ``[num_edges]`` of the dtype of the model's factors, float32 at least.
 
     Raises:
         TypeError: An argument is of the wrong type.
-        ValueError: Model and graph differ in their segments or device, or ``known`` is not of the
-            graph's edges.
+        ValueError: Model and graph have different segments or devices, or ``known`` has another
+            shape or device.
     """
     if not isinstance(model, FactorModel) or not isinstance(graph, BipartiteGraph):
         raise TypeError(f"'model' and 'graph' must be a FactorModel and a BipartiteGraph (got "
@@ -62,7 +63,7 @@ def edge_probability(model: FactorModel, graph: BipartiteGraph, *,
 
 def probability_of_edges(model: FactorModel, graph: BipartiteGraph,
                          known: Tensor | None = None) -> Tensor:
-    """Return what :func:`edge_probability` does, of arguments that need no check."""
+    """Compute :func:`edge_probability` without checks of arguments."""
     kernel = choose_sparse(graph.device, model.num_clusters)
     with without_autocast(graph.device):
         if known is not None and kernel.edge_dot_grads is not None:
@@ -76,7 +77,7 @@ def probability_of_edges(model: FactorModel, graph: BipartiteGraph,
 
 
 class _KnownProbability(torch.autograd.Function):
-    """Probabilities that need not be computed, with the gradient of their factors."""
+    """Known probabilities, with the gradient of their factors."""
 
     @staticmethod
     def forward(ctx, query_factor: Tensor, mixing: Tensor, key_factor: Tensor, mixed_query: Tensor,

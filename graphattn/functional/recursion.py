@@ -1,4 +1,4 @@
-"""The recursion of diffusion, the limit of all hops, and checks of ``hops`` and ``teleport``."""
+"""The recursion of diffusion and its limit, and checks of ``hops`` and ``teleport``."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from graphattn.ops.edge_math import restart
 
 def spread_teleport(teleport: float | Sequence[float] | Tensor, hops: int | float,
                     value: Tensor) -> Tensor:
-    """Check teleport and hops, and return the teleport of each hop, ``[hops, num_tokens, heads]``:
-    of one hop for infinitely many, and of none if the result is the values themselves."""
+    """Check teleport and hops, and return the teleport of each hop, ``[hops, num_tokens, heads]``.
+    Infinitely many hops have one entry, and there is none if the result is the values
+    themselves."""
     if isinstance(teleport, Tensor) and teleport.device != value.device:
         raise ValueError(f"'teleport' must be on {value.device}, where the values are (got "
                          f"{teleport.device})")
@@ -29,7 +30,7 @@ def spread_teleport(teleport: float | Sequence[float] | Tensor, hops: int | floa
     dtype = torch.promote_types(value.dtype, torch.float)
     if isinstance(teleport, Tensor):
         spread = teleport.to(dtype)
-    elif isinstance(teleport, Sequence):  # filled there: for a copy a GPU is waited for
+    elif isinstance(teleport, Sequence):  # filled on the device; a copy would synchronise
         each = [value.new_full((1, 1, 1), t, dtype=dtype) for t in teleport]
         spread = torch.cat([value.new_empty(0, 1, 1, dtype=dtype), *each])
     else:
@@ -39,47 +40,48 @@ def spread_teleport(teleport: float | Sequence[float] | Tensor, hops: int | floa
     try:
         return spread.expand(shape) if hops else spread.new_empty(shape)
     except RuntimeError:
-        raise ValueError(f"'teleport' must be a number or broadcast to {list(shape)}, [hops, "
+        raise ValueError(f"'teleport' must be a number or broadcastable to {list(shape)}, [hops, "
                          f"num_tokens, heads] (got shape {tuple(spread.shape)})") from None
 
 
 def diffuse(one_hop: Callable[[Tensor, Tensor], Tensor], weight: Tensor, value: Tensor,
             spread: Tensor, *, to_the_limit: bool) -> Tensor:
-    """Return a number of hops, or their limit, by any way to multiply by the weights.
+    """Return the values after several hops, or their limit.
 
     Args:
-        one_hop (Callable): ``(weight, value)`` to the sums of values by weights.
+        one_hop (Callable): ``(weight, value)`` to the weighted sums of values.
         weight (Tensor): The weights.
-        value (Tensor): What the hops begin with, and what each is mixed with.
-        spread (Tensor): The teleport of every hop, ``[hops, ...]``, each broadcasting to ``value``.
-        to_the_limit (bool): Repeat the one hop until nothing changes.
+        value (Tensor): The initial values, which are also mixed into each hop.
+        spread (Tensor): The teleport of every hop, ``[hops, ...]``, each broadcastable to
+            ``value``.
+        to_the_limit (bool): Iterate the single hop until it converges.
     """
     if to_the_limit and len(spread):
         return _limit(one_hop, weight, value, spread[0])
     return diffusion.diffuse(one_hop, weight, value, spread)
 
 
-@torch.compiler.disable(reason='how many hops it takes is asked of numbers')
+@torch.compiler.disable(reason='convergence depends on tensor values')
 def _limit(one_hop: Callable[[Tensor, Tensor], Tensor], weight: Tensor, value: Tensor,
            teleport: Tensor) -> Tensor:
-    """Return what the recursion tends to."""
+    """Return the limit of the recursion."""
     if in_transform():
-        raise NotImplementedError("'hops' without end have the gradient of a backward pass "
-                                  "alone; take a number of hops")
+        raise NotImplementedError("hops=math.inf supports reverse-mode gradients only; use a "
+                                  "finite number of hops")
     if is_traced(weight, value, teleport):
-        raise ValueError("'hops' must be finite for tensors without numbers, of which it is asked "
-                         "how many it takes to the limit (got inf)")
+        raise ValueError("'hops' must be finite for tensors without values, because convergence "
+                         "depends on values (got inf)")
     if not bool((teleport > 0).all()):
-        raise ValueError("'teleport' must be positive where hops are infinitely many (got 0)")
+        raise ValueError("'teleport' must be positive with hops=math.inf (got 0)")
     return _FixedPoint.apply(one_hop, weight, value, teleport)
 
 
 class _FixedPoint(torch.autograd.Function):
-    r"""The fixed point :math:`z = (1 - t) A z + t V`, of which no hop is kept.
+    r"""The fixed point :math:`z = (1 - t) A z + t V`, without stored hops.
 
     By the implicit function theorem the gradient of z solves a recursion too,
-    :math:`y = g + (1 - t) A^\top y`. What is saved is unpacked once in a backward pass, because a
-    checkpoint runs the whole forward pass again each time.
+    :math:`y = g + (1 - t) A^\top y`. Saved tensors are unpacked once per backward pass, because a
+    checkpoint repeats the whole forward pass on each access.
     """
 
     @staticmethod
@@ -95,8 +97,8 @@ class _FixedPoint(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         if torch.is_grad_enabled():
-            raise NotImplementedError("'hops' without end have no second derivative; take a "
-                                      "number of hops")
+            raise NotImplementedError("hops=math.inf has no second derivative; use a finite number "
+                                      "of hops")
         *inputs, z = (x.detach() for x in ctx.saved_tensors)
         wanted = [x.requires_grad_() for x, needed in zip(inputs, ctx.needs_input_grad[1:])
                   if needed]
@@ -107,7 +109,8 @@ class _FixedPoint(torch.autograd.Function):
 
         def adjoint(y: Tensor) -> Tensor:
             return grad + torch.autograd.grad(after, z, y, retain_graph=True)[0]
-        # It shrinks as fast, in the sum over tokens. From this start on, that sum is right.
+        # The adjoint contracts equally fast, in the sum over tokens. From this start, the sum is
+        # exact.
         y = fixed_point(adjoint, grad / teleport, ctx.max_hops)
         found = iter(torch.autograd.grad(after, wanted, y))
         return None, *(next(found) if needed else None for needed in ctx.needs_input_grad[1:])
@@ -115,26 +118,26 @@ class _FixedPoint(torch.autograd.Function):
 
 def _max_hops(one_hop: Callable[[Tensor, Tensor], Tensor], weight: Tensor, value: Tensor,
               teleport: Tensor) -> int:
-    r"""After how many hops no more than rounding is left of any start.
+    r"""Return the number of hops after which no more than rounding is left of any start.
 
-    What is left of a start after k hops is at most :math:`\rho_k = \max ((1 - t) |A|)^k 1` times
-    as large, and shrinks as fast from then on. Weights that sum to 1 have :math:`\rho_1 = 1 - t`.
+    After k hops a start is reduced to at most :math:`\rho_k = \max ((1 - t) |A|)^k 1` times its
+    size, and continues to shrink at this rate. Weights that sum to 1 have :math:`\rho_1 = 1 - t`.
     """
     eps, left = torch.finfo(value.dtype).eps, torch.ones_like(value[..., :1])
     for hop in range(1, _HOPS_OF_TRIAL + 1 if value.numel() else 0):
-        # Weights that are NaN reach what their edges reach, and say nothing of the rest.
+        # NaN weights do not affect the bound of the other tokens.
         left = ((1 - teleport) * one_hop(weight.abs(), left)).nan_to_num(nan=0., posinf=math.inf)
         share = float(left.amax())
         if share < 1 - 4 * eps:
-            smallest = eps / value[..., 0].numel()  # of a sum over tokens too
+            smallest = eps / value[..., 0].numel()  # for a sum over tokens too
             return hop * (1 + int(math.log(smallest) / math.log(max(share, smallest))))
         if share == math.inf:
             break
     if value.numel() == 0:
         return 0
-    raise RuntimeError("'hops' without end did not converge: the weights of some query sum to more "
-                       "than 1, as with dropout, or 'teleport' is less than rounding; raise "
-                       "'teleport', or take a number of hops")
+    raise RuntimeError("hops=math.inf did not converge: the weights of a query sum to more than 1, "
+                       "as with dropout, or 'teleport' is below rounding; raise 'teleport', or use "
+                       "a finite number of hops")
 
 
 _HOPS_OF_TRIAL = 1_000
@@ -153,8 +156,8 @@ def check_hops(hops: int | float) -> None:
 def check_recompute(recompute: bool, hops: int | float) -> None:
     check_bool(recompute=recompute)
     if recompute and hops == math.inf:
-        raise ValueError("'recompute' must be False where 'hops' are infinitely many: one hop is "
-                         "kept of them, and each step of their gradient would compute all again")
+        raise ValueError("'recompute' must be False with hops=math.inf: only one hop is stored, "
+                         "and each step of the gradient would recompute everything")
 
 
 def check_teleport(teleport: float | Sequence[float] | Tensor, hops: int | float) -> None:
@@ -166,11 +169,11 @@ def check_teleport(teleport: float | Sequence[float] | Tensor, hops: int | float
         each = teleport if isinstance(teleport, Sequence) else [teleport]
         if isinstance(teleport, str) or not all(
                 isinstance(t, Real) and not isinstance(t, bool) for t in each):
-            raise TypeError(f"'teleport' must be a number, one for each hop, or a Tensor (got "
-                            f"{teleport!r})")
+            raise TypeError(f"'teleport' must be a number, a sequence of one number per hop, or a "
+                            f"Tensor (got {teleport!r})")
         if each is teleport and len(each) != hops:
-            raise ValueError(f"'teleport' must be one number or one for each of the {hops} hops "
-                             f"(got {len(each)})")
+            raise ValueError(f"'teleport' must be a number or one number for each of the {hops} "
+                             f"hops (got {len(each)})")
         inside, shown = all(0 <= t <= 1 for t in each), teleport
     if not inside:
         raise ValueError(f"'teleport' must be in [0, 1] (got {shown})")

@@ -1,4 +1,4 @@
-"""Bipartite graphs of keys and queries: the value, its parts and what it is made from."""
+"""Bipartite graphs of keys and queries: the data structure, its parts and conversions."""
 
 from graphattn.graphs.as_tensors import register_as_tensors
 from graphattn.graphs.cache import GRAPHS

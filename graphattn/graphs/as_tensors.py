@@ -1,5 +1,4 @@
-"""Graphs as the tensors that they are made of, which is how torch compiles, exports and maps over
-them."""
+"""Graphs as pytrees of tensors, for torch.compile, torch.export and torch.func."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from graphattn.graphs.segments import Segments
 
 
 def register_as_tensors(kind: type[BipartiteGraph]) -> None:
-    """Let compiled and exported code take graphs of this class for those of the base class."""
+    """Register a class of graphs as a pytree, which compiled and exported code accepts."""
     _pytree.register_pytree_node(kind, _flatten, _unflatten,
                                  serialized_type_name=f'graphattn.{kind.__name__}',
                                  to_dumpable_context=astuple,
@@ -24,7 +23,7 @@ def register_as_tensors(kind: type[BipartiteGraph]) -> None:
 
 @dataclass(frozen=True)
 class _Sizes:
-    """Sizes of a graph in an exported program, whatever the order of its edges was."""
+    """Sizes of a graph in an exported program, independent of the order of its edges."""
 
     num_keys: int
     is_reordered: bool = field(compare=False)
@@ -35,7 +34,7 @@ class _Sizes:
 def _flatten(graph: BipartiteGraph) -> tuple[list[Tensor], _Sizes]:
     edge_prob = [] if graph.edge_prob is None else [graph.edge_prob]
     segments, ptrs = graph.segments, graph.segments.ptrs
-    # Other things than tensors may replace the parts: they are not read.
+    # Parts may be replaced by objects other than tensors, which are not read.
     can_look = all(isinstance(ptr, Tensor) for ptr in ptrs) and not is_traced(*ptrs)
     of_segments = (segments.num_pairs, segments.is_square) if can_look else segments.known()
     return [*graph.csr, *ptrs, *edge_prob], _Sizes(graph.num_keys, graph.is_reordered, *of_segments)
@@ -43,7 +42,7 @@ def _flatten(graph: BipartiteGraph) -> tuple[list[Tensor], _Sizes]:
 
 def _flatten_with_keys(graph: BipartiteGraph) -> tuple[list[tuple], _Sizes]:
     parts, sizes = _flatten(graph)
-    # torch.export takes a name that begins another for a part of it.
+    # torch.export confuses names if one is a prefix of another.
     names = ('indptr', 'edge_key', 'query_ptr', 'key_ptr', 'edge_prob')
     return [(_pytree.GetAttrKey(name), part) for name, part in zip(names, parts)], sizes
 

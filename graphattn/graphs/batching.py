@@ -1,4 +1,4 @@
-"""Graphs that stand side by side as the segments of one."""
+"""Batches of graphs: disjoint unions, in which each graph is a segment."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def join(kind: type[BipartiteGraph], graphs: Iterable[BipartiteGraph]) -> BipartiteGraph:
-    """Return the disjoint union of graphs of a kind, which keeps the segments of each in order."""
+    """Return the disjoint union of graphs. The segments of each graph keep their order."""
     graphs = _check_can_be_joined(kind, graphs)
     if len(graphs) == 1:
-        return graphs[0]  # which is a value, and need not be held twice
+        return graphs[0]  # immutable, so no copy is needed
     num_keys = sum(graph.num_keys for graph in graphs)
     key = graphs[0].csr[1].new_empty(sum(graph.num_edges for graph in graphs),
                                      dtype=index_dtype(num_keys))
@@ -39,25 +39,24 @@ def join(kind: type[BipartiteGraph], graphs: Iterable[BipartiteGraph]) -> Bipart
 
 @cache_host_copies
 def unbatch(self: BipartiteGraph) -> list[BipartiteGraph]:
-    """Return the segments as graphs: what :meth:`batch` has joined."""
+    """Return the segments as graphs. This is the inverse of :meth:`batch`."""
     return [self.segment(number) for number in range(self.num_segments)]
 
 
 @cache_host_copies
 def segment(self: BipartiteGraph, sequence: int, head: int = 0, *,
             heads: int = 1) -> BipartiteGraph:
-    """Return the graph of one sequence, and of one head if each owns a graph.
+    """Return the graph of one sequence, and of one head if each head has its own graph.
 
     Args:
-        sequence (int): Which of the sequences.
-        head (int): Which of the heads.
-        heads (int): How many heads own a graph each; their segments are the sequences of head 0,
-            then those of head 1, ...
+        sequence (int): Index of the sequence.
+        head (int): Index of the head.
+        heads (int): Number of heads with a graph of their own. The segments are the sequences of
+            head 0, then the sequences of head 1, ...
 
     Raises:
         TypeError: An argument is not an int.
-        ValueError: There are not as many sequences or heads, or ``heads`` does not divide the
-            segments.
+        ValueError: An index is out of range, or ``heads`` does not divide the number of segments.
 
     Example:
         >>> from graphattn import BipartiteGraph
@@ -68,7 +67,8 @@ def segment(self: BipartiteGraph, sequence: int, head: int = 0, *,
     """
     check_sides(heads=heads)
     if self.num_segments % heads:
-        raise ValueError(f"'heads' must divide the {self.num_segments} segments (got {heads})")
+        raise ValueError(f"'heads' must divide the number of segments, {self.num_segments} (got "
+                         f"{heads})")
     num_sequences = self.num_segments // heads
     check_size('sequence', sequence, at_most=num_sequences - 1)
     check_size('head', head, at_most=heads - 1)

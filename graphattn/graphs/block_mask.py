@@ -1,4 +1,4 @@
-"""Graphs as FlexAttention's tiles: which hold edges, and a bit for each pair of those."""
+"""Graphs as masks of FlexAttention: the tiles that have edges, and a bit for each pair in them."""
 
 from __future__ import annotations
 
@@ -20,25 +20,26 @@ WORD = 32  # bits
 
 def to_block_mask(self: BipartiteGraph, heads: int = 1, tile: int = 128, *,
                   is_compact: bool = False) -> BlockMask:
-    """Return FlexAttention's ``BlockMask`` ``[1, heads, query, key]``, without a look at all pairs.
+    """Return FlexAttention's ``BlockMask`` ``[1, heads, query, key]`` without enumerating all
+    pairs.
 
-    It holds the tiles that have edges, a bit for each pair of those that are not full, and 4
-    bytes for any tile. The backend ``'flex'`` attends by it.
+    It stores the tiles that have edges, a bit for each pair of partly filled tiles, and 4 bytes for
+    every tile. The backend ``'flex'`` uses it.
 
-    ``flex_attention`` computes every tile that holds an edge: a tenth of a percent of pairs
-    that lie anywhere fills about all of them. :meth:`nearby_order` may bring them together.
+    ``flex_attention`` computes every tile that has an edge, and a tenth of a percent of random
+    pairs reaches about all tiles. :meth:`nearby_order` may concentrate edges in fewer tiles.
 
     Args:
-        heads (int): Heads that own a graph each, which are folded into the nodes; with 1 all
+        heads (int): Number of heads with graphs of their own, folded into the nodes. With 1 all
             heads share the mask.
-        tile (int): Queries and keys of a tile, which FlexAttention calls a block.
-        is_compact (bool): Make the lists as wide as the fullest row of tiles, in O(edges).
-            ``flex_attention`` on CUDA takes them so. All else of torch (``str``, ``to_dense``
-            and slices of a mask, the compiler for CPUs) wants them as wide as all tiles.
+        tile (int): Number of queries and of keys of a tile, FlexAttention's block size.
+        is_compact (bool): Limit the width of the lists to the fullest row of tiles, in O(edges).
+            ``flex_attention`` on CUDA accepts these. Everything else in torch (``str``,
+            ``to_dense`` and slices of a mask, the compiler for CPUs) needs the width of all tiles.
 
     Raises:
         TypeError: An argument is of the wrong type.
-        ValueError: It is below 1, or the graph is not one of so many heads.
+        ValueError: It is below 1, or the graph does not have this number of heads.
 
     Example:
         >>> from graphattn.patterns import SlidingWindow
@@ -48,7 +49,8 @@ def to_block_mask(self: BipartiteGraph, heads: int = 1, tile: int = 128, *,
     check_sides(heads=heads, tile=tile)
     check_bool(is_compact=is_compact)
     if self.num_queries % heads or self.num_keys % heads:
-        raise ValueError(f"'heads' must divide the nodes of the graph (got {heads} and {self})")
+        raise ValueError(f"'heads' must divide the numbers of nodes of the graph (got {heads} and "
+                         f"{self})")
     from torch.nn.attention.flex_attention import BlockMask
 
     of_head = self.num_queries // heads, self.num_keys // heads
@@ -77,25 +79,25 @@ def to_block_mask(self: BipartiteGraph, heads: int = 1, tile: int = 128, *,
 
 
 def tensors_of_block_mask(mask: BlockMask) -> list[Tensor]:
-    """Return all tensors that a mask holds, with those that its question looks up."""
+    """Return all tensors of a mask, including the tensors that its ``mask_mod`` reads."""
     held = (*mask.as_tuple(), *(cell.cell_contents for cell in mask.mask_mod.__closure__ or ()))
     return [part for part in held if isinstance(part, Tensor)]
 
 
 def _in_heads(graph: BipartiteGraph, of_head: tuple[int, int]) -> tuple[Tensor, ...]:
-    """Return the head of each edge, and its query and key counted in that."""
+    """Return the head of each edge, and its query and key relative to the head."""
     query, key = graph.query, graph.key
     head, key_head = query // max(of_head[0], 1), key // max(of_head[1], 1)
     if not torch.equal(head, key_head):
-        raise ValueError("'heads' must be the number of heads that own a graph, whose queries and "
-                         "keys lie apart")
+        raise ValueError("'heads' must be the number of heads with graphs of their own, whose "
+                         "queries and keys are disjoint")
     return head, query - head * of_head[0], key - head * of_head[1]
 
 
 def _lists(row: Tensor, column: Tensor, num_rows: int,
            at_least: int) -> tuple[Tensor, Tensor]:
-    """Return how many columns each row has, and which: int32, as wide as the longest row or
-    wider."""
+    """Return the number of columns of each row, and their indices: int32, padded to the longest row
+    or wider."""
     order = (row * (int(column.max()) + 1 if column.numel() else 1) + column).argsort()
     row, column = row[order], column[order]
     counts = row.bincount(minlength=num_rows)
@@ -108,8 +110,8 @@ def _lists(row: Tensor, column: Tensor, num_rows: int,
 
 def _bits(is_partial: Tensor, tile_of_edge: Tensor, pair: Tensor,
           num_pairs: int) -> tuple[Tensor, Tensor]:
-    """Return where each tile's pairs are, and the pairs as bits, int32 ``[places, words]``: those
-    of tiles without edges at 0, of full ones at 1."""
+    """Return the place of each tile in the bits, and the bits, int32 ``[places, words]``. Tiles
+    without edges are at place 0, full tiles at 1."""
     place = torch.where(is_partial, 1 + is_partial.cumsum(0), 1)
     num_words = -(-num_pairs // WORD)
     bits = place.new_zeros(2 + int(is_partial.sum()), num_words, dtype=torch.int32)
@@ -118,12 +120,12 @@ def _bits(is_partial: Tensor, tile_of_edge: Tensor, pair: Tensor,
     tile_of_edge, pair = tile_of_edge[is_looked_up], pair[is_looked_up]
     word = place[tile_of_edge] * num_words + pair // WORD
     bit = torch.ones_like(word, dtype=torch.int32) << (pair % WORD).int()
-    bits.view(-1).index_add_(0, word, bit)  # which sets them, because no edge is there twice
+    bits.view(-1).index_add_(0, word, bit)  # sets bits, because edges are unique
     return place, bits
 
 
 def _look_up(place_of_tile: Tensor, bits: Tensor, tile: int) -> Callable[..., Tensor]:
-    """Return FlexAttention's question whether a query attends to a key."""
+    """Return FlexAttention's ``mask_mod``: whether a query attends to a key."""
     is_shared = place_of_tile.size(0) == 1
 
     def attends(sequence: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The graphs that were used last, each of them once in the whole process."""
+"""A process-wide cache of graphs."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Kept = TypeVar('Kept', BipartiteGraph, tuple)
 
 
 class GraphCache:
-    """The graphs that were used last, up to a number of bytes.
+    """A least-recently-used cache of graphs, limited in bytes.
 
-    Any number of threads may ask; one at a time is answered, so no graph is built twice.
+    It is safe to use from several threads. Calls hold a lock, so no graph is built twice.
 
     Args:
-        max_bytes (int): What all graphs may hold, the order by key included, which training asks
-            them for, and their keys, for masks are large. What alone holds more is not kept.
+        max_bytes (int): Limit of the bytes of all graphs, including the order by key that training
+            needs, and of their cache keys, because masks are large. A larger graph is not cached.
     """
 
     def __init__(self, max_bytes: int):
@@ -32,9 +32,9 @@ class GraphCache:
         self.start_anew()
 
     def start_anew(self) -> None:
-        """Empty the cache and release its lock. A forked process begins so, because the thread that
+        """Empty the cache and replace its lock. Forked processes call this, because the thread that
         held the lock does not exist there."""
-        self._lock = RLock()  # the graph of a batch asks for those of its sequences
+        self._lock = RLock()  # building a batch calls get for its sequences
         self._kept: OrderedDict[Hashable, tuple[Kept, int]] = OrderedDict()
         self._num_bytes = 0
 
@@ -43,10 +43,10 @@ class GraphCache:
         the result of ``build``.
 
         Args:
-            key (hashable, optional): All that the graph depends on (:func:`is_value`). With
-                ``None`` the graph is built and not kept.
-            build (callable): Called without arguments, outside of inference mode and of function
-                transforms (``torch.func``), for others may train with the graph later.
+            key (hashable, optional): Everything that the graph depends on (:func:`is_value`). With
+                ``None`` the graph is built and not cached.
+            build (callable): Called without arguments, outside of inference mode and function
+                transforms (``torch.func``), because later callers may train with the graph.
         """
         if key is None:
             with outside_transforms():
@@ -71,7 +71,7 @@ class GraphCache:
             self._num_bytes -= num_bytes
 
     def drop(self, is_dead: Callable[[Hashable], bool]) -> None:
-        """Drop graphs that no call can ask for again."""
+        """Drop the graphs whose keys are dead."""
         with self._lock:
             for key in list(filter(is_dead, self._kept)):
                 _, num_bytes = self._kept.pop(key)
@@ -85,7 +85,7 @@ class GraphCache:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that graphs and keys hold, the order by key included."""
+        """Bytes of graphs and keys, including the order by key."""
         return self._num_bytes
 
     def __len__(self) -> int:
@@ -93,8 +93,8 @@ class GraphCache:
 
 
 def bytes_in_use(kept: BipartiteGraph | Tensor | tuple | None) -> int:
-    """Return bytes of what is kept; of a new graph once training has asked for its order by key:
-    another pointer, and the query and the position of each edge."""
+    """Return the bytes of a cached value. A graph is counted with its order by key, which training
+    adds later: another pointer, and the query and the position of each edge."""
     if isinstance(kept, tuple):
         return sum(map(bytes_in_use, kept))
     if not isinstance(kept, BipartiteGraph):
@@ -105,7 +105,7 @@ def bytes_in_use(kept: BipartiteGraph | Tensor | tuple | None) -> int:
 
 
 def bytes_of_key(thing: object) -> int:
-    """Return bytes of the numbers and the text that a key is made of."""
+    """Return the bytes of the numbers and strings in a key."""
     if isinstance(thing, str | int):
         return len(thing) if isinstance(thing, str) else 8
     if isinstance(thing, tuple):
@@ -116,19 +116,19 @@ def bytes_of_key(thing: object) -> int:
 
 
 def is_value(thing: object) -> bool:
-    """Return whether ``thing`` never changes and equals whatever was made in the same way, so that
-    a cached answer stays right: numbers, text, and tuples and frozen dataclasses of such."""
+    """Return whether ``thing`` is immutable and compared by value, as cache keys must be: numbers,
+    strings, and tuples and frozen dataclasses of them."""
     if isinstance(thing, tuple):
         return all(map(is_value, thing))
-    made = vars(type(thing)).get('__dataclass_params__')  # not that of a class it inherits from
+    made = vars(type(thing)).get('__dataclass_params__')  # not inherited
     if made is not None:
         return made.frozen and made.eq and all(
             field.compare and is_value(getattr(thing, field.name)) for field in fields(thing))
     return thing is None or isinstance(thing, bool | int | float | str)
 
 
-# Six layers of a model share one entry, so this is room for about 15 batches of 32,768 tokens with
-# 64 neighbours each, at 8 bytes an edge; of lengths that recur, all that a model sees.
+# All layers of a model share one entry, so this is room for about 15 batches of 32,768 tokens with
+# 64 neighbours each, at 8 bytes an edge. If lengths recur, this covers all batches.
 GRAPHS = GraphCache(2**28)
 if hasattr(os, 'register_at_fork'):  # not on Windows, which does not fork
     os.register_at_fork(after_in_child=GRAPHS.start_anew)

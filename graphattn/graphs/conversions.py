@@ -1,4 +1,4 @@
-"""Graphs from scipy, networkx and PyG's data, and graphs as these and torch-sparse have them."""
+"""Conversions from and to scipy, networkx and PyG's data, and to torch-sparse."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 
 def from_scipy(cls: type[BipartiteGraph], matrix: sp.sparray | sp.spmatrix) -> BipartiteGraph:
-    """Return the graph of a scipy sparse matrix ``[query, key]``, whose nonzero entries are
-    edges."""
+    """Return the graph of a scipy sparse matrix ``[query, key]``. Nonzero entries are edges."""
     if not sp.issparse(matrix):
         raise TypeError(f"'matrix' must be a scipy sparse array (got {type(matrix).__name__})")
     if matrix.ndim != 2:
@@ -33,7 +32,7 @@ def from_scipy(cls: type[BipartiteGraph], matrix: sp.sparray | sp.spmatrix) -> B
     _check_format(matrix)
     coo = matrix.tocoo(copy=True)
     if not getattr(matrix, 'has_canonical_format', False):
-        coo.sum_duplicates()  # an entry is their sum
+        coo.sum_duplicates()  # duplicates are summed, as in scipy
     is_edge = coo.data != 0
     edges = np.stack([coo.col[is_edge], coo.row[is_edge]]).astype(np.int64)
     return cls.from_edge_index(torch.from_numpy(edges), *matrix.shape)
@@ -51,39 +50,39 @@ def to_scipy(self: BipartiteGraph, edge_weight: Tensor | None = None) -> sp.csr_
 
 
 def _check_format(matrix: sp.sparray | sp.spmatrix) -> None:
-    """Check that a matrix is whole, because scipy's compiled loops read and write anywhere."""
+    """Check that a matrix is valid, because scipy's compiled loops do not check bounds."""
     if matrix.format not in ('csr', 'csc', 'bsr'):
         return
     try:
-        copy.copy(matrix).check_format(full_check=True)  # which drops what is beyond the last row
-        ascends = bool((np.diff(matrix.indptr) >= 0).all())  # not read where the last is 0
+        copy.copy(matrix).check_format(full_check=True)  # a copy: it drops entries
+        ascends = bool((np.diff(matrix.indptr) >= 0).all())  # unchecked by scipy if the last is 0
     except (ValueError, TypeError, IndexError) as error:
-        raise ValueError(f"'matrix' is no whole {matrix.format} array: {error}") from error
+        raise ValueError(f"'matrix' is not a valid {matrix.format} array: {error}") from error
     if not ascends:
-        raise ValueError(f"'matrix' is no whole {matrix.format} array: its indptr decreases")
+        raise ValueError(f"'matrix' is not a valid {matrix.format} array: its indptr decreases")
 
 
 # networkx ############################################################################
 
 
 def from_networkx(cls: type[BipartiteGraph], graph: nx.Graph) -> BipartiteGraph:
-    """Return the graph of one of networkx, with nodes numbered in the order of ``graph.nodes``.
+    """Return the graph of a networkx graph, with nodes numbered in the order of ``graph.nodes``.
 
-    An edge ``(j, i)`` means that query ``i`` attends to key ``j``; an undirected edge means
-    both. If every node carries networkx's ``bipartite`` attribute, nodes with 0 are the keys
-    and nodes with 1 the queries.
+    An edge ``(j, i)`` means that query ``i`` attends to key ``j``; an undirected edge means both
+    directions. If every node has networkx's ``bipartite`` attribute, nodes with 0 are the keys and
+    nodes with 1 the queries.
 
     Raises:
-        ValueError: An edge of a bipartite graph does not run from a key to a query, or only
-            some nodes carry the attribute.
+        ValueError: An edge of a bipartite graph does not lead from a key to a query, or only some
+            nodes have the attribute.
     """
     if not isinstance(graph, nx.Graph):
         raise TypeError(f"'graph' must be a networkx graph (got {type(graph).__name__})")
     role = dict(graph.nodes(data='bipartite'))
     is_bipartite = any(part is not None for part in role.values())
     if is_bipartite and not all(part in (0, 1) for part in role.values()):
-        raise ValueError("'graph' must give every node the attribute bipartite, 0 for a key or 1 "
-                         "for a query, or none")
+        raise ValueError("'graph' must have the node attribute bipartite, 0 for keys and 1 for "
+                         "queries, on all nodes or on none")
     keys = [node for node in graph if not is_bipartite or role[node] == 0]
     queries = [node for node in graph if not is_bipartite or role[node] == 1]
     key_id = {node: j for j, node in enumerate(keys)}
@@ -98,20 +97,20 @@ def from_networkx(cls: type[BipartiteGraph], graph: nx.Graph) -> BipartiteGraph:
     for source, target in edges:
         if source not in key_id or target not in query_id:
             raise ValueError(f"'graph' is bipartite, but its edge ({source!r}, {target!r}) does "
-                             f"not run from a key (bipartite=0) to a query (bipartite=1)")
+                             f"not lead from a key (bipartite=0) to a query (bipartite=1)")
     pairs = [(key_id[source], query_id[target]) for source, target in edges]
     edge_index = torch.tensor(pairs, dtype=torch.long).reshape(-1, 2).t()
     return cls.from_edge_index(edge_index, len(queries), len(keys))
 
 
 def to_networkx(self: BipartiteGraph, bipartite: bool = False) -> nx.DiGraph:
-    """Return a directed graph of networkx, whose edge ``(j, i)`` means that query i attends to
+    """Return a directed networkx graph, in which an edge ``(j, i)`` means that query i attends to
     key j.
 
     Args:
-        bipartite (bool): Nodes are ``('key', j)`` and ``('query', i)`` with networkx's
-            ``bipartite`` attribute (0 and 1). Otherwise key and query i are the one node
-            ``i``, which needs as many keys as queries.
+        bipartite (bool): Use nodes ``('key', j)`` and ``('query', i)`` with networkx's
+            ``bipartite`` attribute (0 and 1). Otherwise key i and query i are the same node ``i``,
+            which needs equal numbers of keys and queries.
     """
     check_bool(bipartite=bipartite)
     edges = zip(self.key.tolist(), self.query.tolist())
@@ -132,19 +131,19 @@ def to_networkx(self: BipartiteGraph, bipartite: bool = False) -> nx.DiGraph:
 
 def from_data(cls: type[BipartiteGraph], data: Data | HeteroData,
               edge_type: tuple[str, str, str] | None = None) -> BipartiteGraph:
-    """Return the graph of a PyG ``Data``, ``HeteroData`` or batch of such.
+    """Return the graph of a PyG ``Data``, ``HeteroData`` or ``Batch``.
 
     The source of an edge is its key and the target its query, as in PyG. The graphs of a batch
     become segments. Repeated edges are merged.
 
     Args:
-        data (Data or HeteroData): With an ``edge_index``.
-        edge_type (tuple of str, optional): Which edges of a ``HeteroData``; may be omitted
-            where it has one type alone.
+        data (Data or HeteroData): Data with an ``edge_index``.
+        edge_type (tuple of str, optional): The edge type of a ``HeteroData``; may be omitted if it
+            has only one.
 
     Raises:
-        TypeError: ``data`` is of another kind.
-        ValueError: It has no ``edge_index``, no such type, or an edge out of range.
+        TypeError: ``data`` is of another type.
+        ValueError: ``data`` has no ``edge_index``, no such edge type, or an edge out of range.
 
     Example:
         >>> import torch
@@ -169,23 +168,23 @@ def from_data(cls: type[BipartiteGraph], data: Data | HeteroData,
             raise ValueError(f"'edge_type' is for HeteroData (got {edge_type} and a Data)")
         edges = keys = queries = data
     if edges.get('edge_index') is None:
-        raise ValueError("'data' must have an 'edge_index'; its adj_t is taken by from_edge_index "
-                         "after torch_geometric.utils.to_edge_index, and by layers as it is")
+        raise ValueError("'data' must have an 'edge_index'; layers accept its adj_t, and "
+                         "from_edge_index accepts torch_geometric.utils.to_edge_index(adj_t)")
     return cls.from_edge_index(edges.edge_index, queries.num_nodes, keys.num_nodes,
                                query_ptr=queries.get('ptr'), key_ptr=keys.get('ptr'))
 
 
 def to_data(self: BipartiteGraph, bipartite: bool = False) -> Data | HeteroData:
-    """Return PyG's ``Data`` with ``edge_index`` and ``num_nodes``, ``batch`` and ``ptr`` of
-    several segments, and ``edge_prob`` where there is one.
+    """Return PyG's ``Data`` with ``edge_index`` and ``num_nodes``, ``batch`` and ``ptr`` if there
+    are several segments, and ``edge_prob`` if present.
 
     Args:
-        bipartite (bool): Return ``HeteroData`` instead, whose edges ``('key', 'to', 'query')``
-            join nodes of two types. Otherwise key and query i are the one node i, which needs
-            as many keys as queries in each segment.
+        bipartite (bool): Return ``HeteroData`` with edges ``('key', 'to', 'query')`` between two
+            node types. Otherwise key i and query i are the same node i, which needs equal numbers
+            of keys and queries in each segment.
 
     Raises:
-        ValueError: ``bipartite`` is false, and some segment has another number of keys.
+        ValueError: ``bipartite`` is false, and a segment has different numbers of keys and queries.
     """
     check_bool(bipartite=bipartite)
     if not bipartite:

@@ -1,4 +1,4 @@
-"""Edges in any order as the rows of a graph, sorted by counting."""
+"""Counting sort of edges into the rows of a graph."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from graphattn._jit import jit
 
 @jit()
 def sort_into_rows(edge_index, num_keys, indptr, key, perm):
-    """Fill the rows of a graph and the permutation into their order; ``indptr`` begins as zeros.
+    """Fill ``indptr``, ``key`` and the permutation ``perm`` that sorts edges. ``indptr`` starts as
+    zeros.
 
-    Returns whether there are such rows, because nodes are in range and no edge is given twice, and
-    whether edges are in another order than they were given in.
+    Returns whether the edges are valid (nodes in range, no duplicates) and whether they had to be
+    reordered.
     """
     num_edges, num_queries = edge_index.shape[1], len(indptr) - 1
     end_of_key = np.zeros(num_keys + 1, np.int64)

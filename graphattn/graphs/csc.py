@@ -1,4 +1,4 @@
-"""Edges sorted by key: the transposed order, which gradients of keys are taken along."""
+"""Edges sorted by key: the transposed order, for gradients of keys."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch import Tensor
 from graphattn._tensors import index_dtype, narrow, row_pointer
 
 
-# One opaque step for torch.compile, which cannot look into scipy.
+# A custom operator, because torch.compile cannot trace scipy.
 @torch.library.custom_op('graphattn::csc_of_rows', mutates_args=())
 def csc_of_rows(indptr: Tensor, key: Tensor, num_keys: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the edges of a graph in the order by key, and by query where keys are the same.
+    """Return the edges of a graph sorted by key, then by query.
 
     Args:
         indptr (Tensor): Where each query's edges begin, int64 ``[num_queries + 1]``.
@@ -21,15 +21,15 @@ def csc_of_rows(indptr: Tensor, key: Tensor, num_keys: int) -> tuple[Tensor, Ten
         num_keys (int): Number of keys.
 
     Returns:
-        Where each key's edges begin, int64 ``[num_keys + 1]``; the query of each edge, in as few
-        bytes as are enough; and the permutation ``[num_edges]`` that takes edges there from the
-        order by query, int32 or int64.
+        Where each key's edges begin, int64 ``[num_keys + 1]``; the query of each edge, in the
+        narrowest dtype; and the permutation ``[num_edges]`` from the order by query to the order by
+        key, int32 or int64.
     """
     num_queries, num_edges = indptr.numel() - 1, key.numel()
     perm_dtype = torch.int32 if num_edges < 2**31 else torch.int64
     if key.device.type == 'cpu':  # scipy transposes in O(edges), without a sort
         perm = torch.arange(num_edges, dtype=perm_dtype).numpy()
-        # scipy wants both of one dtype, and signed.
+        # scipy needs the same signed dtype for both.
         index = np.int32 if max(num_edges, num_keys, num_queries) < 2**31 else np.int64
         csc = sp.csr_array((perm, key.numpy().astype(index), indptr.numpy().astype(index)),
                            shape=(num_queries, num_keys)).tocsc()
@@ -41,7 +41,7 @@ def csc_of_rows(indptr: Tensor, key: Tensor, num_keys: int) -> tuple[Tensor, Ten
 
 
 def _sortable_dtype(bound: int) -> torch.dtype:
-    """Return the narrowest dtype that torch sorts: a GPU takes one pass for each byte."""
+    """Return the narrowest dtype that torch sorts, because a GPU needs a pass for each byte."""
     return torch.int16 if bound <= 2**15 else torch.int32 if bound <= 2**31 else torch.int64
 
 

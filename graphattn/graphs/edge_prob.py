@@ -1,4 +1,4 @@
-"""One number on all edges that carries the gradient of their probabilities."""
+"""Constant edge values that carry the gradient of edge probabilities."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from torch import Tensor
 
 
 def constant_of(edge_prob: Tensor, value: float) -> Tensor:
-    """Return ``value`` for each edge, with the gradient of ``edge_prob``. It takes no memory:
-    kernels know by its stride of 0 that it is one number."""
+    """Return ``value`` for each edge, with the gradient of ``edge_prob``. It uses no memory:
+    kernels recognise a single value by its stride of 0."""
     return _Constant.apply(edge_prob, value)
 
 

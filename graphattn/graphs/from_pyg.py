@@ -1,4 +1,4 @@
-"""PyG's formats of edges as graphs, sorted once for all layers and steps that are given them."""
+"""Graphs from PyG's formats of edges, sorted once for all layers and steps."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Edges = BipartiteGraph | Tensor | SparseTensor
 
 
 class SortedEdges(NamedTuple):
-    """A graph, and where its edges stand among those that were given."""
+    """A graph, and the permutation that sorted its edges."""
 
     graph: BipartiteGraph
-    perm: Tensor | None  # int64 [num_edges]; None if they were given in the graph's order
+    perm: Tensor | None  # int64 [num_edges]; None if the edges were sorted
 
     def sort(self, values: Tensor | None) -> Tensor | None:
-        """Return values on the edges as they were given, on those of the graph."""
+        """Permute values on the given edges to the graph's order."""
         if values is None or self.perm is None:
             return values
         return values.index_select(0, self.perm)  # a third of the time of values[perm]
@@ -37,9 +37,9 @@ class SortedEdges(NamedTuple):
 def sort_edges(edges: Edges, num_queries: int, num_keys: int) -> SortedEdges:
     """Return the graph of edges in any of PyG's formats.
 
-    It is kept for as long as ``edges`` live and are not changed in place, in
-    ``graphattn.graphs.cache.GRAPHS``: the layers of a model, and its steps, sort them once.
-    Do not change a large tensor (:data:`MAX_COMPARED`) through ``.data``, which leaves no trace.
+    The graph is cached in ``graphattn.graphs.cache.GRAPHS`` until ``edges`` are deleted or modified
+    in place, so that the layers and steps of a model sort them once. Do not modify a tensor of more
+    than :data:`MAX_COMPARED` values through ``.data``, because this cannot be detected.
 
     Args:
         edges (BipartiteGraph, Tensor or SparseTensor): A graph; ``edge_index`` ``[2, num_edges]``,
@@ -49,9 +49,9 @@ def sort_edges(edges: Edges, num_queries: int, num_keys: int) -> SortedEdges:
         num_keys (int): Number of keys.
 
     Raises:
-        TypeError: ``edges`` are of another kind.
-        RepeatedEdges: An edge is given twice.
-        ValueError: Nodes are out of range, or ``edges`` are between other numbers of them.
+        TypeError: ``edges`` are of another type.
+        RepeatedEdges: There are duplicate edges.
+        ValueError: Nodes are out of range, or ``edges`` state other numbers of nodes.
     """
     find = _find_outside if torch.compiler.is_compiling() else _find
     return find(edges, num_queries, num_keys)
@@ -78,14 +78,14 @@ def device_of(edges: Edges) -> torch.device:
 
 
 def edge_index_of(edges: Edges) -> Tensor:
-    """``edge_index`` ``[2, num_edges]``, key over query, in the order that the edges have."""
+    """Return ``edge_index`` ``[2, num_edges]``, key over query, in the given order."""
     if isinstance(edges, BipartiteGraph):
         return torch.stack([edges.key, edges.query])
     if isinstance(edges, SparseTensor):
         query, key, _ = edges.coo()
         return torch.stack([key, query])
     _check_kind(edges)
-    if edges.layout == torch.sparse_coo:  # which PyG would mark as coalesced, whether it is or not
+    if edges.layout == torch.sparse_coo:  # PyG would mark any as coalesced
         return edges._indices().flip(0)
     if is_torch_sparse_tensor(edges):
         return to_edge_index(edges)[0].flip(0)
@@ -93,7 +93,7 @@ def edge_index_of(edges: Edges) -> Tensor:
 
 
 def edge_values_of(edges: Edges) -> Tensor | None:
-    """Return the values of a sparse adjacency that has some, in :func:`edge_index_of`'s order."""
+    """Return the values of a sparse adjacency, if any, in the order of :func:`edge_index_of`."""
     if isinstance(edges, SparseTensor):
         return edges.coo()[2]
     if not is_torch_sparse_tensor(edges):
@@ -113,7 +113,7 @@ def _check_kind(edges: Edges) -> None:
 
 
 def _check_sizes(edges: Edges, num_queries: int, num_keys: int) -> None:
-    """Raise if edges that state their numbers of nodes state others."""
+    """Raise if edges state other numbers of nodes."""
     sizes = num_queries, num_keys
     if isinstance(edges, BipartiteGraph):
         sizes = edges.num_queries, edges.num_keys
@@ -132,25 +132,25 @@ def _sort(edges: Tensor | SparseTensor, num_queries: int, num_keys: int) -> Sort
     return SortedEdges(graph, perm if graph.is_reordered else None)
 
 
-# What is kept is found by a name that objects are given, for addresses are used again.
+# Cache keys use a name that is assigned to each object, because addresses are reused.
 _KIND = 'edges'
-MAX_COMPARED = 2**16  # values of edges whose changes are seen whatever made them
+MAX_COMPARED = 2**16  # values of edges; all changes of smaller tensors are detected
 _NUMBERS, _KNOWN, _GONE = count(), WeakIdKeyDictionary(), deque()
 
 
 class _Known:
-    """The name of edges, and how often they have changed.
+    """The name of edges, and the number of their changes.
 
-    Changes in place are seen by the version of a tensor. Those through ``.data`` or a numpy view
-    leave no trace in it, and are seen in tensors of up to ``MAX_COMPARED`` values on a CPU, because
-    these are compared with a copy.
+    In-place changes increment the version of a tensor. Changes through ``.data`` or a numpy view do
+    not; they are detected in CPU tensors of up to ``MAX_COMPARED`` values, which are compared with
+    a copy.
     """
 
     def __init__(self):
         self.name, self._changes, self._copy = f'{_KIND} {next(_NUMBERS)}', 0, None
 
     def version(self, edges: Edges) -> tuple[int, int]:
-        if not isinstance(edges, Tensor):  # other kinds are values
+        if not isinstance(edges, Tensor):  # other types are immutable
             return 0, 0
         is_compared = (edges.layout == torch.strided and edges.device.type == 'cpu'
                        and edges.numel() <= MAX_COMPARED)
@@ -161,8 +161,9 @@ class _Known:
 
 
 def identity_of(edges: Edges) -> tuple[str, str, tuple[int, int]] | None:
-    """Return what stands for these edges as they are now in the key of what is made of them, and
-    ``None`` where changes in place cannot be seen. Once they are gone, so is what was kept."""
+    """Return the identity of these edges in cache keys, which changes with the edges, or ``None``
+    if in-place changes cannot be detected. When the edges are deleted, cached values are
+    dropped."""
     gone = {_GONE.popleft() for _ in range(len(_GONE))}
     if gone:
         GRAPHS.drop(lambda key: key[0] == _KIND and not gone.isdisjoint(key))

@@ -1,4 +1,4 @@
-"""The one data structure of the library: which query attends to which key."""
+"""The data structure of the library: which query attends to which key."""
 
 from __future__ import annotations
 
@@ -63,26 +63,26 @@ class BipartiteGraph:
         query 0 attends to keys 0, 1         \    /   \    /
         query 1 attends to keys 1, 2        query 0   query 1
 
-    Edges are a *set*, sorted by query and then by key. Sequences of a batch, and heads that own a
-    graph each, stand side by side as **segments**: segment ``b`` holds the queries
-    ``query_ptr[b]:query_ptr[b + 1]`` and the keys ``key_ptr[b]:key_ptr[b + 1]``, and no edge
-    leaves its segment. A graph is a value: no method changes it, and it copies, pickles and moves
-    freely. A copy has the numbers of ``edge_prob`` without their gradient.
+    Edges are a *set*, sorted by query and then by key. Sequences of a batch, and heads with graphs
+    of their own, are **segments**: segment ``b`` has the queries ``query_ptr[b]:query_ptr[b + 1]``
+    and the keys ``key_ptr[b]:key_ptr[b + 1]``, and no edge leaves its segment. A graph is immutable
+    and can be copied, pickled and moved between devices. A copy has the values of ``edge_prob``
+    without their gradient.
 
-    Kept are rows (:attr:`csr`), of 2 bytes per edge for up to 65,536 keys and of 4 beyond; the
-    order by key (:attr:`csc`) and tiles (:attr:`block_mask`) from their first use on; everything
-    else is made when asked for.
+    The graph stores CSR rows (:attr:`csr`), with 2 bytes per edge for up to 65,536 keys and 4
+    beyond. The order by key (:attr:`csc`) and tiles (:attr:`block_mask`) are cached on first use;
+    everything else is computed on access.
 
     Args:
         edge_index (Tensor): int64 ``[2, num_edges]``, key over query, sorted by query and then by
-            key, each pair once. :meth:`from_edge_index` takes any order.
+            key, each pair once. :meth:`from_edge_index` accepts any order.
         num_queries (int): Number of queries.
-        num_keys (int, optional): Number of keys; as many as queries if omitted.
-        edge_prob (Tensor, optional): floating ``[num_edges]`` in [0, 1], the probability with
-            which each edge was drawn. May carry a gradient.
+        num_keys (int, optional): Number of keys; ``num_queries`` if omitted.
+        edge_prob (Tensor, optional): floating ``[num_edges]`` in [0, 1], the probability with which
+            each edge was drawn. May carry a gradient.
         query_ptr (Tensor, optional): int64 ``[num_segments + 1]``; one segment if omitted.
-        key_ptr (Tensor, optional): int64 ``[num_segments + 1]``; ``query_ptr`` if omitted and there
-            are as many keys as queries.
+        key_ptr (Tensor, optional): int64 ``[num_segments + 1]``; ``query_ptr`` if omitted and the
+            numbers of keys and queries are equal.
         validate (bool): Check all of the above in O(num_edges). Pass ``False`` only for edges
             that the caller has just built.
 
@@ -146,8 +146,8 @@ class BipartiteGraph:
 
     @staticmethod
     def _of(*parts: Any) -> BipartiteGraph:
-        """Build a graph from the parts of :meth:`_fill`, unchecked. It is a plain one, because
-        other edges than those of a subclass need not keep its promises."""
+        """Build a plain graph from the parts of :meth:`_fill`, unchecked. It is never of a
+        subclass, because derived edges need not satisfy the invariants of a subclass."""
         graph = BipartiteGraph.__new__(BipartiteGraph)
         graph._fill(*parts)
         return graph
@@ -170,12 +170,12 @@ class BipartiteGraph:
 
         Args:
             indptr (Tensor): Where each query's edges begin, int64 ``[num_queries + 1]``.
-            key (Tensor): The key of each edge, of an integer dtype, ``[num_edges]``; ascending
-                among the edges of a query, and counted over all segments.
-            num_keys (int, optional): Number of keys; as many as queries if omitted.
+            key (Tensor): The key of each edge, of an integer dtype, ``[num_edges]``, ascending
+                within each query and numbered over all segments.
+            num_keys (int, optional): Number of keys; number of queries if omitted.
             edge_prob, query_ptr, key_ptr: As in :class:`BipartiteGraph`.
-            validate (bool): Check all of it in O(num_edges). Pass ``False`` only for rows that
-                the caller has just built, of tensors that no other code will change.
+            validate (bool): Check all of the above in O(num_edges). Pass ``False`` only for tensors
+                that the caller has just built and that no other code modifies.
         """
         check_bool(validate=validate)
         if validate:
@@ -186,7 +186,7 @@ class BipartiteGraph:
         check_num_pairs(num_queries, num_keys)
         segments = Segments.of(query_ptr, key_ptr, (num_queries, num_keys), indptr.device,
                                validate=validate)
-        num_keys = num_keys if is_traced(indptr) else int(num_keys)  # which an export would fix
+        num_keys = num_keys if is_traced(indptr) else int(num_keys)  # int() is constant in exports
         graph = cls._of(indptr, key, num_keys, segments, edge_prob)
         if validate:
             graph._validate_values()
@@ -204,38 +204,38 @@ class BipartiteGraph:
 
     @classmethod
     def batch(cls, graphs: Sequence[BipartiteGraph]) -> BipartiteGraph:
-        """Return the disjoint union of ``graphs``, which keeps the segments of each in order.
+        """Return the disjoint union of ``graphs``. The segments of each graph keep their order.
 
         Raises:
-            ValueError: No graph is given, some carry ``edge_prob`` and others do not, or they
-                are on different devices.
+            ValueError: ``graphs`` is empty, only some have ``edge_prob``, or they are on different
+                devices.
         """
         return batching.join(BipartiteGraph, graphs)
 
-    # What it is ######################################################################
+    # Properties ######################################################################
 
     @property
     def csr(self) -> tuple[Tensor, Tensor]:
-        """The rows that are kept, which kernels read: where each query's edges begin, int64
-        ``[num_queries + 1]``, and the key of each edge in as few bytes as are enough, uint16,
-        int32 or int64. They are the graph's own: do not change them."""
+        """The stored rows: where each query's edges begin, int64 ``[num_queries + 1]``, and the key
+        of each edge in the narrowest dtype of uint16, int32 and int64. Do not modify these
+        tensors."""
         return self._indptr, self._key
 
     @property
     def csc(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The edges sorted by key, kept from the first use on: where each key's edges begin, int64
+        """The edges sorted by key, cached on first use: where each key's edges begin, int64
         ``[num_keys + 1]``; the query of each edge, uint16, int32 or int64; and the permutation
-        ``[num_edges]`` that takes edges there from the order by query, int32 or int64."""
+        ``[num_edges]`` from the order by query to the order by key, int32 or int64."""
         if self._csc is not None:
             return self._csc
         csc = csc_of_rows(self._indptr, self._key, self._num_keys)
-        if not torch.compiler.is_compiling():  # compiled code must not change objects
+        if not torch.compiler.is_compiling():  # compiled code must not mutate objects
             self._csc = csc = tuple(map(out_of_inference, csc))
         return csc
 
     @property
     def block_mask(self) -> BlockMask:
-        """The mask of :meth:`to_block_mask`, compact except on CPUs; kept from the first use on."""
+        """The mask of :meth:`to_block_mask`, compact except on CPUs; cached on first use."""
         if self._block_mask is None:
             with outside_transforms():
                 self._block_mask = self.to_block_mask(is_compact=self.device.type != 'cpu')
@@ -272,7 +272,7 @@ class BipartiteGraph:
     @property
     def edge_gate(self) -> Tensor | None:
         """Ones ``[num_edges]`` that carry the gradient of :attr:`edge_prob`, or ``None``. They are
-        one number in memory."""
+        a single value in memory."""
         return None if self._edge_prob is None else constant_of(self._edge_prob, 1.)
 
     @property
@@ -308,31 +308,30 @@ class BipartiteGraph:
     @property
     def num_pairs(self) -> int:
         """Number of (query, key) pairs inside the segments."""
-        is_one_segment = self._segments.query_ptr.size(0) == 2  # whose pairs need no values
+        is_one_segment = self._segments.query_ptr.size(0) == 2  # needs no tensor values
         num_queries = self._indptr.numel() - 1
         return num_queries * self._num_keys if is_one_segment else self._segments.num_pairs
 
     @property
     def num_segments(self) -> int:
-        """Number of sequences, times the heads if each owns a graph."""
-        return self._segments.query_ptr.size(0) - 1  # len would fix it in exported code
+        """Number of sequences, times heads if each head has its own graph."""
+        return self._segments.query_ptr.size(0) - 1  # len is constant in exported code
 
     @property
     def is_square(self) -> bool:
-        """Return whether every segment has as many keys as queries, which then can be the same
-        tokens."""
+        """Return whether every segment has equal numbers of keys and queries, which can then be the
+        same tokens."""
         return self._segments.is_square
 
     @property
     def is_reordered(self) -> bool:
-        """Return whether the edges were given in another order, or more than once. Values in the
-        given order are then not on the edges of the graph (:meth:`from_edge_index`)."""
+        """Return whether the edges were reordered or merged at construction. Values in the given
+        order then do not match the edges of the graph (:meth:`from_edge_index`)."""
         return self._is_reordered
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the graph holds, the order by key and the tiles included once they were
-        used."""
+        """Bytes of the graph, including the cached order by key and tiles."""
         held = [self._indptr, self._key, *self._segments.ptrs, *(self._csc or ())]
         if self._block_mask is not None:
             held += tensors_of_block_mask(self._block_mask)
@@ -353,10 +352,10 @@ class BipartiteGraph:
         return torch.bincount(self.key, minlength=self.num_keys)
 
     def density(self, per_segment: bool = False) -> float | Tensor:
-        """Return the share of the (query, key) pairs inside the segments that are edges.
+        """Return the fraction of the (query, key) pairs inside the segments that are edges.
 
         Args:
-            per_segment (bool): One value for each segment.
+            per_segment (bool): Return one value for each segment.
 
         Returns:
             float, or float64 Tensor ``[num_segments]``. A segment without pairs has density 0.
@@ -371,7 +370,7 @@ class BipartiteGraph:
         return self._indptr[self._segments.query_ptr].diff()
 
     def validate(self) -> BipartiteGraph:
-        """Check every promise of the constructor in O(num_edges) and return the graph."""
+        """Check everything that the constructor checks, in O(num_edges), and return the graph."""
         check_rows(self._indptr, self._key, self.num_keys)
         self._validate_values()
         return self
@@ -379,40 +378,40 @@ class BipartiteGraph:
     def check_unchanged(self) -> None:
         """Raise a ValueError if a tensor of the graph was changed in place.
 
-        Compiled loops trust the edges, and would read outside of the tensors. Changes through
-        ``.data`` leave no trace: do not make any.
+        Compiled loops do not check bounds, and would read outside of the tensors. Changes through
+        ``.data`` are not detected.
         """
         before, now = self._versions, self._current_versions()
         if None not in (before, now) and before != now:
-            raise ValueError("'graph' was changed in place after it was built, but a graph is a "
-                             "value; build another one from the changed edges")
+            raise ValueError("'graph' was modified in place after it was built, but graphs are "
+                             "immutable; build another graph from the modified edges")
 
     # Set algebra #####################################################################
 
     def __or__(self, other: BipartiteGraph) -> BipartiteGraph:
-        """Edges of either graph. Set operations drop ``edge_prob``, which no longer holds."""
+        """Return the edges of either graph. Set operations drop ``edge_prob``, which is no longer
+        valid."""
         self._check_same_shape(other, '|')
         return self._with_pairs(sort_pairs(torch.cat([self._pairs(), other._pairs()])))
 
     def __and__(self, other: BipartiteGraph) -> BipartiteGraph:
-        """Edges of both graphs."""
+        """Return the edges that both graphs have."""
         self._check_same_shape(other, '&')
         return self._with_pairs(self._pairs()[self.isin(other)])
 
     def __sub__(self, other: BipartiteGraph) -> BipartiteGraph:
-        """Edges of this graph that the other lacks."""
+        """Return the edges of this graph that the other lacks."""
         self._check_same_shape(other, '-')
         return self._with_pairs(self._pairs()[~self.isin(other)])
 
     def isin(self, other: BipartiteGraph) -> Tensor:
-        """Return which of this graph's edges ``other`` has too, bool ``[num_edges]``."""
+        """Return which edges of this graph ``other`` also has, bool ``[num_edges]``."""
         check_kind('other', other, BipartiteGraph)
         self._check_same_shape(other, 'isin')
         return find_pairs(self._pairs(), other._pairs())
 
     def select_edges(self, keep: Tensor) -> BipartiteGraph:
-        """Keep the edges for which ``keep`` is ``True``, with their probabilities and their
-        gradient.
+        """Keep the edges for which ``keep`` is ``True``, with their probabilities and gradients.
 
         Args:
             keep (Tensor): bool ``[num_edges]``, in the order of :attr:`edge_index`.
@@ -426,25 +425,25 @@ class BipartiteGraph:
                              f"{keep.device})")
         before = torch.cat([keep.new_zeros(1, dtype=torch.long), keep.cumsum(0)])
         edge_prob = None if self.edge_prob is None else self.edge_prob[keep]
-        key = self.key[keep]  # which torch cannot do with uint16
+        key = self.key[keep]  # int64, because torch cannot index uint16
         return BipartiteGraph._of(before[self._indptr], key, self._num_keys, self._segments,
                                   edge_prob, self._is_reordered)
 
     def with_self_loops(self) -> BipartiteGraph:
-        """Let every query attend to its own token; needs as many keys as queries per segment."""
+        """Let every query attend to its own token. Needs a square graph (:attr:`is_square`)."""
         check_square(self, 'with_self_loops')
         token = torch.arange(self.num_queries, device=self.device)
         return self._with_pairs(sort_pairs(torch.cat([self._pairs(),
                                                       token * (self.num_keys + 1)])))
 
     def without_self_loops(self) -> BipartiteGraph:
-        """Let no query attend to its own token; needs as many keys as queries per segment."""
+        """Let no query attend to its own token. Needs a square graph (:attr:`is_square`)."""
         check_square(self, 'without_self_loops')
         return self._with_pairs(self._pairs()[self.key != self.query])
 
     def causal(self) -> BipartiteGraph:
-        """Let no query attend to a later token; needs as many keys as queries per segment. The
-        edges that are left keep their probabilities."""
+        """Let no query attend to a later token. Needs a square graph (:attr:`is_square`). Remaining
+        edges keep their probabilities."""
         check_square(self, 'causal')
         return self.select_edges(self.key <= self.query)
 
@@ -462,7 +461,7 @@ class BipartiteGraph:
         if self.device != other.device or (self.edge_prob is None) != (other.edge_prob is None):
             return False
         if self._key.is_meta:
-            raise ValueError("'==' needs graphs whose numbers can be compared (got two on meta)")
+            raise ValueError("'==' needs graphs with values to compare (got two on meta)")
         return (self._same_shape(other) and torch.equal(self._indptr, other._indptr)
                 and torch.equal(self._key, other._key)
                 and (self.edge_prob is None or torch.equal(self.edge_prob, other.edge_prob)))
@@ -565,4 +564,4 @@ class BipartiteGraph:
             check_segments_of_rows(self._indptr, self.key, *self._segments.ptrs)
 
 
-torch.serialization.add_safe_globals([BipartiteGraph])  # what is loaded is validated
+torch.serialization.add_safe_globals([BipartiteGraph])  # loading validates them

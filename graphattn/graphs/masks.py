@@ -24,20 +24,20 @@ _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def from_mask(cls: type[BipartiteGraph], mask: Tensor) -> BipartiteGraph:
-    """Return the graph of a mask, boolean with ``True`` where a query attends, or floating with 0
-    there and ``-inf``, or the least number of its dtype, elsewhere.
+    """Return the graph of a mask. Boolean masks are ``True`` where a query attends; floating masks
+    are 0 there, and ``-inf`` or the minimum of their dtype elsewhere.
 
     This is the polarity of ``scaled_dot_product_attention`` and of Hugging Face. The boolean
     masks of ``torch.nn.MultiheadAttention`` mean the opposite: pass ``~mask``.
 
     Args:
-        mask (Tensor): ``[query, key]``; or ``[batch, heads, query, key]``, which gives a segment
-            for each sequence, the sequences of the first head first. With one head that is the
+        mask (Tensor): ``[query, key]``; or ``[batch, heads, query, key]``, which becomes a segment
+            for each sequence, the sequences of the first head first. A mask with one head is the
             graph of all heads.
 
     Raises:
-        TypeError: It is neither boolean nor floating.
-        ValueError: It is of another shape, or holds something else.
+        TypeError: The mask is neither boolean nor floating.
+        ValueError: The mask has another shape or other values.
 
     Example:
         >>> import torch
@@ -47,8 +47,8 @@ def from_mask(cls: type[BipartiteGraph], mask: Tensor) -> BipartiteGraph:
     """
     is_on = _attends(mask)
     if is_on.dim() not in (2, 4):
-        raise ValueError(f"'mask' must be [query, key] or [batch, heads, query, key], where heads "
-                         f"may be 1 (got shape {tuple(mask.shape)})")
+        raise ValueError(f"'mask' must be [query, key] or [batch, heads or 1, query, key] (got "
+                         f"shape {tuple(mask.shape)})")
     segments = is_on.unsqueeze(0) if is_on.dim() == 2 else is_on.transpose(0, 1).flatten(0, 1)
     num_segments, num_queries, num_keys = segments.shape
     segment, query, key = segments.nonzero().unbind(1)
@@ -59,17 +59,17 @@ def from_mask(cls: type[BipartiteGraph], mask: Tensor) -> BipartiteGraph:
 
 def from_topk(cls: type[BipartiteGraph], indices: Tensor,
               num_keys: int | None = None) -> BipartiteGraph:
-    """Return the graph of the keys that each query names, as ``topk`` gives them.
+    """Return the graph of selected keys for each query, as returned by ``topk``.
 
     Args:
-        indices (Tensor): Integers ``[query, k]``, or ``[batch, query, k]`` with a segment for
-            each sequence, in which keys count from 0. A negative number names no key, and a
-            key named twice is one edge.
-        num_keys (int, optional): Keys of each segment; as many as queries if omitted.
+        indices (Tensor): Integers ``[query, k]``; or ``[batch, query, k]``, with a segment for each
+            sequence and keys numbered from 0 in each. Negative indices are ignored, and duplicates
+            are one edge.
+        num_keys (int, optional): Number of keys of each segment; the number of queries if omitted.
 
     Raises:
         TypeError: ``indices`` are not integers.
-        ValueError: They are of another shape, or beyond the keys.
+        ValueError: They have another shape, or exceed the keys.
 
     Example:
         >>> import torch
@@ -92,7 +92,7 @@ def from_topk(cls: type[BipartiteGraph], indices: Tensor,
     num_keys = num_queries if num_keys is None else num_keys
     check_size('num_keys', num_keys)
     if segments.numel() and int(segments.max()) >= num_keys:
-        raise ValueError(f"'indices' must be numbers of keys below {num_keys}, or negative for "
+        raise ValueError(f"'indices' must be below {num_keys}, the number of keys, or negative for "
                          f"none (got {int(segments.max())}); give 'num_keys'")
     check_num_pairs(batch * num_queries, batch * num_keys)
     segment = torch.arange(batch, device=segments.device).view(-1, 1, 1)
@@ -110,17 +110,17 @@ def to_mask(self: BipartiteGraph) -> Tensor:
 
 
 def is_above_lowest(added: Tensor) -> Tensor:
-    """Tell where what is added to logits leaves a weight: where it is neither ``-inf`` nor about
-    the least number of its dtype."""
+    """Return where an additive mask leaves a weight: where it is neither ``-inf`` nor about the
+    minimum of its dtype."""
     return ~(added <= torch.finfo(added.dtype).min / 2)
 
 
 def _attends(mask: Tensor) -> Tensor:
-    """Tell where a mask lets a query attend, bool; a floating one does where it is 0."""
+    """Return the boolean mask. A floating mask attends where it is 0."""
     if not isinstance(mask, Tensor) or not (mask.dtype == torch.bool or is_float(mask.dtype)):
         kind = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
-        raise TypeError(f"'mask' must be a boolean Tensor, True = attend, or a floating one of 16 "
-                        f"bits or more that is added to logits (got {kind})")
+        raise TypeError(f"'mask' must be a boolean Tensor, True = attend, or a floating Tensor of "
+                        f"16 bits or more that is added to logits (got {kind})")
     check_strided('mask', mask)
     check_has_numbers('mask', mask)
     if mask.dtype == torch.bool:
@@ -129,12 +129,13 @@ def _attends(mask: Tensor) -> Tensor:
     others = mask[is_on & (mask != 0)]
     if others.numel():
         raise ValueError(f"'mask' must hold 0 where a query attends and -inf where not (got "
-                         f"{others[0].item()}); what else is added to logits is an 'edge_bias'")
+                         f"{others[0].item()}); pass other values that are added to logits as "
+                         f"'edge_bias'")
     return is_on
 
 
 def _equal_segments(num_segments: int, num_queries: int, num_keys: int,
                     device: torch.device) -> dict[str, Tensor]:
-    """Return the pointers of segments of one size each."""
+    """Return the pointers of segments of equal size."""
     segment = torch.arange(num_segments + 1, device=device)
     return {'query_ptr': segment * num_queries, 'key_ptr': segment * num_keys}

@@ -1,4 +1,4 @@
-"""Graphs of edges in any order; copies of an edge are merged."""
+"""Graphs of edges in any order, with duplicates merged."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class RepeatedEdges(ValueError):
-    """Says that an edge is given more than once where each has a value of its own."""
+    """Raised for duplicate edges with values of their own."""
 
 
 def from_edge_index(
@@ -44,22 +44,22 @@ def from_edge_index(
     key_ptr: Tensor | None = None,
     return_perm: bool = False,
 ) -> BipartiteGraph | tuple[BipartiteGraph, Tensor]:
-    """Return the graph of edges in any order; repeated edges are merged.
+    """Return the graph of edges in any order. Duplicates are merged.
 
-    The graph has an order of its own, by query and then by key, and all values on edges that
-    go with it (``edge_bias``, ``edge_gate``, attention weights) are in that order. Whoever has
-    values in the order given asks for the permutation between the two.
+    The graph sorts its edges by query and then by key, and all values on edges (``edge_bias``,
+    ``edge_gate``, attention weights) are in that order. Use ``return_perm`` to permute values from
+    the given order.
 
-    Args are those of :class:`BipartiteGraph`. Copies of one edge must agree on their
-    ``edge_prob``; one is kept.
+    Args are those of :class:`BipartiteGraph`. Duplicates of an edge must have the same
+    ``edge_prob``.
 
     Args:
         return_perm (bool): Return ``(graph, perm)`` with ``edge_index[:, perm]`` equal to
-            ``graph.edge_index``, so that ``values[perm]`` are on the graph's edges. Then no
-            edge may be repeated.
+            ``graph.edge_index``, so that ``values[perm]`` are in the graph's order. Duplicate edges
+            are then an error.
 
     Raises:
-        ValueError: Also, as :class:`RepeatedEdges`, if ``return_perm`` meets one.
+        RepeatedEdges: ``return_perm`` is set, and there are duplicate edges.
 
     Example:
         >>> import torch
@@ -109,8 +109,8 @@ def from_edge_index(
 
 
 def plain(edge_index: Tensor) -> Tensor:
-    """Return the edges as a Tensor, which PyG's ``EdgeIndex`` is too."""
-    if type(edge_index) is Tensor:  # without loading PyG, which takes seconds
+    """Return the edges as a plain Tensor instead of PyG's ``EdgeIndex``."""
+    if type(edge_index) is Tensor:  # avoids importing PyG, which takes seconds
         return edge_index
     from torch_geometric import EdgeIndex
 
@@ -119,5 +119,6 @@ def plain(edge_index: Tensor) -> Tensor:
 
 def _one_of_each(edge_prob: Tensor, is_first: Tensor) -> Tensor:
     if bool((edge_prob[1:] != edge_prob[:-1])[~is_first[1:]].any()):
-        raise ValueError("'edge_prob' differs between copies of the same edge; give each edge once")
+        raise ValueError("'edge_prob' differs between duplicates of the same edge; pass each edge "
+                         "once")
     return edge_prob[is_first]

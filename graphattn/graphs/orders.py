@@ -1,4 +1,4 @@
-"""Graphs whose nodes are in another order, and the order that brings neighbours together."""
+"""Reordered graphs, and the order that brings neighbours together."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ if TYPE_CHECKING:
 
 
 def nearby_order(self: BipartiteGraph) -> Tensor:
-    """Return an order of the tokens in which those that attend to one another lie near, int64
-    ``[num_queries]``: reverse Cuthill-McKee, within each segment, in O(edges). Needs as many
-    keys as queries per segment.
+    """Return an order that places neighbouring tokens close together, int64 ``[num_queries]``:
+    reverse Cuthill-McKee within each segment, in O(edges). Needs a square graph
+    (:attr:`is_square`).
 
-    Kernels follow edges faster where a query's keys share the cache with its neighbours'.
-    It is found for graphs that have such an order: a band, clusters with few edges between
-    them. Edges drawn uniformly have none. ``python -m experiments.benchmarks.ordering`` says
-    what is gained.
+    Kernels are faster if consecutive queries share keys in the cache. Bands and clusters with few
+    edges between them have such an order; uniformly random edges do not.
+    ``python -m experiments.benchmarks.ordering`` measures the gain.
 
     Example:
         >>> import torch
@@ -39,7 +38,7 @@ def nearby_order(self: BipartiteGraph) -> Tensor:
         >>> back = nearby[order.argsort()]
     """
     check_square(self, 'nearby_order')
-    if self.num_keys == 0:  # scipy finds no order then
+    if self.num_keys == 0:  # scipy fails then
         return torch.empty(0, dtype=torch.long, device=self.device)
     found = reverse_cuthill_mckee(self.to_scipy(), symmetric_mode=False)
     order = torch.from_numpy(found.astype(np.int64)).to(self.device)
@@ -49,17 +48,17 @@ def nearby_order(self: BipartiteGraph) -> Tensor:
 
 def reorder(self: BipartiteGraph, query_order: Tensor,
             key_order: Tensor | None = None) -> BipartiteGraph:
-    """Return the same edges among nodes in another order: query ``i`` of the new graph is query
+    """Return the graph with reordered nodes: query ``i`` of the new graph is query
     ``query_order[i]`` of this one. Edges keep their probabilities.
 
     Args:
-        query_order (Tensor): Each query once, in its segment, int64 ``[num_queries]``.
-        key_order (Tensor, optional): Each key once, in its segment, int64 ``[num_keys]``;
-            ``query_order`` if omitted, which needs as many keys as queries per segment.
+        query_order (Tensor): A permutation of the queries within segments, int64 ``[num_queries]``.
+        key_order (Tensor, optional): A permutation of the keys within segments, int64
+            ``[num_keys]``; ``query_order`` if omitted, which needs a square graph.
     """
     check_order('query_order', query_order, self.segments.query_ptr)
     if key_order is None:
-        check_square(self, 'reorder', hint="; or give 'key_order'")
+        check_square(self, 'reorder', hint="; or pass 'key_order'")
         key_order = query_order
     check_order('key_order', key_order, self.segments.key_ptr)
     key_place, query_place = key_order.argsort(), query_order.argsort()

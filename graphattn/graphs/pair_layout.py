@@ -1,4 +1,4 @@
-"""Layouts of masks: pairs of a query and a key that share a value."""
+"""Layouts of masks: which pairs of a query and a key share a value."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from graphattn._tensors import host_copy
 
 @dataclass(frozen=True)
 class PairLayout(ABC):
-    """Layout of a mask of ``size`` tokens: the value of each pair of a query and a key.
+    """Layout of a mask of ``size`` tokens: the index of the value of each pair.
 
-    Two numbers follow those of the values: :attr:`always_on` and :attr:`always_off`.
+    Two more indices follow the values: :attr:`always_on` and :attr:`always_off`.
 
-    A shorter sequence takes the first positions of the mask and, for its last token, the last
-    one, for there stands the separator, as in training on sequences of full length.
+    A shorter sequence uses the first positions of the mask and, for its last token, the last
+    position, because the last token is the separator in sequences of full length.
 
     Args:
         size (int): Tokens n of the mask.
-        border (bool): Whether the first and the last row and column are always on. Then a
-            sequence has its own first and last token for border.
+        border (bool): Whether the rows and columns of the first and last token of a sequence are
+            always on.
 
     Raises:
         TypeError: An argument is of the wrong type.
-        ValueError: ``size`` is below 1, or below 3 with a border, which leaves nothing inside.
+        ValueError: ``size`` is below 1, or below 3 with a border, which would have no inside.
     """
 
     size: int
@@ -40,40 +40,40 @@ class PairLayout(ABC):
         check_bool(border=self.border)
         fewest = 3 if self.border else 1
         if self.size < fewest:
-            inside = ' with a border, which leaves nothing inside' if self.border else ''
+            inside = ' with a border, to have an inside' if self.border else ''
             raise ValueError(f"'size' must be at least {fewest}{inside} (got {self.size})")
         object.__setattr__(self, 'size', int(self.size))
 
     @property
     @abstractmethod
     def num_values(self) -> int:
-        """Number of values that differ."""
+        """Number of distinct values."""
 
     @abstractmethod
     def _inner_value(self, query: Tensor, key: Tensor, length: int) -> Tensor:
-        """Return the value of each pair; the result for pairs on a border is not read."""
+        """Return the index of each pair's value. Results for pairs on a border are ignored."""
 
     @abstractmethod
     def _inner_multiplicity(self, device: torch.device) -> Tensor:
-        """Return how many pairs inside the border have each value, int64 ``[num_values]``."""
+        """Return the number of pairs inside the border with each value, int64 ``[num_values]``."""
 
     @property
     def always_on(self) -> int:
-        """The number that stands for a pair that is always on."""
+        """The index of pairs that are always on."""
         return self.num_values
 
     @property
     def always_off(self) -> int:
-        """The number that stands for a pair that is always off."""
+        """The index of pairs that are always off."""
         return self.num_values + 1
 
     @property
     def max_length(self) -> int | None:
-        """Tokens of the longest sequence that the mask knows; ``None`` if it knows them all."""
+        """Length of the longest sequence that the mask covers, or ``None`` if there is no limit."""
         return self.size
 
     def value_of(self, query: Tensor, key: Tensor, length: int) -> Tensor:
-        """Return the number of the value of each pair of a sequence of ``length`` tokens.
+        """Return the index of the value of each pair of a sequence of ``length`` tokens.
 
         Args:
             query (Tensor): int64, of any shape.
@@ -84,7 +84,7 @@ class PairLayout(ABC):
             int64 Tensor of the broadcast shape.
 
         Raises:
-            ValueError: The mask does not know sequences of that length.
+            ValueError: The mask does not cover sequences of that length.
         """
         self.check_length(length)
         value = self._inner_value(query, key, length)
@@ -94,7 +94,7 @@ class PairLayout(ABC):
         return value.masked_fill(on_border, self.always_on)
 
     def index(self, length: int, device: torch.device | str = 'cpu') -> Tensor:
-        """:meth:`value_of` all pairs, int64 ``[length, length]``."""
+        """Return :meth:`value_of` all pairs, int64 ``[length, length]``."""
         self.check_length(length)
         token = torch.arange(length, device=check_device(device))
         return self.value_of(token[:, None], token, length)
@@ -108,12 +108,12 @@ class PairLayout(ABC):
             length (int): Tokens of the sequence.
 
         Returns:
-            How many keys each query has, int64 ``[heads, length]``, on the CPU, for everyone looks
-            at it; and of each pair, sorted by head, query and key, its key and the number of its
-            value, int32 or int64.
+            The number of keys of each query, int64 ``[heads, length]``, on the CPU because all
+            callers read it; and, for each pair, sorted by head, query and key, its key and the
+            index of its value, int32 or int64.
 
         Raises:
-            ValueError: The mask does not know sequences of that length.
+            ValueError: The mask does not cover sequences of that length.
         """
         index = self.index(length, is_on.device)
         constants = [is_on.new_full((len(is_on), 1), constant) for constant in (True, False)]
@@ -124,11 +124,11 @@ class PairLayout(ABC):
 
     def norm(self, values: Tensor) -> Tensor:
         r"""Return the penalty :math:`\|M\|_1` of SparseBERT's Eq. 7: the sum over all heads and the
-        n x n pairs of a sequence of full length. A value counts as often as pairs share it, and the
-        border counts too.
+        n x n pairs of a sequence of full length. Each value is counted once for every pair that
+        shares it, and the border is included.
 
         Args:
-            values (Tensor): Of each mask, floating ``[heads, num_values]``.
+            values (Tensor): The values of each head's mask, floating ``[heads, num_values]``.
 
         Returns:
             floating Tensor, a scalar.
@@ -138,8 +138,8 @@ class PairLayout(ABC):
         return (values @ multiplicity[:-2].to(values.dtype)).sum() + always_on
 
     def multiplicity(self, device: torch.device | str = 'cpu') -> Tensor:
-        """Return how many of the n x n pairs have each value, and each constant, int64
-        ``[num_values + 2]``, without listing the pairs."""
+        """Return the number of the n x n pairs with each value and each constant, int64
+        ``[num_values + 2]``, without enumerating the pairs."""
         inner = self._inner_multiplicity(check_device(device))
         on_border = self.size**2 - self._inner_size**2
         return torch.cat([inner, inner.new_full((1,), on_border), inner.new_zeros(1)])
@@ -152,7 +152,7 @@ class PairLayout(ABC):
                              f"(got {length})")
 
     def _inside(self, token: Tensor, length: int) -> Tensor:
-        """Return the position of the token in the mask, counted from the first row inside the
+        """Return the position of the token in the mask, relative to the first row inside the
         border."""
         position = torch.where(token == length - 1, self.size - 1, token)
         return position - int(self.border)
@@ -199,7 +199,7 @@ class SymmetricLayout(PairLayout):
     def _inner_multiplicity(self, device: torch.device) -> Tensor:
         row = torch.arange(self._inner_size, device=device)
         num_pairs = torch.full((self.num_values,), 2, device=device)
-        num_pairs[row * (row + 3) // 2] = 1  # the diagonal, where a row ends
+        num_pairs[row * (row + 3) // 2] = 1  # the diagonal, at the end of a row
         return num_pairs
 
 
@@ -208,8 +208,8 @@ class DiagonalLayout(PairLayout):
     r"""All pairs of one distance :math:`|i - j|` share a value: SparseBERT's structured masks.
 
     There are n - 2 values inside the border (Sec. 4.1), n without one, as in the authors' code.
-    The distance is that of the tokens themselves, so longer sequences are known too: pairs
-    further apart than any inside the mask are off.
+    Distances do not depend on the length, so longer sequences are covered too: pairs further apart
+    than any inside the mask are off.
 
     Args are those of :class:`PairLayout`.
 
@@ -240,7 +240,7 @@ class DiagonalLayout(PairLayout):
     def rows(self, is_on: Tensor, length: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return rows as above, in time and memory proportional to the pairs that are on."""
         self.check_length(length)
-        # There are few diagonals, so that a CPU finds them while a GPU is waited for once.
+        # There are few diagonals, so the CPU finds them with a single synchronisation.
         offset, first, degree = self._offsets(host_copy(is_on), length - 2 * int(self.border))
         value = offset.abs()
         if self.border:
@@ -257,22 +257,23 @@ class DiagonalLayout(PairLayout):
         number += shift.to(dtype).index_select(0, row)
         query = torch.arange(length, dtype=dtype, device=is_on.device).repeat(len(is_on))
         key = query.index_select(0, row)
-        del row  # these are the largest arrays there are
+        del row  # frees one of the largest arrays
         key += offset.to(dtype).index_select(0, number)
         value = value.to(dtype).index_select(0, number)
-        if self.border and num_pairs:  # of each row, the first and the last pair
+        if self.border and num_pairs:  # the first and last pair of each row
             key[begin], key[end - 1] = 0, length - 1
             value[begin] = value[end - 1] = self.always_on
         return degree, key, value
 
     def _offsets(self, is_on: Tensor, inner_length: int) -> tuple[Tensor, Tensor, Tensor]:
-        """``key - query`` of the diagonals that are on, ascending for each head; and where those of
-        each row inside the border begin, and how many there are, ``[heads, inner_length]``."""
+        """Return ``key - query`` of the diagonals that are on, ascending for each head; and the
+        first diagonal and the number of diagonals of each row inside the border,
+        ``[heads, inner_length]``."""
         token = torch.arange(max(inner_length, 0), device=is_on.device)
         reach = self.num_values
         head, distance = is_on.nonzero(as_tuple=True)
         centre = 2 * reach * torch.arange(len(is_on), device=is_on.device)
-        # One ascending list, in which the offsets of each head lie around its centre.
+        # One ascending list, with the offsets of each head around its centre.
         diagonal = torch.cat([centre[head] - distance, centre[head] + distance]).unique()
         first, last = (
             torch.searchsorted(diagonal, centre[:, None] + bound)
@@ -281,7 +282,7 @@ class DiagonalLayout(PairLayout):
 
     def _with_border(self, offset: Tensor, value: Tensor, first: Tensor, degree: Tensor,
                      length: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Add room for another pair at both ends of each row, and two rows of all pairs."""
+        """Add a pair at both ends of each row, and a full row at the beginning and end."""
         token = torch.arange(length, device=offset.device)
         all_keys = len(offset) + 2
         offset = torch.cat([F.pad(offset, (1, 1)), token, token + 1 - length])

@@ -1,4 +1,4 @@
-"""Soft masks: a weight for every pair of a sequence."""
+"""Soft masks, which weight every pair of a sequence."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from graphattn.graphs.pair_layout import PairLayout
 
 
 class PairMask:
-    r"""A soft mask for every head: one value for all pairs that share it.
+    r"""A soft mask for every head, with values shared between pairs.
 
-    A value M enters the attention before the softmax, where Eq. 5 and 6 of SparseBERT put it:
+    A value M enters the attention before the softmax, as in Eq. 5 and 6 of SparseBERT:
 
     .. math::
         \alpha_{ij} = \operatorname*{softmax}_j \left( \frac{\langle \mathrm{query}_i,
         \mathrm{key}_j \rangle}{\sqrt{C}} - c \, (1 - M_{ij}) \right).
 
-    A pair whose value is 0 keeps the share :math:`e^{-c}` of its weight. Large c makes a hard
-    choice of the largest value of each row: at c = 10,000 a value of 0.50 beside one of 0.51 has a
-    weight of :math:`10^{-43}`. Around 10 the mask stays soft.
+    A pair with value 0 keeps the fraction :math:`e^{-c}` of its weight. Large c selects the largest
+    value of each row: at c = 10,000 a value of 0.50 next to 0.51 has a weight of :math:`10^{-43}`.
+    Around 10 the mask stays soft.
 
     Every pair has a weight, so attention is dense
     (:func:`graphattn.functional.pair_attention`). Masks of 0 and 1 are graphs
@@ -33,7 +33,7 @@ class PairMask:
 
     Args:
         values (Tensor): floating ``[heads, layout.num_values]`` in [0, 1]. May carry a gradient.
-        layout (PairLayout): Which pairs have which value.
+        layout (PairLayout): The assignment of pairs to values.
         logit_drop (float): c, positive.
 
     Raises:
@@ -81,24 +81,24 @@ class PairMask:
     def bias(self, length: int) -> Tensor:
         r"""Return the bias to add to the scores of a sequence of ``length`` tokens.
 
-        It is :math:`-c (1 - M_{ij})` (Eq. 6), and ``-inf`` where a pair is always off.
+        It is :math:`-c (1 - M_{ij})` (Eq. 6), and ``-inf`` for pairs that are always off.
 
         Returns:
             Tensor ``[heads, length, length]`` of the dtype of the values.
 
         Raises:
-            ValueError: The mask does not know sequences of that length.
+            ValueError: The mask does not cover sequences of that length.
         """
         drop = self.logit_drop * (self.values - 1)
         return self._of_pairs(drop, length, on=0., off=-torch.inf)
 
     def dense(self, length: int) -> Tensor:
-        """Return the value of each pair of a sequence of ``length`` tokens, 1 where it is always
-        on: ``[heads, length, length]``."""
+        """Return the value of each pair of a sequence of ``length`` tokens,
+        ``[heads, length, length]``. Pairs that are always on have the value 1."""
         return self._of_pairs(self.values, length, on=1., off=0.)
 
     def norm(self) -> Tensor:
-        """Return the penalty of Eq. 7, see :meth:`graphattn.graphs.pair_layout.PairLayout.norm`."""
+        """Return the penalty of Eq. 7; see :meth:`graphattn.graphs.pair_layout.PairLayout.norm`."""
         return self.layout.norm(self.values)
 
     def density(self) -> float:
@@ -108,16 +108,17 @@ class PairMask:
     def _of_pairs(self, values: Tensor, length: int, on: float, off: float) -> Tensor:
         constants = [values.new_full((self.heads, 1), constant) for constant in (on, off)]
         index = self._index(length)
-        # With its gradient it took 0.25 ms for 12 heads of 128 tokens, and [:, index] 1 ms.
+        # Including its gradient, this took 0.25 ms for 12 heads of 128 tokens; [:, index] took 1
+        # ms.
         pairs = torch.cat([values, *constants], dim=1).index_select(1, index.flatten())
         return pairs.view(self.heads, length, length)
 
     def _index(self, length: int) -> Tensor:
-        """Return the number of the value of each pair, which all layers of a pass share. It takes 8
-        bytes a pair, and belongs to the one mask of a pass."""
+        """Return the index of each pair's value, which all layers of a forward pass share. It uses
+        8 bytes per pair, and is freed with the mask of the pass."""
         key = self.layout, length, self.device
         if key not in self._index_of:
-            with torch.inference_mode(False):  # gradients may be taken along it later
+            with torch.inference_mode(False):  # may be used for gradients later
                 self._index_of[key] = self.layout.index(length, self.device)
         return self._index_of[key]
 
@@ -130,10 +131,10 @@ class PairMask:
 
 
 class MaskedPairs:
-    """All pairs of each sequence under a soft mask: what a graph is to attention along edges.
+    """All pairs of each sequence under a soft mask, the counterpart of a graph for dense attention.
 
     Args:
-        mask (PairMask): The mask of each head, which all sequences share.
+        mask (PairMask): The masks of the heads, shared by all sequences.
         ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``.
     """
 
@@ -156,21 +157,21 @@ class MaskedPairs:
 
     @property
     def num_edges(self) -> int:
-        """Number of pairs, which all heads share."""
+        """Number of pairs, shared by all heads."""
         return sum(length**2 for length in self._lengths)
 
     @property
     def counts(self) -> list[tuple[int, int]]:
-        """Each length, in ascending order, and how many sequences have it; empty ones are left
-        out."""
+        """The lengths of nonempty sequences, ascending, and the number of sequences of each
+        length."""
         return sorted(Counter(length for length in self._lengths if length).items())
 
     def sort(self, x: Tensor) -> Tensor:
-        """Return the tokens of the shortest sequences first."""
+        """Sort tokens by the length of their sequences."""
         return x if self._order is None else x.index_select(0, self._order)
 
     def unsort(self, x: Tensor) -> Tensor:
-        """Return sorted tokens in their own order."""
+        """Reverse :meth:`sort`."""
         return x if self._order is None else torch.zeros_like(x).index_copy(0, self._order, x)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Edges as numbers, ``query * num_keys + key``: sets of them sort, merge and are looked up."""
+"""Edges as integers, ``query * num_keys + key``: sorting, merging and lookup."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from graphattn._tensors import index_dtype
 
 
 def number_pairs(key: Tensor, query: Tensor, num_keys: int) -> Tensor:
-    """Return a number for each pair, int64 ``[num_edges]``, ascending as queries, then keys are."""
+    """Return the number of each pair, int64 ``[num_edges]``, in lexicographic order of query and
+    key."""
     return torch.add(key, query, alpha=num_keys)
 
 
 def is_ascending(pair: Tensor) -> bool:
-    """Return whether each number exceeds the one before: sorted, and no pair twice."""
+    """Return whether numbers are strictly ascending: sorted and without duplicates."""
     return bool((pair[1:] > pair[:-1]).all())
 
 
 def sort_pairs(pair: Tensor) -> Tensor:
-    """Sort the numbers and keep each once. On a GPU the host waits once, for their count."""
+    """Sort the numbers and remove duplicates. On a GPU this synchronises once, for their count."""
     is_on_cpu = pair.device.type == 'cpu'
     if is_on_cpu and is_ascending(pair):
         return pair
@@ -35,7 +36,7 @@ def sort_pairs(pair: Tensor) -> Tensor:
 
 
 def sort_numbers(number: Tensor) -> Tensor:
-    """Return numbers in ascending order, of each row if there are rows."""
+    """Sort numbers, row by row if there are rows."""
     if number.device.type != 'cpu':
         return torch.sort(number).values
     # On 10 million pairs numpy's vectorised sort took 0.2 s and torch.sort 2.3 s.
@@ -43,7 +44,7 @@ def sort_numbers(number: Tensor) -> Tensor:
 
 
 def first_of_each(pair: Tensor) -> Tensor:
-    """Return which of sorted numbers are the first of their kind, bool ``[pair.numel()]``."""
+    """Return which of the sorted numbers differ from their predecessor, bool ``[pair.numel()]``."""
     is_first = torch.ones_like(pair, dtype=torch.bool)
     torch.ne(pair[1:], pair[:-1], out=is_first[1:])
     return is_first
@@ -58,9 +59,9 @@ def find_pairs(pair: Tensor, ascending: Tensor) -> Tensor:
 
 
 def rows_of_pairs(pair: Tensor, num_queries: int, num_keys: int) -> tuple[Tensor, Tensor]:
-    """Ascending pairs as rows: where each query's begin, int64 ``[num_queries + 1]``, and their
-    keys, int64 ``[num_edges]``."""
-    if _is_numpys(pair):  # torch.searchsorted starts threads for 200 numbers
+    """Convert ascending pairs to rows: where each query's edges begin, int64 ``[num_queries + 1]``,
+    and their keys, int64 ``[num_edges]``."""
+    if _is_numpys(pair):  # torch.searchsorted starts threads even for 200 values
         number, indptr = pair.numpy(), np.zeros(num_queries + 1, np.int64)
         query = number // max(num_keys, 1)
         np.cumsum(np.bincount(query, minlength=num_queries), out=indptr[1:])
@@ -70,11 +71,11 @@ def rows_of_pairs(pair: Tensor, num_queries: int, num_keys: int) -> tuple[Tensor
 
 
 def order_pairs(pair: Tensor, num_pairs: int) -> Tensor:
-    """Return the permutation into ascending order, int64 ``[pair.numel()]``, stable for copies of
-    one pair; pairs are below ``num_pairs``."""
+    """Return the stable permutation into ascending order, int64 ``[pair.numel()]``. Pairs are below
+    ``num_pairs``."""
     if not _is_numpys(pair) or sys.byteorder != 'little':
         return torch.argsort(pair, stable=True)
-    # By 16 bits at a time, which numpy sorts without comparisons, the lowest first.
+    # A radix sort by 16 bits at a time, lowest first; numpy sorts 16 bits without comparisons.
     digits = pair.contiguous().numpy().view(np.uint16).reshape(-1, 4)
     order = np.argsort(digits[:, 0], kind='stable')
     for digit in range(1, max(num_pairs - 1, 0).bit_length() + 15 >> 4):
@@ -85,9 +86,9 @@ def order_pairs(pair: Tensor, num_pairs: int) -> Tensor:
 def sort_edges_by_counting(
     edge_index: Tensor, num_queries: int, num_keys: int,
 ) -> tuple[Tensor, Tensor, Tensor, bool] | None:
-    """Return the rows of edges in any order, pointer and narrow keys, the permutation into their
-    order, and whether it changes anything. Return ``None`` for edges that have no such rows, and
-    where to count takes longer than to compare: for far more keys than edges, and on GPUs."""
+    """Return the rows of edges in any order (pointer and narrow keys), the permutation that sorts
+    them, and whether it is not the identity. Return ``None`` for invalid or duplicate edges, and if
+    counting is slower than sorting: with far more keys than edges, and on GPUs."""
     sort = _compiled_sort() if _is_numpys(edge_index) else None
     num_edges = edge_index.size(1)
     if sort is None or num_keys > _KEYS_WORTH_COUNTING + 8 * num_edges:
@@ -113,6 +114,6 @@ def _compiled_sort() -> Callable | None:
 
 
 def _is_numpys(pair: Tensor) -> bool:
-    """Return whether numpy can compute with it."""
+    """Return whether numpy can compute with ``pair``."""
     return (type(pair) is Tensor and pair.device.type == 'cpu'
             and not torch.compiler.is_compiling())

@@ -1,4 +1,4 @@
-"""The picture of a graph's mask, which notebooks show."""
+"""Pictures of the masks of graphs, for notebooks."""
 
 from __future__ import annotations
 
@@ -19,25 +19,26 @@ if TYPE_CHECKING:
 
     from graphattn.graphs.graph import BipartiteGraph
 
-_MAX_CELLS = 512  # along a side of a mask: what is larger is drawn as densities
+_MAX_CELLS = 512  # per side; larger masks are drawn as densities
 
 
 @in_style()
 def mask(graph: BipartiteGraph, axes: Axes | None = None, *,
          weights: Tensor | None = None) -> Axes:
-    """Draw the pairs that are edges, queries from top to bottom and keys from left to right.
+    """Draw the mask of a graph, with queries from top to bottom and keys from left to right.
 
-    A graph of more than 512 queries or keys is cut into as many cells, each as dark as it is dense.
+    A graph of more than 512 queries or keys is divided into 512 cells along that side, shaded by
+    density.
 
     Args:
-        graph (BipartiteGraph): Of any size.
-        axes (matplotlib.axes.Axes, optional): Where to draw; a figure of its own if omitted.
+        graph (BipartiteGraph): The graph, of any size.
+        axes (matplotlib.axes.Axes, optional): Axes to draw on; a new figure if omitted.
         weights (Tensor, optional): Shades of the edges, such as attention weights, ``[num_edges]``;
             the largest is the darkest.
 
     Raises:
-        TypeError: The weights are no Tensor.
-        ValueError: There is another number of weights, or some are negative or not finite.
+        TypeError: ``weights`` is not a Tensor.
+        ValueError: ``weights`` has another shape, or negative or non-finite values.
 
     Example:
         >>> from graphattn import draw, patterns
@@ -64,8 +65,8 @@ def mask(graph: BipartiteGraph, axes: Axes | None = None, *,
 
 
 def html(graph: BipartiteGraph, text: str) -> str:
-    """Return a small picture of a graph above a line of text; the line alone where matplotlib is
-    not installed."""
+    """Return a small picture of a graph above a line of text, or the text alone without
+    matplotlib."""
     line = f'<pre>{escape(text)}</pre>'
     try:
         from matplotlib.figure import Figure
@@ -82,14 +83,15 @@ def html(graph: BipartiteGraph, text: str) -> str:
 
 
 def new_axes(width: float, height: float) -> Axes:
-    """Return the axes of a figure of so many inches."""
+    """Return the axes of a new figure; sizes are in inches."""
     from matplotlib import pyplot
 
     return pyplot.subplots(figsize=(width, height), layout='constrained')[1]
 
 
 def shades_of(graph: BipartiteGraph, weights: Tensor, dimensions: int) -> Tensor:
-    """Return weights as float64 ``[num_edges, heads]``, given with at most so many dimensions."""
+    """Return weights as float64 ``[num_edges, heads]``. They may have up to ``dimensions``
+    dimensions."""
     check_strided('weights', weights)
     if weights.shape[:1] != (graph.num_edges,) or weights.dim() > dimensions:
         shape = ' or '.join(['[num_edges]', '[num_edges, heads]'][:dimensions])
@@ -98,13 +100,13 @@ def shades_of(graph: BipartiteGraph, weights: Tensor, dimensions: int) -> Tensor
     per_edge = weights.detach().double().unsqueeze(-1).flatten(1).cpu()
     others = per_edge[~((per_edge >= 0) & per_edge.isfinite())]
     if others.numel():
-        raise ValueError(f"'weights' must be finite and not negative, as shades are (got "
-                         f"{others[0].item()} and {others.numel() - 1} more that are not)")
+        raise ValueError(f"'weights' must be finite and not negative (got {others[0].item()} and "
+                         f"{others.numel() - 1} more invalid values)")
     return per_edge
 
 
 def tick_whole_numbers(*sides: Axis) -> None:
-    """Put ticks at whole numbers, because there is nothing between tokens."""
+    """Put ticks at whole numbers only."""
     from matplotlib.ticker import MaxNLocator
 
     for side in sides:

@@ -1,4 +1,4 @@
-"""Graphs of points in space: the nearest ones, or all within a radius."""
+"""Graphs of points in space: nearest neighbours, or all points within a radius."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def from_nearest(
     query_ptr: Tensor | None = None,
     key_ptr: Tensor | None = None,
 ) -> BipartiteGraph:
-    """Return the graph in which each point attends to the ``k`` nearest ones.
+    """Return the graph in which each query attends to its ``k`` nearest keys.
 
-    Distances are Euclidean, in float64. A point is its own nearest neighbour where queries and keys
-    are the same; ``from_nearest(x, k + 1).without_self_loops()`` has ``k`` others. Among keys at
-    the same distance, the search tree chooses. Gradients do not reach the points.
+    Distances are Euclidean, in float64. If queries and keys are the same, a point is its own
+    nearest neighbour; ``from_nearest(x, k + 1).without_self_loops()`` has ``k`` others. Ties are
+    broken by the search tree. Gradients do not reach the points.
 
     Args:
         query (Tensor): Coordinates ``[num_queries, dimensions]``.
@@ -40,7 +40,7 @@ def from_nearest(
         key (Tensor, optional): Coordinates ``[num_keys, dimensions]``; ``query`` if omitted.
         query_ptr (Tensor, optional): Where the points of each example begin, int64
             ``[num_segments + 1]``, as in a PyG ``Batch``; one example if omitted.
-        key_ptr (Tensor, optional): The same of the keys; ``query_ptr`` if ``key`` is omitted.
+        key_ptr (Tensor, optional): The same for the keys; ``query_ptr`` if ``key`` is omitted.
 
     Returns:
         BipartiteGraph on the device of ``query``. It is built on the host.
@@ -48,7 +48,7 @@ def from_nearest(
     Raises:
         TypeError: An argument is of the wrong type.
         ValueError: A coordinate is not finite, an example has fewer than ``k`` keys, or shapes do
-            not fit.
+            not match.
 
     Example:
         >>> import torch
@@ -81,11 +81,11 @@ def from_radius(
     query_ptr: Tensor | None = None,
     key_ptr: Tensor | None = None,
 ) -> BipartiteGraph:
-    """Return the graph in which each point attends to all points within a radius, itself among
-    them where queries and keys are the same.
+    """Return the graph in which each query attends to all keys within a radius, including itself if
+    queries and keys are the same.
 
     Args:
-        query (Tensor): As in :meth:`from_nearest`; likewise ``key``, ``query_ptr`` and ``key_ptr``.
+        query (Tensor): As in :meth:`from_nearest`, as are ``key``, ``query_ptr`` and ``key_ptr``.
         radius (float): Largest Euclidean distance of a key.
 
     Returns:
@@ -93,7 +93,7 @@ def from_radius(
 
     Raises:
         TypeError: An argument is of the wrong type.
-        ValueError: A coordinate is not finite, the radius is negative, or shapes do not fit.
+        ValueError: A coordinate is not finite, the radius is negative, or shapes do not match.
     """
     check_number('radius', radius, 'finite')
     if radius < 0:
@@ -113,7 +113,7 @@ def _graph(cls: type[BipartiteGraph], query: Tensor, key: Tensor | None, query_p
            key_ptr: Tensor | None, edges_of: Callable) -> BipartiteGraph:
     """Join the edges of each example, ``edges_of(queries, keys, number)``, key over query."""
     if key is None and key_ptr is not None:
-        raise ValueError("'key_ptr' must come with 'key'; without it, 'query_ptr' is for both")
+        raise ValueError("'key_ptr' needs 'key'; without 'key', 'query_ptr' is used for both")
     own = _coordinates('query', query)
     others = own if key is None else _coordinates('key', key)
     if own.shape[1] != others.shape[1]:

@@ -1,4 +1,4 @@
-"""Graphs as pickle, copy and torch.save hold them."""
+"""The state of graphs for pickle, copy and torch.save."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ _PARTS = ('indptr', 'key', 'num_keys', 'query_ptr', 'key_ptr', 'edge_prob', 'is_
 
 
 def state_of(graph: BipartiteGraph) -> dict[str, Any]:
-    """Return the parts of a graph by their names, without the gradient of probabilities."""
+    """Return the parts of a graph by name, without the gradient of probabilities."""
     indptr, key = graph.csr
-    key = key.view(torch.int16) if key.dtype == torch.uint16 else key  # which torch can pickle
+    key = key.view(torch.int16) if key.dtype == torch.uint16 else key  # torch cannot pickle uint16
     edge_prob = None if graph.edge_prob is None else graph.edge_prob.detach()
     return dict(zip(_PARTS, (indptr, key, graph.num_keys, *graph.segments.ptrs, edge_prob,
                              graph.is_reordered)))
 
 
 def parts_of(state: dict[str, Any]) -> tuple[Any, ...]:
-    """Return the rows, number of keys, segments, probabilities and order of a saved graph. All but
-    the probabilities, and whether edges stay in their segments, is checked, because a stranger may
-    have written the file."""
+    """Return the rows, number of keys, segments, probabilities and order of a saved graph.
+    Everything is checked except the probabilities and whether edges stay in their segments, because
+    files may be untrusted."""
     if not isinstance(state, dict) or state.keys() != set(_PARTS):
         raise ValueError(f"a BipartiteGraph is saved as {', '.join(_PARTS)} (got "
-                         f"{', '.join(map(str, state))}); was another version the writer?")
+                         f"{', '.join(map(str, state))}); it may be from another version")
     indptr, key, num_keys, query_ptr, key_ptr, edge_prob, is_reordered = (
         state[name] for name in _PARTS)
     if isinstance(key, Tensor) and key.dtype == torch.int16:

@@ -1,5 +1,4 @@
-"""Segments of queries and keys that belong together: sequences of a batch, and heads with their own
-graph."""
+"""Segments of queries and keys: sequences of a batch, and heads with graphs of their own."""
 
 from __future__ import annotations
 
@@ -15,16 +14,17 @@ from graphattn._tensors import is_traced, out_of_inference
 _NODES_AT_ONCE = 64
 
 class Segments:
-    """Ranges of queries beside ranges of keys; nothing attends across them.
+    """Ranges of queries paired with ranges of keys. No edge leaves its segment.
 
-    Segment ``b`` holds the queries ``query_ptr[b]:query_ptr[b + 1]`` and the keys
-    ``key_ptr[b]:key_ptr[b + 1]``. A value: nothing changes it.
+    Segment ``b`` has the queries ``query_ptr[b]:query_ptr[b + 1]`` and the keys
+    ``key_ptr[b]:key_ptr[b + 1]``. Segments are immutable.
 
     Args:
         query_ptr (Tensor): int64 ``[num_segments + 1]``, rising from 0.
         key_ptr (Tensor): int64 ``[num_segments + 1]``, rising from 0, on the same device.
-        num_pairs (int, optional): Number of pairs inside the segments, where it is known.
-        is_square (bool, optional): Whether every segment has as many keys as queries, likewise.
+        num_pairs (int, optional): Number of pairs inside the segments, if known.
+        is_square (bool, optional): Whether every segment has equal numbers of keys and queries, if
+            known.
     """
 
     def __init__(self, query_ptr: Tensor, key_ptr: Tensor, num_pairs: int | None = None,
@@ -32,7 +32,7 @@ class Segments:
         is_shared = key_ptr is query_ptr
         self.query_ptr = out_of_inference(query_ptr)
         self.key_ptr = self.query_ptr if is_shared else out_of_inference(key_ptr)
-        # Known from the start where looking costs nothing, so that compiled code need not look.
+        # Computed here if it is cheap, so that compiled code need not read values.
         if (None in (num_pairs, is_square) and query_ptr.device.type == 'cpu'
                 and not is_traced(query_ptr)):
             num_queries, num_keys = query_ptr.diff(), key_ptr.diff()
@@ -44,22 +44,22 @@ class Segments:
     def of(cls, query_ptr: Tensor | None, key_ptr: Tensor | None, sizes: tuple[int, int],
            device: torch.device, *, heads: int = 1, validate: bool = True,
            look: bool = True) -> Segments:
-        """Return the given segments, or their defaults.
+        """Build segments from pointers, with defaults.
 
         Args:
-            query_ptr (Tensor, optional): As above; one segment for each head if omitted.
-            key_ptr (Tensor, optional): As above; ``query_ptr`` if omitted and there are as many
-                keys as queries, one segment for each head otherwise.
+            query_ptr (Tensor, optional): As in :class:`Segments`; one segment per head if omitted.
+            key_ptr (Tensor, optional): As in :class:`Segments`. If omitted, ``query_ptr`` if the
+                numbers of keys and queries are equal, else one segment per head.
             sizes (tuple): Number of queries and of keys.
-            device (torch.device): Where both must be.
+            device (torch.device): The device of both pointers.
             heads (int): Heads that are folded into the nodes.
-            validate (bool): Whether to check what is given, and copy it.
-            look (bool): Whether the numbers are checked too, for which a GPU is waited for.
+            validate (bool): Whether to check and copy the pointers.
+            look (bool): Whether to check values too, which synchronises a GPU.
 
         Raises:
             TypeError: A pointer is not an int64 Tensor.
-            ValueError: One does not rise from 0 to the number of its nodes or is on another
-                device, or they mark different numbers of segments.
+            ValueError: A pointer does not ascend from 0 to the number of nodes or is on another
+                device, or the pointers have different numbers of segments.
         """
         num_queries, num_keys = sizes
         if query_ptr is key_ptr is None and not torch.compiler.is_compiling():
@@ -78,14 +78,13 @@ class Segments:
             key_ptr = (query_ptr if num_keys == num_queries
                        else _one_segment_per_head(heads, num_keys, device))
         if validate and query_ptr.numel() != key_ptr.numel():
-            raise ValueError(f"'query_ptr' and 'key_ptr' must mark as many segments (got "
-                             f"{query_ptr.numel() - 1} and {key_ptr.numel() - 1})")
+            raise ValueError(f"'query_ptr' and 'key_ptr' must have the same number of segments "
+                             f"(got {query_ptr.numel() - 1} and {key_ptr.numel() - 1})")
         return cls(query_ptr, key_ptr)
 
     @classmethod
     def join(cls, parts: list[Segments], sizes: list[tuple[int, int]]) -> Segments:
-        """Return segments side by side, each of so many queries and keys. What is known of all is
-        known."""
+        """Concatenate segments, given the numbers of queries and keys of each part."""
         num_queries, num_keys = zip(*sizes)
         query_ptr = join_ptrs([part.query_ptr for part in parts], num_queries)
         is_shared = all(part.key_ptr is part.query_ptr for part in parts)
@@ -112,7 +111,7 @@ class Segments:
         if self._num_pairs is not None:
             return self._num_pairs
         num_pairs = int(self.pairs_per_segment().sum())
-        if not is_traced(self.query_ptr):  # code that is compiled leaves no traces
+        if not is_traced(self.query_ptr):  # compiled code must not mutate objects
             self._num_pairs = num_pairs
         return num_pairs
 
@@ -129,11 +128,11 @@ class Segments:
 
     @property
     def ptrs(self) -> tuple[Tensor, Tensor]:
-        """``query_ptr`` and ``key_ptr``, which are the segments' own: do not change them."""
+        """``query_ptr`` and ``key_ptr``, not copied: do not modify them."""
         return self.query_ptr, self.key_ptr
 
     def known(self) -> tuple[int | None, bool | None]:
-        """Return :attr:`num_pairs` and :attr:`is_square` as far as they have been computed."""
+        """Return :attr:`num_pairs` and :attr:`is_square`, or ``None`` if not computed yet."""
         return self._num_pairs, self._is_square
 
     def pairs_per_segment(self) -> Tensor:
@@ -141,12 +140,13 @@ class Segments:
         return self.query_ptr.diff() * self.key_ptr.diff()
 
     def of_queries(self, num_queries: int | None = None) -> Tensor:
-        """Return the segment of each query, int64 ``[num_queries]``. On a GPU the host waits unless
-        ``num_queries`` is given."""
+        """Return the segment of each query, int64 ``[num_queries]``. Without ``num_queries`` this
+        synchronises a GPU."""
         return segment_of(self.query_ptr, num_queries)
 
     def of_keys(self, num_keys: int | None = None) -> Tensor:
-        """Return the segment of each key, int64 ``[num_keys]``, in the same way."""
+        """Return the segment of each key, int64 ``[num_keys]``. Without ``num_keys`` this
+        synchronises a GPU."""
         return segment_of(self.key_ptr, num_keys)
 
     def transpose(self) -> Segments:
@@ -154,7 +154,7 @@ class Segments:
         return Segments(self.key_ptr, self.query_ptr)
 
     def to(self, device: torch.device | str) -> Segments:
-        """Return the segments on ``device``, with what has been computed of them."""
+        """Return the segments on ``device``, with their computed properties."""
         query_ptr = self.query_ptr.to(device)
         is_shared = self.key_ptr is self.query_ptr
         key_ptr = query_ptr if is_shared else self.key_ptr.to(device)
@@ -166,8 +166,8 @@ class Segments:
 
 def _checked(name: str, ptr: Tensor | None, size: int, device: torch.device,
              look: bool) -> Tensor | None:
-    """Return a copy, because numpy writes into tensors without a trace and compiled loops trust
-    these."""
+    """Check a pointer and return a copy, because compiled loops do not check bounds, and changes of
+    the original through numpy could not be detected."""
     if ptr is None:
         return None
     if look:
@@ -192,12 +192,11 @@ def sum_segments(value: Tensor, ptr: Tensor) -> Tensor:
 
 
 def reduce_segments(value: Tensor, ptr: Tensor, reduce: str) -> Tensor:
-    """Reduce ``value`` over the nodes of each segment by sum, or by the largest and at least 0
-    (``'max'``), float64 ``[num_segments, ...]``."""
+    """Reduce ``value`` over the nodes of each segment, float64 ``[num_segments, ...]``, by
+    ``'sum'`` or ``'max'`` (at least 0)."""
     value = value.double() if reduce == 'sum' else value
     if value.device.type != 'cpu':
-        # There one thread goes through all nodes of a segment, so that pieces of segments come
-        # first.
+        # There a single thread reduces a segment, so pieces of segments are reduced first.
         cuts = torch.arange(0, len(value), _NODES_AT_ONCE, device=ptr.device)
         piece_ptr = torch.cat([ptr, cuts]).sort().values
         value = torch.segment_reduce(value, reduce, offsets=piece_ptr, axis=0, initial=0)
@@ -206,6 +205,6 @@ def reduce_segments(value: Tensor, ptr: Tensor, reduce: str) -> Tensor:
 
 
 def join_ptrs(ptrs: list[Tensor], sizes: Sequence[int]) -> Tensor:
-    """Return segments one after the other: the pointer of all of them, each of so many nodes."""
+    """Concatenate pointers, given the number of nodes of each."""
     starts = accumulate(sizes, initial=0)
     return torch.cat([ptrs[0][:1]] + [ptr[1:] + start for ptr, start in zip(ptrs, starts)])

@@ -1,8 +1,9 @@
-"""Operations over edges: one folder each, with the definition beside the kernels.
+"""Operations over edges: one folder each, with the definition next to the kernels.
 
-In a folder, ``reference`` is the definition, ``schema`` what every device implements, ``cpu`` and
-``triton`` are the kernels. The folders ``cpu`` and ``triton`` hold what kernels of a device share,
-and its backend (:class:`graphattn.ops.backend.Backend`), which declares what it can do.
+In a folder, ``reference`` is the definition, ``schema`` declares the operators that every device
+implements, and ``cpu`` and ``triton`` are the kernels. The folders ``cpu`` and ``triton`` hold the
+shared code of a device and its backend (:class:`graphattn.ops.backend.Backend`), which declares its
+capabilities.
 """
 
 from difflib import get_close_matches
@@ -19,8 +20,8 @@ BACKENDS = ('reference', 'gather', 'gather_ext', 'csr', 'numba', 'triton', 'sdpa
 
 
 def load(name: str) -> Backend:
-    """Return the backend called ``name``, imported on first use if that takes long or needs another
-    package.
+    """Return the backend called ``name``. Backends that are slow to import or need another package
+    are imported on first use.
 
     Raises:
         ValueError: There is no such backend.

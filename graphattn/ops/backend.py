@@ -1,4 +1,4 @@
-"""The interface of backends: their declared abilities, and the terms of logits."""
+"""The interface of backends: their capabilities, and the terms of logits."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from torch import Tensor
 
 
 class LogitTerms(NamedTuple):
-    """Terms that edges add to an attention, and that turn dot products into weights.
+    """Terms that turn the dot products of an attention into weights, and edge features.
 
-    A new term is a field here, an argument that :mod:`graphattn.functional.checks` knows, a line of
-    :mod:`graphattn.ops.edge_math`, and something that a :class:`Backend` declares to take. Callers
-    fill in what they know by ``_replace`` and pass on the rest.
+    A new term needs a field here, a check in :mod:`graphattn.functional.checks`, a line in
+    :mod:`graphattn.ops.edge_math`, and a capability of :class:`Backend`. Callers set their fields
+    by ``_replace`` and pass on the others.
     """
 
     bias: Tensor | None = None  # [num_edges, heads or 1], added to logits
     gate: Tensor | None = None  # [num_edges, heads or 1], multiplies the scaled dot products
-    scale: float | None = 1.  # what a kernel is given is a number
+    scale: float | None = 1.  # never None in a kernel
     dropout_p: float = 0.
     features: ProjectedFeatures | EdgeFeatures | None = None  # the latter for kernels
 
@@ -33,45 +33,46 @@ class ProjectedFeatures(NamedTuple):
 
 
 class EdgeFeatures(NamedTuple):
-    """Features of edges as a kernel takes them, which projects none of them."""
+    """Features of edges as a kernel receives them, without projections."""
 
-    query: Tensor | None  # [num_queries, heads, size]: what their dot products in logits are with
+    query: Tensor | None  # [num_queries, heads, size]; its dot products with ``attr`` are added
     attr: Tensor | None  # [num_edges, size]
 
 
 @dataclass(frozen=True)
 class Backend:
-    """The functions that a backend has, and what it can take.
+    """The functions and capabilities of a backend.
 
     Arguments arrive validated (see :mod:`graphattn.functional`, which documents them); ``query`` is
     ``[num_queries, heads, channels]``, ``key`` and ``value`` ``[num_keys, heads, channels]``, a
     weight ``[num_edges, heads]``. A function that a backend lacks is ``None``.
 
     Args:
-        name (str): What users call it.
-        is_available (Callable): Whether it runs on a ``torch.device``.
-        attention (Callable): ``(query, key, value, graph, terms)`` to the output; no weight is
-            formed, and half precision is taken as it is and accumulated in float32. All other
-            functions compute in the dtype that they are given.
+        name (str): The name that users pass as ``backend``.
+        is_available (Callable): ``torch.device`` to whether the backend runs on it.
+        attention (Callable): ``(query, key, value, graph, terms)`` to the output, without
+            materialised weights. Inputs in half precision are accumulated in float32; all other
+            functions compute in the dtype of their inputs.
         attention_with_features (Callable): ``(query, key, value, graph, terms)`` to the output and
-            the sums by weights of the terms' features, ``[num_queries, heads, size]``.
+            the weighted sums of the features, ``[num_queries, heads, size]``.
         attention_weights (Callable): ``(query, key, graph, terms)`` to the weights.
         weighted_sum (Callable): ``(weight, value, graph)`` to the output.
-        attention_diffusion (Callable): ``(weight, value, graph, teleport)``: all hops in one.
-        diffused_attention (Callable): ``(query, key, value, graph, teleport, terms)``: weights,
-            which are not kept, and hops in one.
+        attention_diffusion (Callable): ``(weight, value, graph, teleport)`` to the output of all
+            hops.
+        diffused_attention (Callable): ``(query, key, value, graph, teleport, terms)`` to the output
+            of all hops, without returning weights.
         edge_dot (Callable): ``(query, key, graph)`` to the dot products on the edges.
         edge_dot_grads (Callable): ``(grad, query, key, graph)`` to the gradients of query and key,
-            for dot products that are known without ``edge_dot``.
-        supports_gqa (bool): Whether ``attention`` and ``attention_with_features`` take keys and
-            values of fewer heads than queries have, each for as many consecutive ones.
-        takes_gate (bool): Whether logits may be gated.
-        takes_dropout (bool): Whether ``attention`` may drop weights.
-        max_channels (int, optional): Of a head; any number if omitted.
-        nan_leaks (bool): Whether NaN in a query, key, value or bias reaches, forward or backward,
-            what no edge joins to it.
-        has_all_derivatives (bool): Forward-mode and second derivatives, and torch.func; others
-            have the gradient of a backward pass.
+            for dot products that were not computed by ``edge_dot``.
+        supports_gqa (bool): Whether ``attention`` and ``attention_with_features`` support grouped
+            queries: each head of keys and values serves several consecutive heads of the queries.
+        takes_gate (bool): Whether gates are supported.
+        takes_dropout (bool): Whether ``attention`` supports dropout.
+        max_channels (int, optional): Largest number of channels of a head; unlimited if omitted.
+        nan_leaks (bool): Whether NaN in a query, key, value or bias reaches outputs or gradients
+            without an edge to it.
+        has_all_derivatives (bool): Whether forward-mode and second derivatives and torch.func are
+            supported; other backends support a single backward pass.
     """
 
     name: str
@@ -92,7 +93,7 @@ class Backend:
     has_all_derivatives: bool = False
 
     def takes(self, channels: int) -> bool:
-        """Return whether heads may be so wide."""
+        """Return whether heads may have this many channels."""
         return self.max_channels is None or channels <= self.max_channels
 
     @property

@@ -1,4 +1,4 @@
-"""Graphs as dense segments, which definitions are written on."""
+"""Graphs as dense segments, for the definitions of operations."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch import Tensor
 from graphattn.graphs.graph import BipartiteGraph
 
 
-# A tuple, because torch.compile cannot make other objects of slices that it does not know.
+# A tuple, because torch.compile cannot build other objects from symbolic slices.
 def dense_segments(graph: BipartiteGraph) -> Iterator[tuple[slice, slice, slice, tuple, Tensor]]:
-    """Yield of each segment its queries, keys and edges; the query and key of each edge, counted in
-    the segment; and which pairs are edges, bool ``[queries, keys, 1]``."""
+    """Yield, for each segment, slices of its queries, keys and edges; the query and key of each
+    edge, relative to the segment; and the mask of its edges, bool ``[queries, keys, 1]``."""
     edge_ptr = graph.indptr[graph.query_ptr]
     query, key = graph.query, graph.key
     pointers = [ptr.tolist() for ptr in (graph.query_ptr, graph.key_ptr, edge_ptr)]
@@ -27,17 +27,17 @@ def dense_segments(graph: BipartiteGraph) -> Iterator[tuple[slice, slice, slice,
 
 
 def on_pairs(on_edges: Tensor, at: tuple[Tensor, Tensor], mask: Tensor, fill: float) -> Tensor:
-    """Return values of a segment's edges, ``[edges, heads]``, as those of its pairs, ``[queries,
-    keys, heads]``, with ``fill`` where there is no edge."""
+    """Scatter values of a segment's edges, ``[edges, heads]``, to its pairs,
+    ``[queries, keys, heads]``, with ``fill`` where there is no edge."""
     pairs = on_edges.new_full((*mask.shape[:2], on_edges.size(1)), fill)
     return pairs.index_put(at, on_edges)
 
 
 def of_keys(x: Tensor, mask: Tensor) -> Tensor:
-    """Return vectors of a segment's keys ``[keys, heads, channels]`` for each pair,
+    """Expand vectors of a segment's keys ``[keys, heads, channels]`` to its pairs,
     ``[queries, keys, heads, channels]``, with 0 where there is no edge.
 
-    Only if masked pairs are zeroed before they are multiplied does NaN in a key or value reach the
-    queries that attend to it and nothing else, in both directions.
+    Masked pairs are zeroed before they are multiplied, so that NaN in a key or value reaches only
+    the queries that attend to it, forward and backward.
     """
     return torch.where(mask.unsqueeze(-1), x, 0)

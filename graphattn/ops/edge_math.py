@@ -1,4 +1,4 @@
-"""Arithmetic on edges, for whoever forms weights."""
+"""Arithmetic on edges, for backends that materialise weights."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from graphattn.ops.backend import EdgeFeatures, LogitTerms
 
 
 def edge_logit(dot: Tensor, terms: LogitTerms) -> Tensor:
-    """``gate * dot * scale + bias``, ``[num_edges, heads]``."""
+    """Return ``gate * dot * scale + bias``, ``[num_edges, heads]``."""
     logit = dot * terms.scale
     if terms.gate is not None:
         logit = logit * terms.gate
@@ -19,7 +19,7 @@ def edge_logit(dot: Tensor, terms: LogitTerms) -> Tensor:
 
 
 def edge_softmax(logit: Tensor, query: Tensor, num_queries: int) -> Tensor:
-    """Softmax of the logits over the edges of each query.
+    """Compute the softmax of logits over the edges of each query.
 
     Args:
         logit (Tensor): ``[num_edges, heads]``.
@@ -30,21 +30,22 @@ def edge_softmax(logit: Tensor, query: Tensor, num_queries: int) -> Tensor:
         Tensor ``[num_edges, heads]``; 0 on the edges of a query whose logits are all ``-inf``.
     """
     row_max = highest_logit(logit, query, num_queries)
-    row_max = torch.where(row_max == -torch.inf, 0., row_max)  # else -inf less -inf
+    row_max = torch.where(row_max == -torch.inf, 0., row_max)  # avoids -inf - -inf
     weight = (logit - row_max.index_select(0, query)).exp()
     row_sum = weight.new_zeros(num_queries, weight.size(1)).index_add(0, query, weight)
     return weight / torch.where(row_sum == 0, 1., row_sum).index_select(0, query)
 
 
 def highest_logit(logit: Tensor, query: Tensor, num_queries: int) -> Tensor:
-    """Return the highest logit of each query, ``[num_queries, heads]``, ``-inf`` without edges. It
+    """Return the maximum logit of each query, ``[num_queries, heads]``, ``-inf`` without edges. It
     is not differentiable."""
     row_max = logit.detach().new_full((num_queries, logit.size(1)), -torch.inf)
     return row_max.scatter_reduce(0, query.unsqueeze(1).expand_as(logit), logit.detach(), 'amax')
 
 
 def dot_with_features(features: EdgeFeatures, query: Tensor) -> Tensor:
-    """Return what features add to the dot products, ``[num_edges, heads]``; one head at a time.
+    """Return the dot products of queries and features, ``[num_edges, heads]``, computed head by
+    head.
 
     Args:
         features (EdgeFeatures): The features.
@@ -55,31 +56,34 @@ def dot_with_features(features: EdgeFeatures, query: Tensor) -> Tensor:
 
 
 def sum_features(weight: Tensor, features: EdgeFeatures, query: Tensor) -> Tensor:
-    """Return their sums by weights, ``[num_queries, heads, size]``; arguments as there."""
+    """Return the weighted sums of features, ``[num_queries, heads, size]``. Arguments are those of
+    :func:`dot_with_features`."""
     nothing = weight.new_zeros(len(features.query), features.attr.size(1))
     return torch.stack([nothing.index_add(0, query, of_head.unsqueeze(1) * features.attr)
                         for of_head in weight.unbind(1)], dim=1)
 
 
 def drop_out(weight: Tensor, seed: Tensor, dropout_p: float) -> Tensor:
-    """Zero weights ``[num_edges, heads]`` and scale up the others: those that fused kernels drop.
+    """Apply dropout to weights ``[num_edges, heads]``; fused kernels drop the same weights.
 
-    A weight is dropped by the hash of its number.
+    A hash of edge and head decides whether a weight is dropped.
     """
     number = torch.arange(1, weight.numel() + 1, device=weight.device).view_as(weight)
     bits = mix_tensor(seed + number * signed(STEP))
-    # Unsigned numbers are compared as signed ones, from which half of their range is taken.
+    # Compares unsigned integers as signed ones, shifted by half of their range.
     is_kept = bits ^ -2**63 >= int(dropout_p * 2**64) - 2**63
     return weight * (is_kept.to(weight.dtype) / (1 - dropout_p))
 
 
 def with_first_derivative(out: Tensor, backend: str) -> Tensor:
-    """Return ``out``, whose second derivative is refused because its parts would give 0."""
+    """Return ``out``, and raise on its second derivative, because the kernels would return 0 for
+    it."""
     return _OfFirstOrder.apply(out, backend)
 
 
 class _OfFirstOrder(torch.autograd.Function):
-    """The identity. No hook, because callers hold the tensor and may ask for its own gradient."""
+    """The identity. A hook would also fire when callers ask for the gradient of the tensor
+    itself."""
 
     @staticmethod
     def forward(ctx, out, backend):
@@ -98,14 +102,14 @@ class _OfFirstOrder(torch.autograd.Function):
 
 
 def no_second_derivative(backend: str) -> NotImplementedError:
-    """Return the error of a backend that lacks it."""
+    """Return the error of a backend without second derivatives."""
     return NotImplementedError(f"backend {backend!r} has no second derivative; pass "
                                f"backend='gather', which has all")
 
 
 def restart(message: Tensor, start: Tensor, teleport: Tensor) -> Tensor:
-    """``(1 - teleport) * message + teleport * start``: one hop of diffusion."""
+    """Return ``(1 - teleport) * message + teleport * start``: one hop of diffusion."""
     mixed = (1 - teleport) * message + teleport * start
-    # A start that is not finite is kept out of what never returns to it. No other entry is masked:
-    # the gradient of a teleport of 0 is not 0.
+    # With a teleport of 0, a non-finite start must not reach the result. Other entries are not
+    # masked, because the gradient of a teleport of 0 is not 0.
     return torch.where(start.isfinite() | (teleport != 0), mixed, message)

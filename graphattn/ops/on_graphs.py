@@ -1,7 +1,7 @@
-"""The operators as backends have them: called with a graph.
+"""The operators with a graph as argument, as backends call them.
 
-A device whose loops take the order by key for gradients of keys is given it (``by_key``); sorting
-takes time, and where no gradient is taken three empty tensors stand for it.
+Devices whose loops need the order by key for gradients of keys pass ``by_key=True``. Sorting takes
+time, so three empty tensors are passed if no gradient is needed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def grads_of_dot(grad: Tensor, query: Tensor, key: Tensor, graph: BipartiteGraph
 
 
 def weigh(query: Tensor, key: Tensor, graph: BipartiteGraph, terms: LogitTerms) -> Tensor:
-    """Return weights; those of one head are contiguous in memory."""
+    """Return weights; the weights of each head are contiguous in memory."""
     inputs = query, key, terms.bias, terms.gate
     return attention_weights(*inputs, *_both_orders(graph, True, *inputs),
                                        terms.scale).t()
@@ -79,7 +79,7 @@ def attend_and_diffuse(query: Tensor, key: Tensor, value: Tensor, graph: Biparti
 
 
 def _both_orders(graph: BipartiteGraph, by_key: bool, *inputs: Tensor | None) -> tuple[Tensor, ...]:
-    """Return the edges by query, and by key if a gradient of the inputs needs them."""
+    """Return the edges by query, and by key if inputs need gradients."""
     takes_gradient = by_key and torch.is_grad_enabled() and any(
         x is not None and x.requires_grad for x in inputs)
     return _rows(graph, takes_gradient)

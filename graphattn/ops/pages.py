@@ -1,4 +1,4 @@
-"""Memory of results that kernels read here and there."""
+"""Memory for results that kernels access in random order."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ HUGE = 1 << 22  # bytes
 
 
 def new_rows(*shape: int, dtype: torch.dtype) -> Tensor:
-    """Return an uninitialised tensor of a CPU whose rows begin at lines of the cache.
+    """Return an uninitialised CPU tensor, aligned to cache lines.
 
-    From 4 MiB on numpy asks Linux for pages of 2 MiB, and torch does not: with pages of 4 KiB the
-    first touch of 70 MB takes four times as long, and rows far apart find no place in the table of
-    pages. Numpy begins 16 bytes after a line, where each vector of a row would lie on two.
+    From 4 MiB on, numpy requests pages of 2 MiB on Linux, and torch does not. With pages of 4 KiB
+    the first touch of 70 MB takes four times as long, and rows far apart miss the TLB. Numpy arrays
+    begin 16 bytes after a cache line, so each vector of a row would straddle two lines.
     """
     num_bytes = math.prod(shape) * dtype.itemsize
     if num_bytes < HUGE:
@@ -24,4 +24,4 @@ def new_rows(*shape: int, dtype: torch.dtype) -> Tensor:
     space = np.empty(num_bytes + 64, np.uint8)
     skip = -space.ctypes.data % 64
     storage = torch.from_numpy(space[skip:]).untyped_storage()
-    return torch.empty(0, dtype=dtype).set_(storage, 0, shape)  # no view, so that it may be changed
+    return torch.empty(0, dtype=dtype).set_(storage, 0, shape)  # no view, so it is writable

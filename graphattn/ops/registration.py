@@ -7,21 +7,21 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-# ``perm`` is the permutation of the edges into the order by key. The three tensors of that
-# order are for gradients, and empty where there are none.
+# ``perm`` is the permutation of the edges into the order by key. The three tensors of that order
+# are needed for gradients, and empty without.
 BOTH_ORDERS = ('Tensor indptr, Tensor edge_key, Tensor key_indptr, Tensor edge_query, '
                'Tensor perm')
 GRAPH = f'{BOTH_ORDERS}, Tensor query_ptr, Tensor key_ptr'
 
 
 def define(name: str, arguments: str, results: str, fake: Callable) -> torch._ops.OpOverload:
-    """Define an operator ``graphattn::name`` that changes none of its arguments.
+    """Define an operator ``graphattn::name`` that mutates none of its arguments.
 
     Args:
         name (str): Its name.
-        arguments (str): As in torch's schemas.
-        results (str): As in torch's schemas.
-        fake (Callable): Results of the right shapes, without numbers.
+        arguments (str): Arguments, in the syntax of torch's schemas.
+        results (str): Results, in the same syntax.
+        fake (Callable): Fake kernel: returns results of the right shapes, without values.
     """
     arguments = ' '.join(arguments.split())
     torch.library.define(f'graphattn::{name}', f'({arguments}) -> {results}',
@@ -32,12 +32,11 @@ def define(name: str, arguments: str, results: str, fake: Callable) -> torch._op
 
 def differentiate(operator: torch._ops.OpOverload, backward: Callable,
                   save: Callable) -> Callable:
-    """Give an operator its gradients: ``backward(ctx, *grads)`` is a dict by argument.
+    """Register the gradients of an operator: ``backward(ctx, *grads)`` returns a dict by argument.
 
     Returns:
-        Callable: What to call instead of the operator. Where nothing is compiled it skips the
-        look of torch at defaults that an operator might have, which takes as long as the attention
-        of a molecule.
+        Callable: Call this instead of the operator. Outside torch.compile it skips torch's handling
+        of default arguments, which takes as long as the attention of a molecule.
     """
     names = [argument.name for argument in operator._schema.arguments]
 
@@ -66,7 +65,7 @@ def differentiate(operator: torch._ops.OpOverload, backward: Callable,
 
 
 def differentiate_no_more(operator: torch._ops.OpOverload) -> None:
-    """Make second derivatives an error, where torch would take them for zero."""
+    """Raise on second derivatives, which torch would treat as zero."""
     def refuse(ctx, *grads: Tensor | None) -> None:
         raise NotImplementedError(f"'{operator.name()}' has no second derivative; pass "
                                   f"backend='gather', which has all")
@@ -80,18 +79,19 @@ def accumulation_dtype(tensor: Tensor) -> torch.dtype:
 
 
 def empty_unless(needed: bool, like: Tensor | None, other: Tensor) -> Tensor:
-    """Return room for a gradient: as large as ``like``, or nothing."""
+    """Return an uninitialised gradient with the shape of ``like``, or an empty tensor if not
+    needed."""
     return like.new_empty(like.shape) if needed else other.new_empty(0, other.size(1))
 
 
 def no_grad(like: Tensor) -> Tensor:
-    """Return an operator's result for a gradient that is not needed."""
+    """Return the empty tensor that an operator returns for a gradient that is not needed."""
     return like.new_empty(0)
 
 
 def sum_to(grad: Tensor, values: Tensor | None) -> Tensor:
-    """Return the gradient ``[num_edges, heads]`` of ``values``, summed over heads if all share
-    them."""
+    """Return the gradient ``[num_edges, heads]`` of ``values``, summed over heads if the heads
+    share them."""
     if values is None or grad.size(0) != values.size(0):
         return grad
     return (grad.sum(1, keepdim=True) if values.size(1) < grad.size(1) else grad).to(values.dtype)

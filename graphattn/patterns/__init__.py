@@ -1,7 +1,7 @@
 """Lengths -> edges: fixed attention patterns, which combine by ``|``, ``&`` and ``-``.
 
-A pattern of your own is a frozen dataclass with ``edges``, and combines with all others. What torch
-makes in it is on the device that ``build`` is asked for:
+A custom pattern is a frozen dataclass with a method ``edges``, and combines with all others.
+Tensors that it creates are on the device of ``build``:
 
     >>> from dataclasses import dataclass
     >>> import torch
@@ -20,7 +20,7 @@ makes in it is on the device that ``build`` is asked for:
             [1, 1, 0, 1, 0],
             [1, 0, 1, 0, 1]], dtype=torch.int32)
 
-:func:`register` gives it a name for expressions and configs.
+:func:`register` adds a name for expressions and configs.
 """
 
 from graphattn.patterns.base import Difference, Intersection, Pattern, Union

@@ -1,4 +1,4 @@
-"""Patterns: rules from lengths to edges, and how they combine."""
+"""Patterns: rules from lengths to edges, and their set operations."""
 
 from __future__ import annotations
 
@@ -25,23 +25,22 @@ from graphattn.graphs.pairs import find_pairs, number_pairs, sort_numbers, sort_
 from graphattn.graphs.picture import html
 from graphattn.patterns.layouts import crop_edges
 
-MAX_NUMBER = 2**40  # number of a pattern, far enough from where products of int64 overflow
+MAX_NUMBER = 2**40  # of integer fields, so that products do not overflow int64
 
 
 class Pattern(ABC):
-    r"""A rule that joins queries and keys, given nothing but their numbers.
+    r"""A rule that computes edges from the numbers of queries and keys.
 
-    Query i and key i are the same position; with fewer keys than queries, or more, query i still
-    sits at key position i. Patterns are values: they compare, hash, and print as the expression
-    that makes them. Sets of edges combine by ``|``, ``&`` and ``-``.
+    Query i and key i are the same position, also if the numbers of keys and queries differ.
+    Patterns are immutable and hashable, compare by value, and print as the expression that builds
+    them. They combine by ``|``, ``&`` and ``-``, as sets of edges.
 
     A new pattern is a ``@dataclass(frozen=True, repr=False)`` with an :meth:`edges` method, which
-    should cost time and memory in proportion to the edges, not to the pairs. What it makes by
-    torch's own functions (``torch.arange``, ``torch.as_tensor``, ``torch.randperm``) is on the
-    device that :meth:`build` is asked for, without a word of it. If it draws at random,
-    :attr:`is_random` must say so, and if it asks for more than one token, :attr:`min_tokens`.
-    One that knows some queries' edges without those of the others is a :class:`RowPattern`, with
-    :meth:`rows` instead.
+    should take time and memory in proportion to the edges, not to the pairs. Tensors from torch's
+    factory functions (``torch.arange``, ``torch.as_tensor``, ``torch.randperm``) are on the device
+    of :meth:`build` by default. Override :attr:`is_random` if the pattern draws random edges, and
+    :attr:`min_tokens` if it needs more than one token. A pattern that can compute the edges of some
+    queries alone is a :class:`RowPattern`, with :meth:`rows` instead.
 
     Example:
         >>> from graphattn.patterns import GlobalTokens, SlidingWindow
@@ -58,13 +57,13 @@ class Pattern(ABC):
     @abstractmethod
     def edges(self, num_queries: int, num_keys: int,
               generator: torch.Generator | None) -> Tensor:
-        """Return the edges in any order, repeats allowed. A new pattern implements this method.
+        """Return the edges in any order; duplicates are allowed. New patterns implement this
+        method.
 
         Args:
             num_queries (int): At least 1.
             num_keys (int): At least 1.
-            generator (torch.Generator, optional): Where random numbers come from, on the default
-                device, as all that is made is.
+            generator (torch.Generator, optional): The generator, on the default device.
 
         Returns:
             int64 Tensor ``[2, num_edges]``, key over query.
@@ -72,28 +71,28 @@ class Pattern(ABC):
 
     def rows(self, queries: range, num_queries: int, num_keys: int,
              generator: torch.Generator | None) -> Tensor:
-        """Return those of :meth:`edges` that end in some consecutive queries, possibly none.
+        """Return the edges of some consecutive queries, possibly none.
 
-        By default all edges are listed and the others left out, as is right where all rows are
-        drawn together. The generator moves on by as much, whatever the queries.
+        By default all :meth:`edges` are computed and filtered, as patterns that draw all rows
+        together need. The generator advances by the same amount for any queries.
 
         Args:
-            queries (range): Some of the queries.
+            queries (range): The queries.
             num_queries, num_keys, generator: As in :meth:`edges`.
 
         Returns:
-            int64 Tensor ``[2, num_edges]``, key over query, counted as in :meth:`edges`.
+            int64 Tensor ``[2, num_edges]``, key over query, numbered as in :meth:`edges`.
         """
         return crop_edges(self.edges(num_queries, num_keys, generator), queries, num_keys)
 
     @property
     def is_random(self) -> bool:
-        """Return whether another seed gives another graph."""
+        """Return whether the graph depends on the seed."""
         return False
 
     @property
     def min_tokens(self) -> int:
-        """Tokens of the shortest sequence that the pattern can do with, at least 1."""
+        """Minimum number of tokens, at least 1."""
         return 1
 
     def build(self, num_queries: int, num_keys: int | None = None, *, offset: int | None = None,
@@ -102,32 +101,29 @@ class Pattern(ABC):
         """Build the graph of the pattern for these lengths.
 
         Args:
-            num_queries (int): Number of queries. Without queries or keys there are no edges,
-                whatever the pattern.
-            num_keys (int, optional): Number of keys; as many as queries if omitted.
-            offset (int, optional): The position of the first query in a sequence as long as the
-                keys: the graph is the rows from there of ``build(num_keys)``, of that seed, in
-                time and memory of their own edges (and, for :class:`GlobalTokens` that are random,
-                :class:`RandomPairs`, :class:`RandomRegular` and patterns without :meth:`rows` of
-                their own, in time and memory of the whole graph's). If omitted, queries begin at 0
-                and these are all.
-            seed (int or torch.Generator, optional): The same seed gives the same graph on the same
-                kind of device; on another, one of the same distribution. A generator moves on; one
-                of another kind of device seeds one of this. If omitted, torch's default generator
-                is used. Without effect unless :attr:`is_random`.
-            crop (bool): A sequence of fewer than :attr:`min_tokens` gets the first queries and
-                keys of the graph for that many, as in models; otherwise the pattern refuses what
-                it cannot do with.
-            device (torch.device or str, optional): Where the graph is built, and is; torch's
+            num_queries (int): Number of queries. Without queries or keys there are no edges.
+            num_keys (int, optional): Number of keys; ``num_queries`` if omitted.
+            offset (int, optional): Position of the first query in a sequence of ``num_keys``
+                tokens. The graph then has these rows of ``build(num_keys)`` with the same seed.
+                Time and memory are linear in the edges of the rows; random :class:`GlobalTokens`,
+                :class:`RandomPairs`, :class:`RandomRegular` and patterns without :meth:`rows` need
+                those of the whole graph. If omitted, all queries are built, from position 0.
+            seed (int or torch.Generator, optional): The same seed returns the same graph on the
+                same type of device, and a graph of the same distribution on others. A generator
+                advances; a generator of another type of device seeds a new one. If omitted, torch's
+                default generator is used. Ignored unless :attr:`is_random`.
+            crop (bool): For sequences shorter than :attr:`min_tokens`, return the first queries and
+                keys of the graph of :attr:`min_tokens`, as in models, instead of raising an error.
+            device (torch.device or str, optional): Device on which the graph is built; torch's
                 default device if omitted.
 
         Returns:
-            BipartiteGraph of one block and without ``edge_prob``.
+            BipartiteGraph of one segment, without ``edge_prob``.
 
         Raises:
             TypeError: An argument is of the wrong type.
-            ValueError: A length is negative, the pattern asks for more than it holds, queries
-                from ``offset`` on are more than there are, or ``device`` is none with numbers.
+            ValueError: A length is negative or too short for the pattern, ``offset`` leaves too few
+                queries, or ``device`` is ``'meta'``.
 
         Example:
             >>> from graphattn.patterns import OverlappingBlocks, SlidingWindow
@@ -154,12 +150,12 @@ class Pattern(ABC):
             edges = torch.stack([edges[0], edges[1] - queries.start])
         check_range(edges, num_queries, num_keys)
         pair = number_pairs(*edges, num_keys)
-        del edges  # the largest array there is; sorting needs room
+        del edges  # frees the largest array before sorting
         return BipartiteGraph.from_pairs(sort_pairs(pair), num_queries, num_keys)
 
     def _fitting_edges(self, queries: range, num_queries: int, num_keys: int,
                        generator: torch.Generator | None, crop: bool) -> Tensor:
-        """:meth:`rows`, of a short sequence cropped or refused with a hint."""
+        """Return :meth:`rows`; crop short sequences, or raise with a hint."""
         fewest = self.min_tokens
         is_short = min(num_queries, num_keys) < fewest
         if crop and is_short:
@@ -171,12 +167,12 @@ class Pattern(ABC):
         except ValueError as error:
             if not is_short:
                 raise
-            raise ValueError(f"{error}; crop=True takes the first tokens of the graph for "
+            raise ValueError(f"{error}; crop=True returns the first tokens of the graph for "
                              f"{fewest}, as a PatternSource does") from error
 
     def _rows_here(self, queries: range, num_queries: int, num_keys: int,
                    generator: torch.Generator | None) -> Tensor:
-        """:meth:`rows` as they should be, on the default device even if listed elsewhere."""
+        """Return :meth:`rows`, checked and on the default device."""
         if len(queries) == num_queries:
             edges = self.edges(num_queries, num_keys, generator)
         else:
@@ -188,9 +184,8 @@ class Pattern(ABC):
                  generator: torch.Generator | None) -> Tensor:
         """Return which of ``edges`` belong to the pattern, bool ``[num_edges]``.
 
-        By default they are looked up in the :meth:`rows` that they lie in. A pattern that can
-        answer without listing its edges overrides this, so that ``SlidingWindow(8) & Causal()``
-        stays linear.
+        By default edges are looked up in their :meth:`rows`. Patterns that can decide without
+        listing edges override this, so that ``SlidingWindow(8) & Causal()`` stays linear.
         """
         first, last = torch.stack(edges[1].aminmax()).tolist() if edges.numel() else (0, -1)
         own = self._rows_here(range(first, last + 1), num_queries, num_keys, generator)
@@ -212,12 +207,12 @@ class Pattern(ABC):
         return f'{type(self).__name__}({", ".join(given)})'
 
     def _repr_html_(self) -> str:
-        """Show the graph of 32 tokens, or of as many as it needs."""
+        """Show the graph of 32 tokens, or of :attr:`min_tokens` if more."""
         graph = self.build(max(32, self.min_tokens), seed=0, device='cpu')
         return html(graph, repr(self))
 
     def _require_int(self, name: str, at_least: int) -> None:
-        """Check an integer field, and turn numpy's ints into plain ones."""
+        """Check an integer field, and convert numpy's integers to int."""
         value = getattr(self, name)
         check_size(name, value, at_least, MAX_NUMBER)
         object.__setattr__(self, name, int(value))
@@ -227,9 +222,9 @@ class Pattern(ABC):
 
 
 class RowPattern(Pattern):
-    """A pattern that lists the edges of some queries without looking at the others.
+    """A pattern that computes the edges of some queries independently of the others.
 
-    Where random numbers decide them, those of each query are its own
+    Random patterns use separate random bits for each query
     (:func:`graphattn.patterns.draw_distinct.draw_distinct`).
     """
 
@@ -240,8 +235,8 @@ class RowPattern(Pattern):
     @abstractmethod
     def rows(self, queries: range, num_queries: int, num_keys: int,
              generator: torch.Generator | None) -> Tensor:
-        """Return the edges as in :class:`Pattern`, in any order, repeats allowed, in time and
-        memory of the edges of these queries."""
+        """Return the edges as in :class:`Pattern`, in any order, in time and memory linear in the
+        edges of these queries. Duplicates are allowed."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -250,7 +245,7 @@ class _SetOperation(RowPattern):
     right: Pattern
 
     symbol: ClassVar[str]
-    precedence: ClassVar[int]  # Python's own, so that the repr needs as few parentheses
+    precedence: ClassVar[int]  # Python's, to minimise parentheses in the repr
 
     def __post_init__(self):
         for name in ('left', 'right'):
@@ -279,8 +274,8 @@ class _SetOperation(RowPattern):
 class Union(_SetOperation):
     """The edges of either pattern: ``left | right``.
 
-    The parts draw one after the other from one generator, so ``RandomKeys(2) | RandomKeys(2)``
-    are two different draws.
+    Both parts draw from the same generator in turn, so ``RandomKeys(2) | RandomKeys(2)`` has two
+    different draws.
 
     Args:
         left (Pattern): One pattern.
@@ -305,9 +300,9 @@ class Union(_SetOperation):
 class Intersection(_SetOperation):
     """The edges of both patterns: ``left & right``.
 
-    The edges of ``left`` are listed and those outside ``right`` dropped, so the cost is linear in
-    the edges of ``left`` if ``right`` is :class:`Causal` or :class:`Full`, and in those of both
-    otherwise. Hence ``pattern & Causal()`` is the causal form of a pattern.
+    The edges of ``left`` are filtered by ``right``, so the cost is linear in the edges of ``left``
+    if ``right`` is :class:`Causal` or :class:`Full`, and linear in the edges of both otherwise.
+    ``pattern & Causal()`` is the causal form of a pattern.
 
     Args:
         left (Pattern): One pattern.
@@ -340,12 +335,12 @@ class Intersection(_SetOperation):
 class Difference(_SetOperation):
     """The edges of the first pattern that the second lacks: ``left - right``.
 
-    ``pattern - SlidingWindow(0)`` takes the self-loops away. A random pattern minus itself is not
-    empty, for the two are drawn apart.
+    ``pattern - SlidingWindow(0)`` removes the self-loops. A random pattern minus itself is not
+    empty, because the two are drawn independently.
 
     Args:
-        left (Pattern): The pattern that gives the edges.
-        right (Pattern): The pattern that takes some away.
+        left (Pattern): The pattern with the edges.
+        right (Pattern): The pattern that is removed.
     """
 
     symbol = '-'
@@ -363,13 +358,13 @@ class Difference(_SetOperation):
 
 
 def _queries(offset: int | None, num_queries: int, num_keys: int) -> tuple[range, int]:
-    """Return the wanted queries, and the number of queries of the whole graph."""
+    """Return the requested queries, and the number of queries of the whole graph."""
     if offset is None:
         return range(num_queries), num_queries
     check_size('offset', offset)
     if offset + num_queries > num_keys:
         raise ValueError(f"'offset' must leave room for the {num_queries} queries in a sequence of "
-                         f"{num_keys}, which are as many as there are keys (got {offset})")
+                         f"{num_keys} tokens, the number of keys (got {offset})")
     return range(offset, offset + num_queries), num_keys
 
 
@@ -381,14 +376,15 @@ def _device(device: torch.device | str | None) -> torch.device:
 
 
 def _as_default(device: torch.device) -> AbstractContextManager:
-    """Make torch create tensors of this thread there. Each of its calls then takes 10 microseconds
-    longer, so do nothing where nothing changes."""
+    """Return a context with ``device`` as torch's default device of this thread. It costs 10
+    microseconds per call of torch, so return an empty context if nothing changes."""
     return nullcontext() if device == torch.get_default_device() else device
 
 
 def as_generator(seed: int | torch.Generator | None,
                  device: torch.device) -> torch.Generator | None:
-    """Return a generator there that begins with this seed, or ``None`` for torch's default one."""
+    """Return a generator with this seed on ``device``, or ``None`` for torch's default
+    generator."""
     if isinstance(seed, torch.Generator):
         if seed.device.type == device.type:
             return seed

@@ -1,4 +1,4 @@
-"""The leading part of one large graph."""
+"""The leading part of a larger graph."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from graphattn.patterns.layouts import crop_edges
 
 @dataclass(frozen=True, repr=False)
 class Cropped(RowPattern):
-    """The first tokens of the graph that a pattern has for ``size`` tokens.
+    """The first tokens of a pattern's graph of ``size`` tokens.
 
-    What the pattern draws, it draws for all ``size`` tokens, so that with one seed the graph of a
-    shorter sequence is a part of that of a longer one, and random keys and global tokens grow
-    fewer with the length. Time and memory are those of the large graph.
+    Random patterns draw for all ``size`` tokens. With the same seed, the graph of a shorter
+    sequence is therefore a part of the graph of a longer one, and shorter sequences keep fewer
+    random keys and global tokens. Time and memory are those of the large graph.
 
     Args:
-        pattern (Pattern): What is cropped.
+        pattern (Pattern): The pattern to crop.
         size (int): Tokens of the large graph.
 
     Raises:
         TypeError: An argument is of the wrong type.
-        ValueError: ``size`` is below 1, or, when built, there are more tokens than that.
+        ValueError: ``size`` is below 1, or, when built, below the number of tokens.
 
     Source: the code of Feng et al., "Diffuser" (2023), which crops one graph of 4,096 tokens.
 
@@ -51,7 +51,7 @@ class Cropped(RowPattern):
              generator: torch.Generator | None) -> Tensor:
         length = max(num_queries, num_keys)
         if length > self.size:
-            raise ValueError(f"'length' must not exceed the {self.size} tokens of the graph that "
-                             f"is cropped (got {length})")
+            raise ValueError(f"'length' must not exceed the {self.size} tokens of the cropped "
+                             f"graph (got {length})")
         edges = self.pattern.rows(queries, self.size, self.size, generator)
         return crop_edges(edges, queries, num_keys)

@@ -15,19 +15,18 @@ _STEP, _ROW = signed(STEP), signed(ROW)
 
 def draw_distinct(rows: range, num_choices: int, count: int,
                   generator: torch.Generator | None) -> Tensor:
-    """Draw ``count`` distinct numbers below ``num_choices`` for each row, int64 ``[len(rows),
-    count]``.
+    """Draw ``count`` distinct numbers below ``num_choices`` for each row, int64
+    ``[len(rows), count]``.
 
-    Every subset is equally likely. Numbers are drawn with replacement; of those that a row holds
-    twice one stays and the rest is drawn again, until none is. No step tells one number from
-    another, so permuting them changes no probability: the subset is uniform. Memory is that of
-    the result. A GPU is waited for twice in each round, for how many numbers are drawn again and in
-    how many rows.
+    Every subset is equally likely. Numbers are drawn with replacement, and duplicates within a row
+    are drawn again until there are none. All steps are symmetric in the numbers, so the subset is
+    uniform. Memory is that of the result. Each round synchronises a GPU twice, to count the
+    duplicates and their rows.
 
-    One number from ``generator`` is the seed of all rows, each of which has random bits of its
-    own: what a row draws does not depend on which others are asked for.
+    One value from ``generator`` is the seed of all rows. Each row has random bits of its own, so
+    its draws do not depend on the other rows requested.
     """
-    # Drawn first, that a generator moves on alike without any rows.
+    # Drawn first, so that the generator advances equally without rows.
     seed = torch.randint(2**63 - 1, (1,), generator=generator)
     stream = mix_tensor(seed + torch.arange(rows.start, rows.stop) * _ROW)
     if 2 * count > num_choices:
@@ -53,7 +52,7 @@ def _draw(stream: Tensor, num_choices: int, count: int) -> Tensor:
 
 
 def _numbers(state: Tensor, num_choices: int) -> Tensor:
-    """Return numbers below ``num_choices``, which 53 random bits tell apart."""
+    """Return numbers below ``num_choices`` from 53 random bits each."""
     uniform = shift_right(mix_tensor(state), 11).double()
     uniform *= num_choices * 2.**-53
     return uniform.long()

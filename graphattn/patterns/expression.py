@@ -1,4 +1,4 @@
-"""Patterns written as text, for config files and command lines."""
+"""Patterns as text, for config files and command lines."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _MAX_LEVELS = 100  # patterns print, compare and build by recursion
 def parse(expression: str) -> Pattern:
     """Return the pattern that an expression describes; ``parse(repr(pattern)) == pattern``.
 
-    The text is read, never evaluated: it may hold patterns (those of this package, and yours once
-    their module is imported), the presets of :func:`~graphattn.patterns.get` as if they were
-    functions, literals, the layout of a mask, ``|``, ``&``, ``-`` and parentheses.
+    The text is parsed, never evaluated. It may contain patterns (of this package, and custom ones
+    once their module is imported), the presets of :func:`~graphattn.patterns.get` as functions,
+    literals, the layout of a mask, ``|``, ``&``, ``-`` and parentheses.
 
     Args:
         expression (str): For instance ``'SlidingWindow(3) | GlobalTokens(2)'`` or
@@ -31,7 +31,7 @@ def parse(expression: str) -> Pattern:
 
     Raises:
         TypeError: ``expression`` is not a str, or a parameter is unknown or of the wrong type.
-        ValueError: Something else stands there, or a name is unknown.
+        ValueError: The text contains something else, or a name is unknown.
 
     Example:
         >>> from graphattn import patterns
@@ -45,11 +45,11 @@ def parse(expression: str) -> Pattern:
     except SyntaxError as error:
         raise ValueError(f"'expression' is not an expression (got {_shown(expression)}: "
                          f"{error.msg})") from error
-    except (RecursionError, MemoryError):  # what Python's parser says of what is too deep for it
+    except (RecursionError, MemoryError):  # Python's parser raises these for deep nesting
         tree = None
     if tree is None or _is_deep(tree):
-        raise ValueError(f"'expression' must be nested at most {_MAX_LEVELS} deep, each operator "
-                         f"being one level (got {_shown(expression)})")
+        raise ValueError(f"'expression' must be nested at most {_MAX_LEVELS} levels deep, counting "
+                         f"each operator (got {_shown(expression)})")
     return _read(tree)
 
 
@@ -67,8 +67,8 @@ def _read(node: ast.expr) -> Pattern:
         return _make(node.id, [], {})
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         return _make(node.func.id, *_arguments(node))
-    raise ValueError(f"'expression' may hold patterns, presets, '|', '&', '-' and parentheses (got "
-                     f"{_shown(ast.unparse(node))})")
+    raise ValueError(f"'expression' may contain patterns, presets, '|', '&', '-' and parentheses "
+                     f"(got {_shown(ast.unparse(node))})")
 
 
 def _arguments(node: ast.Call) -> tuple[list, dict]:
@@ -92,7 +92,7 @@ def _argument(node: ast.expr) -> PairLayout | Pattern | object:
     try:
         return ast.literal_eval(node)
     except (ValueError, TypeError):
-        raise ValueError(f"'expression' may hold literal arguments only (got "
+        raise ValueError(f"'expression' may contain literal arguments only (got "
                          f"{_shown(ast.unparse(node))})") from None
 
 
@@ -123,7 +123,7 @@ def _is_pattern(name: str) -> bool:
 
 
 def _patterns_by_name(kind: type[Pattern] = Pattern) -> dict[str, type[Pattern]]:
-    """Return all that can be built, those of other people's modules included."""
+    """Return all concrete patterns by name, including custom ones."""
     named = {} if isabstract(kind) else {kind.__name__: kind}
     for derived in kind.__subclasses__():
         named |= _patterns_by_name(derived)

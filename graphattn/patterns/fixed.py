@@ -21,10 +21,10 @@ class Fixed(RowPattern):
 
     Args:
         block (int): Length l of a block.
-        summary (int): How many positions at the end of each block all queries attend to. 0 leaves
-            attention inside the blocks.
-        causal (bool): Only :math:`j \le i`, as in the source. The masks of SparseBERT see both
-            sides.
+        summary (int): Number of positions at the end of each block to which all queries attend.
+            With 0, attention stays inside the blocks.
+        causal (bool): Only :math:`j \le i`, as in the source. The masks of SparseBERT are
+            bidirectional.
 
     Raises:
         TypeError: An argument is of the wrong type.

@@ -1,4 +1,4 @@
-"""Dense attention, with and without a view of the future."""
+"""Dense attention, bidirectional and causal."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Full(RowPattern):
 class Causal(RowPattern):
     r"""A query attends to its own position and those before it: :math:`j \le i`.
 
-    ``pattern & Causal()`` is the causal form of any pattern, at the cost of that pattern.
+    ``pattern & Causal()`` is the causal form of any pattern, at the same cost.
 
     Source: Vaswani et al., "Attention is all you need" (2017), Sec. 3.2.3.
     """

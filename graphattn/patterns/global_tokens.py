@@ -1,4 +1,4 @@
-"""Tokens that attend to all and are attended by all."""
+"""Global tokens, which attend to all tokens and are attended by all."""
 
 from __future__ import annotations
 
@@ -18,19 +18,18 @@ class GlobalTokens(RowPattern):
     :math:`i \in G` or :math:`j \in G`.
 
     Args:
-        tokens (int or tuple of int): The first so many tokens, or the positions of the tokens.
-        random (bool): Instead of the first, so many random ones, distinct and uniform, as in
-            Diffuser.
-        first (int): Random tokens are drawn from this position on. A classifier that reads token
-            0 wants ``GlobalTokens(1) | GlobalTokens(63, random=True, first=1)``: 64 in all.
-        block (int): Random tokens come in blocks of so many adjacent ones. Blocks are cut from
-            ``first`` on, and those that would be partial are left out.
+        tokens (int or tuple of int): Number of leading tokens, or the positions of the tokens.
+        random (bool): Draw distinct tokens uniformly instead of the first, as in Diffuser.
+        first (int): First position of random tokens. A classifier that reads token 0 needs
+            ``GlobalTokens(1) | GlobalTokens(63, random=True, first=1)``, 64 in all.
+        block (int): Draw random tokens in blocks of this many adjacent tokens. Blocks begin at
+            ``first``, and partial blocks are never drawn.
 
     Raises:
         TypeError: An argument is of the wrong type.
-        ValueError: A number or position is negative, ``random`` comes with positions, ``first``
-            or ``block`` come without it, ``tokens`` are no whole blocks, or, when built, there
-            are not so many tokens.
+        ValueError: A number or position is negative, ``random`` is set with positions, ``first`` or
+            ``block`` is set without ``random``, ``tokens`` is not a multiple of ``block``, or, when
+            built, there are fewer tokens.
 
     Source: Beltagy et al., "Longformer" (2020), Sec. 3.1; Zaheer et al., "Big Bird" (2020),
     Sec. 2; Feng et al., "Diffuser" (2023), Sparse Pattern Design.
@@ -72,10 +71,10 @@ class GlobalTokens(RowPattern):
             if not isinstance(token, Integral) or isinstance(token, bool):
                 raise TypeError(f"'tokens' must hold ints (got {type(token).__name__})")
             if not 0 <= token <= MAX_NUMBER:
-                raise ValueError(f"'tokens' must not hold negative positions, or any above "
-                                 f"{MAX_NUMBER} (got {token})")
+                raise ValueError(f"'tokens' must not contain negative positions, or positions "
+                                 f"above {MAX_NUMBER} (got {token})")
         if self.random:
-            raise ValueError(f"'random' needs a number of tokens, not positions (got "
+            raise ValueError(f"'random' needs the number of tokens, not positions (got "
                              f"{self.tokens}); pass tokens={len(self.tokens)}")
         object.__setattr__(self, 'tokens', tuple(int(token) for token in self.tokens))
 
@@ -92,7 +91,7 @@ class GlobalTokens(RowPattern):
     def rows(self, queries: range, num_queries: int, num_keys: int,
              generator: torch.Generator | None) -> Tensor:
         token = self._positions(min(num_queries, num_keys), generator)
-        # Looking for those that are asked for would wait for a GPU.
+        # Filtering the tokens would synchronise a GPU.
         own = token if len(queries) == num_queries else token[is_in(token, queries)]
         as_query = grid(torch.arange(num_keys), own)
         as_key = grid(token, positions(queries))

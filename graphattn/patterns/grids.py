@@ -18,7 +18,7 @@ class _Axis(NamedTuple):
     """The keys of each query along one axis."""
 
     coordinate: Tensor  # int64 [num_queries, window]
-    is_key: Tensor  # bool, alike: whether the axis goes so far
+    is_key: Tensor  # bool, whether the coordinate exists
 
 
 @dataclass(frozen=True, repr=False)
@@ -37,12 +37,12 @@ class _GridPattern(RowPattern):
         self._check_axes('window', at_least=1)
 
     def _check_axes(self, name: str, at_least: int | None) -> None:
-        """Check a field that holds a value for all axes, or one for each."""
+        """Check a field with one value for all axes, or one value per axis."""
         value = getattr(self, name)
         values = tuple(value) if isinstance(value, tuple | list) else (value,) * self._num_axes
         if len(values) != self._num_axes:
             raise ValueError(f"'{name}' must have a value for each of the {self._num_axes} axes, "
-                             f"those of 'inner' and the one before them (got {value})")
+                             f"the first axis and those of 'inner' (got {value})")
         for each in values:
             if at_least is None:
                 check_bool(**{name: each})
@@ -60,7 +60,7 @@ class _GridPattern(RowPattern):
         return len(self.inner) + 1
 
     def _axis(self, number: int, coordinate: Tensor, length: int) -> _Axis:
-        """Return the keys of queries along an axis of that length."""
+        """Return the keys of queries along an axis of ``length``."""
         raise NotImplementedError
 
     def rows(self, queries: range, num_queries: int, num_keys: int,
@@ -85,27 +85,28 @@ class Neighborhood(_GridPattern):
     r"""Neighborhood attention: each query attends to the nearest keys of a grid.
 
     Along each axis, a query at coordinate c attends to ``window`` keys around it. At the borders
-    the window moves inwards, so that every query has as many keys:
+    the window moves inwards, so that every query has the same number of keys:
 
     .. math::
         s(c) \le k < s(c) + w, \qquad
         s(c) = \min(\max(c - \lfloor w / 2 \rfloor, 0), L - w)
 
-    on an axis of length L. With dilation d, this holds among the coordinates that equal c modulo
-    d. On a causal axis, the window is ``c - w + 1, ..., c``, shorter at the beginning.
+    on an axis of length L. With dilation d, this applies to the coordinates that equal c modulo d.
+    On a causal axis, the window is ``c - w + 1, ..., c``, shorter at the beginning.
 
     Args:
-        window (int or tuple): Number w of keys along each axis, or one for all.
+        window (int or tuple): Number w of keys along each axis, or along all.
         inner (tuple of int): Lengths of all axes but the first: ``(64,)`` for images of width 64,
-            ``(32, 32)`` for videos of 32 x 32, frame after frame. The first axis is as long as the
-            sequence makes it.
+            ``(32, 32)`` for videos of 32 x 32, frame after frame. The length of the first axis
+            follows from the sequence.
         dilation (int or tuple): Distance d of two keys, along each axis or along all.
-        causal (bool or tuple): Whether keys behind the query are left out, likewise.
+        causal (bool or tuple): Whether keys after the query are excluded, along each axis or along
+            all.
 
     Raises:
         TypeError: An argument is of the wrong type.
-        ValueError: A number is below 1, there are not as many as axes, an axis of ``inner`` is
-            shorter than ``window * dilation``, or, when built, the first one is.
+        ValueError: A value is below 1, the number of values is not the number of axes, or an axis
+            is shorter than ``window * dilation``; the first axis is checked when built.
 
     Source: Hassani et al., "Neighborhood Attention Transformer" (2023), Eq. 1, and "Dilated
     Neighborhood Attention Transformer" (2022), Sec. 3.2; causal axes as in NATTEN.
@@ -169,14 +170,14 @@ class ShiftedWindows(_GridPattern):
     with its mask is this partition, with smaller windows at the borders.
 
     Args:
-        window (int or tuple): Length w of a box along each axis, or one for all.
+        window (int or tuple): Length w of a box along each axis, or along all.
         inner (tuple of int): Lengths of all axes but the first, as in :class:`Neighborhood`.
-        shift (int or tuple): The shift s along each axis, or one for all.
+        shift (int or tuple): The shift s along each axis, or along all.
 
     Raises:
         TypeError: An argument is of the wrong type.
-        ValueError: A number is too small, there are not as many as axes, or a shift is not smaller
-            than its window.
+        ValueError: A value is too small, the number of values is not the number of axes, or a shift
+            is not smaller than its window.
 
     Source: Liu et al., "Swin Transformer" (2021), Sec. 3.2, Figures 2 and 4.
 

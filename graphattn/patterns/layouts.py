@@ -1,4 +1,4 @@
-"""The few shapes that edges come in, each listed without looking at a pair that is not one.
+"""Common shapes of sets of edges, listed without enumerating other pairs.
 
 All return int64 ``[2, num_edges]``, key over query, as :meth:`Pattern.edges` does.
 """
@@ -10,23 +10,23 @@ from torch import Tensor
 
 
 def grid(key: Tensor, query: Tensor) -> Tensor:
-    """Join every one of the queries with every one of the keys; sorted if they are."""
+    """Join every query with every key. The result is sorted if the inputs are."""
     return torch.stack(torch.meshgrid(key, query, indexing='xy')).flatten(1)
 
 
 def key_table(queries: range, key: Tensor) -> Tensor:
-    """Query i of ``queries`` attends to the keys in row i of ``key``, ``[queries, keys]``."""
+    """Join query i of ``queries`` with the keys in row i of ``key``, ``[queries, keys]``."""
     return torch.stack([key, positions(queries)[:, None].expand_as(key)]).flatten(1)
 
 
 def key_ranges(queries: range, start: Tensor, stop: Tensor) -> Tensor:
-    """Query i of ``queries`` attends to the keys ``start[i] <= key < stop[i]``."""
+    """Join query i of ``queries`` with the keys ``start[i] <= key < stop[i]``."""
     row, key = ranges(start, stop)
     return torch.stack([key, row.add_(queries.start)])
 
 
 def diagonals(offset: Tensor, queries: range, num_keys: int) -> Tensor:
-    """Join each query to the key ``offset`` away, where there is one, for each of the offsets."""
+    """Join each query with the keys at each ``offset`` from it that exist."""
     diagonal, query = ranges((-offset).clamp(min=queries.start),
                              (num_keys - offset).clamp(max=queries.stop))
     return torch.stack([query + offset[diagonal], query])
@@ -39,7 +39,7 @@ def crop_edges(edges: Tensor, queries: range, num_keys: int) -> Tensor:
 
 
 def all_offsets(queries: range, num_keys: int) -> Tensor:
-    """Return every ``key - query`` there is, ascending."""
+    """Return all values of ``key - query``, ascending."""
     return torch.arange(1 - queries.stop, num_keys - queries.start)
 
 
@@ -49,12 +49,12 @@ def positions(queries: range) -> Tensor:
 
 
 def is_in(query: Tensor, queries: range) -> Tensor:
-    """Return which values are among ``queries``."""
+    """Return which values are in ``queries``."""
     return (query >= queries.start) & (query < queries.stop)
 
 
 def ranges(start: Tensor, stop: Tensor) -> tuple[Tensor, Tensor]:
-    """Return ``start[r] <= number < stop[r]`` for each range r, with r itself in front."""
+    """Return all pairs ``(r, number)`` with ``start[r] <= number < stop[r]``."""
     length = (stop - start).clamp_(min=0)
     end = length.cumsum(0)
     row = torch.repeat_interleave(length)

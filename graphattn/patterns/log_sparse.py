@@ -21,8 +21,8 @@ class LogSparse(RowPattern):
     There are :math:`O(n \log n)` edges.
 
     Args:
-        causal (bool): Only :math:`j \le i`, as in the source. The sparsity that SparseBERT prints
-            is that of both sides.
+        causal (bool): Only :math:`j \le i`, as in the source. SparseBERT reports the sparsity of
+            the bidirectional pattern.
 
     Raises:
         TypeError: ``causal`` is not a bool.

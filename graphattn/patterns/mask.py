@@ -1,4 +1,4 @@
-"""Masks that were learned, or pruned, once they are frozen; and their files."""
+"""Frozen masks, learned or pruned, and their files."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from graphattn.utils.reading import check_arrays
 
 @dataclass(frozen=True, repr=False)
 class Mask(RowPattern):
-    """The pairs that a mask of one head turns on.
+    """The pairs that are on in the mask of a head.
 
-    Its layout says which value a pair has, in sequences of other lengths too. A mask by diagonals
-    costs time in proportion to its edges, others to the pairs.
+    The layout assigns pairs to values, in sequences of other lengths too. Masks by diagonals take
+    time in proportion to their edges, others to the pairs.
 
     Args:
-        layout (PairLayout): Which pairs have which value.
-        values (str or Tensor): ``'1'`` for each value that is on and ``'0'`` for each that is off,
-            or bool ``[layout.num_values]``, which becomes such a str.
+        layout (PairLayout): The assignment of pairs to values.
+        values (str or Tensor): ``'1'`` for values that are on and ``'0'`` for values that are off,
+            or bool ``[layout.num_values]``, which is converted to a str.
 
     Raises:
         TypeError: An argument is of the wrong type.
-        ValueError: There are not as many values as the layout has; or, when built, there are
-            fewer keys than queries, or more, or a sequence is longer than the mask.
+        ValueError: The number of values is not that of the layout; or, when built, the numbers of
+            keys and queries differ, or a sequence is longer than the mask.
 
     Source: SparseBERT, Sec. 4.1: "the generated mask is returned finally".
 
@@ -90,7 +90,7 @@ class Mask(RowPattern):
         return num_queries
 
     def _is_on(self) -> Tensor:
-        """Return whether each value is on, and each of the layout's two constants."""
+        """Return whether each value and each of the layout's two constants is on."""
         values = np.frombuffer(f'{self.values}10'.encode(), dtype=np.uint8) == ord('1')
         return torch.as_tensor(values)
 
@@ -108,15 +108,15 @@ class Mask(RowPattern):
 
 
 def save_masks(path: str | PathLike, masks: Sequence[Mask]) -> None:
-    """Write the masks of a model's heads to a file, whole or not at all.
+    """Write the masks of a model's heads to a file, atomically.
 
     Args:
-        path (str or PathLike): Where to; it ends in ``.npz``.
-        masks (sequence of Mask): One for each head, of one layout.
+        path (str or PathLike): The file, which must end in ``.npz``.
+        masks (sequence of Mask): One mask per head, all with the same layout.
 
     Raises:
         TypeError: Something in ``masks`` is not a Mask.
-        ValueError: There are no masks, their layouts differ, or ``path`` ends otherwise.
+        ValueError: There are no masks, their layouts differ, or ``path`` does not end in ``.npz``.
     """
     path = _as_path(path)
     check_kind('masks', masks, Sequence)
@@ -127,8 +127,8 @@ def save_masks(path: str | PathLike, masks: Sequence[Mask]) -> None:
             raise TypeError(f"'masks' must hold Masks (got {type(mask).__name__})")
     layouts = {mask.layout for mask in masks}
     if len(layouts) != 1:
-        raise ValueError(f"'masks' must be one for each head, of one layout (got {len(masks)} "
-                         f"masks of {len(layouts)} layouts)")
+        raise ValueError(f"'masks' must be one per head, all with the same layout (got "
+                         f"{len(masks)} masks of {len(layouts)} layouts)")
     layout = masks[0].layout
     values = np.array([list(mask.values) for mask in masks]).reshape(len(masks), -1) == '1'
     write_whole(path, lambda file: np.savez_compressed(
@@ -146,7 +146,7 @@ def load_masks(path: str | PathLike) -> tuple[Mask, ...]:
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: It is not a file of masks, or not a whole one.
+        ValueError: It is not a file of masks, or damaged.
     """
     path = _as_path(path)
     if not path.is_file():
@@ -161,7 +161,7 @@ def load_masks(path: str | PathLike) -> tuple[Mask, ...]:
             raise ValueError(f"'values' must be [heads, {layout.num_values}] (got shape "
                              f"{tuple(values.shape)})")
         return tuple(Mask(layout, head) for head in values)
-    except Exception as error:  # whatever it is that the file holds
+    except Exception as error:  # damaged files raise anything
         raise ValueError(f"'path' must be a file that save_masks wrote (got {str(path)!r}: "
                          f"{error})") from error
 

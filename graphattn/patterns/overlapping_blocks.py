@@ -15,20 +15,20 @@ from graphattn.patterns.layouts import key_ranges, positions
 class OverlappingBlocks(RowPattern):
     r"""Dense blocks of ``width`` tokens, each overlapping the next by half.
 
-    Cut into chunks of half a width, a token of chunk c attends to the chunks c - 1, c and c + 1,
+    In chunks of half a width, a token of chunk c attends to the chunks c - 1, c and c + 1,
 
     .. math::
         |\lfloor 2j / w \rfloor - \lfloor 2i / w \rfloor| \le 1,
 
-    which are 1.5 widths: half as many again as the :math:`\pm w/2` of ``SlidingWindow(w // 2)``.
-    It is also the window of three blocks of BigBird, whose blocks are the chunks.
+    which span 1.5 widths, 1.5 times the :math:`\pm w/2` of ``SlidingWindow(w // 2)``. This is also
+    the window of three blocks in BigBird, where the chunks are called blocks.
 
     Args:
         width (int): Width w of a block, an even number.
 
     Raises:
         TypeError: ``width`` is not an int.
-        ValueError: ``width`` is odd or below 2, or, when built, there are fewer keys than that.
+        ValueError: ``width`` is odd or below 2, or, when built, exceeds the keys.
 
     Source: Feng et al., "Diffuser" (2023), Sparse Pattern Design ("cross-window attention by
     overlapping w/2 tokens").
@@ -50,7 +50,7 @@ class OverlappingBlocks(RowPattern):
     def __post_init__(self):
         self._require_int('width', at_least=2)
         if self.width % 2:
-            raise ValueError(f"'width' must be even, for blocks overlap by half (got "
+            raise ValueError(f"'width' must be even, because blocks overlap by half (got "
                              f"{self.width})")
 
     @property

@@ -52,32 +52,32 @@ def get(name: str, **parameters: int | bool) -> Pattern:
 
     Variants of ``diffuser``:
 
-    - ``block``: the random keys and the global tokens are so many as before and come in blocks of
-      adjacent ones, as in Fig. S.8: ``RandomBlocks(num_random // block, block)``, drawn for a
-      block of queries at a time. 1 is the selection by tokens that the paper prefers.
+    - ``block``: the same numbers of random keys and global tokens are drawn in blocks of adjacent
+      tokens, as in Fig. S.8: ``RandomBlocks(num_random // block, block)``, drawn for a block of
+      queries at a time. 1 is the token-wise selection that the paper prefers.
     - ``uniform``: the random keys are evenly spaced instead (Table S.7, #5).
-    - ``cls_global``: token 0, which a classifier reads, is always one of the global tokens, with
-      its block if they come in blocks.
+    - ``cls_global``: token 0, which a classifier reads, is always a global token, together with its
+      block if tokens are drawn in blocks.
 
-    What differs from the sources, and why:
+    Differences from the sources:
 
     - ``longformer``: the source's window is ``2 * radius``. SparseBERT's "sliding window size" of 2
       with two global tokens leaves out 93.1 % of the pairs at 128 tokens. The 88.7 % that it
-      prints takes three more of either, as in ``SlidingWindow(5) | GlobalTokens(2, random=True)``.
-    - ``bigbird``: its window is three blocks wide. ``block=1, num_random=2`` is the token-wise
-      form of SparseBERT.
-    - ``diffuser``: the window, ``num_random`` keys of each query and ``num_global`` tokens, at
-      every length, as the paper says. A sequence of fewer tokens than any of them is refused here;
-      a :class:`graphattn.sources.PatternSource` crops the shortest graph there is to it, as
-      :meth:`Pattern.build` does with ``crop=True``. In that graph every query attends to every key.
+      reports needs three more of either, as in ``SlidingWindow(5) | GlobalTokens(2, random=True)``.
+    - ``bigbird``: the window is three blocks wide. ``block=1, num_random=2`` is the token-wise form
+      of SparseBERT.
+    - ``diffuser``: the window, ``num_random`` keys of each query and ``num_global`` tokens are the
+      same at every length, as in the paper. A sequence shorter than any of them is an error here.
+      A :class:`graphattn.sources.PatternSource` crops the shortest possible graph instead, as
+      :meth:`Pattern.build` does with ``crop=True``. In that graph every query attends to every
+      key.
     - ``diffuser_repo``: the distribution of the authors' code. It draws one graph of 4,096 tokens
-    and crops
-      it, so that shorter inputs keep fewer random keys and global tokens; it draws
-      4,096 * num_random pairs out of all, so that queries have more keys or fewer; and no token of
-      the first window, token 0 among them, is ever global. The densities with 64/64/64 are about
-      21, 14, 9 and 6.8 % at 512, 1,024, 2,048 and 4,096 tokens.
-    - ``exphormer``: its expander and its virtual nodes, which here are the first tokens of each
-      sequence. The edges of the data go beside them: ``PatternSource('exphormer') | edge_index``.
+      and crops it, so shorter inputs keep fewer random keys and global tokens. It draws
+      4,096 * num_random pairs out of all pairs, so the number of keys varies between queries. No
+      token of the first window, including token 0, is ever global. The densities with 64/64/64 are
+      about 21, 14, 9 and 6.8 % at 512, 1,024, 2,048 and 4,096 tokens.
+    - ``exphormer``: the expander and the virtual nodes, which are the first tokens of each sequence
+      here. Add the edges of the data by ``PatternSource('exphormer') | edge_index``.
 
     Args:
         name (str): One of the names above.
@@ -112,17 +112,16 @@ def get(name: str, **parameters: int | bool) -> Pattern:
 
 
 def register(name: str, build: Callable[..., Pattern]) -> None:
-    """Give a pattern of your own a name for :func:`get`, :func:`parse`, sources and config files.
-    Patterns that are classes need none: :func:`parse` knows them by their own.
+    """Register the name of a custom pattern for :func:`get`, :func:`parse`, sources and config
+    files. Pattern classes need no registration: :func:`parse` finds them by class name.
 
     Args:
-        name (str): A Python identifier that no preset has, nor any pattern.
-        build (callable): Makes the pattern of its parameters, whose annotations are ``int`` and
-            ``bool``.
+        name (str): A Python identifier that is not the name of a preset or pattern.
+        build (callable): Builds the pattern from its parameters, annotated as ``int`` or ``bool``.
 
     Raises:
-        TypeError: ``build`` cannot be called.
-        ValueError: The name is taken, or is none.
+        TypeError: ``build`` is not callable.
+        ValueError: The name is in use, or is not an identifier.
 
     Example:
         >>> from graphattn import patterns
@@ -135,12 +134,12 @@ def register(name: str, build: Callable[..., Pattern]) -> None:
     if not isinstance(name, str):
         raise TypeError(f"'name' must be a str (got {type(name).__name__})")
     if not callable(build):
-        raise TypeError(f"'build' must be a function that makes a pattern (got "
+        raise TypeError(f"'build' must be a function that returns a pattern (got "
                         f"{type(build).__name__})")
     if not name.isidentifier():
         raise ValueError(f"'name' must be a Python identifier (got {name!r})")
     if PRESETS.get(name, build) is not build:
-        raise ValueError(f"'name' must be one that no preset has (got {name!r})")
+        raise ValueError(f"'name' must not be the name of a preset (got {name!r})")
     PRESETS[name] = build
 
 
@@ -174,8 +173,8 @@ def _random_global(num_global: int, block: int, cls_global: bool) -> Pattern:
     if not cls_global:
         return GlobalTokens(num_global, random=True, block=block)
     if num_global == 0:
-        raise ValueError("'num_global' must be positive with 'cls_global', for token 0 is one of "
-                         "them (got 0)")
+        raise ValueError("'num_global' must be positive with 'cls_global', because token 0 is one "
+                         "of them (got 0)")
     others = GlobalTokens(num_global - block, random=True, first=block, block=block)
     return GlobalTokens(block) | others
 
@@ -215,6 +214,6 @@ def _check_parameters(name: str, parameters: dict[str, int | bool]) -> None:
         if kind.default is Parameter.empty and parameter not in parameters:
             raise TypeError(f"'{name}' needs '{parameter}'; it accepts: {listed}")
         if kind.annotation in ('int', int) and parameter in parameters:
-            check_size(parameter, parameters[parameter])  # the parts have other names for it
+            check_size(parameter, parameters[parameter])  # the parts use other names
         if kind.annotation in ('bool', bool) and parameter in parameters:
             check_bool(**{parameter: parameters[parameter]})

@@ -1,4 +1,4 @@
-"""Attention with some of its pairs taken away: the variants of SparseBERT's Sec. 3."""
+"""Attention with some pairs removed: the variants of SparseBERT's Sec. 3."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from graphattn.patterns.sliding_window import SlidingWindow
 
 
 def without_diagonal(pattern: Pattern) -> Difference:
-    """``pattern`` without the self-loops: "no diag-attention" (SparseBERT, Sec. 3.3.3)."""
+    """Return ``pattern`` without self-loops: "no diag-attention" (SparseBERT, Sec. 3.3.3)."""
     check_kind('pattern', pattern, Pattern)
     return pattern - SlidingWindow(0)
 
 
 def randomly_dropped(count: int | None = None) -> Difference:
-    """Return all pairs but ``count`` random ones, by default as many as the diagonal has: "randomly
+    """Return all pairs except ``count`` random ones, by default the size of the diagonal: "randomly
     dropped" (SparseBERT, Sec. 3.3.3)."""
     return Full() - RandomPairs(count)
 
@@ -35,10 +35,10 @@ def randomly_dropped(count: int | None = None) -> Difference:
 def prune(probability: Tensor, sparsity: float) -> tuple[Mask, ...]:
     r"""Remove the smallest :math:`\mathrm{round}(\rho \, n^2)` entries of each head.
 
-    Of equal entries the later ones, row by row, are removed first.
+    Among equal entries, later ones in row-major order are removed first.
 
     Args:
-        probability (Tensor): floating ``[heads, n, n]``, how important each pair is, such as
+        probability (Tensor): floating ``[heads, n, n]``, the importance of each pair, such as
             :meth:`graphattn.sources.LearnedMaskSource.probability`.
         sparsity (float): :math:`\rho` in [0, 1].
 
@@ -47,8 +47,8 @@ def prune(probability: Tensor, sparsity: float) -> tuple[Mask, ...]:
 
     Raises:
         TypeError: An argument is of the wrong type.
-        ValueError: ``probability`` is of another shape or holds NaN, or ``sparsity`` is not in
-            [0, 1].
+        ValueError: ``probability`` has another shape or contains NaN, or ``sparsity`` is not in [0,
+            1].
 
     Source: SparseBERT, Sec. 3.4.
 
@@ -66,7 +66,7 @@ def prune(probability: Tensor, sparsity: float) -> tuple[Mask, ...]:
         raise ValueError(f"'probability' must be [heads, n, n] (got shape "
                          f"{tuple(probability.shape)})")
     if bool(probability.isnan().any()):
-        raise ValueError("'probability' must be numbers (got nan)")
+        raise ValueError("'probability' must not contain NaN (got nan)")
     check_number('sparsity', sparsity, 'in [0, 1]')
     layout = FreeLayout(probability.size(1))
     num_kept = layout.num_values - round(sparsity * layout.num_values)
@@ -81,10 +81,10 @@ def prune_at_random(heads: int, size: int, sparsity: float,
     r"""Remove :math:`\mathrm{round}(\rho \, n^2)` random entries of each head.
 
     Args:
-        heads (int): Number of heads, which draw apart.
+        heads (int): Number of heads, which are drawn independently.
         size (int): Tokens n of the masks.
         sparsity (float): :math:`\rho` in [0, 1].
-        seed (int or torch.Generator): The same seed gives the same masks; as in
+        seed (int or torch.Generator): The same seed returns the same masks, as in
             :meth:`Pattern.build`.
 
     Returns:
@@ -98,7 +98,7 @@ def prune_at_random(heads: int, size: int, sparsity: float,
     """
     check_sides(heads=heads, size=size)
     check_number('sparsity', sparsity, 'in [0, 1]')
-    cpu = torch.device('cpu')  # where masks are written as text
+    cpu = torch.device('cpu')  # masks are converted to text there
     importance = torch.rand(heads, size, size, dtype=torch.double, device=cpu,
                             generator=as_generator(seed, cpu))
     return prune(importance, sparsity)

@@ -16,12 +16,12 @@ from graphattn.patterns.layouts import positions, ranges
 class RandomBlocks(RowPattern):
     """Each block of queries attends to exactly ``count`` distinct random blocks of keys.
 
-    Every subset of blocks is equally likely, its own and its neighbours included, so a random
-    block may coincide with other parts of BigBird. The last block may be a partial one.
+    Every subset of blocks is equally likely, including the query's own block and its neighbours, so
+    a random block may coincide with other parts of BigBird. The last block may be partial.
 
     Args:
         count (int): Key blocks of each query block.
-        block (int): Tokens in a block.
+        block (int): Number of tokens in a block.
 
     Raises:
         TypeError: An argument is of the wrong type.
@@ -49,7 +49,7 @@ class RandomBlocks(RowPattern):
 
     @property
     def min_tokens(self) -> int:
-        # The last block may be of one key.
+        # The last block may have a single key.
         return max((self.count - 1) * self.block + 1, 1)
 
     def rows(self, queries: range, num_queries: int, num_keys: int,

@@ -19,11 +19,11 @@ _SPACINGS = ('random', 'uniform')
 class RandomKeys(RowPattern):
     r"""Each query attends to exactly ``count`` distinct keys, drawn uniformly or evenly spaced.
 
-    Drawn, every subset of ``count`` keys is equally likely, independently for each query. Nothing
-    keeps a query from drawing itself, and edges are not mutual.
+    If drawn, every subset of ``count`` keys is equally likely, independently for each query. A
+    query may draw itself, and edges are not symmetric.
 
-    Evenly spaced, the keys are the midpoints of ``count`` equal arcs of the n keys in a circle,
-    which begins at the query:
+    If evenly spaced, the keys are the midpoints of ``count`` equal arcs on a circle of the n keys
+    that begins at the query:
 
     .. math::
         j = \Big(i + \Big\lfloor \frac{(2t + 1) n}{2r} \Big\rfloor\Big) \bmod n,

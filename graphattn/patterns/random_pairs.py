@@ -17,8 +17,8 @@ class RandomPairs(Pattern):
     """Exactly ``count`` distinct pairs of a query and a key, every subset equally likely.
 
     Args:
-        count (int, optional): How many; as many as there are queries if omitted, which is the
-            size of the diagonal.
+        count (int, optional): Number of pairs; the number of queries, which is the size of the
+            diagonal, if omitted.
 
     Raises:
         TypeError: ``count`` is not an int.

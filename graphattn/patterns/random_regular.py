@@ -1,4 +1,4 @@
-"""A random directed graph in which all tokens have equally many neighbours."""
+"""A random directed graph in which all tokens have equal numbers of neighbours."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ from graphattn.patterns.layouts import key_table
 
 @dataclass(frozen=True, repr=False)
 class RandomRegular(Pattern):
-    r"""Every query attends to ``degree`` other tokens and every token is attended by as many.
+    r"""Every query attends to ``degree`` other tokens, and every token is attended by ``degree``
+    others.
 
-    The edges are those of ``degree`` random permutations that have no edge in common and no fixed
-    point, so there are no self-loops; add ``| SlidingWindow(0)`` for them. By symmetry every pair
-    of two tokens is an edge with probability :math:`d / (n - 1)`. Regular graphs are those whose
-    expansion the theory speaks of; :class:`RandomKeys` fixes the in-degree alone.
+    The edges are ``degree`` random permutations without common edges or fixed points, so there are
+    no self-loops; add ``| SlidingWindow(0)`` for them. By symmetry every pair of two tokens is an
+    edge with probability :math:`d / (n - 1)`. Theorems on expansion assume regular graphs;
+    :class:`RandomKeys` fixes the in-degree only.
 
-    Drawing costs :math:`O(nd \log d)` time, and about :math:`d^2 / 2` collisions between the
-    permutations :math:`O(d)` each, which tells once d is in the hundreds.
+    Drawing takes :math:`O(nd \log d)` time, plus :math:`O(d)` for each of about :math:`d^2 / 2`
+    collisions between the permutations, which matters once d is in the hundreds.
 
     Args:
         degree (int): In-degree and out-degree d.
 
     Raises:
         TypeError: ``degree`` is not an int.
-        ValueError: ``degree`` is negative, or, when built, there are not as many keys as queries
-            or not more of them than ``degree``.
+        ValueError: ``degree`` is negative, or, when built, the numbers of keys and queries differ
+            or do not exceed ``degree``.
 
     Source: Friedman, "A proof of Alon's second eigenvalue conjecture" (2008), the permutation
     model; Feng et al., "Diffuser" (2023), Theorem 2, which assumes regularity.
@@ -60,8 +61,8 @@ class RandomRegular(Pattern):
             raise ValueError(f"'num_keys' must equal 'num_queries' for a regular graph (got "
                              f"{num_keys} and {num_queries})")
         if self.degree >= num_queries:
-            raise ValueError(f"'degree' must be below the {num_queries} tokens, for none attends "
-                             f"to itself (got {self.degree})")
+            raise ValueError(f"'degree' must be below the {num_queries} tokens, because no token "
+                             f"attends to itself (got {self.degree})")
         if 2 * self.degree > num_queries - 1:
             left_out = _draw_permutations(num_queries, num_queries - 1 - self.degree, generator)
             absent = torch.ones(num_queries, num_queries, dtype=torch.bool)
@@ -71,26 +72,26 @@ class RandomRegular(Pattern):
 
 
 def _draw_permutations(num_tokens: int, degree: int, generator: torch.Generator | None) -> Tensor:
-    """Draw the identity and ``degree`` random permutations, no two of which agree anywhere.
+    """Draw the identity and ``degree`` random permutations that differ pairwise at every token.
 
-    Where one agrees with an earlier one it collides. A colliding key changes places with that of
-    a random partner within its permutation, if neither collides afterwards, so that collisions
-    only decrease. At most 2 * degree - 1 partners, the token itself among them, will not do, and
-    there are more tokens than that.
+    A key collides if an earlier permutation has the same key at this token. A colliding key is
+    exchanged with the key of a random partner in its permutation if neither collides afterwards, so
+    the number of collisions only decreases. At most 2 * degree - 1 partners, including the token
+    itself, are excluded, and there are more tokens than that.
 
     Args:
         num_tokens (int): At least ``2 * degree + 1``.
-        degree (int): Number of permutations beside the identity.
-        generator (torch.Generator, optional): Where random numbers come from.
+        degree (int): Number of permutations besides the identity.
+        generator (torch.Generator, optional): The random generator.
 
     Returns:
-        int64 Tensor ``[num_tokens, degree + 1]``, one permutation to a column.
+        int64 Tensor ``[num_tokens, degree + 1]``, one permutation per column.
     """
     drawn = [torch.randperm(num_tokens, generator=generator) for _ in range(degree)]
     keys = torch.stack([torch.arange(num_tokens), *drawn], dim=1)
     token, column = _collisions(keys)
     while token.numel():
-        # A random choice, so that no token is favoured when trades get in each other's way.
+        # A random order, so that no token is favoured when exchanges conflict.
         tried = torch.randint(token.numel(), (min(token.numel(), num_tokens),),
                               generator=generator)
         partner = torch.randint(num_tokens, tried.shape, generator=generator)
@@ -104,14 +105,14 @@ def _draw_permutations(num_tokens: int, degree: int, generator: torch.Generator 
 
 
 def _collisions(keys: Tensor) -> tuple[Tensor, Tensor]:
-    """Token and column of every key that an earlier column has for that token."""
+    """Return token and column of every key that an earlier column has at the same token."""
     ascending, column = torch.sort(keys, dim=1, stable=True)
     token, rank = (ascending[:, 1:] == ascending[:, :-1]).nonzero().unbind(1)
     return token, column[token, rank + 1]
 
 
 def _are_apart(token: Tensor, partner: Tensor, num_tokens: int) -> Tensor:
-    """Return which trades are the first, in the given order, of both tokens that take part."""
+    """Return which exchanges are the first of both of their tokens, in the given order."""
     trade = torch.arange(token.numel())
     first_trade = torch.full((num_tokens,), token.numel())
     for side in (token, partner):
@@ -120,8 +121,8 @@ def _are_apart(token: Tensor, partner: Tensor, num_tokens: int) -> Tensor:
 
 
 def _trade(keys: Tensor, token: Tensor, partner: Tensor, column: Tensor) -> Tensor:
-    """Make the trades that end a collision and start none, and return the tokens that still
-    collide."""
+    """Make the exchanges that resolve a collision without a new one, and return the tokens that
+    still collide."""
     token_key, partner_key = keys[token, column], keys[partner, column]
     collides = _occurrences(keys, token, token_key) > 1
     fits = (_occurrences(keys, token, partner_key) + _occurrences(keys, partner, token_key)) == 0

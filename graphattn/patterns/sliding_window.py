@@ -18,13 +18,13 @@ class SlidingWindow(RowPattern):
     .. math::
         j = i + o \cdot \text{dilation}, \quad |o| \le \text{radius}.
 
-    Papers that speak of a window of w count both sides: ``radius = w // 2``. The blocks of
-    Diffuser, which it also calls a sliding window, are :class:`OverlappingBlocks`.
+    A window of size w in papers includes both sides: ``radius = w // 2``. The blocks of Diffuser,
+    also called a sliding window there, are :class:`OverlappingBlocks`.
 
     Args:
-        radius (int): Steps to either side. 0 leaves the self-loops.
-        causal (bool): Only steps back, :math:`o \le 0`.
-        dilation (int): Positions in one step.
+        radius (int): Number of steps to either side. 0 is the self-loops only.
+        causal (bool): Only earlier positions, :math:`o \le 0`.
+        dilation (int): Number of positions per step.
 
     Raises:
         TypeError: An argument is of the wrong type.

@@ -16,8 +16,8 @@ from graphattn.patterns.sliding_window import SlidingWindow
 class Star(RowPattern):
     r"""A query attends to itself, its two neighbours and the relay, token 0, which attends to all.
 
-    It is ``SlidingWindow(1) | GlobalTokens(1)``: the ring of satellites does not close, for then
-    the sparsity that SparseBERT prints would not come out.
+    It is ``SlidingWindow(1) | GlobalTokens(1)``. The ring of satellites is not closed, because only
+    this matches the sparsity that SparseBERT reports.
 
     Source: Guo et al., "Star-Transformer" (2019), Sec. 3.1; SparseBERT, Figure 1(a).
 

@@ -13,7 +13,7 @@ from graphattn.patterns.layouts import all_offsets, diagonals
 
 @dataclass(frozen=True, repr=False)
 class Strided(RowPattern):
-    r"""A query attends to the positions around it and to every ``stride``-th one,
+    r"""A query attends to the positions around it and to every ``stride``-th position,
 
     .. math::
         |i - j| < \text{stride} \quad \text{or} \quad (i - j) \bmod \text{stride} = 0.
@@ -21,9 +21,9 @@ class Strided(RowPattern):
     With a stride of about :math:`\sqrt n` there are :math:`O(n \sqrt n)` edges.
 
     Args:
-        stride (int): The stride, which is also how far the surroundings reach.
-        causal (bool): Only :math:`j \le i`, as in the source. The masks of SparseBERT see both
-            sides.
+        stride (int): The stride, and the width of the neighbourhood.
+        causal (bool): Only :math:`j \le i`, as in the source. The masks of SparseBERT are
+            bidirectional.
 
     Raises:
         TypeError: An argument is of the wrong type.

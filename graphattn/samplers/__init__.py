@@ -1,4 +1,4 @@
-"""Edge probabilities -> edges: a random graph as a value, its samplers, gradients through them."""
+"""Edge probabilities -> edges: models of random graphs, samplers, and gradient estimators."""
 
 from graphattn.ops.sample.factor_model import FactorModel
 from graphattn.samplers.bernoulli import sample_bernoulli

@@ -27,30 +27,30 @@ def sample_bernoulli(
     .. math::
         P(\text{edge}) = \min(1, p_{ij} + \delta).
 
-    Many edges cost a matrix product over the pairs inside the segments, a bounded number of them at
-    a time, so O(n^2 k) time; few edges, on a CPU with numba and on NVIDIA's GPUs with Triton, are
-    drawn as :func:`sample_fastrg` draws, at higher rates, and thinned to the same distribution, in
-    O(Ek + nk^2) time. Memory is O(E + nk) either way.
+    For many edges, the matrix product over the pairs inside the segments is computed in chunks of
+    bounded size, in O(n^2 k) time. Few edges, on a CPU with numba and on NVIDIA's GPUs with Triton,
+    are drawn as in :func:`sample_fastrg` at higher rates and thinned to the same distribution, in
+    O(Ek + nk^2) time. Memory is O(E + nk) in both cases.
 
     Args:
         model (FactorModel): The probabilities.
-        generator (torch.Generator, optional): On the device of the model. The same state gives
-            the same graph, on a device of the same kind; on others the distribution is the same.
-            torch's default generator if omitted.
-        method (str): ``'compare'``: all pairs, one by one. ``'thin'``: few draws, thinned; it
-            needs a bound below 1 on the probabilities of each query. Both are compiled, on a CPU
-            by numba, on NVIDIA's GPUs by Triton, where the host waits once for ``'compare'`` and
-            twice for ``'thin'``. ``'torch'``: all pairs, on any device. ``'auto'``: the fastest
-            of them.
+        generator (torch.Generator, optional): A generator on the device of the model; torch's
+            default generator if omitted. The same state returns the same graph on the same type of
+            device, and a graph of the same distribution on others.
+        method (str): ``'compare'``: Bernoulli trials of all pairs. ``'thin'``: few draws, thinned;
+            it needs an upper bound below 1 of the probabilities of each query. Both are compiled,
+            by numba on a CPU and by Triton on NVIDIA's GPUs, where ``'compare'`` synchronises once
+            and ``'thin'`` twice. ``'torch'``: all pairs, on any device. ``'auto'``: the fastest of
+            these.
 
     Returns:
         BipartiteGraph with the segments of ``model``, without ``edge_prob``.
 
     Raises:
         TypeError: An argument is of the wrong type.
-        ValueError: The generator is on another device, some :math:`p_{ij}` exceeds 1 by more than
-            rounding, or the method asked for cannot serve this model.
-        ImportError: The method asked for is compiled and numba, or Triton, cannot be imported.
+        ValueError: The generator is on another device, a :math:`p_{ij}` exceeds 1 by more than
+            rounding, or the requested method does not support this model.
+        ImportError: The requested method is compiled, and numba or Triton cannot be imported.
 
     Source: SBM-Transformer, Eq. 8 and Sec. 4.2.
 
@@ -71,7 +71,7 @@ def sample_bernoulli(
 @torch.no_grad()
 def draw_bernoulli(model: FactorModel, generator: torch.Generator | None,
                    method: str = 'auto') -> BipartiteGraph:
-    """Draw as :func:`sample_bernoulli` does, with arguments that need no check."""
+    """Run :func:`sample_bernoulli` without checks of arguments."""
     if torch._C._are_functorch_transforms_active():
         with outside_transforms():
             return draw_bernoulli(model.numbers(), generator, method)

@@ -1,4 +1,4 @@
-"""The fastRG sampler: edges of a low-rank random graph in time linear in the edges."""
+"""The fastRG sampler: a low-rank random graph in time linear in the edges."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def sample_fastrg(
     generator: torch.Generator | None = None,
     method: Literal['auto', 'compiled', 'torch'] = 'auto',
 ) -> BipartiteGraph:
-    r"""Draw a graph by Algorithm 1: Poisson counts, of which repeated edges merge.
+    r"""Draw a graph by Algorithm 1: Poisson counts, with duplicate edges merged.
 
     A pair is drawn :math:`\mathrm{Poisson}(p_{ij} + \delta)` times, so that, independently,
 
@@ -33,34 +33,34 @@ def sample_fastrg(
         P(\text{edge}) = 1 - \exp(-(p_{ij} + \delta)).
 
     This is below :math:`p_{ij}` and, for probabilities, at most 63.2 %: only
-    :func:`sample_bernoulli` reaches full attention. In return the cost follows the edges, not the
-    pairs: O(E log k + nk^2) time and O(E + nk) memory for E draws. On GPUs, and where numba is
-    missing, it is O(E log(nk) + nk^2).
+    :func:`sample_bernoulli` reaches full attention. In return the cost depends on the edges, not
+    the pairs: O(E log k + nk^2) time and O(E + nk) memory for E draws. On GPUs, and without numba,
+    the time is O(E log(nk) + nk^2).
 
-    The total is drawn row by row, which is the same distribution (Poisson splitting): query i draws
-    :math:`N_i \sim \mathrm{Poisson}(\sum_v W_{iv})` times with
-    :math:`W_{iv} = (\hat Q \hat S)_{iv} \sum_j \hat K_{jv}`, each time a cluster v by
-    :math:`W_i` and then a key by column v of :math:`\hat K`, so that row and column clusters stay
-    paired. The column sums multiply (:math:`D_Z = \mathrm{diag}(1Z)`); Algorithm 1 as printed
-    has their inverse.
+    Counts are drawn row by row, with the same distribution (Poisson splitting): query i draws
+    :math:`N_i \sim \mathrm{Poisson}(\sum_v W_{iv})` times with :math:`W_{iv} = (\hat Q \hat S)_{iv}
+    \sum_j \hat K_{jv}`, each time a cluster v in proportion to :math:`W_i` and then a key in
+    proportion to column v of :math:`\hat K`, so that row and column clusters stay paired. The
+    column sums are factors (:math:`D_Z = \mathrm{diag}(1Z)`); Algorithm 1 as printed has their
+    inverse.
 
     Args:
-        model (FactorModel): The rates; values above 1 are welcome.
-        generator (torch.Generator, optional): On the device of the model. The same state gives
-            the same graph, on a device of the same kind; on others the distribution is the same.
-            torch's default generator if omitted.
-        method (str): ``'compiled'``: row by row, on a CPU from alias tables by numba, on NVIDIA's
-            GPUs by inverse CDF and Triton. ``'torch'``: by inverse CDF, on any device, over all
-            segments at once. ``'auto'``: compiled wherever it can be.
+        model (FactorModel): The rates, which may exceed 1.
+        generator (torch.Generator, optional): A generator on the device of the model; torch's
+            default generator if omitted. The same state returns the same graph on the same type of
+            device, and a graph of the same distribution on others.
+        method (str): ``'compiled'``: row by row, with alias tables and numba on a CPU, and with
+            inverse CDFs and Triton on NVIDIA's GPUs. ``'torch'``: with inverse CDFs on any device,
+            over all segments at once. ``'auto'``: compiled if available.
 
     Returns:
         BipartiteGraph with the segments of ``model`` and without ``edge_prob``.
 
     Raises:
         TypeError: An argument is of the wrong type.
-        ValueError: The generator is on another device, more draws are expected than any memory
-            holds, or ``'compiled'`` is asked for and cannot serve this model.
-        ImportError: ``'compiled'`` is asked for and numba, or Triton, cannot be imported.
+        ValueError: The generator is on another device, the expected draws do not fit in memory, or
+            ``'compiled'`` does not support this model.
+        ImportError: ``'compiled'`` is requested, and numba or Triton cannot be imported.
 
     Source: SBM-Transformer, Algorithm 1; Rohe et al., "A note on quickly sampling a sparse matrix
     with low rank expectation" (2018).
@@ -82,7 +82,7 @@ def sample_fastrg(
 @torch.no_grad()
 def draw_poisson(model: FactorModel, generator: torch.Generator | None,
                  method: str = 'auto') -> BipartiteGraph:
-    """Draw as :func:`sample_fastrg` does, with arguments that need no check."""
+    """Run :func:`sample_fastrg` without checks of arguments."""
     if torch._C._are_functorch_transforms_active():
         with outside_transforms():
             return draw_poisson(model.numbers(), generator, method)
@@ -117,9 +117,9 @@ def _sample_with_torch(model: FactorModel, generator: torch.Generator | None) ->
     key_mass = sum_segments(key_factor, model.key_ptr)
     cluster_rate = mixed_query * key_mass[query_segment]
     query_rate = cluster_rate.sum(1)
-    drawable = query_rate.nan_to_num(0., 0., 0.).clamp(max=MAX_DRAWS)  # all, or an error follows
+    drawable = query_rate.nan_to_num(0., 0., 0.).clamp(max=MAX_DRAWS)  # valid rates stay
     num_draws = torch.poisson(drawable, generator).long()
-    # A GPU is waited for here, and where repeated edges merge: for two numbers of edges.
+    # A GPU is synchronised here, and where duplicates are merged, to read two counts.
     expected_draws, all_draws = torch.stack([query_rate.sum(), num_draws.sum().double()]).tolist()
     check_rate(expected_draws, model)
     query = torch.repeat_interleave(num_draws, output_size=int(all_draws))

@@ -1,4 +1,4 @@
-"""The rows that one process draws of a graph that several processes draw together."""
+"""Distributed sampling: each process draws some rows of a graph."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ def sample_rows(
     """Sample the rows of a shard's queries in the graph that one process would draw of the whole
     model.
 
-    Every row has random bits of its own, so that processes draw apart. What they decide together
-    takes one or two float64 numbers for each query, which they exchange: how often it draws, and
-    whether thinning is the faster way. In float32 the graph is that of one process up to pairs
-    whose random number lies within rounding of their probability, for what a query offers is
-    rounded otherwise when other queries stand beside it.
+    Every row has random bits of its own, so processes draw independently. They exchange one or two
+    float64 values per query: its number of draws, and the bound that decides whether thinning is
+    faster. In float32 the graph equals that of a single process, except for pairs whose random
+    value is within rounding of their probability, because the rounding of matrix products depends
+    on the number of rows.
 
     Args:
-        model (FactorModel): Of own queries and all keys, on a CPU.
-        shard (Shard): Which tokens the queries are.
-        distribution (str): That of :func:`sample_bernoulli` or of :func:`sample_fastrg`.
-        generator (torch.Generator, optional): In one state in all processes.
+        model (FactorModel): The model of own queries and all keys, on a CPU.
+        shard (Shard): The tokens of the queries.
+        distribution (str): The distribution of :func:`sample_bernoulli` or of
+            :func:`sample_fastrg`.
+        generator (torch.Generator, optional): A generator, in the same state in all processes.
 
     Returns:
         BipartiteGraph with the segments of ``model``.
 
     Raises:
-        ValueError: The model is not on a CPU, or as in the samplers.
+        ValueError: The model is not on a CPU; also as in the samplers.
         ImportError: numba cannot be imported.
     """
     check_sampling(model, generator, 'compiled', ('compiled',))
     if model.device.type != 'cpu':
-        raise ValueError(f"'model' must be on a CPU, where rows are drawn apart (got "
-                         f"{model.device})")
-    takes_compiled(model, 'compiled')  # or says why not
+        raise ValueError(f"'model' must be on a CPU to draw rows separately (got {model.device})")
+    takes_compiled(model, 'compiled')  # raises if unavailable
     draw = {'bernoulli': _draw_exactly, 'poisson': _draw_poisson}[distribution]
     with without_autocast(model.device):
         return BipartiteGraph.batch(draw(model, shard, generator))
@@ -99,7 +99,8 @@ def _draw_poisson(model: FactorModel, shard: Shard,
 
 
 def _heads(model: FactorModel) -> list[FactorModel]:
-    """Return a model for each head, whose rows follow one another in the whole graph too."""
+    """Return a model for each head, because the rows of a head are contiguous in the whole
+    graph."""
     num_heads = model.num_heads
     factors = zip(model.query_factor.detach().chunk(num_heads),
                   model.mixing.detach().view(num_heads, model.num_clusters, -1),
@@ -112,22 +113,22 @@ def _heads(model: FactorModel) -> list[FactorModel]:
 
 
 def _of_all(values: list[np.ndarray], shard: Shard) -> np.ndarray:
-    """Return numbers of each head's own queries, of all queries, the first head's first."""
+    """Gather values of each head's own queries to values of all queries, the first head first."""
     own = torch.from_numpy(np.stack(values, axis=1))
     return shard.gather(own).t().flatten().numpy()
 
 
 def _own_counts(mean: np.ndarray, shard: Shard,
                 generator: torch.Generator | None) -> list[np.ndarray]:
-    """Return how often each head's own queries draw. All processes draw for all queries, one
-    stream."""
+    """Return the number of draws of each head's own queries. All processes draw the counts of all
+    queries from the same stream."""
     counts = torch.poisson(torch.from_numpy(mean), generator).long()
     counts = counts.view(-1, shard.num_tokens)[:, shard.start:shard.stop]
     return [*counts.contiguous().numpy()]
 
 
 def _seeds(seed: np.uint64, shard: Shard, num_heads: int) -> list[np.uint64]:
-    """Return the seeds whose first row is each head's first own query."""
+    """Return a seed for each head, such that row 0 is its first own query."""
     from graphattn.ops.sample.cpu.random_bits import seed_from_row
     return [seed_from_row(seed, head * shard.num_tokens + shard.start)
             for head in range(num_heads)]

@@ -1,4 +1,4 @@
-"""Gradients through sampled edges, which have none of their own."""
+"""Gradient estimators for sampled edges."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ _BOUNDS = {'one-sided': (None, 0.), 'repo': (-1., 1.)}
 
 def straight_through(edge_prob: Tensor | BipartiteGraph,
                      estimator: str = 'one-sided') -> dict[str, Tensor]:
-    r"""Let a loss reach the probabilities of the sampled edges, and changes nothing else.
+    r"""Return a gate or bias that passes gradients to the probabilities of sampled edges, without
+    changing the output.
 
-    With :math:`\ell_{ij} = Q_i K_j^\top / \sqrt{d_h}`, the score :math:`A_{ij}` that enters the
-    softmax and :math:`g_{ij} = \partial L / \partial A_{ij}`,
+    With :math:`\ell_{ij} = Q_i K_j^\top / \sqrt{d_h}`, the score :math:`A_{ij}` before the softmax
+    and :math:`g_{ij} = \partial L / \partial A_{ij}`,
 
     .. math::
         \texttt{one-sided}: \frac{\partial L}{\partial p_{ij}} = \min(g_{ij}, 0), \qquad
@@ -28,32 +29,31 @@ def straight_through(edge_prob: Tensor | BipartiteGraph,
         \texttt{repo}: \mathrm{clamp}(g_{ij}, -1, 1).
 
     **The authors' code** (``'repo'``) has the derivative of a gate of 1 that multiplies
-    :math:`e^{A_{ij}}`, as the mask does in Eq. 3 and 4. A softmax does not feel what all scores
-    have in common, so :math:`\sum_j g_{ij} = 0`: this gradient takes from some edges what it gives
-    to others and has no say in how many there are. It also takes too much. With
-    :math:`o_i = \sum_j a_{ij} V_j`, losing an edge moves :math:`o_i` by
-    :math:`\Delta = a_{ij} (o_i - V_j) / (1 - a_{ij})` and the loss by
+    :math:`e^{A_{ij}}`, as the mask does in Eq. 3 and 4. A softmax is invariant to a shift of all
+    scores, so :math:`\sum_j g_{ij} = 0`: this gradient moves probability between edges but does not
+    control their number. It also removes too many edges. With :math:`o_i = \sum_j a_{ij} V_j`,
+    losing an edge moves :math:`o_i` by :math:`\Delta = a_{ij} (o_i - V_j) / (1 - a_{ij})` and the
+    loss by
 
     .. math::
         L(M_{ij} = 0) - L(M_{ij} = 1) \approx -\frac{g_{ij}}{1 - a_{ij}} +
         \tfrac{1}{2} \Delta^\top H \Delta,
 
-    where the curvature speaks for the edge, and the gradient, taken while the edge is there, leaves
-    it out. **Eq. 9** (``'paper'``) has a gate that multiplies the score. Where
-    :math:`\ell_{ij} < 0` it promotes an edge whose score should fall, and over the edges of a
-    query it adds up to :math:`\partial L / \partial \log \beta`, for scores
-    :math:`\beta \ell_{ij}`: edges are won while the loss asks for a sharper attention and lost
-    while it asks for a softer one. Nothing brings them back where losing them makes the loss ask
-    for a softer one still.
+    where the curvature term favours the edge, but the gradient, evaluated with the edge present,
+    does not include it. **Eq. 9** (``'paper'``) has a gate that multiplies the score. For
+    :math:`\ell_{ij} < 0` it promotes an edge whose score should decrease. Over the edges of a query
+    it sums to :math:`\partial L / \partial \log \beta`, for scores :math:`\beta \ell_{ij}`: edges
+    are gained while the loss favours sharper attention and lost while it favours softer attention.
+    If removing edges makes the loss favour even softer attention, they do not return.
 
-    **The default** is no paper's. It trusts :math:`g_{ij}` where it is sure: an edge whose score
-    should rise is wanted. One whose score should fall needs no gate, for its score can fall; what
-    takes edges away is :func:`density_penalty`. Without it, density rises to that of full
-    attention. ``experiments.papers.ours.estimators`` compares the three.
+    **The default** is neither. It uses :math:`g_{ij}` only where its sign is reliable: an edge
+    is needed if its score should increase. If the score should decrease, no gate is needed, because
+    the score itself can decrease. Edges are removed by :func:`density_penalty`; without it, density
+    grows to full attention. ``experiments.papers.ours.estimators`` compares the three.
 
     Args:
         edge_prob (Tensor or BipartiteGraph): floating ``[num_edges]``, :math:`p_{ij}` of each
-            sampled edge; or a graph that carries them, which need not have been computed.
+            sampled edge; or a graph with ``edge_prob``, which need not be computed yet.
         estimator (str): ``'one-sided'``, ``'paper'`` or ``'repo'``.
 
     Returns:
@@ -62,7 +62,7 @@ def straight_through(edge_prob: Tensor | BipartiteGraph,
 
     Raises:
         TypeError: ``edge_prob`` is neither a floating point Tensor nor a graph.
-        ValueError: The estimator is unknown, or the graph carries no probabilities.
+        ValueError: The estimator is unknown, or the graph has no ``edge_prob``.
 
     Source: SBM-Transformer, Sec. 4.2, and its authors' code.
 
@@ -83,8 +83,8 @@ def straight_through(edge_prob: Tensor | BipartiteGraph,
 
 
 class _ZeroOfClampedGradient(torch.autograd.Function):
-    """Zeros, whose gradient is clamped. A hook would change the gradient of the result itself,
-    which callers may ask for."""
+    """Zeros with a clamped gradient. A hook would also change the gradient of the result itself,
+    which callers may request."""
 
     @staticmethod
     def forward(edge_prob: Tensor, lowest: float | None, highest: float | None) -> Tensor:
@@ -102,7 +102,7 @@ class _ZeroOfClampedGradient(torch.autograd.Function):
 
 
 def _carrier(edge_prob: Tensor | BipartiteGraph) -> Tensor:
-    """Return what has the gradient of probabilities, ``[num_edges]``."""
+    """Return the tensor with the gradient of probabilities, ``[num_edges]``."""
     if isinstance(edge_prob, BipartiteGraph):
         return _gate(edge_prob)
     check_floating('edge_prob', edge_prob)
@@ -114,8 +114,8 @@ def _carrier(edge_prob: Tensor | BipartiteGraph) -> Tensor:
 def _gate(graph: BipartiteGraph) -> Tensor:
     gate = graph.edge_gate
     if gate is None:
-        raise ValueError("'graph' must carry edge_prob, through which a gradient is felt; add it "
-                         "with graph.with_edge_prob")
+        raise ValueError("'graph' must have edge_prob, which receives the gradient; add it with "
+                         "graph.with_edge_prob")
     return gate
 
 
@@ -128,19 +128,19 @@ def density_penalty(graph: BipartiteGraph) -> Tensor:
         \frac{\partial L_s}{\partial p_e} = \frac{1}{B \, n_b m_b}
         \text{ for each edge } e \text{ of segment } b.
 
-    Segments without pairs count 0. Pairs that were not drawn get no gradient: the penalty is felt
-    in proportion to how often an edge is drawn. Add it to a loss, times the weight
-    :math:`\lambda`.
+    Segments without pairs count as 0. Pairs that were not drawn receive no gradient, so the
+    expected gradient of a pair is proportional to its probability of being drawn. Add the penalty
+    to a loss, times a weight :math:`\lambda`.
 
     Args:
-        graph (BipartiteGraph): A graph that carries ``edge_prob``.
+        graph (BipartiteGraph): A graph with ``edge_prob``.
 
     Returns:
         floating Tensor, a scalar.
 
     Raises:
         TypeError: ``graph`` is not a BipartiteGraph.
-        ValueError: The graph carries no ``edge_prob``.
+        ValueError: The graph has no ``edge_prob``.
 
     Source: SBM-Transformer, Sec. 5.2.
 

@@ -1,4 +1,4 @@
-"""Tools of commands: files that are written whole or not at all, reading within bounds, memory
-within bounds, configs that import nothing untrusted, and advice on missing packages."""
+"""Tools of commands: atomic writes, bounded reads, bounded memory, trusted imports in configs, and
+advice on missing packages."""
 
 __all__ = []

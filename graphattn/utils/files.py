@@ -1,5 +1,4 @@
-"""Files and folders that are either whole or not there, whether they can be written at all, and
-what may stand in them."""
+"""Atomic writes of files and folders, checks of folders, and cells of CSV files."""
 
 import os
 import shutil
@@ -10,11 +9,11 @@ from pathlib import Path
 
 __all__ = ['check_folder', 'csv_cell', 'new_folder', 'write_whole']
 
-FORMULA = ('=', '+', '-', '@', '\t', '\r')  # how spreadsheets know one
+FORMULA = ('=', '+', '-', '@', '\t', '\r')  # first characters, in spreadsheets
 
 
 def write_whole(path: Path, write: Callable[[Path], None]) -> None:
-    """Let ``write`` fill a temporary file beside ``path`` and renames it when that is done."""
+    """Let ``write`` fill a temporary file next to ``path``, then rename it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f'.{path.stem}-', suffix=path.suffix)
     os.close(handle)
@@ -29,7 +28,7 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> None:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Yield a temporary folder to fill, which becomes ``path`` when all went well."""
+    """Yield a temporary folder, which is renamed to ``path`` on success."""
     path.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=f'.{path.name}-'))
     try:
@@ -38,17 +37,17 @@ def new_folder(path: Path) -> Iterator[Path]:
         try:
             folder.replace(path)
         except OSError:
-            if not path.is_dir():  # otherwise another process was faster with the same content
+            if not path.is_dir():  # else another process has written the same content
                 raise
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def check_folder(name: str, folder: Path) -> None:
-    """Raise unless files can be written into ``folder``, which need not exist; create nothing.
+    """Raise unless files can be written into ``folder``, which need not exist. Creates nothing.
 
     Raises:
-        ValueError: They cannot; the message calls the folder ``name``.
+        ValueError: They cannot; ``name`` is the argument's name in the message.
     """
     path = folder.absolute()
     try:
@@ -58,13 +57,12 @@ def check_folder(name: str, folder: Path) -> None:
             file.write(bytes(2**16))  # an empty file fits on a full disk too
     except (OSError, ValueError) as error:
         reason = getattr(error, 'strerror', None) or error
-        raise ValueError(f"'{name}' must be a folder that can be written to (got {folder}: "
-                         f"{reason})") from error
+        raise ValueError(f"'{name}' must be a writable folder (got {folder}: {reason})") from error
 
 
 def csv_cell(value: object) -> object:
-    """Return a value as a cell of a CSV file that spreadsheets take for no formula: a text that
-    begins as formulas do, and is no number, gets an apostrophe before it."""
+    """Return a value as a cell of a CSV file, escaped by an apostrophe if spreadsheets would read
+    its text as a formula."""
     if isinstance(value, str) and value.startswith(FORMULA) and not _is_number(value):
         return f"'{value}"
     return value

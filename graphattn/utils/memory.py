@@ -1,4 +1,4 @@
-"""A bound on memory: what does not fit becomes an error and not the end of the process."""
+"""A bound on memory: allocations that do not fit raise an error instead of killing the process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import psutil
 
 try:
     import resource
-except ImportError:  # not on Windows, which grants no more than it has
+except ImportError:  # Windows does not overcommit
     resource = None
 
 __all__ = ['free_bytes', 'within_free_memory']
@@ -21,11 +21,11 @@ _CGROUP = Path('/sys/fs/cgroup')
 
 @contextmanager
 def within_free_memory() -> Iterator[None]:
-    """Refuse an allocation of more than is free, which Linux may grant, only to kill the process
-    when it writes there.
+    """Refuse allocations beyond free memory. Linux may grant them and kill the process when it
+    writes to them.
 
     Raises:
-        MemoryError: One was refused.
+        MemoryError: An allocation was refused.
     """
     if resource is None:
         yield
@@ -40,14 +40,14 @@ def within_free_memory() -> Iterator[None]:
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and not any(text in str(error) for text in _OF_TORCH):
             raise
-        raise MemoryError(f'this needs more memory than the {free / 2**30:.1f} GiB that are free; '
-                          f'ask for fewer tokens, edges or steps ({error})') from error
+        raise MemoryError(f'this needs more than the free memory of {free / 2**30:.1f} GiB; use '
+                          f'fewer tokens, edges or steps ({error})') from error
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, (before, most))
 
 
 def free_bytes() -> int:
-    """Return bytes that this process may still take, of the machine and of its container."""
+    """Return the free bytes of the machine, or of the container if less."""
     free = psutil.virtual_memory().available
     try:
         most, taken = (int((_CGROUP / f'memory.{name}').read_text()) for name in ('max', 'current'))

@@ -1,5 +1,5 @@
-"""Files read within bounds: what is damaged or hostile is an error that names the file, and the
-line; it is never a full memory."""
+"""Bounded reads of files: damaged or hostile files raise an error that names the file and the line,
+and never exhaust memory."""
 
 from __future__ import annotations
 
@@ -20,26 +20,27 @@ __all__ = ['MAX_LINE_LENGTH', 'check_aliases', 'check_arrays', 'check_unpacked',
            'read_yaml']
 
 MAX_LINE_LENGTH = 2**24  # bytes
-MAX_TEXT = 2**26  # bytes of a file that is read as a whole
+MAX_TEXT = 2**26  # bytes of a file that is read at once
 BLOCK = 2**20  # bytes
-MAX_CONFIG = 2**20  # bytes of YAML, of which a second reads about 300 KB
-MAX_NODES = 100_000  # of YAML when its aliases are written out
-MAX_LEVELS = 100  # of YAML, whose reader in C calls itself for each until the stack is full
-# Bytes that arrays may take: so many whatever the file, and so many for each of its own. Zip makes
-# 1,000 of one.
+MAX_CONFIG = 2**20  # bytes of YAML, which is read at about 300 KB/s
+MAX_NODES = 100_000  # of YAML with expanded aliases
+MAX_LEVELS = 100  # of YAML, because its C parser is recursive and would overflow the stack
+# Bytes that arrays may occupy: a constant, and a multiple of the bytes of the file. Zip reaches a
+# ratio of 1,000.
 ARRAYS, ARRAYS_PER_BYTE = 2**26, 256
-EXPANSION = 100  # a text is at most that much larger than the file that it is packed into
-# And it has so many lines at most, and so many for each byte of that file: to read an empty line
-# takes as long as any other.
+EXPANSION = 100  # maximum size of a text relative to its compressed file
+# Maximum number of lines: a constant, and a multiple of the bytes of the file. Empty lines take as
+# long to read as others.
 LINES, LINES_PER_BYTE = 2**18, 4
 
 
 def read_lines(path: Path, encoding: str = 'utf-8') -> Iterator[tuple[int, str]]:
-    """Yield number and text of each line of a file, which is unpacked if its name ends in ``.gz``.
+    """Yield the number and text of each line of a file, decompressed if its name ends in ``.gz``.
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: A line is too long or of another encoding, or the file is packed too tightly.
+        ValueError: A line is too long or has another encoding, or the compression ratio is too
+            high.
     """
     number = done = 0
     try:
@@ -55,34 +56,34 @@ def read_lines(path: Path, encoding: str = 'utf-8') -> Iterator[tuple[int, str]]
                     raise ValueError(f'{path}, line {number}: longer than '
                                      f'{MAX_LINE_LENGTH:,} bytes')
                 if done > max_bytes:
-                    raise ValueError(f'{path}, line {number}: more than {EXPANSION} times as '
-                                     f'large as the file that holds it')
+                    raise ValueError(f'{path}, line {number}: more than {EXPANSION} times the size '
+                                     f'of the compressed file')
                 if number > max_lines:
-                    raise ValueError(f'{path}, line {number}: a file of {size:,} bytes may hold at '
-                                     f'most {max_lines:,} lines; unpack it first')
+                    raise ValueError(f'{path}, line {number}: a file of {size:,} bytes may have at '
+                                     f'most {max_lines:,} lines; decompress it first')
                 yield number, _decoded(line, encoding, f'{path}, line {number}')
     except (EOFError, zlib.error) as error:
         raise OSError(f'after line {number - 1}: {error}') from error
 
 
 def filled_lines(path: Path, encoding: str = 'utf-8') -> Iterator[tuple[int, str]]:
-    """Yield lines as :func:`read_lines` does, without blank ones; a line of tabs has columns, and
+    """Yield the lines of :func:`read_lines` that are not blank. A line of tabs has columns, so it
     is not blank."""
     return ((number, line) for number, line in read_lines(path, encoding) if line.strip(' \r\n'))
 
 
 def read_text(path: Path, encoding: str = 'utf-8', max_bytes: int = MAX_TEXT) -> str:
-    """Read the whole of a text file, with line breaks as Python reads them.
+    """Read a whole text file, with universal newlines.
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: It is larger than ``max_bytes`` bytes, or of another encoding.
+        ValueError: It is larger than ``max_bytes`` bytes, or has another encoding.
     """
     return _decoded(read_bytes(path, max_bytes), encoding, str(path)).replace('\r\n', '\n')
 
 
 def read_bytes(path: Path, max_bytes: int = MAX_TEXT) -> bytes:
-    """Read the whole of a file, which is unpacked if it is called ``.gz``.
+    """Read a whole file, decompressed if its name ends in ``.gz``.
 
     Raises:
         OSError: The file cannot be read.
@@ -90,7 +91,7 @@ def read_bytes(path: Path, max_bytes: int = MAX_TEXT) -> bytes:
     """
     content = bytearray()
     try:
-        with _opened(path) as file:  # which would take room for ``max_bytes`` bytes at once
+        with _opened(path) as file:  # read(n) would allocate all bytes
             while len(content) <= max_bytes and (block := file.read(BLOCK)):
                 content += block
     except (EOFError, zlib.error) as error:
@@ -109,26 +110,26 @@ def read_json(path: Path) -> dict:
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: It holds something else.
+        ValueError: The file holds something else.
     """
     return json_object(read_text(path), str(path))
 
 
 def json_object(text: str, where: str) -> dict:
-    """Read the JSON object in a text, see :func:`json_value`."""
+    """Parse a JSON object; see :func:`json_value`."""
     return json_value(text, where, dict)
 
 
 def json_value(text: str, where: str, kind: type) -> Any:
-    """Read the JSON object (``dict``) or array (``list``) in a text.
+    """Parse a JSON object (``dict``) or array (``list``).
 
     Raises:
-        ValueError: It is something else; the message begins with ``where``.
+        ValueError: The text is something else; the message begins with ``where``.
     """
     try:
         value = json.loads(text)
         if '\\u' in text:
-            json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair is no text
+            json.dumps(value, ensure_ascii=False).encode()  # rejects lone surrogates
     except (ValueError, RecursionError) as error:
         raise ValueError(f'{where}: not JSON ({error})') from error
     if not isinstance(value, kind):
@@ -142,7 +143,7 @@ def read_yaml(path: Path) -> Any:
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: It is not YAML, or too large, as it stands or when its aliases are written out.
+        ValueError: It is not YAML, or too large, before or after aliases are expanded.
     """
     import yaml
 
@@ -151,17 +152,16 @@ def read_yaml(path: Path) -> Any:
         check_aliases(text)
         return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
-        raise ValueError(f'{path}: not a config in YAML ({error})') from error
+        raise ValueError(f'{path}: not a YAML config ({error})') from error
 
 
 def check_aliases(text: str) -> None:
-    """Raise if a YAML text is much longer than it looks, or nested so deep that building it would
-    exhaust the stack.
+    """Raise if the aliases of a YAML text expand too far, or its nesting would overflow the stack.
 
     Raises:
-        ValueError: It has more than ``MAX_NODES`` entries when its aliases are written out, or it
-            is nested more than ``MAX_LEVELS`` deep.
-        yaml.YAMLError: It is no YAML.
+        ValueError: It has more than ``MAX_NODES`` entries with expanded aliases, or more than
+            ``MAX_LEVELS`` levels.
+        yaml.YAMLError: It is not YAML.
     """
     import yaml
 
@@ -170,7 +170,7 @@ def check_aliases(text: str) -> None:
     for event in yaml.parse(text, getattr(yaml, 'CSafeLoader', yaml.SafeLoader)):
         size = 0.
         if isinstance(event, yaml.CollectionStartEvent):
-            sizes[event.anchor] = math.inf  # endless if it holds itself
+            sizes[event.anchor] = math.inf  # for recursive aliases
             opened.append((event.anchor, 1.))
             if len(opened) > MAX_LEVELS:
                 raise ValueError(f'nested more than {MAX_LEVELS} levels deep')
@@ -183,15 +183,15 @@ def check_aliases(text: str) -> None:
             size = sizes[event.anchor] = 1.
         opened[-1] = (opened[-1][0], opened[-1][1] + size)
     if opened[0][1] > MAX_NODES:
-        raise ValueError(f'more than {MAX_NODES:,} entries when its aliases are written out')
+        raise ValueError(f'more than {MAX_NODES:,} entries after expanding aliases')
 
 
 def check_arrays(path: Path) -> None:
-    """Raise unless the arrays of an ``.npz`` are as large as they say, and not too large.
+    """Raise unless the arrays of an ``.npz`` have the size of their headers, and are not too large.
 
     Raises:
         OSError, zipfile.BadZipFile: The file cannot be read.
-        ValueError: It is too large when unpacked, or an array is cut off.
+        ValueError: It is too large when decompressed, or an array is truncated.
     """
     readers = {(1, 0): np.lib.format.read_array_header_1_0,
                (2, 0): np.lib.format.read_array_header_2_0}
@@ -201,22 +201,22 @@ def check_arrays(path: Path) -> None:
             with archive.open(info) as file:
                 version = np.lib.format.read_magic(file)
                 if version not in readers:
-                    raise ValueError(f'{info.filename} has version {version} of the format')
+                    raise ValueError(f'{info.filename} has format version {version}')
                 shape, _, dtype = readers[version](file)
             if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize > info.file_size:
-                raise ValueError(f'{info.filename} says that it is {dtype} of shape {shape}, and '
-                                 f'has {info.file_size:,} bytes')
+                raise ValueError(f'{info.filename} declares {dtype} of shape {shape}, and has '
+                                 f'{info.file_size:,} bytes')
 
 
 def check_unpacked(archive: zipfile.ZipFile, max_bytes: int) -> None:
-    """Raise if an archive holds more bytes than ``max_bytes``.
+    """Raise if an archive is larger than ``max_bytes`` when decompressed.
 
     Raises:
-        ValueError: It holds more.
+        ValueError: It is larger.
     """
     size = sum(info.file_size for info in archive.infolist())
     if size > max_bytes:
-        raise ValueError(f'{size:,} bytes when unpacked, and at most {max_bytes:,} are read')
+        raise ValueError(f'{size:,} bytes when decompressed (at most {max_bytes:,} are read)')
 
 
 def _decoded(content: bytes, encoding: str, where: str) -> str:

@@ -1,4 +1,4 @@
-"""Configs of other people are data: what they name is imported only where it is trusted."""
+"""Untrusted configs: classes that they name are imported only from trusted packages."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from contextvars import ContextVar
 __all__ = ['TRUSTED', 'Untrusted', 'importing_only', 'trusting']
 
 TRUSTED = 'graphattn', 'experiments', 'torch.nn'
-_DENIED = re.compile(r"Importing '([^']*)' is not allowed")  # as jsonargparse says it
+_DENIED = re.compile(r"Importing '([^']*)' is not allowed")  # jsonargparse's message
 
 
 _trusted: ContextVar[tuple[str, ...]] = ContextVar('trusted', default=())
 
 
 class Untrusted(ValueError):
-    """Says that a config names something that may not be imported."""
+    """Raised if a config names a class that must not be imported."""
 
 
 @contextmanager
 def trusting(names: Iterable[str]) -> Iterator[None]:
-    """Let :func:`importing_only` trust more packages meanwhile, wherever it is entered."""
+    """Extend the trusted packages of :func:`importing_only` inside this context."""
     before = _trusted.set((*_trusted.get(), *filter(None, (name.strip(' .') for name in names))))
     try:
         yield
@@ -32,19 +32,19 @@ def trusting(names: Iterable[str]) -> Iterator[None]:
 
 @contextmanager
 def importing_only(trust: Iterable[str] = ()) -> Iterator[None]:
-    """Let configs that are parsed meanwhile name classes of ``TRUSTED`` packages and of ``trust``.
+    """Restrict configs that are parsed inside this context to classes of ``TRUSTED`` and ``trust``.
 
-    A class counts where it is defined, not where it is imported from. Nothing else is imported.
+    The package that defines a class decides, not the one that it is imported from.
 
     Args:
-        trust (iterable of str): More packages, modules or classes, such as ``'mypackage.'``.
+        trust (iterable of str): Further packages, modules or classes, such as ``'mypackage.'``.
 
     Raises:
         Untrusted: The config names something else.
     """
     import jsonargparse
 
-    # The policy of jsonargparse is the process's own; that of the caller comes back afterwards.
+    # jsonargparse's policy is global, so the previous one is restored afterwards.
     settings = jsonargparse._common.parsing_settings
     before = dict(settings)
     try:
@@ -57,7 +57,7 @@ def importing_only(trust: Iterable[str] = ()) -> Iterator[None]:
         if (denied := _DENIED.search(str(error))) is None:
             raise
         raise Untrusted(f"{denied[1]} is not trusted: a config may name classes of "
-                        f"{', '.join(allowed)}, because others can run any command; if you trust "
-                        f"its author, add the package to 'trust'") from error
+                        f"{', '.join(allowed)}, because other classes could run any command; if "
+                        f"you trust its author, add the package to 'trust'") from error
     finally:
         settings.update(before)

@@ -193,7 +193,7 @@ def test_bad_checkpoints(runs, tmp_path, capsys, error_line):
     (['--n', '-1'], "'n' must be at least 1 (got -1)"),
     (['--n', '1'], "'n' must be at least 64 for diffuser (got 1)"),
     (['--n', '100000000000'], "'n' must be at most 16,777,216"),
-    (['--n', '50000', '--pattern', 'Full()'], 'GiB that are free'),
+    (['--n', '50000', '--pattern', 'Full()'], 'more than the free memory of'),
     (['--seed', '-1'], "'seed' must be at least 0 (got -1)"),
     (['--samples', '0'], "'samples' must be at least 1 (got 0)"),
     (['--n', 'many'], 'many'),
@@ -207,7 +207,7 @@ def test_bad_checkpoints(runs, tmp_path, capsys, error_line):
     (['--pattern', 'diffuser', '--graph', 'a.csv'], '--graph: not allowed with argument --pattern'),
     (['--graph', 'a.csv', '--checkpoint', 'b.ckpt'], 'not allowed with argument --graph'),
     (['--out', 'page.html'], "'out' must be a folder that is not called as a file"),
-    (['--out', '/proc/none/x.csv'], "'out' must be a folder that can be written to"),
+    (['--out', '/proc/none/x.csv'], "'out' must be a writable folder"),
 ])
 def test_one_line_for_bad_input(arguments, message, error_line):
     assert message in error_line(main, arguments)
@@ -267,7 +267,7 @@ def never(graph: BipartiteGraph) -> Size:
 def test_output_folder_is_checked_before_the_work(tmp_path, monkeypatch, error_line, out):
     monkeypatch.chdir(tmp_path)
     (tmp_path / 'file').write_text('')
-    assert f"'out' must be a folder that can be written to (got {out}: " in error_line(
+    assert f"'out' must be a writable folder (got {out}: " in error_line(
         lambda arguments: command.ask(never, draw, arguments, name='size'), ['--out', out])
     assert [path.name for path in tmp_path.iterdir()] == ['file']
 

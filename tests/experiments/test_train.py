@@ -321,7 +321,7 @@ def test_a_bad_argument_is_one_line(options, words, tmp_path, capsys):
 @pytest.mark.parametrize('folder', ['file', 'file/run'])
 def test_a_folder_that_cannot_be_is_refused_before_the_work(folder, tmp_path):
     (tmp_path / 'file').touch()
-    with pytest.raises(ValueError, match="'trainer.default_root_dir' must be a folder that can be"):
+    with pytest.raises(ValueError, match="'trainer.default_root_dir' must be a writable"):
         fit(tmp_path / folder, '--model.init_args.warmup=2')  # is refused when the model is built
 
 

@@ -106,7 +106,7 @@ def test_a_repeated_edge_is_an_error():
     (dict(backend='gahter'), ValueError, "'gather'"),
     (dict(hops=-1), ValueError, "'hops' must not be negative .got -1"),
     (dict(hops=2, teleport=1.5), ValueError, r"'teleport' must be in \[0, 1\] .got 1.5"),
-    (dict(hops=2, teleport=[0.1]), ValueError, "one for each of the 2 hops .got 1"),
+    (dict(hops=2, teleport=[0.1]), ValueError, "one number for each of the 2 hops .got 1"),
     (dict(hops=math.inf, teleport=0.1, recompute=True), ValueError, "'recompute' must be False"),
 ])
 def test_bad_arguments(arguments, error, match):

@@ -108,7 +108,7 @@ def test_nan_never_goes_through_masked_dense_attention(loaded, poison):
     assert run(Full().build(20), loaded, poison) == 'sdpa'
 
 
-def test_weights_come_from_a_kernel_that_forms_them(loaded):
+def test_weights_come_from_a_backend_that_returns_them(loaded):
     graph = Full().build(20)
     name = run(graph, loaded, return_attention_weights=True)
     assert ops.load(name).returns_weights

@@ -253,7 +253,7 @@ def test_idle_nodes_get_exactly_zero(name, backend):
 
 
 @pytest.mark.parametrize('poison', [torch.nan, torch.inf])
-def test_poison_in_idle_nodes_reaches_nothing(backend, poison):
+def test_poison_in_nodes_without_edges_reaches_nothing(backend, poison):
     graph = GRAPHS['idle_nodes']()
     inputs = draw(graph, 'per_edge')
     clean = attend(graph, inputs, backend)
@@ -326,7 +326,7 @@ def test_gradients_of_half_precision_are_made_of_outputs_that_are_not_rounded(ba
 @pytest.mark.parametrize('poisoned, position', [
     ('query', 0), ('key', 11), ('value', 11), ('edge_bias', 2), ('edge_gate', 2)])
 @pytest.mark.parametrize('way', EVERY_WAY)
-def test_poison_reaches_one_query_and_what_it_attends_to(way, poisoned, position, poison):
+def test_poison_reaches_only_one_query_and_its_keys(way, poisoned, position, poison):
     graph = nearly_full_graph()
     inputs = draw(graph, 'per_edge_and_head')
     inputs.pop('edge_bias' if poisoned == 'edge_gate' else 'edge_gate')
@@ -388,7 +388,7 @@ def test_large_logits_that_are_exact_have_exact_weights_in_both_passes(way, size
 
 
 @pytest.mark.parametrize('way', [*EVERY_WAY, *DENSE])
-def test_gradients_of_many_outputs_at_once_are_those_of_each_or_refused(way):
+def test_batched_gradients_equal_single_gradients_or_are_refused(way):
     graph = GRAPHS['square']()
     leaves = {name: x.requires_grad_() for name, x in draw(graph).items()}
     out = edge_attention(graph=graph, **leaves, backend=skip_if_missing(way))

@@ -52,7 +52,7 @@ def assert_same(actual, expected, tolerance: float = 1e-12) -> None:
 
 @pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
 @pytest.mark.parametrize('hops', [1, 3])
-def test_a_query_whose_keys_are_all_biased_away_gives_0(backend, hops, dtype):
+def test_a_query_with_all_keys_biased_to_minus_infinity_has_output_0(backend, hops, dtype):
     if hops > 1 and backend in DENSE:
         pytest.skip('it has one hop')
     graph = GRAPHS['square']()
@@ -93,7 +93,7 @@ def test_sums_by_weights_of_graphs_that_are_not_square(backend, name):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings('ignore')
-def test_compiled_code_gives_the_eager_numbers(backend, clean_dynamo):
+def test_compiled_code_equals_eager_code(backend, clean_dynamo):
     graph, edge_values = random_graph(9, 11), 'per_edge_and_head'
     inputs = leaves(graph, edge_values)
     if backend == 'sdpa':
@@ -145,7 +145,7 @@ def test_compiled_code_goes_to_the_limit_without_compiling_its_steps(clean_dynam
         actual = with_grads(torch.compile(attend, backend='aot_eager')(inputs), inputs)
     assert_same(actual, with_grads(attend(inputs), inputs), 0.)
     reason, = torch._dynamo.utils.counters['graph_break']
-    assert 'how many hops it takes is asked of numbers' in reason
+    assert 'convergence depends on tensor values' in reason
 
 
 @pytest.mark.slow
@@ -278,7 +278,7 @@ def test_second_derivatives_are_right_or_refused(backend, hops):
 
 
 @pytest.mark.parametrize('name', ['square', 'full'])
-def test_a_second_derivative_that_is_refused_names_who_has_it(backend, name):
+def test_a_refused_second_derivative_names_the_backend_that_has_it(backend, name):
     graph = GRAPHS[name]()
     query, key, value = torch.randn(3, graph.num_queries, 2, 4, requires_grad=True)
     out = edge_attention(query, key, value, graph, backend=backend)
@@ -295,10 +295,10 @@ def test_the_limit_of_all_hops_has_one_derivative():
     graph = GRAPHS['square']()
     inputs = leaves(graph)
     out = edge_attention(graph=graph, **inputs, hops=torch.inf, teleport=0.4, backend='gather')
-    with pytest.raises(NotImplementedError, match="'hops' without end have no second derivative"):
+    with pytest.raises(NotImplementedError, match="hops=math.inf has no second derivative"):
         torch.autograd.grad(out.sum(), inputs['query'], create_graph=True)
     attend, query = of_query(graph, 'gather')
-    with pytest.raises(NotImplementedError, match="'hops' without end"):
+    with pytest.raises(NotImplementedError, match="hops=math.inf supports"):
         torch.func.jvp(lambda query: edge_attention(
             query, query, query, graph, hops=torch.inf, teleport=0.4), (query,), (query,))
 
@@ -351,7 +351,7 @@ def test_on_meta_attention_has_a_shape(name, options):
         assert out.shape == inputs['value'].shape and out.is_meta
         for grad, x in zip(with_grads(out, terms)[1:], terms.values()):
             assert grad.shape == x.shape and grad.is_meta
-    with pytest.raises(ValueError, match="'hops' must be finite for tensors without numbers"):
+    with pytest.raises(ValueError, match="'hops' must be finite .*got inf"):
         edge_attention(graph=graph, **inputs, hops=math.inf, teleport=0.1)
 
 

@@ -65,9 +65,9 @@ def test_a_large_bias_that_all_edges_share_changes_nothing():
 
 @pytest.mark.parametrize('options, match', [
     (dict(dropout_p=0.1), "'flex' has no dropout on weights .got 0.1.; 'auto' and"),
-    (dict(return_attention_weights=True), "'backend' must be one that forms weights"),
-    (dict(hops=2, teleport=0.1), "'backend' must be one that forms weights")])
-def test_what_it_cannot_do_is_refused(options, match):
+    (dict(return_attention_weights=True), "'backend' must be one that returns weights"),
+    (dict(hops=2, teleport=0.1), "'backend' must be one that returns weights")])
+def test_unsupported_options_are_refused(options, match):
     graph = GRAPHS['square']()
     with pytest.raises(ValueError, match=match):
         edge_attention(graph=graph, **draw(graph), backend='flex', **options)

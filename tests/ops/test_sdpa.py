@@ -59,7 +59,7 @@ def test_sequences_of_many_lengths_take_time_in_proportion(pattern):
 
 
 @pytest.mark.parametrize('name', ['square', 'full'])
-def test_gradients_that_keep_their_graph_are_those_that_do_not(name):
+def test_create_graph_does_not_change_gradients(name):
     inputs = list(torch.randn(3, GRAPHS[name]().num_queries, 2, 4, requires_grad=True))
     out = edge_attention(*inputs, GRAPHS[name](), backend='sdpa').sin().sum()
     for grads in zip(torch.autograd.grad(out, inputs, create_graph=True),
@@ -71,5 +71,5 @@ def test_refuses_what_it_cannot_do():
     graph = GRAPHS['square']()
     with pytest.raises(ValueError, match="'sdpa' has no gates"):
         edge_attention(graph=graph, **draw(graph, 'per_edge'), backend='sdpa')
-    with pytest.raises(ValueError, match="'backend' must be one that forms weights"):
+    with pytest.raises(ValueError, match="'backend' must be one that returns weights"):
         edge_attention(graph=graph, **draw(graph), backend='sdpa', return_attention_weights=True)

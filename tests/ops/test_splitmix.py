@@ -40,7 +40,7 @@ def by_triton(states: Tensor) -> Tensor:
         return mixed(states)
 
 
-def test_the_definition_gives_the_numbers_that_others_print():
+def test_the_definition_returns_published_values():
     """Those of Java's SplittableRandom and of the generator that xoshiro is begun with, of seed 0
     and 1234567."""
     assert [mix(n * STEP % 2**64) for n in (1, 2, 3)] == [

@@ -63,11 +63,11 @@ def test_crop_is_of_the_whole_expression():
     expected = pattern.build(12, seed=0).to_mask()[:3, :3]
     assert torch.equal(pattern.build(3, seed=0, crop=True).to_mask(), expected)
     with pytest.raises(ValueError, match=r"'count' must not exceed the 3 keys \(got 4\); crop=True "
-                                         r"takes the first tokens of the graph for 12, as a Pat"):
+                                         r"returns the first tokens of the graph for 12"):
         pattern.build(3, seed=0)
 
 
-def test_crop_does_not_hide_what_no_length_mends():
+def test_crop_does_not_hide_errors_that_occur_at_every_length():
     for pattern, length in ((RandomRegular(2), (5, 6)), (Cropped(RandomKeys(9), 8), (3,))):
         for crop in (True, False):
             with pytest.raises(ValueError, match=r'\(got [^;]*$'):
@@ -149,7 +149,7 @@ class Backwards(Pattern):
         return torch.stack([num_keys - query, query])
 
 
-def test_a_pattern_that_leaves_the_range_is_told_so():
+def test_edges_out_of_range_are_refused():
     with pytest.raises(ValueError, match=r"must hold key numbers from 0 to 4 \(got 1 to 5\)"):
         Backwards().build(5)
 

@@ -198,7 +198,7 @@ def test_sizes_that_do_not_fit_raise(case):
 
 
 @every_case
-def test_fewest_tokens_are_enough_and_one_less_is_not(case):
+def test_min_tokens_are_enough_and_one_less_is_not(case):
     fewest = case.pattern.min_tokens
     assert fewest == max(case.fewest, case.min_keys, 1)
     case.pattern.build(fewest, seed=0)

@@ -68,7 +68,7 @@ def test_set_operations_stay_there(gpu, operate):
     (LogSparse(), 4), (SlidingWindow(8) & Causal(), 4), (WINDOW, 3), (WINDOW - SlidingWindow(0), 6),
     (RandomKeys(2), 7), (RandomRegular(2), 20), (get('bigbird', block=8), 12)],
     ids=repr)
-def test_waits_are_for_numbers_of_edges_and_whether_they_are_in_range(gpu, pattern, most):
+def test_gpus_are_synchronised_for_edge_counts_and_range_checks_only(gpu, pattern, most):
     pattern.build(200, seed=0, device='cuda')
     assert gpu.total() <= most, gpu
 
@@ -94,7 +94,7 @@ class FromNumpy(Pattern):
 
 
 @simulated
-def test_what_is_listed_elsewhere_is_moved(gpu):
+def test_edges_listed_on_another_device_are_moved(gpu):
     diagonal, window = FromNumpy(), SlidingWindow(1)
     for pattern in (diagonal, diagonal | window, window - diagonal, diagonal & window):
         expected = pattern.build(5)
@@ -124,8 +124,8 @@ def test_pruned_masks_are_the_same_whatever_the_default_device():
 
 @pytest.mark.parametrize(('device', 'match'), [
     ('meta', r"'device' must hold values, .* \(got 'meta'\)"),
-    ('gpu', r"'device' must be a torch.device or the name of one \(got 'gpu'"),
-    (1.5, r"'device' must be a torch.device or the name of one \(got 1.5"),
+    ('gpu', r"'device' must be a torch.device or a device name \(got 'gpu'"),
+    (1.5, r"'device' must be a torch.device or a device name \(got 1.5"),
 ])
 def test_bad_devices(device, match):
     with pytest.raises(ValueError, match=match):

@@ -25,7 +25,7 @@ from graphattn.patterns import (
     ('logsparse(causal=True)', LogSparse(causal=True)),
     ('bigbird(block=4) | RandomKeys(1)', patterns.get('bigbird', block=4) | RandomKeys(1)),
 ])
-def test_reads_what_python_would_make(expression, pattern):
+def test_parse_equals_the_python_expression(expression, pattern):
     assert parse(expression) == pattern
     assert parse(repr(pattern)) == pattern
 
@@ -37,24 +37,24 @@ def test_reads_what_python_would_make(expression, pattern):
     ('bigbrid', ValueError, "did you mean 'bigbird'"),
     ('Pattern()', ValueError, 'unknown pattern'),
     ('get("star")', ValueError, 'unknown pattern'),
-    ('SlidingWindow(3) + Star()', ValueError, "may hold patterns, presets"),
+    ('SlidingWindow(3) + Star()', ValueError, "may contain patterns, presets"),
     ('SlidingWindow(open("x"))', ValueError, 'literal arguments only'),
     ('Cropped(open("x"), 3)', ValueError, 'literal arguments only'),
     ('Cropped(open("x") | Star(), 3)', ValueError, "unknown pattern .got 'open'"),
-    ('__import__("os").system("true")', ValueError, 'may hold patterns'),
-    ('3', ValueError, 'may hold patterns'),
+    ('__import__("os").system("true")', ValueError, 'may contain patterns'),
+    ('3', ValueError, 'may contain patterns'),
     ('bigbird(64)', TypeError, "parameters of 'bigbird' must be named"),
     ('SlidingWindow(radios=3)', TypeError, 'radios'),
     ('SlidingWindow(-1)', ValueError, "'radius' must not be negative"),
     (3, TypeError, "'expression' must be a str .got int"),
-    ('|'.join(['star'] * 20_000), ValueError, "'expression' must be nested at most 100 deep"),
-    ('|'.join(['star'] * 400), ValueError, "'expression' must be nested at most 100 deep"),
-    ('-' * 50_000 + 'star', ValueError, "'expression' must be nested at most 100 deep"),
+    ('|'.join(['star'] * 20_000), ValueError, "'expression' must be nested at most 100 levels"),
+    ('|'.join(['star'] * 400), ValueError, "'expression' must be nested at most 100 levels"),
+    ('-' * 50_000 + 'star', ValueError, "'expression' must be nested at most 100 levels"),
     ('SlidingWindow(' + '[' * 50_000 + ')', ValueError, 'is not an expression'),
     ('SlidingWindow(radius=1, radius=2)', ValueError, "'expression' must name each parameter once"),
     ('SlidingWindow(**{"radius": 2})', ValueError, "'expression' must name each parameter once"),
     ('SlidingWindow({[]: 1})', ValueError, 'literal arguments only'),
 ])
-def test_refuses_the_rest(expression, error, match):
+def test_other_expressions_are_refused(expression, error, match):
     with pytest.raises(error, match=match):
         parse(expression)

@@ -68,7 +68,7 @@ def test_sparsity_of_sparsebert_for_bigbird():
     assert sparsity(pattern - SELF_LOOPS, seeds=seeds) == pytest.approx(93.9, abs=0.15)
 
 
-def test_the_longformer_that_sparsebert_describes_is_not_the_one_it_prints():
+def test_sparsebert_prints_another_longformer_than_it_describes():
     """Window size 2 and two global tokens, wherever they are, give 93.1 and never 88.7."""
     placed = [sparsity(SlidingWindow(2) | GlobalTokens(tokens))
               for tokens in combinations(range(0, 128, 9), 2)]
@@ -77,7 +77,7 @@ def test_the_longformer_that_sparsebert_describes_is_not_the_one_it_prints():
 
 
 @pytest.mark.parametrize(('radius', 'num_global'), [(5, 2), (4, 3), (3, 4), (2, 5)])
-def test_longformers_that_come_to_what_sparsebert_prints(radius, num_global):
+def test_longformers_with_the_sparsity_that_sparsebert_prints(radius, num_global):
     pattern = SlidingWindow(radius) | GlobalTokens(num_global, random=True)
     assert sparsity(pattern, seeds=range(10)) == pytest.approx(88.7, abs=0.1)
     assert sparsity(pattern - SELF_LOOPS, seeds=range(10)) == pytest.approx(89.5, abs=0.1)
@@ -295,11 +295,11 @@ def test_a_pattern_of_ones_own_has_a_name(monkeypatch):
 
 
 @pytest.mark.parametrize('name, build, error, message', [
-    ('bigbird', SlidingWindow, ValueError, "'name' must be one that no preset has"),
+    ('bigbird', SlidingWindow, ValueError, "'name' must not be the name of a preset"),
     ('my pattern', SlidingWindow, ValueError, "'name' must be a Python identifier"),
     (3, SlidingWindow, TypeError, "'name' must be a str"),
     ('mine', 3, TypeError, "'build' must be a function"),
 ])
-def test_names_that_no_pattern_can_have(name, build, error, message):
+def test_invalid_registrations_are_refused(name, build, error, message):
     with pytest.raises(error, match=message):
         register(name, build)

@@ -31,12 +31,12 @@ def test_the_smallest_entries_go_and_exactly_so_many(sparsity):
         assert torch.equal(removed, order[:num_removed])
 
 
-def test_of_equal_entries_the_later_ones_go_first():
+def test_later_ones_of_equal_entries_are_removed_first():
     assert prune(torch.full((1, 40, 40), 0.5), 0.25)[0].values == '1' * 1200 + '0' * 400
 
 
 @pytest.mark.parametrize('sparsity', SPARSITIES)
-def test_at_random_as_many_go(sparsity):
+def test_random_pruning_removes_the_same_number(sparsity):
     kept = dense(prune_at_random(3, 12, sparsity, seed=0), 12)
     assert (~kept).sum((1, 2)).tolist() == [round(sparsity * 144)] * 3
 
@@ -48,7 +48,7 @@ def test_the_seed_decides_and_heads_draw_apart():
 
 
 @pytest.mark.slow
-def test_at_random_no_entry_goes_before_another():
+def test_random_pruning_favours_no_entry():
     kept = dense(prune_at_random(4000, 4, 0.25, seed=0), 4).double().mean(0)
     assert float((kept - 0.75).abs().max()) < 5 * (0.75 * 0.25 / 4000) ** 0.5
 
@@ -64,7 +64,7 @@ def test_variants_of_the_diagonal():
     (torch.rand(2, 3), 0.5, ValueError, r"'probability' must be \[heads, n, n\] .*\(2, 3\)"),
     (torch.rand(1, 2, 3), 0.5, ValueError, r"'probability' must be \[heads, n, n\]"),
     (torch.ones(1, 2, 2).long(), 0.5, TypeError, "'probability' must be a floating point"),
-    (torch.full((1, 2, 2), torch.nan), 0.5, ValueError, "'probability' must be numbers .got nan"),
+    (torch.full((1, 2, 2), torch.nan), 0.5, ValueError, "'probability' must not .*got nan"),
     (torch.rand(1, 2, 2), 1.1, ValueError, r"'sparsity' must be in \[0, 1\] \(got 1.1\)"),
     (torch.rand(1, 2, 2), -0.1, ValueError, r"'sparsity' must be in \[0, 1\]"),
     (torch.rand(1, 2, 2), torch.nan, ValueError, r"'sparsity' must be in \[0, 1\] \(got nan\)"),

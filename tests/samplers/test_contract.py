@@ -565,7 +565,7 @@ def test_a_dense_graph_does_not_depend_on_threads(restore_threads):
 
 @pytest.mark.parametrize('method', ['compare', 'thin', 'torch'])
 @pytest.mark.parametrize('num_threads', [1, 2])
-def test_inference_mode_and_its_tensors_do_not_matter(method, num_threads, restore_threads):
+def test_inference_mode_changes_no_result(method, num_threads, restore_threads):
     torch.set_num_threads(num_threads)
     graphs = []
     for mode in (torch.no_grad, torch.inference_mode):
@@ -625,7 +625,7 @@ def test_expected_edges_choose_the_method(density, method):
     assert method_taken(random_model(300, 400, 4, density=density)) == method
 
 
-def test_tables_that_would_be_read_little_are_not_filled():
+def test_tables_are_not_filled_for_few_draws():
     assert method_taken(random_model(8, 400, 16, density=0.01)) == 'compare'
 
 
@@ -644,7 +644,7 @@ def test_thinning_by_name_refuses_a_pair_that_may_be_certain(largest):
     query_factor = torch.full((300, 2), 0.001)
     query_factor[7, 1] = largest
     model = FactorModel(query_factor, torch.eye(2), torch.tensor([[0., 1.], [1., 0.]]))
-    with pytest.raises(ValueError, match=r"'method' 'thin' needs a bound below 1 on the probab.*"
+    with pytest.raises(ValueError, match=r"'method' 'thin' needs an upper bound below 1 .*"
                                          rf"\(got {largest + 0.001:g} for query 7\); .*'compare'"):
         sample_bernoulli(model, method='thin')
 
@@ -663,8 +663,7 @@ def test_a_method_is_known_or_refused(sample, methods):
 def test_compiled_methods_refuse_other_devices(way, monkeypatch):
     monkeypatch.setattr(FactorModel, 'device', torch.device('mps'))
     with pytest.raises(ValueError, match=rf"'method' '{way.method}' needs a model on a CPU or on "
-                                         r"an NVIDIA GPU of .* \(got one on mps\); 'torch' "
-                                         r"serves every device"):
+                                         r"an NVIDIA GPU of .* \(got one on mps\); use 'torch'"):
         way(MODEL)
 
 
@@ -703,7 +702,7 @@ def test_without_numba_torch_samples_after_one_warning():
     run = run_anew(SAMPLE_TWICE, missing=['numba'])
     assert run.returncode == 0, run.stderr
     warning, *errors = run.stdout.splitlines()
-    assert warning.startswith('samplers take slower ways')
+    assert warning.startswith('samplers fall back to slower methods')
     assert 'pip install numba' in warning
     assert len(errors) == 3 and all('pip install numba' in error for error in errors)
 

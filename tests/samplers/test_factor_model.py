@@ -98,7 +98,7 @@ def test_the_kept_product_serves_any_mode_and_any_number_of_backward_passes():
         lambda *factors: FactorModel(*factors, model.key_factor).mixed_query(), factors)
 
 
-def test_what_inference_mode_has_seen_trains_afterwards():
+def test_models_used_in_inference_mode_still_train():
     model = random_model(7, 5)
     with torch.inference_mode():
         of_inference = random_model(7, 5)
@@ -109,7 +109,7 @@ def test_what_inference_mode_has_seen_trains_afterwards():
         torch.testing.assert_close(weight.grad[:, 0], mixed.sum(0))
 
 
-def test_threads_that_ask_at_once_see_one_product():
+def test_concurrent_threads_see_one_product():
     for _ in range(20):
         model, results = random_model(60, 50, 8), []
         together = threading.Barrier(4)
@@ -148,7 +148,7 @@ def test_a_copy_of_a_square_model_shares_its_segments():
     assert other.segments.query_ptr is other.segments.key_ptr
 
 
-def test_what_was_pickled_is_checked_again():
+def test_unpickled_models_are_validated():
     model = random_model()
     state = model.__getstate__() | {'mixing': -model.mixing}
     with pytest.raises(ValueError, match="'mixing' must be finite and not negative"):
@@ -247,7 +247,7 @@ def test_factors_may_differ_in_dtype(dtypes, expected):
     assert tuple(grad.dtype for grad in grads) == dtypes
 
 
-def test_values_are_looked_at_once(monkeypatch):
+def test_values_are_read_once(monkeypatch):
     """On a GPU each look waits for all that was asked for before. (Segments count their pairs at
     once, by ``int``, on a CPU alone.)"""
     looks = []
@@ -259,7 +259,7 @@ def test_values_are_looked_at_once(monkeypatch):
     assert looks == ['tolist']
 
 
-def test_tensors_without_numbers_are_taken():
+def test_meta_tensors_are_accepted():
     with FakeTensorMode():
         model = FactorModel(torch.ones(4, 2), torch.ones(2, 2), torch.ones(4, 2))
         assert model.mixed_query().shape == (4, 2)
@@ -314,19 +314,19 @@ BAD_INPUT = {
                 r"'query_ptr' must rise from 0 to 4"),
     'numbers of segments': (ONES, SQUARE, ONES, {'query_ptr': torch.tensor([0, 2, 4]),
                                                  'key_ptr': torch.tensor([0, 4])}, ValueError,
-                            r"must mark as many segments \(got 2 and 1\)"),
+                            r"must have the same number of segments \(got 2 and 1\)"),
     'no head': (ONES, torch.ones(0, 2, 2), ONES, {}, ValueError,
                 r"'mixing' must have at least one head"),
     'nodes of heads': (ONES, torch.ones(3, 2, 2), ONES, {}, ValueError,
-                       r"'query_factor' must hold as many nodes for each of the 3 heads .*got 4"),
+                       r"'query_factor' must .* for each of the 3 heads .*got 4"),
     'segments of heads': (ONES, torch.ones(2, 2, 2), ONES,
                           {'query_ptr': torch.tensor([0, 1, 2, 4])}, ValueError,
-                          r"'query_ptr' must mark as many segments for each of the 2 "
+                          r"'query_ptr' must have the same number of segments for each of the 2 "
                                     r"heads of 'mixing' \(got 3 in all\)"),
     'uneven heads': (ONES, torch.ones(2, 2, 2), ONES,
                      {'query_ptr': torch.tensor([0, 1, 2, 3, 4]),
                       'key_ptr': torch.tensor([0, 1, 3, 3, 4])}, ValueError,
-                     r"'key_ptr' must give each head of 'mixing' 4 / 2 nodes, head after head "
+                     r"'key_ptr' must mark 4 / 2 nodes for each head of 'mixing', head by head "
                      r"\(got heads that begin at \[0, 3, 4\]\)"),
 }
 

@@ -65,7 +65,7 @@ def test_paper_adds_up_to_the_gradient_of_the_inverse_temperature():
     torch.testing.assert_close(added, of_query.flatten())
 
 
-def test_repo_takes_from_some_edges_what_it_gives_to_others():
+def test_repo_gradients_sum_to_zero():
     _, grad_logit, _ = loss_through('repo')
     graph = setup()[1]
     added = torch.zeros(4, dtype=torch.double).index_add_(0, graph.query, grad_logit)
@@ -180,7 +180,7 @@ def test_one_number_stands_for_all_edges(estimator, name):
 @pytest.mark.parametrize('graph, error, match', [
     (None, TypeError, r"'graph' must be a BipartiteGraph \(got NoneType\)"),
     (BipartiteGraph.from_mask(torch.ones(2, 2).bool()), ValueError,
-     r"'graph' must carry edge_prob"),
+     r"'graph' must have edge_prob"),
 ])
 def test_density_penalty_bad_input(graph, error, match):
     with pytest.raises(error, match=match):

@@ -1,3 +1,3 @@
-"""Attention over edges, its softmax included: the definition, and the ways to compute it."""
+"""Attention over edges, including its softmax: the definition and the kernels."""
 
 __all__ = []

@@ -1,8 +1,8 @@
-"""Attention along rows of few edges, straight from the nodes and many rows at a time.
+"""Attention along rows of few edges, many rows at a time and without copies of keys.
 
-What :mod:`graphattn.ops.attention.cpu` does for each row and head, to copy keys, clear sums and
-fill whole vectors of logits, takes longer than the edges of a molecule. Here the edges of
-consecutive rows share the vectors, and no key is copied.
+For each row and head, :mod:`graphattn.ops.attention.cpu` copies keys, clears sums and fills whole
+vectors of logits. This takes longer than the edges of a molecule. Here the edges of consecutive
+rows share the vectors, and no key is copied.
 """
 
 from __future__ import annotations
@@ -36,14 +36,15 @@ from graphattn.ops.cpu.softmax import (
 
 
 def has_few_edges(edges: Edges) -> bool:
-    """Return whether rows are short, and nodes few enough to stay in the cache uncopied."""
+    """Return whether rows are short, and the nodes few enough to stay in the cache without a
+    copy."""
     num_rows, num_edges = len(edges.indptr) - 1, int(edges.indptr[-1])
     return num_edges <= min(_EDGES_OF_A_ROW * num_rows, _MAX_EDGES)
 
 
 def items_of_heads(num_kv_heads: int, edges: Edges, shape: tuple[int, int]) -> np.ndarray:
-    """Return heads of the keys, int64 ``[num_items, 2]``: first and last. Gradients of one are
-    added up by one thread, in the order of edges."""
+    """Return ranges of key heads, int64 ``[num_items, 2]``: first and last. One thread sums the
+    gradients of a head, in the order of edges."""
     num_items = min(worthwhile_parts(edges, shape, GRAIN), num_kv_heads)
     ends = [num_kv_heads * item // num_items for item in range(num_items + 1)]
     return np.array(list(pairwise(ends)), np.int64)
@@ -58,7 +59,7 @@ _EDGES_OF_A_ROW, _MAX_EDGES = 16, 1 << 14
 @in_threads
 def attend_to_few(items, progress, query, key, value, queries_per_key, terms, out, max_inv_sum,
                   edges):
-    """Compute output and row maxima and inverse sums of each query."""
+    """Compute the output, row maximum and inverse sum of each query."""
     indptr, heads = edges.indptr, terms.num_heads
     space = max(max_row_length(indptr), _TILE + LANES)
     weight = np.empty(space, query.dtype)
@@ -78,7 +79,7 @@ def attend_to_few(items, progress, query, key, value, queries_per_key, terms, ou
                     for e in range(low, up):
                         row_max = weight[e] if weight[e] > row_max else row_max
                     max_inv_sum[i * heads + head, 0] = row_max
-                    shift = row_max if row_max > bottom else 0  # else -inf less -inf
+                    shift = row_max if row_max > bottom else 0  # avoids -inf - -inf
                     for e in range(low, up):
                         weight[e] -= shift
                 for e in range(whole_vectors(n)):
@@ -101,7 +102,7 @@ def attend_to_few(items, progress, query, key, value, queries_per_key, terms, ou
 def attend_to_few_backward(
         items, progress, query, key, value, grad_out, out, max_inv_sum, queries_per_key, terms,
         grad_query, grad_key, grad_value, grad_bias, grad_gate, edges):
-    """Compute gradients of each query and edge, and what is added to those of keys."""
+    """Compute the gradients of queries, edges and keys."""
     indptr, heads = edges.indptr, terms.num_heads
     space = max(max_row_length(indptr), _TILE + LANES)
     dot, weight, grad = (np.empty(space, query.dtype), np.empty(space, query.dtype),
@@ -152,12 +153,12 @@ def attend_to_few_backward(
         item = next_item(progress, 0)
 
 
-_TILE = 64  # edges that are taken together; a longer row is taken alone
+_TILE = 64  # edges processed together; a longer row is processed alone
 
 
 @jit_inline
 def _end_of_tile(indptr, begin):
-    """Return the row after those from ``begin`` on that are taken together."""
+    """Return the end of the range of rows from ``begin`` on that are processed together."""
     end = begin + 1
     while end < len(indptr) - 1 and indptr[end + 1] - indptr[begin] <= _TILE:
         end += 1
@@ -166,7 +167,7 @@ def _end_of_tile(indptr, begin):
 
 @jit_inline
 def _put_rows(own_row, key_row, edges, begin, end, head, heads, queries_per_key):
-    """Write the place of both ends of each edge in ``[nodes * heads, channels]``, and repeat the
+    """Write the rows of query and key of each edge in ``[nodes * heads, channels]``, and repeat the
     last edge up to a multiple of four."""
     indptr, first = edges.indptr, edges.indptr[begin]
     num_kv_heads, key_head = heads // queries_per_key, head // queries_per_key
@@ -181,7 +182,7 @@ def _put_rows(own_row, key_row, edges, begin, end, head, heads, queries_per_key)
 
 @jit_inline
 def _dots(dot, x, x_row, y, y_row, n):
-    """``dot[e] = <x[x_row[e]], y[y_row[e]]>``."""
+    """Write ``dot[e] = <x[x_row[e]], y[y_row[e]]>``."""
     width = x.shape[1]
     whole = width // LANES * LANES
     for e in range(0, n, 4):
@@ -204,7 +205,7 @@ def _dots(dot, x, x_row, y, y_row, n):
 
 @jit_inline
 def _put_sum(out, row, weight, y, y_row, first, last, factor):
-    """``out[row] = factor * sum_e weight[e] * y[y_row[e]]``."""
+    """Write ``factor * sum_e weight[e] * y[y_row[e]]`` to ``out[row]``."""
     width = out.shape[1]
     whole, zero = width // LANES * LANES, y.dtype.type(0)
     for c in range(0, whole, LANES):

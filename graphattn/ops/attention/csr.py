@@ -1,8 +1,8 @@
-"""torch's own CSR products, of all heads at once: nothing of size edges x channels is ever stored.
+"""torch's CSR products, for all heads at once, without tensors of size edges x channels.
 
 Logits are a sampled dense-dense product and the output is a sparse-dense product; both run in MKL
-on a CPU and in cuSPARSE on a GPU. Their gradients are products of the same two kinds, written out
-here because torch's own go through a dense [queries, keys] matrix.
+on a CPU and in cuSPARSE on a GPU. Their gradients are products of the same two kinds, implemented
+here because torch's gradients use a dense [queries, keys] matrix.
 """
 
 import warnings
@@ -15,13 +15,14 @@ from graphattn.ops.backend import Backend, LogitTerms
 from graphattn.ops.edge_math import edge_logit, edge_softmax, with_first_derivative
 
 with warnings.catch_warnings():
-    # torch warns once per process that its CSR layout is in beta: here, where no user sees it.
+    # torch warns once per process that its CSR layout is in beta; trigger and hide the warning
+    # here.
     warnings.simplefilter('ignore')
     torch.sparse_csr_tensor([0, 0], [], [], size=(1, 1), dtype=torch.float)
 
 
 def is_available(device: torch.device) -> bool:
-    """Return whether torch has its CSR products on ``device``: on CUDA, and on CPUs with MKL."""
+    """Return whether torch has CSR products on ``device``: on CUDA, and on CPUs with MKL."""
     return device.type == 'cuda' or device.type == 'cpu' and torch.backends.mkl.is_available()
 
 
@@ -43,14 +44,14 @@ def weighted_sum(weight: Tensor, value: Tensor, graph: BipartiteGraph) -> Tensor
 
 @not_compiled
 def edge_dot(query: Tensor, key: Tensor, graph: BipartiteGraph) -> Tensor:
-    """``<query_i, key_j>`` on every edge, ``[num_edges, heads]``, in O(num_edges) memory."""
+    """Return ``<query_i, key_j>`` of every edge, ``[num_edges, heads]``, in O(num_edges) memory."""
     check_sizes(graph, query.size(1))
     return with_first_derivative(_EdgeDot.apply(query, key, graph), 'csr')
 
 
 def check_sizes(graph: BipartiteGraph, heads: int) -> None:
     if heads * max(graph.num_queries, graph.num_keys, graph.num_edges) >= 2**31:
-        raise ValueError(f"backend 'csr' takes sizes below 2^31, times heads (got {heads} heads of "
+        raise ValueError(f"backend 'csr' needs sizes times heads below 2^31 (got {heads} heads of "
                          f"{graph})")
 
 
@@ -103,12 +104,12 @@ def _product(matrix: Tensor, x: Tensor) -> Tensor:
 
 
 def _folded(x: Tensor) -> Tensor:
-    """``[nodes, heads, channels]`` as ``[heads * nodes, channels]``."""
+    """Reshape ``[nodes, heads, channels]`` to ``[heads * nodes, channels]``."""
     return x.transpose(0, 1).flatten(0, 1)
 
 
 def _csr(indptr: Tensor, column: Tensor, values: Tensor, num_columns: int) -> Tensor:
-    """Return the matrices of all heads, with values ``[num_edges, heads]``, along the diagonal."""
+    """Return the block-diagonal matrix of all heads, with values ``[num_edges, heads]``."""
     num_edges, heads = values.shape
     head = torch.arange(heads, device=indptr.device).unsqueeze(1)
     indptr = torch.cat([(indptr[:-1] + num_edges * head).flatten(),

@@ -1,13 +1,13 @@
 """FlexAttention: tensor cores multiply every tile of 128 x 128 pairs that holds an edge.
 
-On CUDA torch compiles kernels for it. On CPUs, and in float64, its definition runs instead, which
-forms all pairs of queries and keys: there this backend shows what it means, and is slow.
+On CUDA torch compiles kernels for it. On CPUs, and in float64, its dense definition runs instead,
+which computes all pairs of queries and keys and is slow.
 
-On CUDA the backward pass makes weights of logits less their log-sum-exp, whose rounding is that of
-the logits: at a logit of 10,000 it is a thousandth of a weight in float32.
+On CUDA the backward pass recomputes weights from logits minus their log-sum-exp, with the rounding
+error of the logits: in float32, at a logit of 10,000, a thousandth of a weight.
 
 Masked pairs of a tile are multiplied as well: a key or value that is not finite reaches every query
-of its tiles. No weights can be had, nor dropout on them. In half precision the weights are rounded
+of its tiles. Weights and dropout are not supported. In half precision the weights are rounded
 before they multiply values.
 """
 
@@ -25,11 +25,11 @@ from graphattn.graphs.graph import BipartiteGraph
 from graphattn.ops.backend import Backend, LogitTerms
 from graphattn.ops.edge_math import highest_logit, with_first_derivative
 
-MIN_CHANNELS = 16  # of a head, which tensor cores multiply
-MAX_KERNELS = 64  # in one process, beyond which torch would not compile more
+MIN_CHANNELS = 16  # of a head, for tensor cores
+MAX_KERNELS = 64  # per process, the limit of torch's recompilations
 
 
-@torch.compiler.disable  # tiles are found by looking at numbers
+@torch.compiler.disable  # the tiles depend on values
 def attend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
            terms: LogitTerms) -> Tensor:
     if graph.num_edges == 0:
@@ -57,11 +57,11 @@ def _zeros(query: Tensor, key: Tensor, value: Tensor, terms: LogitTerms) -> Tens
 def by_definition(query: Tensor, key: Tensor, value: Tensor, block_mask: BlockMask,
                   score_mod: Callable[..., Tensor] | None, on_edges: tuple[Tensor, ...],
                   scale: float) -> Tensor:
-    """Attend to all pairs, of which the mask takes.
+    """Compute attention over all pairs, restricted to the mask.
 
-    ``flex_attention`` itself has no gradients on CPUs. torch's own definition makes weights of
-    logits less their log-sum-exp again in the backward pass, and so rounds them by the size of the
-    logits; here they are kept.
+    ``flex_attention`` itself has no gradients on CPUs. torch's own definition recomputes weights
+    from logits minus their log-sum-exp in the backward pass, with the rounding error of the logits.
+    Here the weights are kept.
     """
     dtype, of_group = torch.promote_types(query.dtype, torch.float), query.size(1) // key.size(1)
     key, value = (x.repeat_interleave(of_group, dim=1) for x in (key, value))
@@ -89,23 +89,23 @@ def by_tiles(query: Tensor, key: Tensor, value: Tensor, block_mask: BlockMask,
 
 @cache
 def _compiled() -> Callable[..., Tensor]:
-    """Whole, as what torch leaves uncompiled forms all pairs. Sizes that change from one graph to
-    the next become variables of its kernels; with ``dynamic=True`` the size of tiles were one too,
-    by which each pair's numbers are divided."""
+    """Compile FlexAttention with ``fullgraph``, because its uncompiled form computes all pairs.
+    Sizes that differ between graphs become variables of the kernels. With ``dynamic=True`` the size
+    of tiles would be a variable too, and the indices of every pair are divided by it."""
     return torch.compile(by_tiles, fullgraph=True)
 
 
 def _on_edges(graph: BipartiteGraph, terms: LogitTerms,
               query: Tensor) -> dict[Callable[[Tensor, Tensor], Tensor], Tensor]:
-    """Return the values ``[num_edges, heads]`` that change logits, by the operation that applies
-    them."""
+    """Return the gate and bias ``[num_edges, heads]``, keyed by the operation that applies them to
+    logits."""
     dtype, shape = torch.promote_types(query.dtype, torch.float), (-1, query.size(1))
     on_edges = {}
     if terms.gate is not None:
         on_edges[torch.mul] = terms.gate.to(dtype).expand(shape)
     if terms.bias is not None:
-        # Less the highest of each query, which changes no weight: the backward pass makes weights
-        # of logits less their log-sum-exp, whose rounding is that of the largest logit.
+        # Subtracting the maximum of each query changes no weight, but reduces the rounding error of
+        # the backward pass, which recomputes weights from logits minus their log-sum-exp.
         bias, of_edge = terms.bias.to(dtype), graph.query
         highest = highest_logit(bias, of_edge, graph.num_queries)
         highest = highest.masked_fill(highest == -torch.inf, 0.)
@@ -129,11 +129,11 @@ def _score_mod(graph: BipartiteGraph,
 
 
 def _edge_of_pair(graph: BipartiteGraph) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return a function that finds the edge between a query and a key by bisection of the query's
-    row, and some edge if there is none."""
+    """Return a function that finds the edge between a query and a key by bisection in the query's
+    row. If there is none, it returns an arbitrary edge."""
     indptr, edge_key = graph.indptr, graph.key
     longest = int(indptr.diff().max())
-    # More than are needed by up to three, so that graphs of about the same rows share a kernel.
+    # Up to three more than needed, so that graphs with rows of similar length share a kernel.
     num_steps = -(-(longest - 1).bit_length() // 4) * 4
 
     def edge_of_pair(query: Tensor, key: Tensor) -> Tensor:

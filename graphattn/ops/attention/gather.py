@@ -1,7 +1,7 @@
-"""Gather keys to edges, softmax, add messages up: plain torch, on any device.
+"""Gather keys to edges, apply the softmax, sum messages: plain torch, on any device.
 
-All of it is differentiable as often and in whichever way torch can. Saves about three tensors of
-size edges x heads x channels for the backward pass; :mod:`csr` saves none of them.
+Supports all derivatives of torch. Saves about three tensors of size edges x heads x channels for
+the backward pass; :mod:`csr` saves none of them.
 """
 
 from torch import Tensor
@@ -24,7 +24,7 @@ def weighted_sum(weight: Tensor, value: Tensor, graph: BipartiteGraph) -> Tensor
 
 
 def edge_dot(query: Tensor, key: Tensor, graph: BipartiteGraph) -> Tensor:
-    """``<query_i, key_j>`` on every edge, ``[num_edges, heads]``."""
+    """Return ``<query_i, key_j>`` of every edge, ``[num_edges, heads]``."""
     query_i, key_j = query.index_select(0, graph.query), key.index_select(0, graph.key)
     return (query_i * key_j).sum(dim=-1)
 

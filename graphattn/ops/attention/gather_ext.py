@@ -23,8 +23,8 @@ def attention_weights(query: Tensor, key: Tensor, graph: BipartiteGraph,
                       terms: LogitTerms) -> Tensor:
     logit = edge_logit(gather.edge_dot(query, key, graph), terms)
     query, sizes = graph.query, {'dim': 0, 'dim_size': graph.num_queries}
-    # Less the highest here, for it would make NaN of the largest numbers, and of queries whose
-    # logits are all -inf.
+    # torch-scatter's softmax returns NaN for very large logits, and for queries with logits of -inf
+    # only, so subtract the maximum first.
     highest = highest_logit(logit, query, graph.num_queries)[query]
     is_nothing = highest == -torch.inf
     weight = scatter_softmax((logit - highest).masked_fill(is_nothing, 0.), query, **sizes)

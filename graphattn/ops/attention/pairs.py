@@ -1,7 +1,7 @@
-"""Dense attention under a soft mask, which gives every pair of a sequence a weight.
+"""Dense attention under a soft mask, in which every pair of a sequence has a weight.
 
-Sequences of one length are computed together, and nothing is padded. Weights lie in one row, those
-of the shortest sequences first: ``[sequences, heads, length, length]`` of each length.
+Sequences of the same length are computed together, without padding. Weights are stored in one flat
+tensor, ``[sequences, heads, length, length]`` for each length, the shortest sequences first.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def weighted_sum(weight: Tensor, value: Tensor, pairs: MaskedPairs) -> Tensor:
 
 
 def _segments(pairs: MaskedPairs, *tensors: Tensor) -> Iterator[tuple]:
-    """Yield each length, with the tokens of its sequences ``[sequences, heads, length, channels]``
-    in each tensor."""
+    """Yield each length, and the tokens of its sequences in each tensor,
+    ``[sequences, heads, length, channels]``."""
     sizes = [length * count for length, count in pairs.counts]
     parts = zip(*(pairs.sort(x).split(sizes) for x in tensors))
     for (length, count), own in zip(pairs.counts, parts):
@@ -62,12 +62,13 @@ def _tokens(segments: Tensor) -> Tensor:
 def _bias(pairs: MaskedPairs, length: int, dtype: torch.dtype) -> Tensor:
     bias = pairs.mask.bias(length)
     bias = bias.to(torch.promote_types(bias.dtype, dtype))
-    # This changes no weight and spares all that follows the rounding of large numbers.
+    # This changes no weight, and avoids the rounding errors of large logits.
     return bias - bias.detach().amax(dim=-1, keepdim=True)
 
 
 def _nothing(query: Tensor, key: Tensor, pairs: MaskedPairs) -> Tensor:
-    """Return 0, joined to every argument, should there be nothing to attend to."""
+    """Return an output of zeros that keeps every input in the autograd graph when there are no
+    pairs."""
     return sum(x[:0].sum() for x in (query, key, pairs.mask.values))
 
 

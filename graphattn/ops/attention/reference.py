@@ -1,8 +1,7 @@
-"""Attention by its definition: the weights of edges, then the sums of values by them.
+"""Attention by its definition: weights of edges, then weighted sums of values.
 
-Each operation is defined in the ``reference`` of its folder, on all pairs of a segment, [queries,
-keys, heads, channels] numbers: for small graphs. What every other backend gives is compared with
-it.
+Each operation is defined in the ``reference`` of its folder on all pairs of a segment, [queries,
+keys, heads, channels] values, so it is for small graphs. All other backends are tested against it.
 """
 
 from graphattn.ops.backend import Backend, has_values

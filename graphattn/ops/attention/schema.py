@@ -20,16 +20,16 @@ INPUTS = f'''{VALUES}, Tensor? bias, Tensor? gate, {GRAPH}, Tensor? seed, float 
              float dropout_p'''
 
 
-# Keys and values may have fewer heads than queries, each for as many consecutive ones. Edges bring
-# features [num_edges, size], which a query meets with ``feature_query`` [num_queries, heads, size]
-# beside the dot product with the key, and takes along beside the value. Without any, both are None
-# and size is 0.
+# Keys and values may have fewer heads than queries; each serves several consecutive query heads.
+# Edges may have features [num_edges, size]: their dot product with ``feature_query`` [num_queries,
+# heads, size] is added to the logit, and their weighted sum is returned next to the output. Without
+# features, both are None and size is 0.
 #
-# Output [num_queries, heads, value_channels], sums of features [num_queries, heads, size], and
-# row maxima and inverse sums [num_queries, heads, 2]: the highest logit, and 1 over the sum of
-# exponentials less it. Their log-sum-exp, one number, would have the rounding of the logit, which
-# may be larger than all of the sum. All three are in the dtype of sums, for gradients are made of
-# them: those of logits are small differences, which the rounding of half precision would drown.
+# Output [num_queries, heads, value_channels], sums of features [num_queries, heads, size], and row
+# maxima and inverse sums [num_queries, heads, 2]: the maximum logit, and 1 over the sum of
+# exponentials minus it. A log-sum-exp would have the rounding error of the logit, which may be
+# larger than the sum. All three have the accumulation dtype, because gradients of logits are small
+# differences that half precision would lose.
 
 
 def _fake_attention(query: Tensor, key: Tensor, value: Tensor, feature_query: Tensor | None,
@@ -43,8 +43,8 @@ def _fake_attention(query: Tensor, key: Tensor, value: Tensor, feature_query: Te
 edge_attention = define('edge_attention', INPUTS, '(Tensor, Tensor, Tensor)', _fake_attention)
 
 
-# Gradients of the inputs that are differentiable; the last three empty where not needed, and those
-# of features where there are none.
+# Gradients of the differentiable inputs. The last three are empty if not needed, and those of
+# features if there are none.
 
 
 def _fake_attention_backward(grad_out, grad_features, out, features, max_inv_sum, query, key, value,
@@ -76,7 +76,7 @@ def _save_attention(ctx, inputs, output) -> None:
 def _differentiate_attention(ctx, grad_out, grad_features, _) -> dict[str, Tensor]:
     if grad_out is None and grad_features is None:
         return {}
-    saved = ctx.saved_tensors  # under a checkpoint they can be asked for once
+    saved = ctx.saved_tensors  # checkpoints allow one access
     out, features, _, *_, feature_query = saved[:7]
     grad_out = torch.zeros_like(out) if grad_out is None else grad_out
     if grad_features is None and feature_query is not None:

@@ -1,13 +1,13 @@
 """Dense attention by torch's ``scaled_dot_product_attention``, for graphs that are nearly full.
 
-Complete graphs need no mask. Others get theirs chunk by chunk, so that no more than
-``PAIRS_PER_CHUNK`` pairs are ever held. Masked pairs are multiplied as well: a key or value that
-is not finite reaches every query of its segment, and a query every key's gradient. It takes no
-gates and forms no weights.
+Complete graphs need no mask. For others, masks are built chunk by chunk, so that at most
+``PAIRS_PER_CHUNK`` pairs are in memory. Masked pairs are multiplied as well: a non-finite key or
+value reaches every query of its segment, and a non-finite query every key's gradient. Gates and
+returned weights are not supported.
 
-torch's fused backward pass makes weights of logits less their log-sum-exp, and so rounds them by
-the size of the logits. Above ``MAX_LOGIT``, which is 5e-4 of a weight in float32, weights are
-formed and kept instead: on a CPU, for a GPU would have to be waited for to look at them.
+torch's fused backward pass recomputes weights from logits minus their log-sum-exp, with the
+rounding error of the logits. At ``MAX_LOGIT`` this is 5e-4 of a weight in float32. Above it,
+weights are kept instead, on CPUs only, because reading logits would synchronise a GPU.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from graphattn.ops.backend import Backend, LogitTerms, has_values
 from graphattn.ops.edge_math import no_second_derivative
 
 PAIRS_PER_CHUNK = 2**24
-MAX_LOGIT = 2**12  # whose rounding may pass into gradients
+MAX_LOGIT = 2**12  # up to which rounding errors of gradients are accepted
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
            terms: LogitTerms) -> Tensor:
     edge_bias = terms.bias
     is_full = graph.num_edges == graph.num_pairs and edge_bias is None
-    if is_full and graph.num_segments == 1 and graph.num_keys > 0:  # nothing to look up
+    if is_full and graph.num_segments == 1 and graph.num_keys > 0:  # no sizes to read
         return _attend_to_all(query, key, value, 1, terms)
-    # Empty, but joined to every argument, should there be nothing to attend to.
+    # Zero-size term that keeps every input in the autograd graph when there are no pairs.
     arguments = [x for x in (query, key, value, edge_bias) if x is not None]
     nothing = sum(x[:0].sum() for x in arguments)
     shape = (0, query.size(1), value.size(2))
     out = [value.new_empty(shape) + nothing]
     chunks, num_columns = _chunks(graph, is_full)
-    # Cut at once, for the gradient of each slice would be as large as that of the whole.
+    # One split, because the gradient of each slice would have the size of the whole tensor.
     keys, values = key.split(num_columns), value.split(num_columns)
     queries = query.split([len(chunk.rows) for chunk in chunks])
     masks = repeat(None) if is_full else _masks(graph, chunks, edge_bias)
@@ -59,7 +59,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
 
 def _attend_to_all(query: Tensor, key: Tensor, value: Tensor, num_segments: int, terms: LogitTerms,
                    mask: Tensor | None = None) -> Tensor:
-    """Join every query to every key of its segment, except those that the mask takes away."""
+    """Attend from every query to every key of its segment, except masked pairs."""
     segments = [x.reshape(num_segments, x.size(0) // num_segments, *x.shape[1:]).transpose(1, 2)
                 for x in (query, key, value)]  # Tensor.unflatten takes four times as long
     attended = attend_to_segments(*segments, mask, scale=terms.scale, dropout_p=terms.dropout_p)
@@ -70,8 +70,8 @@ def _attend_to_all(query: Tensor, key: Tensor, value: Tensor, num_segments: int,
 
 def attend_to_segments(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *,
                        scale: float, dropout_p: float) -> Tensor:
-    """Run torch's attention of ``[segments, heads, tokens, channels]``, by a kernel that keeps the
-    weights where logits may be large."""
+    """Run torch's attention on ``[segments, heads, tokens, channels]``, with a kernel that keeps
+    the weights if logits may be large."""
     may_round = torch.is_grad_enabled() or query.dtype.itemsize < 4
     keeps_weights = may_round and _may_be_large(query, key, scale)
     with sdpa_kernel(SDPBackend.MATH) if keeps_weights else nullcontext():
@@ -81,7 +81,8 @@ def attend_to_segments(query: Tensor, key: Tensor, value: Tensor, mask: Tensor |
 
 
 def _refuse_second_derivative(attention: Node) -> None:
-    """Refuse with our own message for torch's fused kernels, which have none."""
+    """Raise an error that names the backend on second derivatives, which torch's fused kernels
+    lack."""
     if attention.name().startswith('ScaledDotProduct'):
         attention.register_hook(_without_derivative)
 
@@ -93,7 +94,7 @@ def _without_derivative(grads: tuple[Tensor | None, ...], _) -> tuple[Tensor | N
 
 
 class _Last(torch.autograd.Function):
-    """A gradient that has none itself."""
+    """A gradient without a derivative."""
 
     @staticmethod
     def forward(ctx, grad: Tensor) -> Tensor:
@@ -105,11 +106,10 @@ class _Last(torch.autograd.Function):
 
 
 def _may_be_large(query: Tensor, key: Tensor, scale: float) -> bool:
-    """Return whether a logit may be larger than ``MAX_LOGIT``, by the largest values in
-    vectors."""
+    """Return whether a logit may exceed ``MAX_LOGIT``, judged by the largest entries of vectors."""
     if query.numel() == 0 or key.numel() == 0 or is_traced(query, key):
         return False
-    if query.device.type != 'cpu':  # to look takes waiting for the device, each time
+    if query.device.type != 'cpu':  # reading values would synchronise the device on each call
         return False
     return query.size(-1) * _max_abs(query) * _max_abs(key) * abs(scale) > MAX_LOGIT
 
@@ -120,17 +120,17 @@ def _max_abs(x: Tensor) -> float:
 
 
 class _Chunk(NamedTuple):
-    """Queries that attend at once: of a run of segments of one shape, or some of one large
+    """Queries computed together: consecutive segments of one shape, or a part of one large
     segment."""
 
     run: int
     num_segments: int
     rows: range
-    columns: range  # of all its segments
+    columns: range  # keys of all its segments
 
 
 def _chunks(graph: BipartiteGraph, is_full: bool) -> tuple[list[_Chunk], list[int]]:
-    """Return the chunks of all queries, and the number of keys of each run of segments."""
+    """Return the chunks of all queries, and the number of keys in each run of segments."""
     shapes = list(zip(*(host_copy(ptr).diff().tolist() for ptr in graph.segments.ptrs)))
     chunks, columns_of_run, segment, row, column = [], [], 0, 0, 0
     while segment < graph.num_segments:
@@ -154,7 +154,7 @@ def _chunks(graph: BipartiteGraph, is_full: bool) -> tuple[list[_Chunk], list[in
 def _masks(graph: BipartiteGraph, chunks: list[_Chunk],
            edge_bias: Tensor | None) -> Iterator[Tensor | None]:
     """Yield the mask of each chunk: boolean ``[segments, 1, rows, columns]``, or the bias of each
-    pair less the highest of its query, ``-inf`` where there is no edge."""
+    pair minus the maximum of its query, ``-inf`` where there is no edge."""
     bounds = [0, *(chunk.rows.stop for chunk in chunks)]
     num_edges = host_copy(graph.csr[0])[bounds].diff().tolist()
     biases = repeat(None) if edge_bias is None else edge_bias.split(num_edges)
@@ -177,8 +177,8 @@ def _mask(row: Tensor, key: Tensor, bias: Tensor | None, num_segments: int,
         return mask.unsqueeze(1)
     of_pairs = bias.new_full((*shape, bias.size(1)), -torch.inf)
     of_pairs = of_pairs.index_put(at, bias).permute(0, 3, 1, 2)
-    # Less the highest of each query, which changes no weight: torch's backward pass makes weights
-    # of logits less their log-sum-exp, whose rounding is that of the largest logit.
+    # Subtracting the maximum of each query changes no weight, but reduces the rounding error of
+    # torch's backward pass, which recomputes weights from logits minus their log-sum-exp.
     highest = of_pairs.detach().amax(dim=-1, keepdim=True)
     return of_pairs - highest.masked_fill(highest == -torch.inf, 0.)
 

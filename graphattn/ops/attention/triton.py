@@ -1,9 +1,10 @@
-"""Attention in one pass over the rows of a graph, by online softmax; no weight is stored.
+"""Attention in one pass over the rows of a graph, with an online softmax and without stored
+weights.
 
 The backward pass goes over the rows of queries, for gradients of queries, bias and gate, and then
-over those of keys, for gradients of keys and values. So every sum belongs to one program, nothing
-is added atomically, and results are the same bits every time. Both passes form weights again, from
-two numbers per query and head.
+over the rows of keys, for gradients of keys and values. Every sum belongs to one program, so there
+are no atomic additions and results are deterministic. Both passes recompute weights from two values
+per query and head.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ def edge_attention_cuda(
     scale: float, dropout_p: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     if feature_query is not None:
-        raise NotImplementedError("'graphattn::edge_attention' takes no features on CUDA; "
-                                  "edge_feature_attention takes them in two steps")
+        raise NotImplementedError("'graphattn::edge_attention' does not support features on CUDA; "
+                                  "use edge_feature_attention")
     width = max(query.size(2), value.size(2))
     terms = Terms.of(bias, gate, seed, scale, dropout_p)
     num_tiles = attention_tiles.choose(indptr, edge_key, len(key), width, query.dtype, terms)
@@ -52,7 +53,7 @@ def edge_attention_cuda(
 
 def attend(query: Tensor, key: Tensor, value: Tensor, rows: Rows,
            terms: Terms) -> tuple[Tensor, Tensor]:
-    """Return output and row maxima and inverse sums ``[num_queries, heads, 2]`` of each query."""
+    """Return the output, and row maxima and inverse sums, ``[num_queries, heads, 2]``."""
     (num_queries, heads, channels), dtype = query.shape, accumulation_dtype(query)
     out = query.new_empty(num_queries, heads, value.size(2), dtype=dtype)
     max_inv_sum = query.new_empty(num_queries, heads, 2, dtype=dtype)
@@ -80,7 +81,7 @@ def edge_attention_backward_cuda(
     dtype, (num_queries, heads, channels) = max_inv_sum.dtype, query.shape
     num_edges, value_channels = edge_key.numel(), value.size(2)
     terms = Terms.of(bias, gate, seed, scale, dropout_p)
-    # It was rounded to query's dtype before it came here: the output is rounded to it afterwards.
+    # grad_out is already rounded, because the output was cast to the dtype of the query.
     nodes = [x.contiguous() for x in (query, key, value, grad_out.to(query.dtype))]
     grad_query, grad_key, grad_value = (torch.empty_like(x, memory_format=torch.contiguous_format)
                                         for x in (query, key, value))
@@ -135,7 +136,7 @@ def attend_rows(
         HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
         VALUE_CHANNELS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, EDGES: tl.constexpr,
         WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, PART: tl.constexpr):
-    """Compute output, row maxima and inverse sums of some queries, or parts of their edges."""
+    """Compute output, row maxima and inverse sums of some queries, or of parts of their edges."""
     row, begin, end, task, is_task, is_part = edges_of_tasks(
         indptr, order, last_task, place_of_task, num_rows, num_tasks, ROWS, PART)
     head = tl.program_id(1)
@@ -153,7 +154,7 @@ def attend_rows(
                        bias_head_stride, gate_edge_stride, gate_head_stride, scale, edge, inside,
                        head, DTYPE)
         new_max = tl.maximum(row_max, tl.max(logit, axis=1))
-        shift = tl.where(new_max == float('-inf'), 0, new_max)  # else -inf less -inf
+        shift = tl.where(new_max == float('-inf'), 0, new_max)  # avoids -inf - -inf
         rescale = tl.exp(row_max - shift)
         weight = tl.exp(logit - shift[:, None])
         row_sum = row_sum * rescale + tl.sum(weight, axis=1)
@@ -180,8 +181,8 @@ def grads_of_queries(
         HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
         VALUE_CHANNELS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, EDGES: tl.constexpr,
         WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, PART: tl.constexpr):
-    """Compute gradients of some queries and of bias and gate of their edges; and, for the pass over
-    keys, max_inv_sum and the mean gradient of weights of each query, side by side."""
+    """Compute gradients of some queries and of bias and gate of their edges. For the pass over
+    keys, also write max_inv_sum and the mean gradient of weights of each query, side by side."""
     row, begin, end, task, is_task, is_part = edges_of_tasks(
         indptr, order, last_task, place_of_task, num_rows, num_tasks, ROWS, PART)
     head = tl.program_id(1)
@@ -211,7 +212,7 @@ def grads_of_queries(
         grad_weight = tl.sum(grad_i[:, None, :] * value_j, axis=2)
         if seed is not None:
             grad_weight *= kept(seed, threshold, keep_scale, edge, head, HEADS, DTYPE)
-        # What is not finite in a node without edges stays out: 0 * nan is no 0.
+        # Masked, because 0 * nan is nan for non-finite nodes without edges.
         grad_logit = tl.where(inside, weight * (grad_weight - delta[:, None]), 0)
         if grad_bias is not None:
             tl.store(grad_bias + head.to(tl.int64) * num_edges + edge, grad_logit, mask=inside)
@@ -234,7 +235,7 @@ def grads_of_keys(
         HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
         VALUE_CHANNELS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, EDGES: tl.constexpr,
         WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, PART: tl.constexpr):
-    """Compute gradients of some keys and values, or what parts of their edges add to them."""
+    """Compute gradients of some keys and values, or the sums over parts of their edges."""
     row, begin, end, task, is_task, is_part = edges_of_tasks(
         indptr, order, last_task, place_of_task, num_rows, num_tasks, ROWS, PART)
     key_head = tl.program_id(1)

@@ -1,8 +1,8 @@
-"""Attention where edges stand close together: tensor cores multiply all pairs of a tile.
+"""Attention for locally dense edges: tensor cores multiply all pairs of a tile.
 
-Rows of edges gather the vectors of each edge. Where some 64 rows have many edges in few tiles, as
-along windows and in dense graphs, tiles take less time; each 64 rows are dealt with in one of the
-two ways. Tiles without edges are passed over, and nothing of the size of all pairs is written.
+The kernels over rows gather vectors for each edge. If 64 rows have many edges in few tiles, as in
+windows and dense graphs, tiles are faster. Each group of 64 rows is computed in one of the two
+ways. Tiles without edges are skipped, and nothing of the size of all pairs is written.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from graphattn.ops.triton.softmax import (
 from graphattn.ops.triton.tiles import MAX_COLUMNS, add_edge_by_edge, edges_of_rows, next_tile
 
 _COLUMNS = 32
-# By the number of channels, the edges that take as long by rows as a tile does, forward with
-# backward; more channels take more registers than there are. Computed, not measured: python -m
+# By the number of channels, the edges whose rows take as long as one tile, forward and backward.
+# More channels would need more registers than there are. Computed, not measured: python -m
 # experiments.benchmarks.roofline.
 EDGES_OF_A_TILE = {16: 270, 32: 138, 64: 86, 128: 72}
-_MORE_WITH_LOGITS, _MORE_WITH_DROPOUT = 0.7, 0.5  # times as many more, as tiles take longer then
-_FEW_CHANNELS = 64  # for which the registers of four warps are enough, whatever is summed
-# Of 64 rows with more tiles than this parts are made, each with at least this share of the work:
-# a fraction of what one of the few hundred programs takes that a GPU runs at once.
+_MORE_WITH_LOGITS, _MORE_WITH_DROPOUT = 0.7, 0.5  # more edges: tiles take longer then
+_FEW_CHANNELS = 64  # the registers of four warps suffice for any sums
+# 64 rows with more tiles than this are cut into parts, each with at least this share of the work: a
+# fraction of the work of one of the few hundred programs that a GPU runs at once.
 _TILES_OF_A_PART, _SHARE_OF_A_PART = 32, 1024
 
 
 def choose(indptr: Tensor, column: Tensor, num_columns: int, channels: int,
            dtype: torch.dtype, terms: Terms) -> Tensor | None:
-    """Return how many tiles each 64 rows have, at most; 0 where rows of edges take less time.
-    Return ``None`` where no rows go by tiles."""
+    """Return an upper bound of the tiles of each 64 rows, or 0 if the kernels over rows are faster.
+    Return ``None`` if no rows use tiles."""
     width = width_of(channels)
     if dtype.itemsize > 2 or width not in EDGES_OF_A_TILE or num_columns > MAX_COLUMNS:
         return None
@@ -56,7 +56,7 @@ def choose(indptr: Tensor, column: Tensor, num_columns: int, channels: int,
 
 def attend(num_tiles: Tensor, indptr: Tensor, edge_key: Tensor, nodes: list[Tensor], terms: Terms,
            out: Tensor, max_inv_sum: Tensor) -> None:
-    """Write output and row maxima and inverse sums of tiled rows beside those of the others."""
+    """Write output, row maxima and inverse sums of the tiled rows."""
     query, key, value = nodes
     tasks = _tasks(num_tiles, len(query), edge_key.numel(), query.size(1))
     parts = tasks.parts(query.size(1), value.size(2) + 2, out.dtype)
@@ -69,7 +69,7 @@ def attend(num_tiles: Tensor, indptr: Tensor, edge_key: Tensor, nodes: list[Tens
 def grads_of_queries(num_tiles: Tensor, indptr: Tensor, edge_key: Tensor, nodes: list[Tensor],
                      terms: Terms, softmax: tuple[Tensor, ...],
                      grads: tuple[Tensor | None, ...]) -> None:
-    """Write the gradients of queries, bias and gate of tiled rows beside those of the others."""
+    """Write the gradients of queries, bias and gate of the tiled rows."""
     query, key, value, _ = nodes
     tasks = _tasks(num_tiles, len(query), edge_key.numel(), query.size(1))
     parts = tasks.parts(query.size(1), query.size(2), softmax[-1].dtype)
@@ -81,7 +81,7 @@ def grads_of_queries(num_tiles: Tensor, indptr: Tensor, edge_key: Tensor, nodes:
 
 def grads_of_keys(num_tiles: Tensor, edges: tuple[Tensor, Tensor, Tensor], nodes: list[Tensor],
                   terms: Terms, softmax: Tensor, grads: tuple[Tensor, Tensor]) -> None:
-    """Write the gradients of tiled keys and values beside those of the others."""
+    """Write the gradients of the tiled keys and values."""
     (indptr, edge_query, perm), (query, key, value, _) = edges, nodes
     tasks = _tasks(num_tiles, len(key), edge_query.numel(), key.size(1))
     all_parts = [tasks.parts(key.size(1), grad.size(2), softmax.dtype) for grad in grads]
@@ -93,7 +93,7 @@ def grads_of_keys(num_tiles: Tensor, edges: tuple[Tensor, Tensor, Tensor], nodes
 
 
 def _tasks(num_tiles: Tensor, num_rows: int, num_edges: int, heads: int) -> Tasks:
-    """Return each 64 tiled rows, in parts where these have a large share of all tiles."""
+    """Return tasks of 64 tiled rows, cut into parts if they have a large share of all tiles."""
     of_a_part = num_tiles.sum() * heads / _SHARE_OF_A_PART
     of_a_part = of_a_part.ceil().clamp(min=_TILES_OF_A_PART)
     sorted_tiles, order = num_tiles.sort(descending=True, stable=True)
@@ -111,8 +111,8 @@ def _constants(query: Tensor, key: Tensor, value: Tensor) -> dict[str, int]:
 
 
 def _num_warps(terms: Terms, *summed: Tensor) -> int:
-    """Use four, which multiply no pair twice, as eight do, but have half of the registers for sums
-    and for what is known of each edge."""
+    """Return four or eight warps. Eight multiply some pairs twice, but have twice the registers for
+    sums and for values of edges."""
     widths = [width_of(x.size(2)) for x in summed]
     is_alone = len(widths) == 1 and not _has_logits_of_edges(terms)
     return 4 if is_alone or max(widths) <= _FEW_CHANNELS else 8
@@ -128,9 +128,9 @@ def _has_logits_of_edges(terms: Terms) -> bool:
 @kernel
 def choose_tiles(indptr, column, num_tiles, num_rows, num_columns, EDGES: tl.constexpr,
                  ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """At most how many tiles some rows have; 0 if their edges are fewer than ``EDGES`` for each.
-    The columns from the first to the last bound them from above, the longest row from below; tiles
-    are counted one by one where this does not decide it."""
+    """Compute an upper bound of the tiles of some rows, or 0 if they have fewer than ``EDGES``
+    edges per tile. The range of columns bounds the number of tiles from above and the longest row
+    from below; tiles are counted one by one if the bounds do not decide."""
     first_row = tl.program_id(0).to(tl.int64) * ROWS
     row = first_row + tl.arange(0, ROWS)
     base, edge, end = edges_of_rows(indptr, first_row, row, row < num_rows)
@@ -150,7 +150,7 @@ def choose_tiles(indptr, column, num_tiles, num_rows, num_columns, EDGES: tl.con
 
 @triton.jit
 def _columns_between(column, begin, end, num_columns):
-    """Return the first and the last column of the rows; the first is the larger where none has
+    """Return the first and the last column of the rows. The first is larger if the rows have no
     edges."""
     has_edges = begin < end
     low = tl.load(column + begin, mask=has_edges, other=0).to(tl.int32)
@@ -162,8 +162,9 @@ def _columns_between(column, begin, end, num_columns):
 @triton.jit
 def _rows_of_task(indptr, column, order, last_task, place_of_task, num_rows, num_columns,
                   ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Return, for this program: rows, whether each is one, their edges as ``edges_of_rows`` has
-    them, the part for their sums, and whether there is one. A part has the edges to some columns.
+    """Return, for this program: rows, whether each is valid, their edges as returned by
+    ``edges_of_rows``, the part for their sums, and whether there is one. A part has the edges to
+    some of the columns.
     """
     task = tl.program_id(0).to(tl.int64)
     place = tl.load(place_of_task + task).to(tl.int64)
@@ -187,7 +188,7 @@ def _rows_of_task(indptr, column, order, last_task, place_of_task, num_rows, num
 
 @triton.jit
 def _first_edge(column, begin, end, least):
-    """Find the first edge of each row to ``least`` or a later column, by bisection."""
+    """Find the first edge of each row to column ``least`` or later, by bisection."""
     while tl.max(end - begin, axis=0) > 0:
         middle = begin + (end - begin) // 2
         found = tl.load(column + middle, mask=begin < end, other=0).to(tl.int32)
@@ -205,7 +206,7 @@ def attend_tiles(
         HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
         VALUE_CHANNELS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
         WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr):
-    """Compute output and row maxima and inverse sums of some queries."""
+    """Compute output, row maxima and inverse sums of some queries."""
     row, is_row, base, first, end, part, is_part = _rows_of_task(
         indptr, edge_key, order, last_task, place_of_task, num_rows, num_columns, ROWS, COLUMNS)
     head = tl.program_id(1)
@@ -247,18 +248,18 @@ def attend_tiles(
 def _add_product(sums, weight, is_edge, x_j, x, j, num_columns, head, HEADS: tl.constexpr,
                  CHANNELS: tl.constexpr, WIDTH: tl.constexpr):
     """Add the product of matrices; non-finite values reach rows that have an edge to them. Tensor
-    cores take weights of few digits: each is the sum of some that lose nothing, else weights would
-    no longer add up to their divisor. float16, whose range is too small for them, is multiplied in
-    TF32."""
+    cores round weights, so each weight is split into exact parts; otherwise weights would not sum
+    to their divisor. float16 is multiplied in TF32, because its range is too small for the
+    parts."""
     IS_BF16: tl.constexpr = x_j.dtype == tl.bfloat16
     DTYPE: tl.constexpr = tl.bfloat16 if IS_BF16 else tl.float32
     DIGITS: tl.constexpr = 0xFFFF0000 if IS_BF16 else 0xFFFFE000
-    EXPONENT: tl.constexpr = 0x7F80 if IS_BF16 else 0x7C00  # of what is not finite
+    EXPONENT: tl.constexpr = 0x7F80 if IS_BF16 else 0x7C00  # of non-finite values
     if tl.max(x_j.to(tl.int16, bitcast=True) & EXPONENT) < EXPONENT:
         of_x = x_j.to(DTYPE)
         part = _of_few_digits(weight, DIGITS)
         sums = tl.dot(part.to(DTYPE), of_x, sums, input_precision='tf32')
-        rest = tl.where(tl.abs(weight) < float('inf'), weight - part, 0)  # else inf less inf
+        rest = tl.where(tl.abs(weight) < float('inf'), weight - part, 0)  # avoids inf - inf
         part = _of_few_digits(rest, DIGITS)
         sums = tl.dot(part.to(DTYPE), of_x, sums, input_precision='tf32')
         if IS_BF16:

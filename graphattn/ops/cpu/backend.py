@@ -20,7 +20,7 @@ def is_available(device: torch.device) -> bool:
 
 __all__ = ['BACKEND']
 
-# A thread adds the gradients of its own keys up, query by query.
+# Threads accumulate the gradients of keys query by query, so they need no order by key.
 BACKEND = Backend('numba', is_available, supports_gqa=True,
                   attention=partial(on_graphs.attend, by_key=False),
                   attention_with_features=partial(on_graphs.attend_with_features, by_key=False),

@@ -11,18 +11,18 @@ from graphattn.ops.cpu.jit import jit, jit_inline
 from graphattn.ops.cpu.rows import copy_row, prefetch_row
 from graphattn.ops.pages import HUGE
 
-AHEAD = 4  # rows; the machine sees the next one coming only where rows follow one another
+AHEAD = 4  # rows; the hardware prefetcher covers consecutive rows only
 
-# Key, value and their gradients of one head are copied side by side before the edges of a chunk are
-# followed: an edge reads and writes all four, and many edges share a key. In the tensors that they
-# come from, other heads lie between them, at a distance for which the cache has few places.
+# The keys, values and their gradients of one head are copied side by side before the edges of a
+# chunk are processed, because each edge reads and writes all four and many edges share a key. In
+# the original tensors other heads lie in between, at a stride that maps to few sets of the cache.
 
 
 if sys.platform == 'linux':
     @jit_inline
     def ask_for_huge_pages(space):
-        """Pages of 2 MiB for a large array, as numpy asks outside compiled loops: rows anywhere in
-        it then have a place in the table of pages."""
+        """Request pages of 2 MiB for a large array, as numpy does outside compiled loops. The TLB
+        then covers rows anywhere in it."""
         begin = (space.ctypes.data + 4095) // 4096 * 4096
         size = space.ctypes.data + space.nbytes - begin
         if size >= HUGE:
@@ -30,13 +30,12 @@ if sys.platform == 'linux':
 else:
     @jit_inline
     def ask_for_huge_pages(space):
-        """Nothing, where there are none to be asked for."""
+        """Do nothing: huge pages are requested on Linux only."""
 
 
 @jit_inline
 def aligned(num_rows, width, like):
-    """Return an array that begins at a line of the cache: vectors on two lines take twice as
-    long."""
+    """Return an array aligned to cache lines: a vector across two lines takes twice as long."""
     space = np.empty(num_rows * width + 64, like.dtype)
     ask_for_huge_pages(space)
     skip = -space.ctypes.data % 64 // space.itemsize
@@ -45,17 +44,17 @@ def aligned(num_rows, width, like):
 
 @jit_inline
 def odd_lines(channels, like):
-    """Return the width of rows of ``channels`` values that are read and written in turn: an odd
-    number of lines of the cache. A load from 4,096 bytes, or a multiple of them, behind a value
-    that was just stored waits for the store; rows of 512 bytes have that distance from every
-    eighth."""
+    """Pad rows of ``channels`` values, which are read and written in turn, to an odd number of
+    cache lines. A load at a multiple of 4,096 bytes from a value that was just stored waits for the
+    store; of rows of 512 bytes, every eighth has that distance."""
     line = 64 // like.itemsize
     return ((channels + line - 1) // line // 2 * 2 + 1) * line
 
 
 @jit
 def gather(rows, shift, x, low, head, heads):
-    """Copy one head of ``x`` from ``low`` on to the columns from ``shift`` on."""
+    """Copy rows of one head of ``x``, from ``low`` on, into the columns of ``rows`` from ``shift``
+    on."""
     for j in range(len(rows)):
         row = (low + j) * heads + head
         prefetch_row(x, row + 4 * AHEAD * heads)
@@ -81,10 +80,10 @@ def clear(rows, shift):
 
 @jit
 def keys_per_chunk(channels, edges, segment):
-    """Return how many keys of a segment are copied at once: as many as the cache holds, of
-    ``channels`` values each, or more if rows have few edges: enough for about ``_EDGES_PER_VISIT``
-    edges of each row. Sums have the order of chunks, so these are the same for all items of a
-    segment."""
+    """Return how many keys of a segment are copied at once. The cache holds them at ``channels``
+    values each, unless rows have few edges: then a chunk has enough keys for about
+    ``_EDGES_PER_VISIT`` edges of each row. All items of a segment use the same chunks, because the
+    order of sums depends on them."""
     first_row, last_row = edges.row_ptr[segment], edges.row_ptr[segment + 1]
     num_keys = edges.column_ptr[segment + 1] - edges.column_ptr[segment]
     num_edges = edges.indptr[last_row] - edges.indptr[first_row]
@@ -92,26 +91,26 @@ def keys_per_chunk(channels, edges, segment):
     return max(1, min(num_keys, max(_CHUNK // max(channels, 1), worth_it)))
 
 
-_CHUNK = 1 << 18  # numbers, 1 MiB of float32
+_CHUNK = 1 << 18  # values, 1 MiB of float32
 _EDGES_PER_VISIT = 16
 
 
 @jit_inline
 def exceeds_cache(rows):
-    """Return whether a chunk is as large as few edges make it worth."""
+    """Return whether a chunk was enlarged because rows have few edges."""
     return rows.size > _CHUNK
 
 
 @jit_inline
 def prefetch_keys(rows, low, edge_key, first, last):
-    """Ask for the rows of a query's keys ahead of their use, where they lie out of the cache."""
+    """Prefetch the rows of a query's keys, for chunks larger than the cache."""
     for e in range(first, min(last, first + _EDGES_PER_VISIT)):
         prefetch_row(rows, np.int64(edge_key[e]) - low)
 
 
 @jit
 def max_chunk(items, channels, edges):
-    """Return the most keys in a chunk of any item."""
+    """Return the largest number of keys in a chunk, over all items."""
     largest = 0
     for item in range(len(items)):
         largest = max(largest, keys_per_chunk(channels, edges, items[item, 3]))
@@ -120,7 +119,7 @@ def max_chunk(items, channels, edges):
 
 @jit_inline
 def first_from(up, last_key, edge_key, first, last):
-    """Return the first of a row's edges whose key is not below ``up``."""
+    """Return the first edge of a row with a key of at least ``up``."""
     if up == last_key:
         return last
     while first < last and edge_key[first] < up:

@@ -1,4 +1,4 @@
-"""One view of a graph for compiled loops, the same in both directions."""
+"""A view of a graph for compiled loops, in either direction."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch import Tensor
 
 
 class Edges(NamedTuple):
-    """Rows of edges: those of each query, or, transposed, those of each key."""
+    """Edges grouped by query or, transposed, by key."""
 
     indptr: np.ndarray  # where each row's edges begin
     column: np.ndarray  # the node at the other end of each edge
-    perm: np.ndarray  # transposed: where the edge stands in the order by query
+    perm: np.ndarray  # transposed: the position of the edge in the order by query
     row_ptr: np.ndarray  # where each segment's rows begin
     column_ptr: np.ndarray  # where each segment's columns begin
 
@@ -25,8 +25,8 @@ class Edges(NamedTuple):
 
     @classmethod
     def of_rows(cls, indptr: Tensor, column: Tensor, perm: Tensor | None = None) -> Edges:
-        """Return all segments as one, for loops over head-major values: those of one head are close
-        together in memory, and need no smaller segments."""
+        """Merge all segments into one, for loops over head-major values: the values of one head are
+        close together in memory, so smaller segments gain nothing."""
         whole = np.array([0, indptr.numel() - 1])
         perm = np.empty(0, np.int32) if perm is None else perm.numpy()
         return cls(indptr.numpy(), column.contiguous().numpy(), perm, whole, whole)

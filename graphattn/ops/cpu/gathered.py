@@ -1,4 +1,4 @@
-"""Along the edges of a row: dot products with what is at its columns, and sums by weights."""
+"""Gathered products along the edges of a row: dot products with its columns, and weighted sums."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from graphattn.ops.cpu.simd import (
     sum_lanes_of_each,
 )
 
-# Each function takes two vectors of several columns at a time, then a single vector, and then the
-# numbers that fill no vector. One loop for all, with a test inside, takes a tenth longer.
+# Each function processes two vectors of several columns at a time, then a single vector, then the
+# remaining values one by one. One loop with a test inside takes a tenth longer.
 
 
 @jit_inline
 def dots(dot, x, row, y, shift, column, n):
-    """``dot[e] = <x[row], y.flat[column[e] * y.shape[1] + shift:]>``."""
+    """Write ``dot[e] = <x[row], y.flat[column[e] * y.shape[1] + shift:]>``."""
     width, stride, end = x.shape[1], y.shape[1], n // 4 * 4
     whole = width // LANES * LANES
     for c in range(0, whole - LANES, 2 * LANES):
@@ -64,7 +64,7 @@ def dots(dot, x, row, y, shift, column, n):
 
 @jit_inline
 def add_weighted(total, row, weight, y, shift, column, n):
-    """``total[row] += sum_e weight[e] * y.flat[column[e] * y.shape[1] + shift:]``."""
+    """Add ``sum_e weight[e] * y.flat[column[e] * y.shape[1] + shift:]`` to ``total[row]``."""
     width, stride, end = total.shape[1], y.shape[1], n // 4 * 4
     whole, zero = width // LANES * LANES, y.dtype.type(0)
     for c in range(0, whole - LANES, 2 * LANES):
@@ -114,8 +114,8 @@ def add_weighted(total, row, weight, y, shift, column, n):
 
 @jit_inline
 def add_weighted_and_dots(total, row, weight, dot, x, y, column, n):
-    """``add_weighted`` to ``total[row]``, and to ``dot`` the ``dots`` of ``x[0]``: every row of
-    ``y`` is read once."""
+    """Run ``add_weighted``, and add the ``dots`` of ``x[0]`` to ``dot``, reading every row of ``y``
+    once."""
     width, end = total.shape[1], n // 4 * 4
     whole, zero = width // LANES * LANES, y.dtype.type(0)
     for c in range(0, whole - LANES, 2 * LANES):
@@ -165,7 +165,7 @@ def add_weighted_and_dots(total, row, weight, dot, x, y, column, n):
 
 @jit_inline
 def scatter(y, shift, weight, x, row, column, n):
-    """``y.flat[column[e] * y.shape[1] + shift:] += weight[e] * x[row]``."""
+    """Add ``weight[e] * x[row]`` to ``y.flat[column[e] * y.shape[1] + shift:]``."""
     width, stride = x.shape[1], y.shape[1]
     whole = width // LANES * LANES
     for c in range(0, whole, LANES):
@@ -183,7 +183,8 @@ def scatter(y, shift, weight, x, row, column, n):
 
 @jit_inline
 def add_products(total, x, row, weight, y, shift, to_grad, column, n):
-    """``add_weighted`` of ``y`` and, ``to_grad`` columns on, ``scatter`` in one pass."""
+    """Run ``add_weighted`` of ``y``, and ``scatter`` into the columns ``to_grad`` further, in one
+    pass."""
     width, stride, end = x.shape[1], y.shape[1], n // 2 * 2
     whole, begin, zero = width // LANES * LANES, row * width, y.dtype.type(0)
     for c in range(0, whole - LANES, 2 * LANES):

@@ -1,4 +1,4 @@
-"""Gradients of keys, to which several items of one segment add."""
+"""Gradients of keys, accumulated by several work items of one segment."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from graphattn.ops.pages import new_rows
 
 
 class KeyGrads(NamedTuple):
-    """The first item of a segment and a head of the keys writes to the gradients, each later one to
-    rows of its own, which are added last and in order: the same bits whichever thread was faster,
-    and however many there are, for the items are those of the problem."""
+    """Gradients of keys and the workspaces in which items accumulate them. For each segment and
+    head of the keys, the first item writes to the gradients and each later item to rows of its own,
+    which are added last and in order. Results have the same bits for any number and speed of
+    threads, because items depend on the problem only."""
 
     grads: list[Tensor]  # [num_keys, num_kv_heads, channels]
     shared: list[Tensor]  # [rows, channels]
-    items: np.ndarray  # their last column says where an item's own rows begin, or -1
+    items: np.ndarray  # the last column is where an item's own rows begin, or -1
     key_ptr: np.ndarray
-    queries_per_key: int  # heads of the queries for one of the keys
+    queries_per_key: int  # query heads per key head
 
     @classmethod
     def of(cls, edges: Edges, shape: tuple[int, int], inputs: list[Tensor],
            dtype: torch.dtype) -> KeyGrads:
-        """Return places for the gradients of ``inputs``, ``[num_keys, num_kv_heads, channels]``
-        each."""
+        """Allocate the gradients of ``inputs``, ``[num_keys, num_kv_heads, channels]`` each."""
         items = cut_into_items(edges.indptr, edges.row_ptr, shape[0], _num_parts(edges, shape))
         queries_per_key = shape[0] // inputs[0].size(1)
         items[:, 4] |= items[:, 0] % queries_per_key > 0  # another head came first
@@ -54,9 +54,10 @@ class KeyGrads(NamedTuple):
 
 
 def _num_parts(edges: Edges, shape: tuple[int, int]) -> int:
-    """Return parts that edges are cut into, beside heads and segments: four, or as many as have
-    ``_EDGES_PER_KEY`` for each key. A item writes all gradients of its keys: 51 parts of 20 % of
-    4,096 x 4,096 pairs, with 4 heads of 32, took 4 to 9 % longer than 12."""
+    """Return the number of parts that edges are cut into, besides heads and segments: four, or
+    parts of ``_EDGES_PER_KEY`` edges for each key. An item writes the gradients of all its keys, so
+    many parts are slow: 51 parts of 20 % of 4,096 x 4,096 pairs, with 4 heads of 32, took 4 to 9 %
+    longer than 12."""
     edges_per_key = int(edges.indptr[-1]) * shape[0] // max(int(edges.column_ptr[-1]), 1)
     most = max(4, min(64, edges_per_key // _EDGES_PER_KEY))
     return min(worthwhile_parts(edges, shape, PART), most)

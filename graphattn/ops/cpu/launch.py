@@ -1,7 +1,7 @@
 """Kernels that run in several threads at once, started by compiled code.
 
-To start a thread from Python took 0.05 to 0.5 ms beside torch's own, because each one waits for the
-interpreter's lock; from here it takes about 1 us.
+Starting a thread from Python took 0.05 to 0.5 ms next to torch's threads, because each one waits
+for the interpreter's lock; from compiled code it takes about 1 us.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ def in_threads(kernel: Callable) -> Callable:
     """Compile ``kernel(*arguments)`` as ``launch(start, num_threads, *arguments)``.
 
     Args:
-        kernel (Callable): What each thread runs; it returns nothing.
+        kernel (Callable): The function that each thread runs. It returns nothing.
 
     Returns:
-        Callable: Its first argument is the address that
-        :func:`graphattn._threads.start_of_threads` returns. It raises a MemoryError if a thread
-        found no memory.
+        Callable: ``launch``, where ``start`` is the address that
+        :func:`graphattn._threads.start_of_threads` returns. Raises MemoryError if a thread runs out
+        of memory.
     """
     name = f'{kernel.__name__}_in_threads'
     place = dict(co_filename=kernel.__code__.co_filename, co_name=name, co_qualname=name,
-                 co_firstlineno=kernel.__code__.co_firstlineno)  # by which numba's cache goes
+                 co_firstlineno=kernel.__code__.co_firstlineno)  # numba's cache depends on it
     launch = FunctionType(_launch.__code__.replace(**place),
                           {**globals(), 'kernel': jit(kernel)}, name)
     launch.__module__ = kernel.__module__
@@ -43,7 +43,7 @@ def in_threads(kernel: Callable) -> Callable:
 
 def _launch(start, num_threads, *arguments):
     if _run_in_threads(kernel, start, num_threads, arguments) > 0:  # noqa: F821 (of each launch)
-        raise MemoryError('a thread found no memory')
+        raise MemoryError('a thread ran out of memory')
 
 
 @intrinsic
@@ -53,7 +53,7 @@ def _run_in_threads(typingctx, kernel, start, num_threads, arguments):
     compiled = kernel.dispatcher.overloads[of_kernel.args]
 
     def region_of(context, module, shared_type):
-        """Return ``region(shared)``: the function that a thread is given."""
+        """Return ``region(shared)``, the function that each thread runs."""
         name = module.get_unique_name(f'region.{compiled.fndesc.mangled_name}')
         region = ir.Function(module, _REGION, name)
         region.linkage = 'internal'

@@ -1,8 +1,8 @@
 """A graph in both orders, by query and by key, and workspaces for a slice of its heads.
 
-Values are copied head-major, ``[heads, nodes, channels]``, so that those of one head stay in the
-cache while its edges are followed. Heads are computed in slices of ``EDGES_AT_ONCE`` edges in all,
-which share their workspaces one after the other.
+Values are copied head-major, ``[heads, nodes, channels]``, so that one head's values stay in the
+cache while its edges are processed. Heads are computed in slices of ``EDGES_AT_ONCE`` edges in all,
+and the slices reuse the same workspaces.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from graphattn.ops.cpu.schedule import next_item, run
 from graphattn.ops.pages import new_rows
 from graphattn.ops.registration import accumulation_dtype
 
-EDGES_AT_ONCE = 1 << 20  # of all heads of a slice
+EDGES_AT_ONCE = 1 << 20  # summed over the heads of a slice
 
 
 class Orders(NamedTuple):
-    """The edges by query and by key, the latter empty where no gradient is taken."""
+    """The edges by query and by key; the order by key is empty if no gradient is needed."""
 
     csr: Edges
     csc: Edges
@@ -46,8 +46,8 @@ class Orders(NamedTuple):
         run(_to_query_order, self.csc, (len(csc_values), 1), csc_values, out)
 
     def values_by_key(self, values: Tensor | None) -> Tensor | None:
-        """``[num_edges, heads or 1]`` in the order by key."""
-        if values is None or values.stride(0) == 0:  # nothing, or one number for all
+        """Return values ``[num_edges, heads or 1]`` in the order by key."""
+        if values is None or values.stride(0) == 0:  # None, or one value for all edges
             return values
         return values.detach()[self.perm]
 
@@ -59,8 +59,8 @@ def groups_of_heads(num_heads: int, num_edges: int) -> list[slice]:
 
 
 def workspaces(groups: list[slice], nodes: list[Tensor], edges: list[Tensor] = ()) -> list[Tensor]:
-    """Return memory for the heads of one slice: ``[heads, nodes, channels]`` for each of ``nodes``,
-    which are ``[nodes, heads, channels]``, and ``[heads, num_edges]`` for each of ``edges``."""
+    """Allocate workspaces for the heads of one slice: ``[heads, nodes, channels]`` for each tensor
+    ``[nodes, heads, channels]`` of ``nodes``, and ``[heads, num_edges]`` for each of ``edges``."""
     heads, dtype = groups[0].stop, accumulation_dtype(nodes[0])
     return [new_rows(heads, len(x), *x.shape[2:], dtype=dtype) for x in (*nodes, *edges)]
 
@@ -81,7 +81,7 @@ def _to_key_order(items, progress, csr_values, csc_values, edges):
         first, last = indptr[begin], indptr[end]
         source, target, row = csr_values[head], csc_values[head, first:last], perm[first:last]
         for e in range(len(row)):
-            target[e] = source[np.uint64(row[e])]  # unsigned: no test whether it is negative
+            target[e] = source[np.uint64(row[e])]  # unsigned: no test of its sign
         item = next_item(progress, 0)
 
 

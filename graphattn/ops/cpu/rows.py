@@ -1,4 +1,4 @@
-"""Rows of numbers in memory: copied, cleared, scaled and added up, a vector at a time."""
+"""Rows of values in memory: copied, cleared, scaled and added up, a vector at a time."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from graphattn.ops.cpu.simd import LANES, load, multiply, multiply_add, prefetch
 
 
 def node_rows(x: Tensor, dtype: torch.dtype) -> np.ndarray:
-    """``[nodes, heads, channels]`` as ``[nodes * heads, channels]``."""
+    """View ``[nodes, heads, channels]`` as ``[nodes * heads, channels]``."""
     nodes, heads, channels = x.shape
     rows = x.detach() if x.dtype == dtype else x.detach().to(dtype)
     return rows.contiguous().numpy().reshape(nodes * heads, channels)
 
 
 def edge_rows(x: Tensor, dtype: torch.dtype) -> np.ndarray:
-    """``[num_edges, size]``, a row for each edge."""
+    """View features ``[num_edges, size]`` as an array."""
     return x.detach().to(dtype).contiguous().numpy()
 
 
 @jit_inline
 def whole_vectors(n):
-    """``n`` rounded up to whole vectors: the last numbers, one by one, take longer than a row."""
+    """Round ``n`` up to whole vectors: computing the last values one by one would take longer."""
     return (n + LANES - 1) // LANES * LANES
 
 
 @jit
 def consecutive(n, like):
-    """0, 1, ... in the dtype of ``like``, as columns that follow one another."""
+    """Return columns 0, 1, ... in the dtype of ``like``."""
     numbers = np.empty(n, like.dtype)
     for e in range(n):
         numbers[e] = e
@@ -56,7 +56,7 @@ def multiply_row(x, row, factor):
 
 @jit_inline
 def add_row(x, row, factor, y, y_row):
-    """``x[row] += factor * y[y_row]``."""
+    """Add ``factor * y[y_row]`` to ``x[row]``."""
     width = x.shape[1]
     whole, many = width // LANES * LANES, splat(factor)
     for c in range(0, whole, LANES):

@@ -1,7 +1,7 @@
-"""Schedules: rows cut into work items of equally many edges, which threads take one by one.
+"""Schedules: rows cut into work items with equal numbers of edges, which threads claim one by one.
 
-Threads may not be equally fast, nor as many as were asked for: each takes the next item when it is
-done. A kernel whose phases need the results of the one before waits for items, not for threads.
+Threads may differ in speed, and fewer may start than requested, so each claims the next item when
+it is done. A kernel of several phases waits for the items of the previous phase, not for threads.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ from graphattn.ops.cpu.jit import jit, jit_inline
 from graphattn.ops.cpu.rows import whole_vectors
 from graphattn.ops.cpu.simd import LANES, atomic_add, load_acquire
 
-GRAIN = 1 << 16  # multiplications that are worth a thread
-PART = 1 << 20  # multiplications that are worth a part whose gradients are added up later
+GRAIN = 1 << 16  # multiplications that justify a thread
+PART = 1 << 20  # multiplications that justify a part with gradients of its own
 
 
 def run(kernel, edges: Edges, shape: tuple[int, int], *arguments, num_phases: int = 1,
         items: np.ndarray | None = None) -> None:
-    """Run ``kernel(items, progress, *arguments, edges)`` in as many threads as the work is worth.
+    """Run ``kernel(items, progress, *arguments, edges)`` in threads, fewer if there is little work.
 
     Args:
         kernel (Callable): Compiled by :func:`graphattn.ops.cpu.launch.in_threads`; claims items
             until there are none, in each phase.
-        edges (Edges): What its rows are.
-        shape (tuple): How many heads, and multiplications for each edge of one.
-        arguments: Its own; tensors are given as arrays.
-        num_phases (int): How many times it goes over all items.
-        items (ndarray, optional): As of :func:`cut`; of all rows if omitted.
+        edges (Edges): The rows of the kernel.
+        shape (tuple): The number of heads, and of multiplications for each edge of a head.
+        arguments: Further arguments of the kernel; tensors are passed as arrays.
+        num_phases (int): The number of passes over all items.
+        items (ndarray, optional): Work items as returned by :func:`cut`; computed from all rows if
+            omitted.
     """
     items = cut(edges, shape) if items is None else items
     arrays = [x.numpy() if isinstance(x, Tensor) else x for x in arguments]
@@ -43,16 +44,16 @@ def run(kernel, edges: Edges, shape: tuple[int, int], *arguments, num_phases: in
 
 
 def cut(edges: Edges, shape: tuple[int, int], items_per_thread: int = 16) -> np.ndarray:
-    """Return items of one head and segment, int64 ``[num_items, 5]``: head, first row, last row,
-    segment, and whether the segment's columns belong to an earlier item too."""
+    """Return work items, each of one head and segment, int64 ``[num_items, 5]``: head, first row,
+    last row, segment, and whether an earlier item has the segment's columns too."""
     num_threads = _num_threads(edges, shape)
     num_parts = 1 if num_threads == 1 else items_per_thread * num_threads
     return cut_into_items(edges.indptr, edges.row_ptr, shape[0], num_parts)
 
 
 def cut_for_chunks(edges: Edges, shape: tuple[int, int]) -> np.ndarray:
-    """Fewer items, for kernels that copy the keys of each into the cache: at 1 % of 4,096 x 4,096
-    pairs 16 per thread took a tenth longer than 4."""
+    """Return fewer items than :func:`cut`, for kernels that copy the keys of each item into the
+    cache: at 1 % of 4,096 x 4,096 pairs, 16 items per thread took a tenth longer than 4."""
     return cut(edges, shape, items_per_thread=4)
 
 
@@ -61,15 +62,15 @@ def _num_threads(edges: Edges, shape: tuple[int, int]) -> int:
 
 
 def worthwhile_parts(edges: Edges, shape: tuple[int, int], size: int) -> int:
-    """Return the number of parts of that size, in multiplications, that the work is worth dividing
-    into, however many threads there are."""
+    """Return how many parts of ``size`` multiplications the work is divided into, independent of
+    the number of threads."""
     heads, products = shape
     return 1 + int(edges.indptr[-1]) * heads * products // size
 
 
 @jit
 def cut_into_items(indptr, row_ptr, heads, num_parts):
-    """Return segments and heads in a row, cut where they end and into parts of equally many
+    """Cut the sequence of segments and heads where they end, and into parts with equal numbers of
     edges."""
     num_segments = len(row_ptr) - 1
     items = np.empty((num_segments * heads + num_parts - 1, 5), np.int64)
@@ -93,17 +94,17 @@ def cut_into_items(indptr, row_ptr, heads, num_parts):
 
 @jit_inline
 def _put_item(items, item, head, first, last, segment, is_shared):
-    # One by one: to assign a tuple is compiled to general code, which takes ten times as long.
+    # One by one: numba compiles tuple assignment to generic code, which takes ten times as long.
     items[item, 0], items[item, 1], items[item, 2] = head, first, last
     items[item, 3], items[item, 4] = segment, int(is_shared)
 
 
-# ``progress`` counts how many work items were taken, and how many are finished, in each phase.
+# ``progress`` counts the work items claimed and the work items finished, in each phase.
 
 
 @jit_inline
 def next_item(progress, phase):
-    """Return the number of an item that no thread has taken, or one past them."""
+    """Claim the next work item and return its number, at least ``len(items)`` if none is left."""
     return atomic_add(progress, 2 * phase)
 
 
@@ -132,7 +133,7 @@ def max_rows(items):
 
 @jit
 def max_row_length(indptr):
-    """Return the most edges of a row, in whole vectors and one more."""
+    """Return the size of a buffer for the longest row: whole vectors and one more."""
     longest = 0
     for i in range(len(indptr) - 1):
         longest = max(longest, indptr[i + 1] - indptr[i])

@@ -1,7 +1,7 @@
-"""Vectors of numbers as numba types: what kernels for CPUs compute with.
+"""SIMD vectors as numba types, for CPU kernels.
 
-Loops over channels are spelled out in vectors: the compiler would have to guard each of them
-against overlap of the rows it reads and writes.
+Loops over channels use vectors explicitly, because the compiler would guard each loop against
+overlap of the rows that it reads and writes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LANES = 16
 
 
 class _Vector(types.Type):
-    """Numbers of a dtype in a register."""
+    """A register of ``lanes`` values."""
 
     def __init__(self, dtype: types.Float, lanes: int = LANES):
         self.dtype, self.lanes = dtype, lanes
@@ -72,7 +72,7 @@ def store(typingctx, array, position, vector):
 
 @intrinsic
 def prefetch(typingctx, array, position):
-    """Ask for a line of the cache ahead of its use; any position will do."""
+    """Prefetch a cache line. Positions outside the array are allowed."""
     def codegen(context, builder, signature, args):
         pointer = _pointer(context, builder, signature, args, types.uint8)
         flags = [ir.IntType(32)(flag) for flag in (0, 3, 1)]  # to read, all levels, data
@@ -122,7 +122,7 @@ def _lanes(index: list[int]) -> ir.Constant:
 
 
 def _fold(builder, vector, combine):
-    """Return all lanes combined into one number."""
+    """Combine all lanes into one value."""
     lanes = vector.type.count
     while lanes > 1:
         lanes //= 2
@@ -149,7 +149,8 @@ def max_lane(typingctx, vector):
 
 @intrinsic
 def sum_lanes_of_each(typingctx, a, b, c, d):
-    """Sum each of four vectors into one of four lanes, in fewer steps than one by one."""
+    """Sum each of four vectors into a lane of the result, in fewer steps than four calls of
+    ``sum_lanes``."""
     def codegen(context, builder, signature, args):
         def fold(x, y, low, high):
             return builder.fadd(builder.shuffle_vector(x, y, _lanes(low)),
@@ -170,8 +171,8 @@ def sum_lanes_of_each(typingctx, a, b, c, d):
 
 @intrinsic
 def atomic_add(typingctx, counters, position):
-    """Add 1 to ``counters.flat[position]``, which threads share, and return the value before.
-    Writes of a thread before it are visible to threads that load the sum."""
+    """Add 1 to ``counters.flat[position]`` atomically and return the previous value. Earlier writes
+    of this thread are visible to threads that load the sum."""
     def codegen(context, builder, signature, args):
         pointer = _pointer(context, builder, signature, args, types.int64)
         return builder.atomic_rmw('add', pointer, ir.IntType(64)(1), 'acq_rel')
@@ -180,7 +181,7 @@ def atomic_add(typingctx, counters, position):
 
 @intrinsic
 def load_acquire(typingctx, counters, position):
-    """``counters.flat[position]``, to which other threads add."""
+    """Load ``counters.flat[position]``, to which other threads add."""
     def codegen(context, builder, signature, args):
         pointer = _pointer(context, builder, signature, args, types.int64)
         return builder.load_atomic(pointer, 'acquire', 8)
@@ -188,9 +189,9 @@ def load_acquire(typingctx, counters, position):
 
 
 def exp(x):
-    """e to the power of a number; of a float32 to a relative error of 3e-7, in vector registers,
-    and 0 below e^-87."""
-    raise NotImplementedError  # compiled code takes the overload
+    """Exponentiate. For float32 this runs in vector registers, has a relative error of 3e-7, and
+    returns 0 below e^-87."""
+    raise NotImplementedError  # compiled code calls the overload
 
 
 @intrinsic
@@ -202,8 +203,8 @@ def _as_float(typingctx, bits):
 
 @jit(inline=True, fastmath=frozenset({'contract'}))
 def _reduced(x, exponent, ln2_high, ln2_low):
-    """Return the rest of x. Sums are not reordered here: the two parts of ln 2 would become one
-    again, and without fused products the exponential would lose three bits."""
+    """Return the remainder of x. Sums are not reordered here, because that would merge the two
+    parts of ln 2; without fused products the exponential would lose three bits."""
     return x - exponent * ln2_high - exponent * ln2_low
 
 

@@ -1,4 +1,4 @@
-"""Softmax over the edges of a row: what logits are made of, exponentials, dropout."""
+"""Softmax over the edges of a row: terms of the logits, exponentials, dropout."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from graphattn.ops.cpu.splitmix import random_bits
 
 
 class Terms(NamedTuple):
-    """Terms between dot products and weights, in types that do not depend on which are given,
-    because each combination would be compiled once more."""
+    """Terms of the logits and dropout. Types do not depend on which terms are passed, because numba
+    would compile each combination."""
 
     bias: np.ndarray  # [num_edges, heads or 1], or empty
     gate: np.ndarray
     scale: np.floating
-    seed: np.uint64  # of dropout, by which edges of all heads have numbers
+    seed: np.uint64  # of dropout; its words are numbered by edge and head
     threshold: np.uint64
     keep_scale: np.floating
     first_head: int
@@ -60,8 +60,8 @@ def _of_heads(values: Tensor, heads: slice, dtype: torch.dtype) -> np.ndarray:
 
 
 def _is_everywhere(values: Tensor, number: float) -> bool:
-    """Return whether ``values`` are one value in memory, this one, as the straight-through
-    estimators give them for their gradient."""
+    """Return whether ``values`` expand a single value, equal to ``number``. Straight-through
+    estimators pass such gates for their gradient."""
     is_one_number = values.numel() > 0 and values.stride(0) == 0 and values.size(1) == 1
     return is_one_number and values[0, 0].item() == number
 
@@ -84,8 +84,8 @@ def modify(logit, terms, first, n, head):
 
 @jit_inline
 def modify_backward(grad, dot, terms, grad_bias, grad_gate, first, n, head):
-    """From gradients of logits to those of dot products; puts those of bias and gate where they
-    are wanted."""
+    """Turn gradients of logits into gradients of dot products, and write the gradients of bias and
+    gate if requested."""
     if grad_bias.shape[0] > 0:
         for e in range(n):
             grad_bias[first + e, head] = grad[e]
@@ -108,8 +108,8 @@ def multiply_by_gate(x, terms, first, n, head):
 
 @jit_inline
 def exponentials(logit, n, row_max):
-    """Exponentiate the first ``n`` logits less the highest so far in place, and return that one and
-    their sum."""
+    """Subtract the maximum so far from the first ``n`` logits, exponentiate them in place, and
+    return the maximum and their sum."""
     end, bottom = whole_vectors(n), logit.dtype.type(-np.inf)
     for e in range(n, end):
         logit[e] = bottom
@@ -117,7 +117,7 @@ def exponentials(logit, n, row_max):
     for e in range(0, end, LANES):
         highest_lane = maximum(load(logit, e), highest_lane)
     row_max = max_lane(highest_lane)
-    shift = row_max if row_max > bottom else logit.dtype.type(0)  # else -inf less -inf
+    shift = row_max if row_max > bottom else logit.dtype.type(0)  # avoids -inf - -inf
     for e in range(end):
         logit[e] = exp(logit[e] - shift)
     row_sum = load(logit, 0)
@@ -128,8 +128,8 @@ def exponentials(logit, n, row_max):
 
 @jit_inline
 def put_max_inv_sum(max_inv_sum, row, row_max, row_sum):
-    """Write the highest logit of a row and the factor of its exponentials. For an empty row these
-    are ``inf`` and 0, so that all weights become 0."""
+    """Write the row maximum and the inverse sum of exponentials. An empty row stores ``inf`` and 0,
+    so its weights are 0."""
     is_nothing = row_sum == 0
     max_inv_sum[row, 0] = np.inf if is_nothing else row_max
     max_inv_sum[row, 1] = 0 if is_nothing else 1 / row_sum
@@ -137,7 +137,7 @@ def put_max_inv_sum(max_inv_sum, row, row_max, row_sum):
 
 @jit_inline
 def drop_out(weight, terms, first, n, head):
-    """Zero weights of the edges from ``first`` on, and scales up the others."""
+    """Apply dropout to the weights of the edges from ``first`` on."""
     if terms.threshold > 0:
         for e in range(n):
             weight[e] *= keep(terms, first + e, head)
@@ -145,6 +145,6 @@ def drop_out(weight, terms, first, n, head):
 
 @jit_inline
 def keep(terms, edge, head):
-    """Return 0 or ``keep_scale`` by the random bits of the edge's number."""
+    """Return 0 or ``keep_scale``, depending on the random bits of the edge and head."""
     bits = random_bits(terms.seed, edge * terms.num_heads + terms.first_head + head + 1)
     return terms.keep_scale if bits >= terms.threshold else terms.keep_scale * 0

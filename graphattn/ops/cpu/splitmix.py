@@ -10,7 +10,7 @@ from graphattn._splitmix import FIRST, SECOND, STEP
 
 @jit(inline=True)
 def random_bits(state, number):
-    """64 random bits of the stream that begins at ``state``."""
+    """Return 64 random bits of the stream that begins at ``state``."""
     return mix(state + uint64(number) * uint64(STEP))
 
 

@@ -1,3 +1,3 @@
-"""Several hops of values by weights of edges, and weights and hops in one."""
+"""Diffusion of values over several hops by edge weights, and attention and diffusion in one."""
 
 __all__ = []

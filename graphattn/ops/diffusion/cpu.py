@@ -1,7 +1,7 @@
 """Attention over several hops: weights are computed once, then K sparse products.
 
-Kept for the backward pass are two numbers per token and head, and the message of every hop. It
-computes the weights once more, in the order by key.
+The backward pass keeps two values per token and head, and the message of every hop. It recomputes
+the weights in the order by key.
 """
 
 from __future__ import annotations

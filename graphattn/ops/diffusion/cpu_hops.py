@@ -1,9 +1,9 @@
 """Diffusion by given weights: K sparse products for a slice of the heads, forward and backward.
 
-The message of a hop is the sum by weights that it brings to each query. Messages are kept for the
-backward pass, hops x values. That pass follows the edges by key, and uses each gradient that it
-reads at a query twice: times the weight it is a part of the gradient of the key's value, and times
-that value it is the gradient of the weight.
+The message of a hop is the weighted sum at each query. Messages are kept for the backward pass,
+hops x values. The backward pass traverses the edges by key and uses each gradient at a query twice:
+multiplied by the weight for the gradient of the key's value, and multiplied by the value for the
+gradient of the weight.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Hops(NamedTuple):
     @classmethod
     def of(cls, value: Tensor, teleport: Tensor, messages: Tensor, heads: slice,
            spaces: list[Tensor]) -> Hops:
-        """Copy a slice of the heads into workspaces, the first of which takes the values."""
+        """Copy a slice of the heads into workspaces; the values go into the first."""
         start = head_major(value, heads, spaces[0])
         teleport = teleport[..., heads].detach().to(start.dtype).transpose(1, 2).contiguous()
         return cls(start, teleport, messages, heads.start,
@@ -65,7 +65,7 @@ class HopGrads(NamedTuple):
 
     @classmethod
     def of(cls, value: Tensor, teleport: Tensor, needs_teleport: bool) -> HopGrads:
-        """Return gradients of the same shapes; that of the teleport is empty where not needed."""
+        """Allocate gradients of the same shapes; ``teleport`` is empty if not needed."""
         return cls(torch.empty_like(value),
                    teleport.new_empty(teleport.shape if needs_teleport else 0))
 
@@ -73,7 +73,7 @@ class HopGrads(NamedTuple):
             dot: Tensor) -> Tensor:
         """Compute the gradients of a slice of the heads, whose ``weight`` is in the order by key.
 
-        The gradient of each weight goes into ``dot``, unless that is empty. Returns the sum of
+        Writes the gradient of each weight into ``dot``, unless it is empty, and returns the sum of
         weight times gradient over the edges of each query.
         """
         start, teleport, messages, first_head, (grad, next_x, x, grad_start) = hops
@@ -96,7 +96,7 @@ class HopGrads(NamedTuple):
 
 @in_threads
 def _diffuse(items, progress, start, weight, teleport, messages, first_head, after, other, edges):
-    """Mix the message of each hop to each query with its start value by ``teleport``."""
+    """Mix the message of each hop with the start values by ``teleport``."""
     indptr, edge_key = edges.indptr, edges.column
     x = start
     for hop in range(len(teleport) - 1, -1, -1):
@@ -121,11 +121,10 @@ def _diffuse_backward(
         grad_teleport, dot, delta, edges):
     """Compute the gradients of each hop, the last hop first.
 
-    A hop begins with values y: the start or, after the first hop, what the hop before made of its
-    message. ``x`` is the gradient of the hop's message, ``grad`` that of y, the sum of ``x`` by
-    weights. ``next_x`` is what ``grad`` gives to the message of the hop before. ``dot`` adds
-    ``<x_i, y_j>`` up over hops, the gradient of each weight, and ``delta`` these times the weights,
-    for each query.
+    A hop begins with values y: the start values, or the result of the previous hop. ``x`` is the
+    gradient of the hop's message; ``grad`` is the gradient of y, the weighted sum of ``x``.
+    ``next_x`` is the gradient of the previous hop's message. ``dot`` sums ``<x_i, y_j>``, the
+    gradient of each weight, over hops, and ``delta`` sums weight times gradient for each query.
     """
     indptr, edge_query = edges.indptr, edges.column
     y = np.empty((1, x.shape[2]), x.dtype)
@@ -137,8 +136,8 @@ def _diffuse_backward(
             hop_message = messages[hop, first_head + head]
             message = start[head] if is_first else messages[before, first_head + head]
             for i in range(begin, end):
-                restart = x.dtype.type(0) if is_first else teleport[before, head, i]  # inside y
-                to_start = x.dtype.type(1) if is_first else restart  # share of the gradient of y
+                restart = x.dtype.type(0) if is_first else teleport[before, head, i]  # as in y
+                to_start = x.dtype.type(1) if is_first else restart  # factor of the gradient of y
                 if grad_teleport.shape[1] > 0:
                     grad_teleport[hop, head, i] = (dot_of_rows(grad[head], start[head], i)
                                                  - dot_of_rows(grad[head], hop_message, i))
@@ -166,7 +165,7 @@ def _diffuse_backward(
 
 @jit_inline
 def restart_row(out, row, message, start, teleport, i):
-    """:func:`graphattn.ops.edge_math.restart` of row ``i``."""
+    """Compute :func:`graphattn.ops.edge_math.restart` for row ``i``."""
     copy_row(out, row, 0, message, i, 0, message.shape[1])
     if teleport != 0:
         multiply_row(out, row, out.dtype.type(1 - teleport))

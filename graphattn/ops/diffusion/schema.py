@@ -1,4 +1,4 @@
-"""Values that travel several hops by weights of edges."""
+"""Operators of diffusion over several hops."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ attention_diffusion = define(
     '(Tensor, Tensor)', _fake_diffusion)
 
 
-# Gradients of weight, value and teleport; empty where not needed.
+# Gradients of weight, value and teleport; empty if not needed.
 
 
 def _fake_diffusion_backward(grad_out, messages, weight, value, teleport, *rest):
@@ -81,7 +81,7 @@ diffused_attention = define('diffused_attention', f'{DIFFUSED}, bool keep_messag
                             '(Tensor, Tensor, Tensor)', _fake_diffused)
 
 
-# Gradients of query, key, bias, gate, value and teleport; empty where not needed.
+# Gradients of query, key, bias, gate, value and teleport; empty if not needed.
 
 
 def _fake_diffused_backward(grad_out, max_inv_sum, messages, query, key, value, bias, gate,
@@ -122,12 +122,12 @@ differentiate(diffused_attention, _differentiate_diffused, _save_diffused)
 
 
 def empty_max_inv_sum(query: Tensor) -> Tensor:
-    """Return room for row maxima and inverse sums, ``[heads, nodes, 2]``."""
+    """Allocate row maxima and inverse sums, ``[heads, nodes, 2]``."""
     return query.new_empty(query.size(1), query.size(0), 2, dtype=accumulation_dtype(query))
 
 
 def empty_messages(value: Tensor, teleport: Tensor, keep_messages: bool) -> Tensor:
-    """Return room for the message of each hop, ``[hops, heads, nodes, channels]``, or nothing."""
+    """Allocate the message of each hop, ``[hops, heads, nodes, channels]``, or an empty tensor."""
     nodes, heads, channels = value.shape
     return value.new_empty(teleport.size(0) if keep_messages else 0, heads, nodes, channels,
                            dtype=accumulation_dtype(value))

@@ -83,11 +83,12 @@ def diffused_attention_backward_cuda(
 
 def diffuse(weight: Tensor, value: Tensor, teleport: Tensor, rows: Rows,
             messages: Tensor) -> Tensor:
-    """Return output ``[nodes, heads, channels]``; puts what each hop brings into ``messages``."""
+    """Return output ``[nodes, heads, channels]``, and write the message of each hop to
+    ``messages``."""
     dtype = accumulation_dtype(value)
     start = z = value.to(dtype)
     for hop in reversed(range(len(teleport))):
-        # The first hop gathers the values as they are, in half precision if so.
+        # The first hop gathers the values in their own dtype, possibly half precision.
         message = sum_rows(weight, value if z is start else z, rows, dtype)
         if len(messages):
             messages[hop] = message.transpose(0, 1)
@@ -98,7 +99,7 @@ def diffuse(weight: Tensor, value: Tensor, teleport: Tensor, rows: Rows,
 def hop_grads(grad_out: Tensor, messages: Tensor, weight: Tensor, value: Tensor, teleport: Tensor,
               both: BothOrders, needs_weight: bool,
               needs_teleport: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of weight ``[heads, num_edges]``, value and teleport, empty where not
+    """Return the gradients of weight ``[heads, num_edges]``, value and teleport, empty if not
     needed."""
     dtype = accumulation_dtype(value)
     start, grad = value.to(dtype), grad_out.to(dtype)
@@ -121,7 +122,7 @@ def hop_grads(grad_out: Tensor, messages: Tensor, weight: Tensor, value: Tensor,
 
 
 def _before(hop: int, messages: Tensor, value: Tensor, start: Tensor, teleport: Tensor) -> Tensor:
-    """Return the values that a hop began with."""
+    """Return the values at the start of a hop."""
     if hop == len(teleport) - 1:
         return value
     return restart(messages[hop + 1].transpose(0, 1), start, teleport[hop + 1].unsqueeze(-1))

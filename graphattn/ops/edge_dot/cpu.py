@@ -93,9 +93,9 @@ def _dot(items, progress, query, key, heads, dot, edges):
 @in_threads
 def _dot_backward(items, progress, query, key, grad_dot, heads, grad_query, grad_key,
                   shared_grad_key, edges):
-    """Compute gradients of each query, and what each item adds to those of its keys. Edges whose
-    own is 0 are passed over, even where they lead to what is infinite: an estimator leaves half of
-    them so."""
+    """Compute the gradients of queries, and each item's part of the gradients of its keys. Edges
+    with a gradient of 0 are skipped, even if their nodes are infinite: an estimator leaves half of
+    the gradients 0."""
     indptr, edge_key, key_ptr = edges.indptr, edges.column, edges.column_ptr
     longest, position = max_row_length(indptr), np.empty(max_rows(items), np.int64)
     weight, weighted_key = np.empty(longest, query.dtype), np.empty(longest, edge_key.dtype)

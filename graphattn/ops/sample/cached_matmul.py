@@ -1,4 +1,4 @@
-"""A matrix product that is computed once for several who need it."""
+"""A cached matrix product."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from graphattn._tensors import is_traced
 
 
 class CachedMatmul:
-    """The product of two batches of matrices, computed again only after one of them, or the
-    product, was changed in place.
+    """The product of two batches of matrices, recomputed only after one of them, or the product,
+    was modified in place.
 
-    Leaves are compared by their values, because ``.data``, by which weights are clamped or
-    averaged, leaves no trace in their versions. Results of operations are compared by versions.
-    Each call gives a result with a gradient graph of its own, so that any number of backward
-    passes are possible.
+    Leaves are compared by value, because changes through ``.data``, as in clamping or averaging
+    weights, do not increment their version. Results of operations are compared by version. Each
+    call returns a result with its own autograd graph, so any number of backward passes are
+    possible.
 
     Args:
-        compares_leaves (bool): Pass ``False`` for factors that no caller holds.
+        compares_leaves (bool): Pass ``False`` if callers hold no reference to the factors.
     """
 
     def __init__(self, compares_leaves: bool = True):
         self._compares_leaves = compares_leaves
-        # Replaced as one, so that threads which ask at once see a product beside its own factors.
+        # Replaced as a whole, so that concurrent threads never see a product with other factors.
         self._kept: _Kept | None = None
 
     def __call__(self, x: Tensor, y: Tensor, sources: tuple[Tensor, Tensor]) -> Tensor:
-        """Return ``x @ y``, of which ``x`` and ``y`` are functions of ``sources`` alone."""
+        """Return ``x @ y``, where ``x`` and ``y`` depend on ``sources`` only."""
         leaves = [source for source in sources if source.is_leaf] if self._compares_leaves else []
         if not _can_be_kept(sources, leaves):
             return torch.bmm(x, y)
@@ -39,7 +39,7 @@ class CachedMatmul:
 
 
 class _Kept:
-    """A product, and what tells that nothing has changed since it was computed."""
+    """A product, and the values and versions that detect changes since it was computed."""
 
     def __init__(self, product: Tensor, sources: tuple[Tensor, Tensor], leaves: list[Tensor]):
         self.product = product
@@ -57,9 +57,10 @@ class _Kept:
 
 
 def _can_be_kept(sources: tuple[Tensor, Tensor], leaves: list[Tensor]) -> bool:
-    """Not what torch traces or transforms, for that is no number yet; not in inference mode, which
-    leaves no trace of changes and no tensors to train with; not with forward-mode derivatives; not
-    leaves on a GPU, where a comparison takes longer than a product."""
+    """Return whether a product may be cached. Not for traced or transformed tensors, which have no
+    values yet; not in inference mode, which tracks no versions and makes tensors unusable for
+    training; not with forward-mode derivatives; not for leaves on a GPU, where the comparison takes
+    longer than the product."""
     x, y = sources
     if (is_traced(x, y) or torch.is_inference_mode_enabled() or x.is_inference()
             or y.is_inference() or torch._C._are_functorch_transforms_active()
@@ -69,7 +70,7 @@ def _can_be_kept(sources: tuple[Tensor, Tensor], leaves: list[Tensor]) -> bool:
 
 
 class _Product(torch.autograd.Function):
-    """The gradient of a product that is known already."""
+    """A product with a cached result, and its gradient."""
 
     @staticmethod
     def forward(x: Tensor, y: Tensor, product: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-r"""The pairs inside the segments of a model, a bounded number of them at a time."""
+r"""Chunks of bounded size of the pairs inside the segments of a model."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from graphattn.graphs.segments import Segments
 
 
 class Chunk(NamedTuple):
-    """Pieces of consecutive rows of one segment, or of all rows of several segments of one
+    """A piece of consecutive rows of one segment, or of all rows of several segments of one
     shape."""
 
     first_query: Tensor  # int64 [segments]
     num_queries: int  # of each segment
     first_key: Tensor  # int64 [segments]
     num_keys: int  # of each segment
-    piece: int  # how many pieces of these rows come before
-    offset: int  # how many keys of their segments
+    piece: int  # number of earlier pieces of these rows
+    offset: int  # number of keys in the earlier pieces
 
     @property
     def num_pairs(self) -> int:
@@ -45,8 +45,8 @@ class Chunk(NamedTuple):
 
 def chunks_of(segments: Segments, pairs_per_chunk: int,
               keys_per_piece: int | None = None) -> list[Chunk]:
-    """Return chunks of about ``pairs_per_chunk`` pairs, or of one piece of a row; together all
-    pairs, each once. Rows are whole, or cut into pieces of ``keys_per_piece``."""
+    """Cut all pairs into chunks of about ``pairs_per_chunk`` pairs, or of one piece of a row. Rows
+    are whole, or cut into pieces of ``keys_per_piece``."""
     segment_shape = torch.stack([segments.query_ptr.diff(), segments.key_ptr.diff()], dim=1)
     chunks = []
     for num_queries, num_keys in sorted({(n, m) for n, m in segment_shape.tolist() if n and m}):
@@ -68,8 +68,8 @@ def _nodes(first: Tensor, size: int) -> Tensor:
 
 
 def _rows(factor: Tensor, first: Tensor, size: int) -> Tensor:
-    """``size`` rows from each of ``first``, ``[segments, size, k]``; without a copy of one segment,
-    or on a CPU of segments that follow one another."""
+    """Return ``size`` rows from each of ``first``, ``[segments, size, k]``. This is a view for one
+    segment and, on CPUs, for adjacent segments."""
     num_segments = first.numel()
     if num_segments == 1 or first.device.type == 'cpu' and _are_adjacent(first, size):
         factor = factor.narrow(0, int(first[0]), size * num_segments)
@@ -79,5 +79,5 @@ def _rows(factor: Tensor, first: Tensor, size: int) -> Tensor:
 
 
 def _are_adjacent(first: Tensor, size: int) -> bool:
-    """Return whether segments of ``size``, which ascend and do not overlap, leave no gaps."""
+    """Return whether segments of ``size`` are adjacent. They must ascend without overlap."""
     return int(first[-1] - first[0]) == size * (first.numel() - 1)

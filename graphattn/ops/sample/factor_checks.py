@@ -14,7 +14,8 @@ from graphattn.graphs.segments import Segments
 
 def check_factors(factors: dict[str, Tensor], query_ptr: Tensor | None,
                   key_ptr: Tensor | None) -> None:
-    """Raise unless ``query_factor``, ``mixing`` and ``key_factor`` are tensors that go together."""
+    """Raise unless the types, shapes, dtypes and devices of ``query_factor``, ``mixing`` and
+    ``key_factor`` agree."""
     for name, factor in factors.items():
         check_floating(name, factor)
     query_factor, mixing, key_factor = factors.values()
@@ -38,7 +39,8 @@ def check_factors(factors: dict[str, Tensor], query_ptr: Tensor | None,
 
 
 def check_finite_and_not_negative(factors: dict[str, Tensor]) -> None:
-    """Raise a ValueError that names a factor of which some value is not; on CPUs alone."""
+    """Raise a ValueError that names the factor with a negative or non-finite value. Only CPUs are
+    checked."""
     factors = {name: factor.detach() for name, factor in factors.items() if factor.numel()}
     if not factors or not _can_be_looked_at(*factors.values()):
         return
@@ -52,7 +54,7 @@ def check_finite_and_not_negative(factors: dict[str, Tensor]) -> None:
 
 
 def _can_be_looked_at(*tensors: Tensor) -> bool:
-    """Without waiting for a GPU."""
+    """Return whether values can be read without synchronising a GPU."""
     return tensors[0].device.type == 'cpu' and not is_traced(*tensors)
 
 
@@ -64,24 +66,24 @@ def _check_nodes_of_heads(factors: dict[str, Tensor]) -> None:
     for name in ('query_factor', 'key_factor'):
         size = factors[name].size(0)
         if size % num_heads:
-            raise ValueError(f"'{name}' must hold as many nodes for each of the {num_heads} heads "
-                             f"of 'mixing' (got {size} in all); fold heads into nodes as "
-                             f"[num_heads * n, k]")
+            raise ValueError(f"'{name}' must have the same number of nodes for each of the "
+                             f"{num_heads} heads of 'mixing' (got {size} in all); fold heads into "
+                             f"nodes as [num_heads * n, k]")
 
 
 def check_segments_of_heads(segments: Segments, num_heads: int, sizes: tuple[int, int]) -> None:
-    """Raise unless each head owns as many segments, and as many queries and keys."""
+    """Raise unless all heads have equal numbers of segments, queries and keys."""
     if num_heads == 1 or len(segments) == 0:
         return
     segments_per_head, rest = divmod(len(segments), num_heads)
     if rest:
-        raise ValueError(f"'query_ptr' must mark as many segments for each of the {num_heads} "
-                         f"heads of 'mixing' (got {len(segments)} in all)")
+        raise ValueError(f"'query_ptr' must have the same number of segments for each of the "
+                         f"{num_heads} heads of 'mixing' (got {len(segments)} in all)")
     if not _can_be_looked_at(segments.query_ptr):
         return
     for name, ptr, size in (('query_ptr', segments.query_ptr, sizes[0]),
                             ('key_ptr', segments.key_ptr, sizes[1])):
         head_start = ptr[::segments_per_head].tolist()
         if head_start != [head * (size // num_heads) for head in range(num_heads + 1)]:
-            raise ValueError(f"'{name}' must give each head of 'mixing' {size} / {num_heads} "
-                             f"nodes, head after head (got heads that begin at {head_start})")
+            raise ValueError(f"'{name}' must mark {size} / {num_heads} nodes for each head of "
+                             f"'mixing', head by head (got heads that begin at {head_start})")

@@ -1,4 +1,4 @@
-"""A random bipartite graph as a value: specify here, sample elsewhere."""
+"""A random bipartite graph as a value, without the code that samples it."""
 
 from __future__ import annotations
 
@@ -30,12 +30,11 @@ class FactorModel:
 
     and never if their segments differ. This is the mixed-membership stochastic block model of
     SBM-Transformer, Sec. 4.1: memberships :math:`\hat Q` and :math:`\hat K`, block matrix
-    :math:`\hat S`. Segments are those of :class:`~graphattn.BipartiteGraph`. Heads that mix in ways
-    of their own are folded into the nodes, head by head: of ``num_segments`` segments the first
-    ``num_segments / num_heads`` belong to head 0.
+    :math:`\hat S`. Segments are those of :class:`~graphattn.BipartiteGraph`. Heads with block
+    matrices of their own are folded into the nodes, head by head: the first
+    ``num_segments / num_heads`` segments belong to head 0.
 
-    A model is a value: it copies and pickles freely, and a copy has the numbers of the factors
-    without their gradients.
+    A model can be copied and pickled. A copy has the values of the factors without their gradients.
 
     Args:
         query_factor (Tensor): floating ``[num_queries, k]``, not negative: how much each query
@@ -46,25 +45,24 @@ class FactorModel:
             and may carry gradients; probabilities are computed in the widest of their dtypes, in
             float32 at least.
         query_ptr (Tensor, optional): int64 ``[num_segments + 1]``, where each segment's queries
-            begin; one segment for each head if omitted.
-        key_ptr (Tensor, optional): int64 ``[num_segments + 1]``; if omitted, ``query_ptr`` where
-            there are as many keys as queries, else one segment for each head.
-        exploration (float): :math:`\delta` of Sec. 4.2, the chance of edges that the factors rule
-            out. It equals one more cluster of membership 1 everywhere and mixing
-            :math:`\delta`.
+            begin; one segment per head if omitted.
+        key_ptr (Tensor, optional): int64 ``[num_segments + 1]``; if omitted, ``query_ptr`` if the
+            numbers of keys and queries are equal, else one segment per head.
+        exploration (float): :math:`\delta` of Sec. 4.2, the probability that is added to all pairs.
+            It is equivalent to one more cluster with memberships of 1 and mixing :math:`\delta`.
         validate (bool): Check all of the above, and copy the pointers. Pass ``False`` only for
-            what the caller has just built.
+            tensors that the caller has just built.
 
     Attributes:
-        num_queries, num_keys (int): Over all segments.
+        num_queries, num_keys (int): Number of nodes in all segments.
         num_clusters (int): k.
         num_heads (int): Number of block matrices.
-        dtype (torch.dtype): In which probabilities are computed.
+        dtype (torch.dtype): Dtype of probabilities.
 
     Raises:
         TypeError: An argument is of the wrong type or dtype.
         ValueError: Shapes, devices, range or segments are not as described. Range and segments are
-            read on a CPU alone, because the host would have to wait for a GPU.
+            checked on CPUs only, because reading them would synchronise a GPU.
 
     Example:
         >>> import torch
@@ -117,7 +115,7 @@ class FactorModel:
 
     @property
     def num_segments(self) -> int:
-        """Number of sequences, times the heads that are folded into the nodes."""
+        """Number of sequences times heads folded into the nodes."""
         return len(self.segments)
 
     @property
@@ -131,12 +129,12 @@ class FactorModel:
         return self.segments.key_ptr
 
     def mixed_query(self) -> Tensor:
-        r"""Return what each query offers each cluster of keys, :math:`\hat Q \hat S`.
+        r"""Return the product of query memberships and mixing, :math:`\hat Q \hat S`.
 
         Its product with ``key_factor`` is :math:`p_{ij}`. Differentiable, and computed in
-        :attr:`dtype`, also under autocast: probabilities near 1 and near 0 both need the digits.
-        Kept until a factor changes: whoever draws edges and then asks for their probabilities
-        needs it twice.
+        :attr:`dtype` even under autocast, because probabilities near 0 and 1 need the precision.
+        The result is cached until a factor changes, because sampling and edge probabilities both
+        need it.
 
         Returns:
             floating Tensor ``[num_queries, k]``.
@@ -152,8 +150,8 @@ class FactorModel:
     def rate_factors(self) -> tuple[Tensor, Tensor]:
         r"""Return two factors whose product is :math:`p_{ij} + \delta` inside the segments.
 
-        They are :math:`\hat Q \hat S` and :math:`\hat K`, exploration being one more cluster that
-        every node belongs to.
+        They are :math:`\hat Q \hat S` and :math:`\hat K`, with exploration as one more cluster to
+        which every node belongs.
 
         Returns:
             floating Tensors ``[num_queries, k or k + 1]`` and ``[num_keys, k or k + 1]``.
@@ -181,8 +179,8 @@ class FactorModel:
         r"""Return the sum of :math:`p_{ij} + \delta` over the pairs of each segment, in O(nk).
 
         This is the expected number of draws of :func:`~graphattn.samplers.sample_fastrg`, before
-        repeated ones merge, and, where no :math:`p_{ij} + \delta` exceeds 1, the expected number
-        of edges of :func:`~graphattn.samplers.sample_bernoulli`.
+        duplicates merge. If no :math:`p_{ij} + \delta` exceeds 1, it is also the expected number of
+        edges of :func:`~graphattn.samplers.sample_bernoulli`.
 
         Returns:
             float64 Tensor ``[num_segments]``.
@@ -196,20 +194,20 @@ class FactorModel:
 
     @property
     def highest_probability(self) -> float:
-        """1, and what rounding of the factors may add to it."""
+        """Return 1 plus a tolerance for the rounding of the factors."""
         return 1 + max(1e-4, *[torch.finfo(dtype).eps for dtype in self._dtypes()])
 
     def check_probability(self, largest: float) -> None:
-        r"""Raise unless :math:`p_{ij}` are probabilities, ``largest`` being the largest of them.
+        r"""Raise unless ``largest``, the largest :math:`p_{ij}`, is a probability.
 
         Raises:
-            ValueError: It exceeds 1 by more than rounding, or is NaN.
+            ValueError: It exceeds 1 by more than the tolerance, or is NaN.
         """
         if not largest <= self.highest_probability:
             check_finite_and_not_negative(self.factors())
             raise ValueError(f"'model' must hold probabilities, but its largest p_ij is "
-                             f"{largest:.6g}; scale 'mixing' down, or take sample_fastrg, which "
-                             f"reads them as rates")
+                             f"{largest:.6g}; scale 'mixing' down, or use sample_fastrg, which "
+                             f"treats them as rates")
 
     def factors(self) -> dict[str, Tensor]:
         """Return the factors by name, without their gradients."""
@@ -217,11 +215,10 @@ class FactorModel:
                 'key_factor': self.key_factor.detach()}
 
     def numbers(self) -> FactorModel:
-        """Return the model without the gradients that transforms of ``torch.func`` take, for
-        samplers.
+        """Return the model without wrappers of ``torch.func``, for samplers.
 
         Raises:
-            NotImplementedError: The factors stand for many, inside of ``torch.vmap``.
+            NotImplementedError: The factors are batched by ``torch.vmap``.
         """
         return FactorModel(*map(unwrap, (self.query_factor, self.mixing, self.key_factor)),
                            query_ptr=self.query_ptr, key_ptr=self.key_ptr,
@@ -244,4 +241,4 @@ class FactorModel:
                 'exploration': self.exploration}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state)  # which checks it: it may come from a file
+        self.__init__(**state)  # checks the state, which may come from a file

@@ -1,4 +1,4 @@
-"""Checks of every sampler's arguments, and whether compiled loops can serve it here."""
+"""Checks of samplers' arguments, and of the availability of compiled loops."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_DRAWS = 2**36
 
 def check_sampling(model: FactorModel, generator: torch.Generator | None, method: str,
                    methods: tuple[str, ...]) -> None:
-    """Check the arguments of a sampler that has ``methods``."""
+    """Check the arguments of a sampler with these ``methods``."""
     check_kind('model', model, FactorModel)
     if method not in methods:
         close = get_close_matches(str(method), methods)
@@ -33,12 +33,13 @@ def check_sampling(model: FactorModel, generator: torch.Generator | None, method
 
 
 def takes_compiled(model: FactorModel, method: str) -> bool:
-    """Return whether ``method`` is one of compiled loops, of numba on CPUs and of Triton on
-    NVIDIA's GPUs; for ``'auto'``, whether there are any here.
+    """Return whether ``method`` runs in compiled loops (numba on CPUs, Triton on NVIDIA's GPUs).
+    For ``'auto'``, return whether compiled loops are available.
 
     Raises:
-        ValueError: The method is compiled and no loops serve the device of the model.
-        CompilerMissing: The method is compiled and what compiles it cannot be imported.
+        ValueError: The method is compiled, and there are no compiled loops for the device of the
+            model.
+        CompilerMissing: The method is compiled, and its compiler cannot be imported.
     """
     if method == 'torch':
         return False
@@ -48,33 +49,33 @@ def takes_compiled(model: FactorModel, method: str) -> bool:
             return False
         raise ValueError(f"'method' {method!r} needs a model on a CPU or on an NVIDIA GPU of "
                          f"compute capability {'.'.join(map(str, OLDEST))} or more (got one on "
-                         f"{device}); 'torch' serves every device")
+                         f"{device}); use 'torch', which runs on every device")
     error = _why_nothing_compiles(device.type)
     if error is None:
         return True
     if is_auto:
-        _warn(f'samplers take slower ways: {error}')
+        _warn(f'samplers fall back to slower methods: {error}')
         return False
     raise CompilerMissing(f"'method' {method!r} cannot run: {error}") from error
 
 
 def check_rate(expected_draws: float, model: FactorModel) -> None:
-    """Check that so many draws of a model can be held.
+    """Check that ``expected_draws`` draws of a model fit in memory.
 
     Raises:
-        ValueError: They cannot.
+        ValueError: They do not.
     """
     if not expected_draws < MAX_DRAWS:
         check_finite_and_not_negative(model.factors())
-        raise ValueError(f"'model' expects {expected_draws:.3g} draws, more than memory holds; "
+        raise ValueError(f"'model' expects {expected_draws:.3g} draws, which do not fit in memory; "
                          f"scale 'mixing' down")
 
 
 def bound_is_too_high(bound: float, query: int) -> ValueError:
-    """Why a model cannot be thinned."""
-    return ValueError(f"'method' 'thin' needs a bound below 1 on the probabilities of each query, "
-                      f"the sum over clusters of what it offers times the largest 'key_factor' "
-                      f"(got {bound:.6g} for query {query}); take 'compare'")
+    """Return the error of a model that cannot be thinned."""
+    return ValueError(f"'method' 'thin' needs an upper bound below 1 of the probabilities of each "
+                      f"query: the sum over clusters of query_factor @ mixing times the largest "
+                      f"'key_factor' (got {bound:.6g} for query {query}); use 'compare'")
 
 
 @cache

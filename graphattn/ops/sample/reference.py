@@ -1,4 +1,4 @@
-"""Random graphs by their definition: a trial for each pair, of a dense matrix of probabilities."""
+"""Random graphs by their definition: Bernoulli trials of a dense matrix of probabilities."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from torch import Tensor
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.ops.sample.factor_model import FactorModel
 
-# P(edge) of a pair, from its p_ij + exploration. A Poisson number of draws has that mean, and
-# repeated draws merge.
+# P(edge) of a pair from p_ij + exploration. In the Poisson distribution this is the mean number of
+# draws, and duplicates merge.
 DISTRIBUTIONS = {
     'bernoulli': lambda rate: rate.clamp(max=1),
     'poisson': lambda rate: -torch.expm1(-rate),
@@ -22,7 +22,7 @@ def edge_probabilities(model: FactorModel, distribution: str) -> Tensor:
 
 
 def sample(model: FactorModel, distribution: str, generator: torch.Generator) -> BipartiteGraph:
-    """Draw each pair with its probability, and independently of all others."""
+    """Draw each pair independently with its probability."""
     prob = edge_probabilities(model, distribution)
     is_edge = torch.rand(prob.shape, dtype=prob.dtype, generator=generator) < prob
     query, key = is_edge.nonzero().unbind(1)

@@ -1,4 +1,4 @@
-"""A trial for each pair, in torch's own operations: on any device."""
+"""Bernoulli trials of all pairs in plain torch, on any device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from graphattn.graphs.pairs import number_pairs, sort_pairs
 from graphattn.ops.sample.chunks import chunks_of
 from graphattn.ops.sample.factor_model import FactorModel
 
-# Products of a chunk stay in the caches of a CPU; a GPU is waited for a few times for each chunk.
+# Products of a chunk fit the caches of a CPU. A GPU is synchronised a few times per chunk.
 PAIRS_PER_CHUNK = {'cpu': 2**20, 'cuda': 2**26}
 
 
@@ -20,7 +20,7 @@ def sample_with_torch(model: FactorModel, generator: torch.Generator | None, *,
     """Draw each pair with its probability.
 
     Raises:
-        ValueError: Some of the probabilities exceeds 1.
+        ValueError: A probability exceeds 1.
     """
     if pairs_per_chunk is None:
         pairs_per_chunk = PAIRS_PER_CHUNK[model.device.type]
@@ -46,10 +46,10 @@ def sample_with_torch(model: FactorModel, generator: torch.Generator | None, *,
 
 
 class _Trials:
-    """Independent trials, whose large buffers live as long as this.
+    """Independent trials that share large buffers.
 
-    Fresh ones for each chunk would not fit between the edges that earlier chunks leave behind, and
-    memory would grow by one buffer with each chunk.
+    New buffers for each chunk would fragment memory: they would not fit between the edges of
+    earlier chunks, and memory would grow by one buffer per chunk.
     """
 
     def __init__(self, device: torch.device):
@@ -57,11 +57,11 @@ class _Trials:
         self._noise = torch.empty(0, device=device)
 
     def successes(self, prob: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Return which trials succeed, as ascending positions; overwrite ``prob``.
+        """Return the positions of successful trials, ascending. Overwrites ``prob``.
 
-        Trial by trial a uniform number is compared with ``prob``. Its first byte decides all but
-        one in 256; the rest is drawn for those alone that it lets pass or leaves open. That is
-        faster than 24 bits for each, and finer: 32 bits.
+        A trial succeeds if a uniform value is below ``prob``. Its first byte decides all but one in
+        256 trials; the remaining bytes are drawn only for trials that pass or are undecided. This
+        is faster than 24 bits for every trial, and finer: 32 bits.
         """
         prob = prob.flatten()
         if prob.numel() > self._noise.numel():

@@ -1,4 +1,4 @@
-"""Kernels for NVIDIA's GPUs in Triton: a program takes one head of some rows of the graph."""
+"""Kernels for NVIDIA's GPUs in Triton: a program computes one head of some rows of the graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of a graph as tasks of programs, the longest first, long ones in parts."""
+"""Rows of a graph as tasks of programs, the longest first, with long rows cut into parts."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ EDGES_OF_A_PART, ROWS_OF_A_TILE = 2048, 64
 
 
 class Tasks(NamedTuple):
-    """Rows, or so many at a time, the largest first, cut into the parts that programs compute.
+    """Rows, or groups of rows, the largest first, cut into the parts that programs compute.
 
-    All is made on the device from numbers that are known outside of it, so that the host does not
-    wait for it: there are some tasks more than needed, which end at once.
+    Everything is computed on the device, with sizes that the host knows, so there is no
+    synchronisation. Therefore there are more tasks than needed; the excess returns at once.
     """
 
-    order: Tensor  # which rows are at each place: those from so many times this number on
-    last_task: Tensor  # the number of tasks up to the last of each place
-    place_of_task: Tensor  # beyond all places where a task is not needed
+    order: Tensor  # the row, or group of rows, at each place
+    last_task: Tensor  # cumulative number of tasks of the places
+    place_of_task: Tensor  # beyond all places if a task is not needed
     num_rows: int
     rows_of_each: int
 
     @classmethod
     def of(cls, order: Tensor, parts: Tensor, max_more: int, num_rows: int,
            rows_of_each: int = 1) -> Tasks:
-        """Return tasks for the number of parts of each place, at most ``max_more`` more than there
-        are places; those of several parts come first."""
+        """Return tasks for the number of parts of each place, at most ``max_more`` more than
+        places. Places with several parts come first."""
         last_task = parts.cumsum(0)
         tasks = torch.arange(order.numel() + max_more, device=order.device)
         place = torch.searchsorted(last_task, tasks, right=True, out_int32=True)
@@ -43,17 +43,18 @@ class Tasks(NamedTuple):
 
     @property
     def max_long(self) -> int:
-        """Bound the number of places in several parts; these come first, and so do their parts."""
+        """Return an upper bound of the number of places with several parts. They and their parts
+        come first."""
         return min(self.number - self.order.numel(), self.order.numel())
 
     def parts(self, heads: int, channels: int, dtype: torch.dtype) -> Tensor:
-        """Return memory for what each part of a long row adds: ``[heads, parts, channels]``."""
+        """Allocate the partial sums of long rows: ``[heads, parts, channels]``."""
         most = (self.max_long + self.number - self.order.numel()) * self.rows_of_each
         return self.order.new_empty(heads, max(most, 1), channels, dtype=dtype)
 
     def add(self, parts: Tensor, out: Tensor) -> None:
-        """Write the sums of the parts of each long row into ``out``, ``[rows, heads,
-        channels]``."""
+        """Write the sums of the parts of each long row into ``out``,
+        ``[rows, heads, channels]``."""
         _, heads, channels = out.shape
         launch(add_parts, (self.max_long * self.rows_of_each, heads), parts, out, self.order,
                self.last_task, parts.size(1), self.num_rows, HEADS=heads, CHANNELS=channels,
@@ -61,23 +62,23 @@ class Tasks(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Rows of edges, those of each query or of each key, and the tasks they are cut into."""
+    """Edges grouped by query or by key, and the tasks that rows are cut into."""
 
     indptr: Tensor  # where each row's edges begin
     column: Tensor  # the node at the other end of each edge
     tasks: Tasks
-    edges_of_a_part: int  # rows with more are cut
+    edges_of_a_part: int  # longer rows are cut
 
     @classmethod
     def of(cls, indptr: Tensor, column: Tensor, num_tiles: Tensor | None = None) -> Rows:
-        """Return all rows, except those with tiles, which other kernels compute."""
+        """Return all rows, except rows with tiles, which other kernels compute."""
         num_rows, num_edges = indptr.numel() - 1, column.numel()
         size = indptr.diff()
         if num_tiles is not None:
             is_left_out = (num_tiles > 0).repeat_interleave(
                 ROWS_OF_A_TILE, output_size=ROWS_OF_A_TILE * num_tiles.numel())[:num_rows]
             size = size.masked_fill(is_left_out, 0)
-        # Two bytes take a quarter of the passes of eight, and tell long rows from others.
+        # Sorting two bytes takes a quarter of the passes of eight, and still separates long rows.
         order = size.clamp(max=2**15 - 1).short().sort(descending=True, stable=True).indices
         parts = (size[order] + EDGES_OF_A_PART - 1).div(EDGES_OF_A_PART, rounding_mode='floor')
         parts = parts.clamp_(1)
@@ -95,12 +96,12 @@ class Rows(NamedTuple):
         return self.column.numel()
 
     def grid(self, heads: int, rows: int) -> tuple[int, int]:
-        """Return programs for ``rows`` tasks of one head each; those of one head follow one
-        another, so that what they gather stays in the cache."""
+        """Return the grid of programs for tasks of ``rows`` rows and one head. Programs of one head
+        are consecutive, so that gathered vectors stay in the cache."""
         return triton.cdiv(self.tasks.number, rows), heads
 
     def pointers(self) -> tuple[Tensor | int, ...]:
-        """Return the arguments that every kernel over rows begins with."""
+        """Return the first arguments of every kernel over rows."""
         return self.indptr, self.column, *self.tasks[:4], self.tasks.number
 
 
@@ -108,7 +109,7 @@ class Rows(NamedTuple):
 def edges_of_tasks(indptr, order, last_task, place_of_task, num_rows, num_tasks,
                    ROWS: tl.constexpr, PART: tl.constexpr):
     """Return, for the tasks of this program: rows, where their edges begin and end, the number of
-    the part, whether the task is one and whether it is a part."""
+    the part, whether the task is valid and whether it is a part."""
     task = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     place = tl.load(place_of_task + task, mask=task < num_tasks, other=num_rows)
     is_task = place < num_rows
@@ -124,8 +125,8 @@ def edges_of_tasks(indptr, order, last_task, place_of_task, num_rows, num_tasks,
 @triton.jit
 def gather(x, node, head, HEADS: tl.constexpr, CHANNELS: tl.constexpr, WIDTH: tl.constexpr, mask,
            DTYPE: tl.constexpr):
-    """Return rows ``[nodes..., WIDTH]`` of ``[nodes, HEADS, CHANNELS]``; 0 where masked and
-    beyond."""
+    """Load rows ``[nodes..., WIDTH]`` of ``[nodes, HEADS, CHANNELS]``, 0 where masked or out of
+    bounds."""
     channel = tl.arange(0, WIDTH)
     at = (node.to(tl.int64) * HEADS + head) * CHANNELS
     if len(node.shape) == 2:
@@ -149,8 +150,8 @@ def put(x, node, head, HEADS: tl.constexpr, CHANNELS: tl.constexpr, WIDTH: tl.co
 
 @triton.jit
 def parts_of_a_row(order, last_task, num_rows, ROWS: tl.constexpr):
-    """Return, for a program for each row of the long tasks, each with ``ROWS``: the row, whether it
-    has parts, where its first part is and where its last ends, ``ROWS`` places apart."""
+    """Return, for a program per row of the long tasks of ``ROWS`` rows each: the row, whether it
+    has parts, where its first part is and where its last ends. Parts are ``ROWS`` places apart."""
     place, number = tl.program_id(0) // ROWS, tl.program_id(0) % ROWS
     first = tl.load(last_task + place - 1, mask=place > 0, other=0)
     last = tl.load(last_task + place)
@@ -162,7 +163,7 @@ def parts_of_a_row(order, last_task, num_rows, ROWS: tl.constexpr):
 def add_parts(parts, out, order, last_task, num_parts, num_rows, HEADS: tl.constexpr,
               CHANNELS: tl.constexpr, WIDTH: tl.constexpr, DTYPE: tl.constexpr,
               ROWS: tl.constexpr):
-    """Sum the parts of each long row, always in the same order."""
+    """Sum the parts of each long row in a fixed order."""
     head = tl.program_id(1)
     row, has_parts, first, last = parts_of_a_row(order, last_task, num_rows, ROWS)
     if has_parts:

@@ -12,22 +12,22 @@ from graphattn._splitmix import FIRST, SECOND, STEP
 from graphattn.ops.triton.launch import TYPES, kernel, launch, strides_of, width_of
 from graphattn.ops.triton.rows import Tasks, parts_of_a_row
 
-# Kernels read no other globals.
+# Kernels can read constexpr globals only.
 _STEP, _FIRST, _SECOND = map(tl.constexpr, (STEP, FIRST, SECOND))
 
 
 class Terms(NamedTuple):
-    """Terms between dot products and weights."""
+    """Terms of the logits, and dropout."""
 
     bias: Tensor | None  # [num_edges, heads or 1]
     gate: Tensor | None
-    seed: Tensor | None  # of dropout, by which edges of all heads have numbers
+    seed: Tensor | None  # of dropout; its words are numbered by edge and head
     bias_edge_stride: int
     bias_head_stride: int
     gate_edge_stride: int
     gate_head_stride: int
     scale: float
-    threshold: int  # below which the bits of an edge drop it
+    threshold: int  # an edge is dropped if its bits are below
     keep_scale: float
 
     @classmethod
@@ -58,13 +58,13 @@ def gates(gate, edge_stride, head_stride, edge, inside, head, DTYPE: tl.constexp
 
 @triton.jit
 def place(edge_stride, head_stride, edge, head):
-    """Return the offset of an edge and a head: a head may begin beyond 2**31 of them."""
+    """Return the offset of an edge and a head in 64 bits, because it may exceed 2**31."""
     return edge * edge_stride + head * tl.full((), head_stride, tl.int64)
 
 
 @triton.jit
 def kept(seed, threshold, keep_scale, edge, head, HEADS: tl.constexpr, DTYPE: tl.constexpr):
-    """Return 0 or ``keep_scale`` by the random bits of the edge's number, as loops for CPUs do."""
+    """Return 0 or ``keep_scale``, depending on the random bits of the edge and head, as on CPUs."""
     number = (edge * HEADS + head + 1).to(tl.uint64)
     bits = mix(tl.load(seed).to(tl.uint64, bitcast=True) + number * _STEP)
     return tl.where(bits >= threshold.to(tl.uint64), tl.full((), keep_scale, DTYPE),
@@ -81,8 +81,8 @@ def mix(bits):
 
 @triton.jit
 def put_max_inv_sum(max_inv_sum, at, mask, row_max, inv_sum):
-    """Write row maxima and inverse sums. For an empty row these are ``inf`` and 0, so that all
-    weights become 0."""
+    """Write row maxima and inverse sums. An empty row stores ``inf`` and 0, so its weights are
+    0."""
     tl.store(max_inv_sum + 2 * at, tl.where(inv_sum == 0, float('inf'), row_max), mask=mask)
     tl.store(max_inv_sum + 2 * at + 1, inv_sum, mask=mask)
 
@@ -90,8 +90,7 @@ def put_max_inv_sum(max_inv_sum, at, mask, row_max, inv_sum):
 @triton.jit
 def put_part(parts, slot, mask, sums, row_max, row_sum, CHANNELS: tl.constexpr,
              WIDTH: tl.constexpr):
-    """Write, for parts of rows, the sums, the highest logit and the sum of weights, side by
-    side."""
+    """Write the sums, the maximum logit and the sum of weights of parts of rows, side by side."""
     channel, at = tl.arange(0, WIDTH), slot * (CHANNELS + 2)
     tl.store(parts + at[:, None] + channel[None, :], sums,
              mask=mask[:, None] & (channel < CHANNELS)[None, :])
@@ -100,7 +99,7 @@ def put_part(parts, slot, mask, sums, row_max, row_sum, CHANNELS: tl.constexpr,
 
 
 def join(tasks: Tasks, parts: Tensor, out: Tensor, max_inv_sum: Tensor) -> None:
-    """Write output and max_inv_sum of each long row beside those of the others."""
+    """Write the output and max_inv_sum of each long row."""
     _, heads, channels = out.shape
     launch(join_parts, (tasks.max_long * tasks.rows_of_each, heads), parts, out, max_inv_sum,
            tasks.order, tasks.last_task, parts.size(1), tasks.num_rows, HEADS=heads,
@@ -112,7 +111,7 @@ def join(tasks: Tasks, parts: Tensor, out: Tensor, max_inv_sum: Tensor) -> None:
 def join_parts(parts, out, max_inv_sum, order, last_task, num_parts, num_rows, HEADS: tl.constexpr,
                CHANNELS: tl.constexpr, WIDTH: tl.constexpr, DTYPE: tl.constexpr,
                ROWS: tl.constexpr):
-    """Compute output and row maxima and inverse sums of each long row, from those of its parts."""
+    """Compute output, row maximum and inverse sum of each long row from its parts."""
     head = tl.program_id(1)
     row, has_parts, first, last = parts_of_a_row(order, last_task, num_rows, ROWS)
     if has_parts:

@@ -1,7 +1,7 @@
 """Dot products and sums along the edges of dense graphs: all pairs of a tile are multiplied.
 
-To multiply a pair takes a small part of the time that it takes to gather a node's channels for an
-edge. Tiles without edges are passed over, and nothing of the size of all pairs is written.
+Multiplying a pair takes a small fraction of the time of gathering a node's channels for an edge.
+Tiles without edges are skipped, and nothing of the size of all pairs is written.
 """
 
 from __future__ import annotations
@@ -15,21 +15,19 @@ from torch import Tensor
 from graphattn.ops.triton.launch import TYPES, kernel, launch, width_of
 from graphattn.ops.triton.rows import gather, put
 
-# By the number of channels, the share of the pairs inside the segments above which tiles take less
-# time, forward with backward, if all edges have a gradient. Computed, not measured, for an H200:
-# what an edge gathers from its memory, against the instructions of a pair. To compute it anew:
-# python -m experiments.benchmarks.roofline. To measure it takes a GPU: python -m
-# experiments.benchmarks.gpu.
+# By the number of channels, the density above which tiles are faster, forward and backward, if all
+# edges have a gradient. Computed, not measured, for an H200: memory traffic of an edge against the
+# instructions of a pair. To recompute: python -m experiments.benchmarks.roofline. To measure it
+# takes a GPU: python -m experiments.benchmarks.gpu.
 FASTER_ABOVE = {32: 0.08, 64: 0.07, 128: 0.05, 256: 0.04}
-_MAX_ROWS, _BYTES_OF_SUMS = 64, 2**15  # of a tile; sums are in registers
+_MAX_ROWS, _BYTES_OF_SUMS = 64, 2**15  # of a tile, with sums in registers
 MAX_COLUMNS = 2**31 // _MAX_ROWS - 1  # the edges of a tile's rows are counted in 32 bits
 
 
 def is_faster(query: Tensor, key: Tensor, num_edges: int, num_segments: int) -> bool:
-    """Return whether tiles take less time than rows. Segments are counted as if all had one size:
-    their sizes are on the device, the host would have to wait for them, and only time depends on
-    them. The figures are those of float32; in float64 there are products that Triton fails to
-    compile."""
+    """Return whether tiles take less time than rows. All segments are assumed to have the same
+    size, because reading their sizes would synchronise the device, and only the time depends on
+    them. The figures are for float32; in float64 Triton fails to compile some products."""
     share = np.interp(query.size(2), [*FASTER_ABOVE], [*FASTER_ABOVE.values()])
     return (query.dtype == torch.float32 and max(len(query), len(key)) <= MAX_COLUMNS
             and num_edges * num_segments > share * len(query) * len(key))
@@ -42,13 +40,14 @@ def dot_tiles(query: Tensor, key: Tensor, indptr: Tensor, edge_key: Tensor, dot:
 
 
 def sum_tiles(weight: Tensor, x: Tensor, indptr: Tensor, column: Tensor) -> Tensor:
-    """``[rows, heads, channels]``, by weights ``[heads, num_edges]`` in the order of the rows.
-    Weights of 0 add nothing, even of what is infinite."""
+    """Return the weighted sums of each row's columns, ``[rows, heads, channels]``, for weights
+    ``[heads, num_edges]`` in the order of the rows. Weights of 0 add nothing, even if values are
+    infinite."""
     _, heads, channels = x.shape
     out, width = x.new_empty(indptr.numel() - 1, heads, channels), width_of(channels)
     rows = min(_MAX_ROWS, _BYTES_OF_SUMS // (width * x.element_size()))
     _launch(sum_of_tiles, out, x.contiguous(), indptr, column, weight.contiguous(), ROWS=rows,
-            COLUMNS=32, WIDTH=width, num_warps=4 if width < 64 else 8)  # by registers for sums
+            COLUMNS=32, WIDTH=width, num_warps=4 if width < 64 else 8)  # limited by registers
     return out
 
 
@@ -61,8 +60,8 @@ def _launch(function: triton.runtime.KernelInterface, at_row: Tensor, at_column:
 
 
 def _precision() -> str:
-    """TF32 where torch's flag allows it for its own products of float32; else as exact as float32,
-    by three products in TF32."""
+    """Return TF32 if torch's flag allows it for products of float32, else three products in TF32,
+    which are as exact as float32."""
     return 'tf32' if torch.backends.cuda.matmul.fp32_precision == 'tf32' else 'tf32x3'
 
 
@@ -96,7 +95,7 @@ def sum_of_tiles(
         out, x, indptr, column, weight, num_rows, num_columns, num_edges, HEADS: tl.constexpr,
         CHANNELS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
         PRECISION: tl.constexpr, WIDTH: tl.constexpr):
-    """Compute the sums by weights of some rows."""
+    """Compute the weighted sums of some rows."""
     row, head, base, edge, end = _edges_of_program(indptr, num_rows, ROWS)
     of_edges = weight + head.to(tl.int64) * num_edges + base
     sums = tl.zeros([ROWS, WIDTH], DTYPE)
@@ -116,8 +115,8 @@ def sum_of_tiles(
 @triton.jit
 def add_edge_by_edge(sums, weight_j, is_added, x, j, num_columns, head, HEADS: tl.constexpr,
                      CHANNELS: tl.constexpr, WIDTH: tl.constexpr, DTYPE: tl.constexpr):
-    """Add as the product of matrices does, but nothing for what is not added, even if it is not
-    finite. Vectors are read again, one at a time, because holding all of them takes registers."""
+    """Add the product of matrices, but skip masked pairs, which may be non-finite. Vectors are read
+    again, one at a time, because holding all of them would need too many registers."""
     for first in range(tl.min(j, axis=0), tl.max(j, axis=0) + 1):
         node = first + tl.zeros([1], tl.int32)
         x_j = gather(x, node, head, HEADS, CHANNELS, WIDTH, node < num_columns, DTYPE)
@@ -131,8 +130,8 @@ def add_edge_by_edge(sums, weight_j, is_added, x, j, num_columns, head, HEADS: t
 @triton.jit
 def _some_channels(x, node, is_node, head, first, HEADS: tl.constexpr, CHANNELS: tl.constexpr,
                    DEPTH: tl.constexpr, DTYPE: tl.constexpr):
-    """Return rows ``[nodes, DEPTH]`` of the channels from ``first`` on; 0 where masked and
-    beyond."""
+    """Load rows ``[nodes, DEPTH]`` of the channels from ``first`` on, 0 where masked or out of
+    bounds."""
     channel = first + tl.arange(0, DEPTH)
     at = (node.to(tl.int64) * HEADS + head) * CHANNELS
     inside = is_node[:, None] & (channel < CHANNELS)[None, :]
@@ -150,8 +149,8 @@ def _edges_of_program(indptr, num_rows, ROWS: tl.constexpr):
 
 @triton.jit
 def edges_of_rows(indptr, first_row, row, is_row):
-    """Return where the edges of consecutive rows begin, and where those of each begin and end from
-    there on: in 32 bits, as there are few registers."""
+    """Return where the edges of consecutive rows begin, and the begin and end of each row relative
+    to it, in 32 bits because registers are scarce."""
     base = tl.load(indptr + first_row)
     begin = tl.load(indptr + row, mask=is_row, other=0) - base
     end = tl.load(indptr + row + 1, mask=is_row, other=0) - base
@@ -160,16 +159,16 @@ def edges_of_rows(indptr, first_row, row, is_row):
 
 @triton.jit
 def next_tile(column, edge, end, num_columns, COLUMNS: tl.constexpr):
-    """Return the columns of the first tile that edges from ``edge`` on are in; for each pair of a
-    row and one of these, how many edges further it would be, and whether it is one; and how many
-    edges of each row there are."""
+    """Return the columns of the first tile with edges from ``edge`` on; for each pair of a row and
+    such a column, the offset of its edge and whether there is one; and the number of edges of each
+    row."""
     number = tl.arange(0, COLUMNS)
     inside = number[None, :] < (end - edge)[:, None]
     found = tl.load(column + (edge[:, None] + number[None, :]), mask=inside, other=0).to(tl.int32)
     nearest = tl.min(tl.where(inside, found, num_columns))
     first = nearest // COLUMNS * COLUMNS
     place = found - first
-    # Columns ascend, so that those of a row are different bits of one number.
+    # Columns ascend, so the columns of a row are different bits of one word.
     bit = tl.full([1, 1], 1, tl.uint32) << (place & (COLUMNS - 1)).to(tl.uint32)
     bits = tl.sum(tl.where(inside & (place < COLUMNS), bit, 0), axis=1).to(tl.uint32)
     of_column = tl.full([1, COLUMNS], 1, tl.uint32) << number[None, :].to(tl.uint32)
@@ -179,7 +178,7 @@ def next_tile(column, edge, end, num_columns, COLUMNS: tl.constexpr):
 
 @triton.jit
 def _count_bits(bits):
-    """Count the set bits among 32."""
+    """Count the set bits of 32-bit words."""
     bits -= (bits >> 1) & 0x55555555
     bits = (bits & 0x33333333) + ((bits >> 2) & 0x33333333)
     bits = (bits + (bits >> 4)) & 0x0F0F0F0F

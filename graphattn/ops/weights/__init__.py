@@ -1,3 +1,3 @@
-"""Softmax weights of edges, and sums of values by them."""
+"""Softmax weights of edges, and weighted sums of values."""
 
 __all__ = []

@@ -1,7 +1,7 @@
-"""Weights of edges that are kept, their gradients, and one hop by them.
+"""Materialised weights of edges, their gradients, and one hop along them.
 
-Every sum belongs to one row of the graph or of its transpose, and so to one thread: results do not
-depend on how many there are.
+Every sum belongs to one row of the graph or of its transpose, and so to one thread. Results do not
+depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ def attention_weights_backward_cpu(
     for heads in groups:
         terms = Terms.of(None, csc_gate, None, scale, 0., weight.dtype, heads, query.size(1))
         logits = Logits.of(query, key, terms, heads, spaces[:2])
-        # torch 2.13 reads beyond a single edge whose strides are those of a transposed tensor.
+        # torch 2.13 reads out of bounds if a single edge has the strides of a transposed tensor.
         change = torch.mul(weight[heads], grad[heads],
                            out=weight.new_empty(weight[heads].shape))
         delta = torch.segment_reduce(change, 'sum', offsets=indptr.expand(len(change), -1), axis=1)
-        max_inv_sum = delta.unsqueeze(2)  # only dropout reads them, and there is none here
+        max_inv_sum = delta.unsqueeze(2)  # only dropout reads it, and there is none here
         grads.put(heads, orders, logits, spaces[2:],
                   EdgeGrads(orders.to_key_order(weight[heads]), max_inv_sum,
                             orders.to_key_order(grad[heads]), delta, change))
@@ -129,7 +129,7 @@ class Logits(NamedTuple):
         return max_inv_sum
 
     def softmax_by_key(self, csc: Edges, weight: Tensor, max_inv_sum: Tensor) -> None:
-        """Write them in the order by key, in which bias and gate must be."""
+        """Write the weights in the order by key. Bias and gate must be in this order."""
         run(_softmax_by_key, csc, self.shape, *self, weight, max_inv_sum)
 
 
@@ -139,7 +139,7 @@ class EdgeGrads(NamedTuple):
     weight: Tensor  # by key, [heads, num_edges]
     max_inv_sum: Tensor  # of the softmax of each query, [heads, num_queries, 2]
     dot: Tensor  # the gradient of each weight, by key
-    delta: Tensor  # of each query: their sum by weights
+    delta: Tensor  # of each query: the weighted sum of ``dot``
     workspace: Tensor  # for the gradients of logits, by query
 
 
@@ -153,8 +153,7 @@ class LogitGrads(NamedTuple):
 
     @classmethod
     def of(cls, query: Tensor, key: Tensor, bias: Tensor, gate: Tensor) -> LogitGrads:
-        """Return gradients of the same shapes; those of bias and gate are empty where not
-        needed."""
+        """Allocate gradients of the same shapes; ``bias`` and ``gate`` are empty if not needed."""
         return cls(torch.empty_like(query), torch.empty_like(key), torch.zeros_like(bias),
                    torch.zeros_like(gate))
 
@@ -203,7 +202,7 @@ def _softmax(items, progress, query, key, terms, weight, max_inv_sum, edges):
 
 @jit_inline
 def _weigh(weight, key, j, query, terms, max_inv_sum, row_query, head, first, n):
-    """``_softmax`` of the edges to key ``j``."""
+    """Compute the weights of the edges of key ``j``."""
     dots(weight, key[head], j, query[head], 0, row_query, n)
     modify(weight, terms, first, n, head)
     for e in range(n):
@@ -216,7 +215,7 @@ def _weigh(weight, key, j, query, terms, max_inv_sum, row_query, head, first, n)
 
 @in_threads
 def _softmax_by_key(items, progress, query, key, terms, weight, max_inv_sum, edges):
-    """Compute the same weights in the order by key."""
+    """Compute the weights of ``_softmax`` in the order by key."""
     indptr, edge_query, perm = edges.indptr, edges.column, edges.perm
     row_weight = np.empty(max_row_length(indptr), query.dtype)
     item = next_item(progress, 0)
@@ -239,8 +238,8 @@ def _softmax_by_key(items, progress, query, key, terms, weight, max_inv_sum, edg
 def _softmax_backward(
         items, progress, query, key, terms, weight, max_inv_sum, dot, delta, grad_logit,
         grad_key, grad_bias, grad_gate, edges):
-    """Compute the gradient of each key, and those of logits into ``grad_logit`` in the order by
-    query."""
+    """Compute the gradients of keys, and write the gradients of logits to ``grad_logit`` in the
+    order by query."""
     indptr, edge_query, perm = edges.indptr, edges.column, edges.perm
     longest = max_row_length(indptr)
     change, product = np.empty(longest, query.dtype), np.empty(longest, query.dtype)
@@ -252,7 +251,7 @@ def _softmax_backward(
             first, n = indptr[j], indptr[j + 1] - indptr[j]
             row_weight, row_dot = weight[head, first:first + n], dot[head, first:first + n]
             row_query, row_perm = edge_query[first:first + n], perm[first:first + n]
-            if terms.threshold > 0:  # weights that dropout has changed or lost
+            if terms.threshold > 0:  # recompute the weights before dropout
                 _weigh(product, key, j, query, terms, max_inv_sum, row_query, head, first, n)
                 for e in range(n):
                     change[e] = (row_weight[e] * row_dot[e]
@@ -278,7 +277,7 @@ def _softmax_backward(
 
 @in_threads
 def weighted_sums(items, progress, x, weight, out, edges):
-    """Sum each row's columns by weights."""
+    """Compute the weighted sum of each row's columns."""
     indptr, edge_key = edges.indptr, edges.column
     item = next_item(progress, 0)
     while item < len(items):

@@ -1,5 +1,4 @@
-"""Weights of edges, and sums of values by them, by their definitions: on every pair of a
-segment."""
+"""Weights of edges and weighted sums of values by their definitions, on all pairs of a segment."""
 
 import torch
 from torch import Tensor
@@ -19,7 +18,7 @@ def attention_weights(query: Tensor, key: Tensor, graph: BipartiteGraph,
     weight = [logit[:0]]
     for _, _, edges, at, mask in dense_segments(graph):
         pairs = on_pairs(logit[edges], at, mask, -torch.inf)
-        # A query with nothing to attend to, whose softmax is 0 / 0, has the weights 0.
+        # A query without edges has weights 0; its softmax would be 0 / 0.
         is_nothing = (pairs == -torch.inf).all(dim=1, keepdim=True)
         softmax = pairs.masked_fill(is_nothing, 0.).softmax(dim=1).masked_fill(is_nothing, 0.)
         weight.append(softmax[at])

@@ -1,4 +1,4 @@
-"""Softmax weights of edges, and sums of values by them."""
+"""Operators of softmax weights of edges, and of weighted sums of values."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _differentiate_weights(ctx, grad: Tensor) -> dict[str, Tensor]:
 differentiate(attention_weights, _differentiate_weights, _save_weights)
 
 
-# Sums of values by weights [heads, num_edges]: one hop, on any graph.
+# Weighted sums of values, with weights [heads, num_edges]: one hop on any graph.
 
 
 def _fake_sum(weight: Tensor, value: Tensor, indptr: Tensor, *_) -> Tensor:
@@ -68,7 +68,7 @@ def _fake_sum(weight: Tensor, value: Tensor, indptr: Tensor, *_) -> Tensor:
 weighted_sum = define('weighted_sum', f'Tensor weight, Tensor value, {GRAPH}', 'Tensor', _fake_sum)
 
 
-# Its transpose: what queries have is brought to keys.
+# The transpose: weighted sums of query values at the keys.
 
 
 def _fake_sum_to_keys(weight: Tensor, at_query: Tensor, key_indptr: Tensor, *_) -> Tensor:

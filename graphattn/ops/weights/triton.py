@@ -1,4 +1,4 @@
-"""Weights of edges that are kept, and their gradients."""
+"""Materialised weights of edges, and their gradients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from graphattn.ops.triton.rows import Rows, edges_of_tasks, gather
 from graphattn.ops.triton.softmax import Terms, kept, logits
 from graphattn.ops.weights.triton_weighted_sum import sum_rows
 
-_EDGES_AT_ONCE = 64  # where a program holds numbers alone, no vectors
+_EDGES_AT_ONCE = 64  # in programs that hold scalars, not vectors
 
 
 @torch.library.register_kernel('graphattn::attention_weights', 'cuda')
@@ -51,13 +51,13 @@ class BothOrders(NamedTuple):
     perm: Tensor
 
     def to_keys(self, weight: Tensor, at_query: Tensor, dtype: torch.dtype) -> Tensor:
-        """Sum by weights that are in the order by query."""
+        """Return the weighted sums at the keys, for weights in the order by query."""
         return sum_rows(weight[:, self.perm], at_query, self.csc, dtype)
 
     def grads(self, grad_logit: Tensor, query: Tensor, key: Tensor, bias: Tensor | None,
               gate: Tensor | None, scale: float, needs_gate: bool) -> tuple[Tensor, ...]:
-        """Return the gradients of query, key, and of bias and gate where they are needed, from
-        those of logits ``[heads, num_edges]``."""
+        """Return the gradients of query and key, and of bias and gate if needed, from the gradients
+        of logits ``[heads, num_edges]``."""
         grad_gate = empty_unless(False, None, query)
         if needs_gate:
             dot = torch.empty_like(grad_logit)
@@ -77,7 +77,7 @@ def row_max_inv_sum(query: Tensor, key: Tensor, rows: Rows, terms: Terms) -> Ten
 
 
 def weigh(query: Tensor, key: Tensor, rows: Rows, terms: Terms, max_inv_sum: Tensor) -> Tensor:
-    """Return the weights ``[heads, num_edges]``, after dropout, by the max_inv_sum of the
+    """Return the weights ``[heads, num_edges]`` after dropout, from the max_inv_sum of the
     softmax."""
     (_, heads, channels), dtype = query.shape, accumulation_dtype(query)
     weight = query.new_empty(heads, rows.num_edges, dtype=dtype)
@@ -90,7 +90,8 @@ def weigh(query: Tensor, key: Tensor, rows: Rows, terms: Terms, max_inv_sum: Ten
 
 
 def grads_of_logits(weight: Tensor, grad: Tensor, rows: Rows, terms: Terms) -> Tensor:
-    """Return the gradients of logits from those of weights after dropout, and weights before it."""
+    """Return the gradients of logits from the weights before dropout and the gradients of weights
+    after it."""
     heads, num_edges = weight.shape
     grad_logit = torch.empty_like(weight, memory_format=torch.contiguous_format)
     tile = Tile.of(weight.dtype, rows.num_rows, num_edges, 1)
@@ -139,7 +140,7 @@ def softmax_backward(
         indptr, order, num_rows, weight, grad, seed, threshold: u64, keep_scale: fp64,
         grad_logit, num_edges, HEADS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr,
         EDGES: tl.constexpr):
-    """Compute the gradients of the logits of some queries, whose edges are read twice."""
+    """Compute the gradients of the logits of some queries, in two passes over their edges."""
     place = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     head = tl.program_id(1)
     row = tl.load(order + place, mask=place < num_rows, other=0)

@@ -357,7 +357,7 @@ def test_bad_data_are_one_line(kind, options, words, tmp_path, monkeypatch, caps
     ({'input': 'long.npz'}, 'long.npz, examples 0 to 1: '),
     ({'out': '.'}, "'out' must be a file"),
     ({'out': './a.npz'}, "'out' must be another file than 'input' (got ./a.npz)"),
-    ({'out': 'a.npz/x.csv'}, "'out' must be a folder that can be written to")])
+    ({'out': 'a.npz/x.csv'}, "'out' must be a writable folder")])
 def test_bad_predictions_are_one_line(change, words, runs, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     write_tokens(tmp_path / 'a.npz')

@@ -305,7 +305,7 @@ def test_nan_reaches_only_the_query_that_attends_to_it(dtype, poisoned):
                 {name: clean[name][rows] for name, rows in spared.items()}, tolerance=0)
 
 
-def test_poison_in_idle_nodes_reaches_nothing():
+def test_poison_in_nodes_without_edges_reaches_nothing():
     graph = GRAPHS['idle_nodes']()
     inputs = draw(graph)
     clean = with_grads(attend(graph, inputs), inputs)

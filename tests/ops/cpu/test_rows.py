@@ -18,6 +18,6 @@ def test_rows_are_contiguous_from_a_line_of_the_cache_on(shape, dtype):
 
 
 @pytest.mark.slow
-def test_large_rows_outlive_what_they_were_made_from():
+def test_large_rows_outlive_their_numpy_array():
     rows = [new_rows(HUGE, dtype=torch.float32).fill_(i) for i in range(5)]
     assert [float(x.min()) for x in rows] == [float(x.max()) for x in rows] == [0, 1, 2, 3, 4]

@@ -135,7 +135,7 @@ def test_dropout_and_shared_keys(heads, num_kv_heads, dropout_p, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize('part', range(3), ids=['query', 'key', 'value'])
 @pytest.mark.parametrize('poison', [torch.nan, torch.inf])
-def test_what_is_not_finite_reaches_whom_an_edge_joins(part, poison, monkeypatch):
+def test_non_finite_values_pass_along_edges(part, poison, monkeypatch):
     graph = GRAPHS['hub']()
     tensors = inputs(graph, 1, 1, 4, 1, torch.bfloat16)
     tensors[part].data[7, 0, 1] = poison
@@ -167,7 +167,7 @@ def chosen(graph, channels=8, dtype=torch.bfloat16):
     (SlidingWindow(32), [True] * 4), (RandomKeys(8), [False] * 4), (RandomKeys(128), [True] * 4),
     (SlidingWindow(2), [False] * 4), (SlidingWindow(2) | GlobalTokens(1), [False] * 4),
     (SlidingWindow(0) - SlidingWindow(0), [False] * 4)], ids=str)
-def test_edges_that_stand_close_are_taken_by_tiles(pattern, expected, monkeypatch):
+def test_locally_dense_edges_use_tiles(pattern, expected, monkeypatch):
     assert chosen(pattern.build(256, seed=0)) == expected
 
 
@@ -190,7 +190,7 @@ def test_rows_are_tiled_by_the_tiles_they_have(density):
 
 
 @pytest.mark.slow
-def test_terms_of_edges_ask_for_more_edges_in_a_tile():
+def test_edge_terms_raise_the_threshold_of_tiles():
     graph, one = random_graph(64, 32, 0.06), torch.ones(1, 1)
     fewest = graph.num_edges / tiles.EDGES_OF_A_TILE[64]
     assert 1 < fewest < 1.7
@@ -202,7 +202,7 @@ def test_terms_of_edges_ask_for_more_edges_in_a_tile():
         assert (num_tiles > 0).tolist() == [expected]
 
 
-def test_what_tensor_cores_do_not_take_goes_by_rows():
+def test_unsupported_widths_and_dtypes_use_rows():
     graph = random_graph(9, 9, 1.)
     assert chosen(graph, dtype=torch.float32) is chosen(graph, channels=129) is None
     assert tiles.choose(*graph.csr, tiles.MAX_COLUMNS + 1, 8, torch.bfloat16, PLAIN) is None

@@ -64,7 +64,7 @@ def test_passes_over_tiles_without_edges(always):
 
 
 @pytest.mark.slow
-def test_what_is_not_finite_reaches_no_one_without_such_an_edge(always):
+def test_non_finite_values_reach_only_their_edges(always):
     graph = GRAPHS['hub']()
     query, key = factors(graph, 4)
     query.data[5, 0, 1], key.data[7, 0, 2] = torch.nan, torch.inf
@@ -74,7 +74,7 @@ def test_what_is_not_finite_reaches_no_one_without_such_an_edge(always):
 @pytest.mark.slow
 @pytest.mark.parametrize('poison', [torch.nan, torch.inf])
 @pytest.mark.parametrize('faster_above', [0., 1.], ids=['tiles', 'rows'])
-def test_an_edge_without_a_gradient_adds_nothing(faster_above, poison, monkeypatch):
+def test_edges_without_a_gradient_add_nothing(faster_above, poison, monkeypatch):
     """It does so as on CPUs, whatever it leads to."""
     monkeypatch.setattr(tiles, 'FASTER_ABOVE', {1: faster_above})
     graph = random_graph(12, 14)

@@ -32,7 +32,7 @@ pytestmark = [
 
 BOTH = 'per_edge_and_head'
 EQUAL = attention.test_equals_reference
-POISON = attention.test_poison_reaches_one_query_and_what_it_attends_to
+POISON = attention.test_poison_reaches_only_one_query_and_its_keys
 
 
 @pytest.mark.parametrize('test, arguments', [
@@ -49,7 +49,7 @@ POISON = attention.test_poison_reaches_one_query_and_what_it_attends_to
     (attention.test_gradients_of_half_precision_are_made_of_outputs_that_are_not_rounded,
      dict(dtype=torch.bfloat16)),
     (attention.test_idle_nodes_get_exactly_zero, dict(name='ragged_rectangles')),
-    (attention.test_poison_in_idle_nodes_reaches_nothing, dict(poison=torch.nan)),
+    (attention.test_poison_in_nodes_without_edges_reaches_nothing, dict(poison=torch.nan)),
     (POISON, dict(poisoned='query', position=0, poison=torch.nan)),
     (POISON, dict(poisoned='value', position=11, poison=torch.inf)),
     (attention.test_large_logits_do_not_overflow, {}),
@@ -57,9 +57,9 @@ POISON = attention.test_poison_reaches_one_query_and_what_it_attends_to
      dict(size=1e6)),
     (attention.test_no_dropout_draws_nothing, {}),
     (attention.test_layout_in_memory_does_not_matter, {}),
-    (promises.test_a_query_whose_keys_are_all_biased_away_gives_0,
+    (promises.test_a_query_with_all_keys_biased_to_minus_infinity_has_output_0,
      dict(hops=1, dtype=torch.float64)),
-    (promises.test_a_query_whose_keys_are_all_biased_away_gives_0,
+    (promises.test_a_query_with_all_keys_biased_to_minus_infinity_has_output_0,
      dict(hops=3, dtype=torch.float32)),
     (promises.test_second_derivatives_are_right_or_refused, dict(hops=1)),
     (promises.test_forward_mode_is_right_or_refused, dict(name='square')),
@@ -163,7 +163,7 @@ def test_long_rows_in_parts(run, monkeypatch):
 
 
 @pytest.mark.parametrize('run', [attend, diffuse])
-def test_rows_that_all_are_long(run, monkeypatch):
+def test_graphs_with_long_rows_only(run, monkeypatch):
     from graphattn.ops.triton import rows
 
     monkeypatch.setattr(rows, 'EDGES_OF_A_PART', 2)

@@ -184,7 +184,7 @@ def test_few_draws_are_thinned_and_many_pairs_compared():
 def test_draws_that_registers_do_not_hold():
     model = FactorModel(torch.full((3, 1), 1e6), torch.eye(1), torch.ones(1, 1))
     assert draw(model, generator(), by_name=False) is None
-    with pytest.raises(ValueError, match="'model' has a query that draws more often .*'auto'"):
+    with pytest.raises(ValueError, match="'model' has a query with more draws .*'auto'"):
         draw(model, generator(), by_name=True)
 
 

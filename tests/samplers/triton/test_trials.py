@@ -70,7 +70,7 @@ def test_trials_are_independent(tiles):
 
 
 @pytest.mark.slow
-def test_bits_beyond_the_first_32_decide_what_these_leave_open(tiles, monkeypatch):
+def test_later_bits_decide_trials_that_the_first_32_leave_open(tiles, monkeypatch):
     """If the first were all 0, a pair of probability 2**-34 would have 1 chance in 4."""
     tiles(128, 256)
     random_bits = trials._random_bits
@@ -186,5 +186,5 @@ def test_without_triton_torch_samples_after_a_warning():
     run = run_anew(WITHOUT_TRITON, missing=['triton'])
     assert run.returncode == 0, run.stderr
     assert run.stdout.splitlines() == [
-        "samplers take slower ways: Triton is missing: pip install 'graphattn[gpu]'",
+        "samplers fall back to slower methods: Triton is missing: pip install 'graphattn[gpu]'",
         "'method' 'thin' cannot run: Triton is missing: pip install 'graphattn[gpu]'"]

@@ -1,3 +1,3 @@
-"""Samplers in loops for CPUs: a pass over rows, each with a random stream of its own."""
+"""Samplers for CPUs: compiled loops over rows, each with a random stream of its own."""
 
 __all__ = []

@@ -1,4 +1,4 @@
-"""Alias tables: a draw from any discrete distribution by one look into a table (Walker, 1977)."""
+"""Alias tables: draws from any discrete distribution by one table lookup (Walker, 1977)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _SLOT = 2**32
 
 @jit()
 def fill_tables(first, last, columns, key_ptr, mass, tables):
-    """Compute tables of columns ``first:last`` of the segments: each of n equal slots holds at most
-    two keys.
+    """Compute the tables of columns ``first:last`` of the segments. Each of n equal slots holds at
+    most two keys.
 
-    An entry is (threshold, alias), 32 bits each: the slot's own key below the threshold, else the
-    alias. Shares are integers that add up to n slots exactly, so that no slot is left over for a
-    key of share 0, and an alias is always a heavy key.
+    An entry is (threshold, alias), 32 bits each: bits below the threshold select the slot's own
+    key, others the alias. Shares are integers that add up to n slots exactly, so that a key of
+    share 0 gets no slot, and an alias is always a heavy key.
     """
     longest, num_segments = max_segment_length(key_ptr), len(key_ptr) - 1
     share = np.empty(longest, np.int64)
@@ -30,7 +30,7 @@ def fill_tables(first, last, columns, key_ptr, mass, tables):
         if column_mass <= 0:
             continue
         for j in range(n):
-            # Divided first: of a very small mass, slots / mass is no number any more.
+            # Divided first: slots / mass would overflow if the mass is very small.
             share[j] = np.int64(weight[j] / column_mass * slots + 0.5)
             total += share[j]
         num_lights = num_heavies = uint64(0)
@@ -44,8 +44,8 @@ def fill_tables(first, last, columns, key_ptr, mass, tables):
             rest = share[heavies[0]] + n * _SLOT - total
             lights[num_lights], heavies[num_heavies] = 0, heavies[num_heavies - uint64(1)]
             while heavy < num_heavies:
-                # One key's slot is final: a light one's, filled up by the heavy one, or the
-                # heavy one's own, by its rest and the next heavy one.
+                # Each step completes one slot: that of the next light key, filled up by the heavy
+                # key, or that of the heavy key, filled up by the next heavy key.
                 giver, next_light = heavies[heavy], lights[light]
                 next_heavy = heavies[heavy + uint64(1)]
                 light_share, heavy_share = share[next_light], share[next_heavy]
@@ -63,10 +63,10 @@ def fill_tables(first, last, columns, key_ptr, mass, tables):
 
 @jit()
 def look_up(table, cluster, bits, entry, num_keys, first_key, n, seen, seen_groups):
-    """Mark the key of each draw: the one in its cluster's table that its bits choose; ``entry`` is
-    a workspace."""
+    """Mark the key that the bits of each draw select from its cluster's table. ``entry`` is a
+    workspace."""
     low, high = uint64(0xFFFFFFFF), uint64(32)
-    # Table and marks are loaded in loops of their own, each of which has many loads on their way.
+    # Separate loops for the table and the marks, so that each has many loads in flight.
     for d in range(len(bits)):
         slot = (bits[d] >> high) * uint64(n) >> high
         entry[d] = table[cluster[d] * uint64(num_keys) + uint64(first_key) + slot]
@@ -79,7 +79,7 @@ def look_up(table, cluster, bits, entry, num_keys, first_key, n, seen, seen_grou
 
 @jit()
 def max_segment_length(ptr):
-    """Return the most nodes of a segment of ``ptr``."""
+    """Return the number of nodes of the longest segment of ``ptr``."""
     longest = 0
     for segment in range(len(ptr) - 1):
         longest = max(longest, ptr[segment + 1] - ptr[segment])

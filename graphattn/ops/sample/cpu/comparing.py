@@ -1,12 +1,13 @@
-"""A trial for each pair: a random number below its probability, in one pass.
+"""Bernoulli trials of all pairs in one pass: a pair is an edge if a random value is below its
+probability.
 
 Nearly all trials are decided by 16 random bits and a product of rounded factors, which some CPUs
-compute twice as fast. Only where the two lie too near to each other the pair's product is computed
-exactly and compared with 47 bits: the graph does not depend on how products are rounded.
+compute twice as fast. If the two are too close, the pair's product is computed exactly and compared
+with 47 bits, so the graph does not depend on how products are rounded.
 
-The pass is one parallel region. A thread takes a chunk of rows, multiplies it out and draws from
-the products while they are in its cache, then takes the next chunk: none waits for another until
-all are done, so that a core that is busy with other work costs no more than its share.
+The pass is one parallel region. A thread claims a chunk of rows, computes its products and draws
+from them while they are in the cache, then claims the next chunk. No thread waits for another
+before the end, so a core that is busy with other work delays only its own chunks.
 """
 
 from __future__ import annotations
@@ -30,30 +31,30 @@ from graphattn.ops.sample.cpu.rows import from_zero, graph_of_rows, key_dtype
 from graphattn.ops.sample.cpu.vectors import add_and_store_eight, number_of
 from graphattn.ops.sample.factor_model import FactorModel
 
-# A chunk's products stay in a core's own cache: 1 MB of bfloat16. Fewer pairs are cut into several
-# chunks all the same, so that threads can share them; how is no business of the number of threads,
-# for rounding differs with the number of rows that are multiplied at once.
+# A chunk's products fit a core's own cache: 1 MB of bfloat16. Fewer pairs are still cut into
+# several chunks so that threads can share them. Chunks must not depend on the number of threads,
+# because the rounding of products depends on the number of rows.
 _MAX_PAIRS, _MIN_PAIRS, _NUM_CHUNKS = 2**19, 2**15, 16
-# To multiply fewer than 32 rows takes up to four times as long.
+# Multiplying fewer than 32 rows at once takes up to four times as long.
 _KEYS_PER_PIECE, _MAX_PIECES, _MIN_ROWS = 2**11, 2**4, 2**5
-_KEYS_AT_ONCE = 2**22  # for which a thread asks; what it does not fill is never touched
-# Keys times clusters of the longest segment up to which a loop multiplies as fast as a library: on
+_KEYS_AT_ONCE = 2**22  # allocated by a thread; memory that it does not fill is never touched
+# Longest segment, in keys times clusters, whose products a loop computes as fast as a library. On
 # one core, 60, 256 and 512 keys of 32 clusters took 2.5, 1.2 and 1.5 ns a pair, trial included, and
 # 5.5, 2.7 and 1.6 ns through the library.
 SHORT, _ROWS_AT_ONCE = 2**13, 2**6
-_SMALL = 2**22  # products below which to choose their dtype takes longer than to form them
-# A pair is drawn in the time of 32 products. Chunks of less work, on average, are done one by one:
-# threads that share them wait for the interpreter more often than they work.
+_SMALL = 2**22  # products below which choosing their dtype takes longer than computing them
+# Drawing a pair takes the time of 32 products. If chunks have less work on average, one thread does
+# them all, because several would mostly wait for the interpreter.
 _PAIR, _SHARED = 2**5, 2**20
 
 
-# Of a product of bfloat16: both factors and the result are rounded by up to 2^-9 of themselves, and
-# what is left of 2^-7 is room for the sum. Factors below 2^-126 count as 0, which matters to no
-# probability as long as none exceeds 2^20.
+# The relative error of a bfloat16 product: both factors and the result are rounded by up to 2^-9,
+# and the remainder of 2^-7 covers the sum. Factors below 2^-126 count as 0, which changes no
+# probability as long as no factor exceeds 2^20.
 _MARGIN, _MAX_FACTOR = 2.**-7, 2.**20
-_NUM_BITS, _MORE_BITS = 16, 31  # of a trial at first, and where these leave it open
-_LEFT_OPEN = 2**40  # where the stream of a row goes on for trials that were left open
-# Of eight trials, whose outcomes are the bits of the row's number: which succeed, and how many.
+_NUM_BITS, _MORE_BITS = 16, 31  # of a trial: the first bits, and further ones if undecided
+_LEFT_OPEN = 2**40  # position in a row's stream of the bits of undecided trials
+# Tables indexed by the outcomes of eight trials as bits: which succeed, and how many.
 _OUTCOMES = np.arange(256)[:, None] >> np.arange(8) & 1
 _SUCCESSES = np.argsort(1 - _OUTCOMES, kind='stable').astype(np.uint16)
 _NUM_SUCCESSES = _OUTCOMES.sum(1).astype(np.uint64)
@@ -65,13 +66,13 @@ def compare(model: FactorModel, seed: np.uint64, *, pairs_per_chunk: int | None 
 
     Args:
         model (FactorModel): The probabilities.
-        seed (numpy.uint64): Of all rows.
-        pairs_per_chunk (int, optional): That are multiplied at once.
-        product_dtype (torch.dtype, optional): Of the products; the fastest if omitted. The graph
-            is the same.
+        seed (numpy.uint64): The seed of all rows.
+        pairs_per_chunk (int, optional): Pairs multiplied at once.
+        product_dtype (torch.dtype, optional): Dtype of the products; the fastest if omitted. It
+            does not change the graph.
 
     Raises:
-        ValueError: Some of the probabilities exceeds 1.
+        ValueError: A probability exceeds 1.
     """
     if pairs_per_chunk is product_dtype is None and _is_short(model):
         graph = _compare_short(model, seed)
@@ -88,15 +89,15 @@ def compare(model: FactorModel, seed: np.uint64, *, pairs_per_chunk: int | None 
 
 
 def _is_short(model: FactorModel) -> bool:
-    """Return whether segments are so short that a library multiplies them no faster than a loop."""
+    """Return whether segments are short enough that a loop multiplies them as fast as a library."""
     ptr = model.key_ptr.numpy()
     longest = int((ptr[1:] - ptr[:-1]).max(initial=0))
     return longest <= _KEYS_PER_PIECE and 0 < longest * model.num_clusters <= SHORT
 
 
 def _compare_short(model: FactorModel, seed: np.uint64) -> BipartiteGraph | None:
-    """Draw each pair, whose product, trial and place in its row are one pass over rows; ``None``
-    if some probability exceeds 1."""
+    """Draw each pair in one pass over rows: product, trial and place in the row. Return ``None`` if
+    a probability exceeds 1."""
     arrays, limits, dtype = pair_arrays(model), _limits(model, model.dtype), key_dtype(model)
     work = model.segments.num_pairs * (model.num_clusters + _PAIR)
     parts = _parts_of_rows(model, min(1 + work // _SHARED, _NUM_CHUNKS))
@@ -111,7 +112,8 @@ def _compare_short(model: FactorModel, seed: np.uint64) -> BipartiteGraph | None
 
 
 def _parts_of_rows(model: FactorModel, num_parts: int) -> list[tuple[int, int, int]]:
-    """Return ranges of rows of about as many pairs each, and how many pairs they have."""
+    """Return ranges of rows with about equal numbers of pairs: first row, last row, number of
+    pairs."""
     if num_parts == 1:
         return [(0, model.num_queries, model.segments.num_pairs)]
     query_ptr = model.query_ptr.numpy()
@@ -124,7 +126,7 @@ def _parts_of_rows(model: FactorModel, num_parts: int) -> list[tuple[int, int, i
 
 
 def _run(calls: list[tuple], *, is_shared: bool) -> None:
-    """Run calls, one by one where they do too little for several threads."""
+    """Run calls in threads if ``is_shared``, else one by one."""
     if is_shared and len(calls) > 1:
         return run_calls(calls)
     for function, *arguments in calls:
@@ -132,8 +134,8 @@ def _run(calls: list[tuple], *, is_shared: bool) -> None:
 
 
 def _limits(model: FactorModel, dtype: torch.dtype) -> tuple[np.floating, ...]:
-    """Return between what multiples of a product in ``dtype`` the probability is, what exploration
-    adds to it, and the highest that is one."""
+    """Return the multiples of a product in ``dtype`` that bound the probability from below and
+    above, the probability that exploration adds, and the highest valid probability."""
     margin = _MARGIN if dtype == torch.bfloat16 else (
         (model.num_clusters + 4) * torch.finfo(dtype).eps)
     real = np.float64 if model.dtype == torch.float64 else np.float32
@@ -142,7 +144,7 @@ def _limits(model: FactorModel, dtype: torch.dtype) -> tuple[np.floating, ...]:
 
 
 class _Comparison:
-    """Rows of a graph in the making, chunk by chunk."""
+    """Draws the rows of a graph chunk by chunk."""
 
     def __init__(self, model: FactorModel, seed: np.uint64, chunks: list[Chunk],
                  product_dtype: torch.dtype | None):
@@ -155,12 +157,12 @@ class _Comparison:
         self.rounded = tuple(factor.to(dtype) for factor in self.factors)
         self.limits = _limits(model, dtype)
         num_pieces = max((chunk.piece + 1 for chunk in chunks), default=1)
-        self.size = np.zeros((num_pieces, model.num_queries), np.int64)  # of each piece of a row
+        self.size = np.zeros((num_pieces, model.num_queries), np.int64)  # per piece of a row
         self.keys: list[np.ndarray | None] = [None] * len(chunks)
 
     def run(self) -> BipartiteGraph:
         num_pairs = max((chunk.num_pairs for chunk in self.chunks), default=0)
-        # One for each call that runs at a time; taking and giving back are atomic.
+        # One for each concurrent call; pop and append are atomic.
         idle = [_Workspace(num_pairs, self.num_pairs, self.rounded[0].dtype, key_dtype(self.model))
                 for _ in range(min(torch.get_num_threads(), len(self.chunks)))]
         self._run([(self._draw, number, idle) for number in range(len(self.chunks))])
@@ -176,7 +178,7 @@ class _Comparison:
         work = self.num_pairs * (self.model.num_clusters + _PAIR)
         _run(calls, is_shared=work >= _SHARED * len(calls))
 
-    @torch.no_grad()  # of this thread
+    @torch.no_grad()  # grad mode is thread-local
     def _draw(self, number: int, idle: list[_Workspace]) -> None:
         chunk, workspace = self.chunks[number], idle.pop()
         prob = chunk.products(*self.rounded, workspace.prob)
@@ -192,29 +194,30 @@ class _Comparison:
 
 
 class _Workspace:
-    """Buffers of one thread at a time: products of a chunk, and keys one after the other."""
+    """Buffers for one thread at a time: the products of a chunk, and keys."""
 
     def __init__(self, num_pairs: int, num_keys: int, dtype: torch.dtype, key_dtype: np.dtype):
         self._keys_at_once = min(num_keys + 8, _KEYS_AT_ONCE)
-        with torch.inference_mode(False):  # in which other threads could not write to it
+        with torch.inference_mode(False):  # other threads could not write to an inference tensor
             self.prob = torch.empty(num_pairs, dtype=dtype)
         self._keys = np.empty(0, key_dtype)
 
     def keys_for(self, num_pairs: int) -> np.ndarray:
-        """Room for at least ``num_pairs`` keys, and a word of them to be written in vain."""
+        """Return a buffer for ``num_pairs`` keys and 8 more, because keys are stored 8 at a
+        time."""
         if self._keys.size < num_pairs + 8:
             self._keys = np.empty(max(num_pairs + 8, self._keys_at_once), self._keys.dtype)
         return self._keys
 
     def take_keys(self, size: int) -> np.ndarray:
-        """Return the first of the keys, which are written."""
+        """Return the first ``size`` keys, and keep the rest of the buffer for later calls."""
         taken, self._keys = self._keys[:size], self._keys[size:]
         return taken
 
 
 def _fastest_dtype(query: Tensor, key_factor: Tensor, highest: float) -> torch.dtype:
-    """Return the dtype of products: bfloat16 where the CPU is faster at it, all probabilities are
-    known to be such without them, and no factor is too large or too small for it."""
+    """Return the dtype of products: bfloat16 if the CPU multiplies it faster, no probability needs
+    a check, and no factor is too large or too small for it."""
     dtype = query.dtype
     if dtype != torch.float32 or not query.numel() or not key_factor.numel():
         return dtype
@@ -226,8 +229,8 @@ def _fastest_dtype(query: Tensor, key_factor: Tensor, highest: float) -> torch.d
 
 @cache
 def _bfloat16_is_faster() -> bool:
-    """Return whether bfloat16 is faster than float32: some CPUs multiply it in hardware, others in
-    several steps."""
+    """Return whether products are faster in bfloat16 than in float32. Some CPUs multiply it in
+    hardware, others in several steps."""
     return _seconds_to_multiply(torch.bfloat16) < .8 * _seconds_to_multiply(torch.float32)
 
 
@@ -242,7 +245,7 @@ def _seconds_to_multiply(dtype: torch.dtype) -> float:
 
 
 def _as_array(prob: Tensor) -> np.ndarray:
-    """Itself, or the bits of bfloat16, which numpy does not know."""
+    """Return the array of ``prob``; for bfloat16, which numpy lacks, the array of its bits."""
     if prob.dtype == torch.bfloat16:
         return prob.view(torch.int16).numpy().view(np.uint16)
     return prob.numpy()
@@ -251,8 +254,8 @@ def _as_array(prob: Tensor) -> np.ndarray:
 @jit()
 def _draw_rows(first, last, seed, below, above, exploration, highest, query_factor, key_factor,
                query_ptr, key_ptr, keys, size, found):
-    """Draw the keys of the rows ``first:last`` and how many are ``found``, or -1 if some
-    probability is not at most ``highest``."""
+    """Draw the keys of the rows ``first:last``. ``found`` is their number, or -1 if a probability
+    exceeds ``highest`` or is NaN."""
     max_keys, num_clusters, end = max_segment_length(key_ptr), key_factor.shape[1], 0
     columns = np.empty(num_clusters * max_keys, key_factor.dtype)
     products = np.empty(_ROWS_AT_ONCE * max_keys, key_factor.dtype)
@@ -283,7 +286,7 @@ def _draw_rows(first, last, seed, below, above, exploration, highest, query_fact
 
 @jit(fastmath=REORDERED_SUMS)
 def _multiply(query, columns, prob):
-    """``prob = query @ columns``, four columns at a time."""
+    """Write ``query @ columns`` to ``prob``, four columns at a time."""
     num_whole = len(columns) // 4 * 4
     for i in range(len(query)):
         row, share = prob[i], query[i]
@@ -302,9 +305,10 @@ def _multiply(query, columns, prob):
 @jit()
 def _compare_rows(seed, first_query, first_key, offset, prob, below, above, exploration, highest,
                   query_factor, key_factor, keys, size):
-    """Draw the keys of a piece of each row of segments and returns how many they are, or -1 if some
-    probability is not at most ``highest``. Each is between ``below`` and ``above`` times ``prob``.
-    64 random bits serve the four quarters of a piece, which begins ``offset`` keys into the row."""
+    """Draw the keys of a piece of each row. Return their number, or -1 if a probability exceeds
+    ``highest`` or is NaN. Each probability is between ``below`` and ``above`` times ``prob``. The
+    piece begins ``offset`` keys into the row, and its four quarters share words of 64 random
+    bits."""
     num_rows, num_keys = prob.shape
     rows_per_segment, quarter = num_rows // len(first_query), num_keys // 4
     trials = np.zeros(num_keys + 8, np.uint8)
@@ -336,8 +340,8 @@ def _compare_rows(seed, first_query, first_key, offset, prob, below, above, expl
                         exact = product_of_rows(query_factor, query, key_factor, first + j)
                         word |= uint64(_succeeds(bits, stream, offset + j, exact, exploration)
                                        ) << uint64(j % 8 * 8)
-            outcomes = (word & ones) * uint64(0x0102040810204080) >> uint64(56)  # a bit of each
-            add_and_store_eight(keys, end, key, _SUCCESSES, outcomes)  # more than succeed
+            outcomes = (word & ones) * uint64(0x0102040810204080) >> uint64(56)  # one bit per trial
+            add_and_store_eight(keys, end, key, _SUCCESSES, outcomes)  # successes come first
             end += _NUM_SUCCESSES[outcomes]
             key += uint64(8)
         size[query] = end - start
@@ -348,7 +352,8 @@ def _compare_rows(seed, first_query, first_key, offset, prob, below, above, expl
 @jit(inline=True)
 def _try_quarters(stream, offset, p0, p1, p2, p3, trial0, trial1, trial2, trial3, low, high, least,
                   highest):
-    """Return trials of the quarters of a piece; whether some probability exceeds the highest."""
+    """Run the trials of the quarters of a piece, and return whether a probability exceeds
+    ``highest``."""
     is_refused = False
     for j in range(len(p0)):
         bits = random_bits(stream, offset + j)
@@ -363,7 +368,7 @@ def _try_quarters(stream, offset, p0, p1, p2, p3, trial0, trial1, trial2, trial3
 
 @jit(inline=True)
 def _first_bits(stream, offset, quarter, j):
-    """Return the first bits of :func:`_try_quarters`, or of what is left behind them."""
+    """Return the first bits of a trial in :func:`_try_quarters`, or after the last quarter."""
     if j >= 4 * quarter:
         return random_bits(stream, offset + j - 3 * quarter) & uint64(0xFFFF)
     return random_bits(stream, offset + j % quarter) >> uint64(16 * (j // quarter)) & uint64(0xFFFF)
@@ -371,8 +376,7 @@ def _first_bits(stream, offset, quarter, j):
 
 @jit(inline=True)
 def _try(bits, p, low, high, least):
-    """3 if the trial succeeds whatever its other bits are, 2 if that depends on them, 0 if it
-    fails."""
+    """Return 3 if the trial succeeds, 2 if it depends on further bits, 0 if it fails."""
     number, draw = number_of(p), np.int32(bits)
     succeeds = draw < np.int32(number * low + least)
     may_succeed = draw <= np.int32(number * high + least)
@@ -393,6 +397,6 @@ def _copy_chunk(first_query, num_queries, keys, start, size, key):
     for segment in range(len(first_query)):
         for query in range(first_query[segment], first_query[segment] + num_queries):
             n, first = size[query], start[query]
-            for e in range(n):  # numba would compile the error of slices that differ for a second
+            for e in range(n):  # a slice would take numba a second to compile
                 key[first + e] = keys[end + e]
             end += n

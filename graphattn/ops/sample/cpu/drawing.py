@@ -15,7 +15,7 @@ from graphattn.ops.sample.cpu.random_bits import random_bits, stream_of, uniform
 @jit()
 def draw_rows(first, last, seed, num_draws, query, cluster_mass, query_segment, key_ptr, tables,
               keys, begin, size):
-    """Draw ``num_draws[i]`` times for each row, a cluster and then a key of it, and keep distinct
+    """Draw ``num_draws[i]`` times for each row: a cluster, then a key from it. Keep distinct
     keys."""
     num_clusters, num_keys = tables.shape
     half = 1
@@ -53,8 +53,8 @@ def draw_rows(first, last, seed, num_draws, query, cluster_mass, query_segment, 
 
 @jit()
 def _search(cdf, half, target, cell):
-    """Find the first cell that ends above each target, all targets in step: no branch is
-    guessed."""
+    """Find the first cell that ends above each target. All targets advance together, so no branch
+    is predicted."""
     for d in range(len(target)):
         cell[d] = 0
     step = half
@@ -67,7 +67,7 @@ def _search(cdf, half, target, cell):
 
 @jit()
 def _collect(seen, seen_groups, n, keys):
-    """Write the keys in ascending order, forget them, and return their number."""
+    """Write the marked keys in ascending order, clear their marks, and return their number."""
     end = uint64(0)
     for group in range(n // 4096 + 1):
         if seen_groups[group]:
@@ -84,7 +84,7 @@ def _collect(seen, seen_groups, n, keys):
 
 @intrinsic
 def _lowest_bit(typingctx, word):
-    """Count the zeros below the lowest bit of a word that is not 0."""
+    """Return the position of the lowest set bit of a nonzero word."""
     def codegen(context, builder, signature, args):
         return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
     return types.uint64(types.uint64), codegen

@@ -1,7 +1,7 @@
 """Random bits of compiled loops.
 
 Every row has a random stream of its own, which begins at a hash of the seed and the row, so that
-the graph does not depend on how rows are dealt to threads.
+the graph does not depend on the distribution of rows to threads.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from graphattn.ops.cpu import splitmix
 
 
 def draw_seed(generator: torch.Generator | None) -> np.uint64:
-    """Draw a seed for all rows from torch's stream of random values."""
+    """Draw a seed for all rows from a torch generator."""
     seed = torch.empty((), dtype=torch.long).random_(-2**63, None, generator=generator)
     return np.uint64(seed.item() % 2**64)
 
 
 def seed_from_row(seed: np.uint64, row: int) -> np.uint64:
-    """Return the seed whose rows are those of ``seed`` from ``row`` on."""
+    """Return the seed for rows that begin at ``row`` of ``seed``."""
     return np.uint64((int(seed) + row * ROW) % 2**64)
 
 
@@ -34,11 +34,11 @@ def stream_of(seed, row):
 
 @jit(inline=True)
 def random_bits(stream, position):
-    """64 random bits, of positions from 0 on."""
+    """Return 64 random bits of a position, from 0 on."""
     return splitmix.random_bits(stream, uint64(position) + uint64(1))
 
 
 @jit(inline=True)
 def uniform(bits):
-    """Turn 64 random bits into a value of [0, 1)."""
+    """Turn 64 random bits into a value in [0, 1)."""
     return np.float64(bits >> uint64(11)) * 2.**-53

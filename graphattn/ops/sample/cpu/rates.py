@@ -1,4 +1,4 @@
-"""The rates of all pairs as compiled loops read them."""
+"""The rates of all pairs, as arrays for compiled loops."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from graphattn.ops.sample.factor_model import FactorModel
 
 
 def pair_factors(model: FactorModel) -> tuple[Tensor, Tensor]:
-    """Return the factors of :math:`p_{ij}` as loops read them, without gradients."""
+    """Return the factors of :math:`p_{ij}` for compiled loops, without gradients."""
     mixed_query = model.mixed_query().detach()
     return mixed_query, model.key_factor.detach().to(mixed_query.dtype).contiguous()
 
@@ -28,7 +28,8 @@ def pair_arrays(model: FactorModel) -> tuple[np.ndarray, ...]:
 
 
 class Rates:
-    """Factors of the rates, exploration being one more cluster; sums and peaks over segments."""
+    """Factors of the rates, with exploration as one more cluster, and their column sums and maxima
+    over segments."""
 
     def __init__(self, model: FactorModel):
         query, key_factor = model.rate_factors()
@@ -40,18 +41,19 @@ class Rates:
         self._for_each_column(_reduce_column, PRODUCT, self.mass, self.peak)
 
     def of_queries(self) -> np.ndarray:
-        """Return the sum over the keys of each query's segment, float64 ``[num_queries]``."""
+        """Return each query's sum of rates over the keys of its segment, float64
+        ``[num_queries]``."""
         return self._per_query(self.mass)
 
     def bounds(self) -> np.ndarray:
-        """Return a bound for all keys of each query's segment, float64 ``[num_queries]``."""
+        """Return an upper bound of each query's rates, float64 ``[num_queries]``."""
         return self._per_query(self.peak)
 
     def draw(self, num_draws: np.ndarray, seed: np.uint64) -> Rows:
         """Return the distinct keys among ``num_draws[i]`` independent draws of each query.
 
-        Each draw is of a cluster v by ``query[i, v] * mass[segment, v]``, then of a key by
-        ``columns[v]``.
+        Each draw chooses a cluster v in proportion to ``query[i, v] * mass[segment, v]``, then a
+        key in proportion to ``columns[v]``.
         """
         tables = np.empty(self.columns.shape, np.uint64)
         self._for_each_column(fill_tables, TABLE_ENTRY, self.mass, tables)
@@ -63,7 +65,7 @@ class Rates:
         return rows
 
     def _for_each_column(self, kernel: Callable, draws_per_entry: float, *arguments) -> None:
-        """``kernel`` for each column of each segment."""
+        """Run ``kernel`` for each column of each segment."""
         num_columns = self.mass.size
         work = np.linspace(0, draws_per_entry * self.columns.size, num_columns + 1)
         in_threads(kernel, work, self.columns, self.key_ptr, *arguments)

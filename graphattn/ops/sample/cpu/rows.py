@@ -1,4 +1,4 @@
-"""Rows of keys, and how compiled loops over rows are shared among threads."""
+"""Rows of keys, and the division of compiled loops over rows among threads."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from graphattn.ops.sample.factor_model import FactorModel
 
 # Work is counted in draws, which took 20 to 50 ns.
 TABLE_ENTRY, PRODUCT, COPY = 1 / 4, 1 / 64, 1 / 64
-_GRAIN = 2**13  # that are worth a thread: where another process has its core, it is waited for
-# One thread's at a time, lest each should read the tables and the keys of another head: with two
-# heads' of 16,384 tokens in the cache that the threads share, a draw takes up to twice as long.
+_GRAIN = 2**13  # draws that justify a thread, which may have to wait for a busy core
+# Draws of one call, so that threads read the tables and keys of the same head: with those of two
+# heads of 16,384 tokens in the shared cache, a draw takes up to twice as long.
 _SHARE = 2**17
 
 
 class Rows(NamedTuple):
-    """Keys of all rows, with gaps between rows: their numbers inside the segment, ascending."""
+    """Keys of all rows, relative to the segment and ascending, with gaps between rows."""
 
     keys: np.ndarray  # uint32
     begin: np.ndarray  # int64 [num_queries], where each row begins in ``keys``
@@ -42,20 +42,20 @@ def key_dtype(model: FactorModel) -> type:
 
 
 def graph_of_rows(model: FactorModel, indptr: np.ndarray, key: np.ndarray) -> BipartiteGraph:
-    """Build a graph with the segments of ``model``; numpy makes the arrays, because it asks for
+    """Build a graph with the segments of ``model``. The arrays come from numpy, because it requests
     huge pages and torch does not."""
     return BipartiteGraph._of(torch.from_numpy(indptr), torch.from_numpy(key), model.num_keys,
                               model.segments, None)
 
 
 def from_zero(size: np.ndarray) -> np.ndarray:
-    """Return where each of consecutive pieces begins and, last, where they end."""
+    """Return the offsets of consecutive pieces: where each begins, then the end of the last."""
     return np.concatenate([[0], np.cumsum(size)])
 
 
 def in_threads(kernel: Callable, work: np.ndarray, *arguments) -> None:
-    """``kernel(first, last, *arguments)`` on ranges of equal shares of cumulative ``work``, which
-    is counted in draws."""
+    """Run ``kernel(first, last, *arguments)`` on ranges of equal work. ``work`` is cumulative, in
+    draws."""
     total = int(work[-1])
     num_parts = min(max(torch.get_num_threads(), total // _SHARE), 1 + total // _GRAIN)
     cuts = np.searchsorted(work, work[-1] * np.arange(1, num_parts) // num_parts)
@@ -66,7 +66,7 @@ def in_threads(kernel: Callable, work: np.ndarray, *arguments) -> None:
 
 @jit()
 def _copy_rows(first, last, keys, begin, size, first_key, indptr, key):
-    """Copy rows side by side, and turn numbers inside the segment into numbers of keys."""
+    """Copy rows without gaps, and turn keys relative to the segment into keys of the graph."""
     for i in range(first, last):
         for e in range(size[i]):
             key[indptr[i] + e] = first_key[i] + keys[begin[i] + e]

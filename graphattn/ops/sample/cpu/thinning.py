@@ -1,4 +1,4 @@
-"""Thinning: pairs are drawn too often, and some dropped again so that the distribution is exact."""
+"""Thinning: pairs are drawn at higher rates, and some dropped so that the distribution is exact."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ __all__ = ['Thinning', 'faster_thinning', 'is_faster', 'may_be_faster']
 # 4,096 x 4,096 pairs, 28, 36 and 58 ms and 39, 35 and 45 ms at 10 %, 32, 40 and 53 ms and 64, 59
 # and 79 ms at 15 %.
 _FASTER_BELOW = 0.1
-_HIGHEST_BOUND = 0.9  # which is drawn 2.6 times as often; the bound 1 would be without end
+_HIGHEST_BOUND = 0.9  # has a rate multiplier of 2.6; a bound of 1 would have infinity
 
 
 class Thinning:
-    r"""Draws at higher rates than :math:`p_{ij} + \delta`, then drops what was too much.
+    r"""Draws at higher rates than :math:`p_{ij} + \delta`, then drops the excess.
 
     A pair drawn at rate :math:`c_i p` is seen, once or more, with probability
-    :math:`1 - e^{-c_i p}`, independently of the others. This is p at least where the multiplier
-    :math:`c_i \ge -\log(1 - p) / p`. As that grows with p, its value at a bound on the whole
-    row's probabilities serves the whole row. A pair that was seen is then kept with probability
-    :math:`p / (1 - e^{-c_i p}) \le 1`, by a coin of its own: as an edge it has probability p.
-    That is at least :math:`1 / c_i`, nearly 1 for small bounds, so that few coins ask for p.
+    :math:`1 - e^{-c_i p}`, independently of the others. This is at least p if the multiplier
+    :math:`c_i \ge -\log(1 - p) / p`. That grows with p, so its value at an upper bound of the row's
+    probabilities serves the whole row. A pair that was seen is kept with probability :math:`p / (1
+    - e^{-c_i p}) \le 1`, by a coin of its own, so it is an edge with probability p. The probability
+    of keeping is at least :math:`1 / c_i`, nearly 1 for small bounds, so few coins need p.
     """
 
     def __init__(self, model: FactorModel):
@@ -55,7 +55,7 @@ class Thinning:
         """Draw each pair with its probability.
 
         Raises:
-            ValueError: Some row's bound is not below 1.
+            ValueError: The bound of a row is not below 1.
         """
         if np.isinf(self.rate_multiplier).any():
             query = int(np.isinf(self.rate_multiplier).argmax())
@@ -78,7 +78,8 @@ class Thinning:
 
 
 def faster_thinning(model: FactorModel) -> Thinning | None:
-    """Return the thinning of the model where it takes less time than to compare all pairs."""
+    """Return the thinning of the model if it takes less time than comparing all pairs, else
+    None."""
     sizes = _sizes(model)
     if not may_be_faster(*sizes) or not _is_less_work(_expected_edges(model), *sizes):
         return None
@@ -87,7 +88,7 @@ def faster_thinning(model: FactorModel) -> Thinning | None:
 
 
 def _expected_edges(model: FactorModel) -> float:
-    """Return how many edges are expected, than which there are no fewer draws."""
+    """Return the expected number of edges, a lower bound of the number of draws."""
     return sum_of_products(*pair_arrays(model)) + model.exploration * model.segments.num_pairs
 
 
@@ -96,7 +97,7 @@ def _sizes(model: FactorModel) -> tuple[int, int]:
 
 
 def may_be_faster(table_entries: int, num_pairs: int) -> bool:
-    """Return whether :func:`is_faster` can be true of any rates, which are then computed."""
+    """Return whether :func:`is_faster` could be true, before rates are computed."""
     return _is_less_work(0, table_entries, num_pairs)
 
 
@@ -105,23 +106,23 @@ def is_faster(bound: np.ndarray, num_draws: np.ndarray, table_entries: int,
     """Return whether thinning takes less time than comparing all pairs.
 
     Args:
-        bound (numpy.ndarray): On the probabilities of each query.
-        num_draws (numpy.ndarray): How many are expected of each query.
+        bound (numpy.ndarray): Upper bound of the probabilities of each query.
+        num_draws (numpy.ndarray): Expected draws of each query.
         table_entries (int): Keys times clusters.
-        num_pairs (int): Inside the segments.
+        num_pairs (int): Pairs inside the segments.
     """
     is_bounded = (bound <= _HIGHEST_BOUND).all()
     return is_bounded and _is_less_work(num_draws.sum(), table_entries, num_pairs)
 
 
 def _is_less_work(num_draws: float, table_entries: int, num_pairs: int) -> bool:
-    """Tell whether draws, and tables for them, take less time than to compare all pairs."""
+    """Return whether draws and their tables take less time than comparing all pairs."""
     return num_draws + TABLE_ENTRY * table_entries < _FASTER_BELOW * num_pairs
 
 
 def _rate_multiplier(bound: np.ndarray) -> np.ndarray:
-    """Return the rate multiplier of each row: how much more often than with its probability a pair
-    is drawn."""
+    """Return the rate multiplier of each row: the rate of a draw over the probability of the
+    pair."""
     is_certain = ~(bound < 1)  # NaN too
     low = np.where(is_certain, 0.5, np.maximum(bound, np.finfo(float).tiny))
     return np.where(is_certain, np.inf, -np.log1p(-low) / low)

@@ -1,4 +1,4 @@
-"""Instructions for the compiler of loops, those of :mod:`graphattn._jit`, in its own words."""
+"""LLVM instructions as numba intrinsics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _WORD = ir.IntType(32)
 
 @intrinsic
 def number_of(typingctx, stored):
-    """Convert the 16 bits of a bfloat16 to float32; return values of another type as they are."""
+    """Convert the 16 bits of a bfloat16 to float32; return values of other types unchanged."""
     if stored != uint16:
         return stored(stored), lambda context, builder, signature, args: args[0]
 
@@ -23,8 +23,8 @@ def number_of(typingctx, stored):
 
 @intrinsic
 def add_and_store_eight(typingctx, array, position, number, table, row):
-    """``array[position:position + 8] = number + table[row]`` at once, of a uint64 and a uint16
-    ``[rows, 8]``."""
+    """Store ``number + table[row]`` at ``array[position:position + 8]`` in one instruction.
+    ``number`` is uint64, ``table`` uint16 ``[rows, 8]``."""
     def codegen(context, builder, signature, args):
         lane, short = context.get_value_type(array.dtype), ir.IntType(16)
         eight, zero = ir.VectorType(lane, 8), ir.Constant(ir.VectorType(_WORD, 8), [0] * 8)

@@ -1,9 +1,9 @@
-"""Draws of keys, row by row, by Triton: on NVIDIA's GPUs, in time that follows the draws.
+"""Draws of keys row by row in Triton, for NVIDIA's GPUs, in time linear in the draws.
 
-A task is a row, or its share of some of the keys where a row draws often. Its draws stay in the
-registers of one program: each is of a cluster and then of a key of it, by bisection of cumulative
-shares; sorted, those that repeat a key are dropped and, for the exact distribution, some of the
-others.
+A task is a row, or the part of a row with many draws that falls on some of the keys. Its draws stay
+in the registers of one program. Each draw chooses a cluster and then one of its keys, by bisection
+of cumulative shares. Draws are sorted, duplicates are dropped and, for the exact distribution, some
+others too.
 """
 
 from __future__ import annotations
@@ -25,30 +25,31 @@ from graphattn.ops.sample.methods import MAX_DRAWS, bound_is_too_high, check_rat
 
 __all__ = ['MAX_EXPECTED', 'Draws', 'draw', 'thin']
 
-MAX_EXPECTED = 64  # draws of a task, of which one warp holds twice as many
-_MAX_TASKS = 2**22  # where these are more than the draws as well, most would draw nothing
+MAX_EXPECTED = 64  # draws of a task; one warp holds twice this number
+_MAX_TASKS = 2**22  # if there are also more tasks than draws, most would draw nothing
 _DRAWS_OF_A_PROGRAM, _ROWS, _CLUSTERS, _KEYS = 128, 4, 8, 16
-# Draws per pair above which trials for all pairs take less time, and what an entry of cumulative
-# shares takes in draws. Computed, not measured, for 128 clusters: python -m
+# Draws per pair above which trials of all pairs are faster, and the cost of an entry of cumulative
+# shares in draws. Computed, not measured, for 128 clusters: python -m
 # experiments.benchmarks.roofline.
 _FASTER_BELOW, _TABLE_ENTRY = 0.1, 1 / 8
-_HIGHEST_BOUND = 0.9  # which is drawn 2.6 times as often; the bound 1 would be without end
+_HIGHEST_BOUND = 0.9  # has a rate multiplier of 2.6; a bound of 1 would have infinity
 _TYPES = {torch.float32: tl.float32, torch.float64: tl.float64}
 fp64 = tl.float64  # an annotation, which Triton reads by name; it would pass 32 bits
 
 
 def draw(model: FactorModel, generator: torch.Generator | None, *,
          by_name: bool) -> BipartiteGraph | None:
-    """Draw a graph by Algorithm 1, or return ``None`` where registers do not hold the draws of few
-    keys.
+    """Draw a graph by Algorithm 1, or return ``None`` if a few keys have more draws than registers
+    hold.
 
     Args:
         model (FactorModel): The rates.
         generator (torch.Generator, optional): On the device of the model.
-        by_name (bool): Whether to raise an error in place of ``None``.
+        by_name (bool): Whether to raise an error instead of returning ``None``.
 
     Raises:
-        ValueError: More draws are expected than memory holds, or see above.
+        ValueError: The expected draws do not fit in memory, or ``by_name`` is set and registers do
+            not hold them.
     """
     draws = Draws(model, generator)
     check_rate(draws.expected, model)
@@ -58,16 +59,16 @@ def draw(model: FactorModel, generator: torch.Generator | None, *,
 def thin(model: FactorModel, generator: torch.Generator | None, *,
          by_name: bool) -> BipartiteGraph | None:
     """Draw a graph with the probabilities of ``model``, as
-    :class:`~graphattn.ops.sample.cpu.thinning.Thinning` does, or return ``None`` where trials for
-    all pairs are faster; arguments as above.
+    :class:`~graphattn.ops.sample.cpu.thinning.Thinning` does, or return ``None`` if trials of all
+    pairs are faster. Arguments are those of :func:`draw`.
 
     Raises:
-        ValueError: It is asked for by name, and probabilities are not bounded below 1 or registers
-            do not hold what is drawn of few keys.
+        ValueError: ``by_name`` is set, and the bound of the probabilities is not below 1 or
+            registers do not hold the draws.
     """
     max_pairs = model.num_queries * model.num_keys // model.num_heads
     if not by_name and not _is_faster(0, model.key_factor.numel(), max_pairs):
-        return None  # which takes no wait
+        return None  # without synchronisation
     draws = Draws(model, generator, thins=True)
     if by_name:
         draws.check_bound()
@@ -77,18 +78,18 @@ def thin(model: FactorModel, generator: torch.Generator | None, *,
 
 
 class Draws:
-    """Numbers of draws of all rows, and what the host knows of them, for which it waits.
+    """Numbers of draws of all rows, and their host copies, which synchronise the GPU.
 
     Args:
         model (FactorModel): The rates.
         generator (torch.Generator, optional): On the device of the model.
-        thins (bool): Whether the distribution is exact: rows draw at higher rates.
+        thins (bool): Whether rows draw at higher rates, for the exact distribution.
     """
 
     def __init__(self, model: FactorModel, generator: torch.Generator | None, *,
                  thins: bool = False):
         self.model, self._generator = model, generator
-        # Rows of whole 16 bytes, which a thread loads at once.
+        # Rows are multiples of 16 bytes, which a thread loads at once.
         self.query, self.key_factor = (
             F.pad(x.detach().to(model.dtype), (0, -model.num_clusters % 4)).contiguous()
             for x in (model.mixed_query(), model.key_factor))
@@ -102,7 +103,7 @@ class Draws:
         self._count(pieces=1)
 
     def _count(self, pieces: int) -> None:
-        """Draw a number for each row and each of so many pieces of its keys."""
+        """Draw the number of draws for each row and each piece of its keys."""
         self.pieces, self.piece_ptr = pieces, _cut(self.model.key_ptr, pieces)
         self.mass = reduce_segments(self.key_factor, self.piece_ptr, 'sum')
         explored = self.model.exploration * self.piece_ptr.diff().view(-1, pieces)
@@ -110,7 +111,7 @@ class Draws:
         if self.rate_multiplier is not None:
             rate *= self.rate_multiplier[:, None]
         rate = torch.cat([rate.flatten(), rate.new_zeros(1)])
-        drawable = rate.nan_to_num(0., 0., 0.).clamp(0, MAX_DRAWS)  # all, or an error follows
+        drawable = rate.nan_to_num(0., 0., 0.).clamp(0, MAX_DRAWS)  # valid rates stay
         num_draws = torch.poisson(drawable, self._generator).long()
         self.begin = num_draws.cumsum(0) - num_draws
         bound = rate.new_zeros(1) if self.bound is None else torch.cat([rate[-1:], self.bound])
@@ -120,8 +121,8 @@ class Draws:
              self.begin[-1])]).tolist()
 
     def _products(self, table: Tensor, pieces: int) -> Tensor:
-        """Return the products of each row with ``table[segment, piece]``, float64 ``[num_queries,
-        pieces]``."""
+        """Return the products of each row with ``table[segment, piece]``, float64
+        ``[num_queries, pieces]``."""
         num_queries, clusters = self.query.shape
         out = table.new_empty(num_queries, pieces)
         _launch(multiply_rows, (triton.cdiv(num_queries, _ROWS) * pieces,), self.query, table,
@@ -133,27 +134,29 @@ class Draws:
         """Raise unless the probabilities of each row are bounded below 1.
 
         Raises:
-            ValueError: They are not.
+            ValueError: The bound of a row is not below 1.
         """
         if not self.highest_bound < 1:
             raise bound_is_too_high(self.highest_bound, int(self.bound.argmax()))
 
     def are_fewer(self) -> bool:
-        """Return whether the draws take less time than trials for all pairs."""
+        """Return whether the draws take less time than trials of all pairs."""
         return self.highest_bound <= _HIGHEST_BOUND and _is_faster(
             self.expected, self.key_factor.numel(), self.num_pairs)
 
     def to_graph(self, by_name: bool) -> BipartiteGraph | None:
-        """Return the graph that is drawn; an error or ``None`` where registers do not hold it."""
+        """Return the drawn graph. If registers do not hold the draws, raise an error or return
+        ``None``."""
         if self._fit():
             return self._to_graph()
         if by_name:
-            raise ValueError("'model' has a query that draws more often of a few keys than "
-                             "registers hold; take another 'method', as 'auto' does")
+            raise ValueError("'model' has a query with more draws of a few keys than registers "
+                             "hold; use another 'method' or 'auto'")
         return None
 
     def _fit(self) -> bool:
-        """Cut rows until registers hold the draws of each piece; return whether they do."""
+        """Cut rows until registers hold the draws of each piece, and return whether this
+        succeeded."""
         while self.max_expected > MAX_EXPECTED:
             pieces = self.pieces * math.ceil(self.max_expected / MAX_EXPECTED)
             pieces = min(pieces, self.model.num_keys)
@@ -184,7 +187,7 @@ class Draws:
                                        validate=False)
 
     def _cdf(self) -> Tensor:
-        """Return where each key begins in each cluster, keys of one piece side by side, as
+        """Return where each key begins in each cluster, with the keys of a piece side by side, as
         :func:`~graphattn.ops.sample.inverse_cdf.integer_cdf` does."""
         num_keys, clusters = self.key_factor.shape
         cdf = self.begin.new_zeros(clusters * num_keys + 1)
@@ -198,20 +201,21 @@ class Draws:
 
 
 def _is_faster(num_draws: float, table_entries: int, num_pairs: float) -> bool:
-    """Return whether so many draws take less time than trials for all pairs."""
+    """Return whether ``num_draws`` draws take less time than trials of all pairs."""
     return num_draws + _TABLE_ENTRY * table_entries < _FASTER_BELOW * num_pairs
 
 
 def _rate_multiplier(bound: Tensor) -> Tensor:
-    """Return the rate multiplier of each row: how much more often than with its probability a pair
-    is drawn."""
+    """Return the rate multiplier of each row: the rate of a draw over the probability of the
+    pair."""
     is_certain = ~(bound < 1)  # NaN too
     low = bound.clamp(min=torch.finfo(bound.dtype).tiny).masked_fill(is_certain, 0.5)
     return (-torch.log1p(-low) / low).masked_fill(is_certain, math.inf)
 
 
 def _cut(ptr: Tensor, pieces: int) -> Tensor:
-    """Return where each piece of each segment begins and, last, where they end."""
+    """Return the offsets of the pieces of each segment: where each begins, then the end of the
+    last."""
     number = torch.arange(pieces, device=ptr.device)
     begin = ptr[:-1, None] + ptr.diff()[:, None] * number // pieces
     return torch.cat([begin.flatten(), ptr[-1:]])
@@ -219,8 +223,7 @@ def _cut(ptr: Tensor, pieces: int) -> Tensor:
 
 def _launch(function: triton.runtime.KernelInterface, grid: tuple[int, ...], *arguments,
             **constants) -> None:
-    """Launch programs of one warp, within which numbers are sorted and looked up without
-    barriers."""
+    """Launch programs of one warp, in which sorting and lookups need no barriers."""
     if 0 not in grid:
         with torch.cuda.device_of(arguments[0]):
             function[grid](*arguments, **constants, num_warps=1)
@@ -234,7 +237,7 @@ kernel = triton.jit(do_not_specialize=['num_rows', 'num_tasks', 'num_pieces', 'n
 @kernel
 def multiply_rows(query, table, query_segment, out, num_rows, num_pieces, CLUSTERS: tl.constexpr,
                   WIDTH: tl.constexpr, ROWS: tl.constexpr):
-    """Compute the products of some rows with one piece of their segments."""
+    """Compute the products of some rows with a piece of their segments."""
     piece = tl.program_id(0) % num_pieces
     row = (tl.program_id(0) // num_pieces).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     segment = tl.load(query_segment + row, mask=row < num_rows, other=0)
@@ -245,8 +248,8 @@ def multiply_rows(query, table, query_segment, out, num_rows, num_pieces, CLUSTE
 
 @triton.jit
 def _weights(query, table, row, piece, is_row, CLUSTERS: tl.constexpr, WIDTH: tl.constexpr):
-    """Return what each row offers each cluster, times the piece's share of it: ``[rows,
-    WIDTH]``."""
+    """Return each row's weight of each cluster, times the piece's share of the cluster:
+    ``[rows, WIDTH]``."""
     cluster = tl.arange(0, WIDTH)[None, :]
     inside = is_row[:, None] & (cluster < CLUSTERS)
     offered = tl.load(query + row[:, None] * CLUSTERS + cluster, mask=inside, other=0)
@@ -257,7 +260,7 @@ def _weights(query, table, row, piece, is_row, CLUSTERS: tl.constexpr, WIDTH: tl
 @kernel
 def measure_keys(key_factor, mass, piece_of_key, width, scale: fp64, num_keys,
                  CLUSTERS: tl.constexpr, KEYS: tl.constexpr):
-    """Compute the shares that some keys have of their pieces, in as many clusters, as integers."""
+    """Compute the integer shares of some keys in their pieces, for each cluster."""
     key = tl.program_id(0).to(tl.int64) * KEYS + tl.arange(0, KEYS)
     cluster = tl.program_id(1) * KEYS + tl.arange(0, KEYS)
     inside = (key < num_keys)[:, None] & (cluster < CLUSTERS)[None, :]
@@ -275,8 +278,8 @@ def draw_keys(
         exploration: fp64, drawn, size, num_tasks, num_pieces, num_keys, CLUSTERS: tl.constexpr,
         WIDTH: tl.constexpr, DTYPE: tl.constexpr, TASKS: tl.constexpr, DRAWS: tl.constexpr,
         DEPTH: tl.constexpr):
-    """Write the distinct keys of the draws of some tasks, ascending, and their number; where rows
-    are multiplied, only those that are kept."""
+    """Write the distinct keys of the draws of some tasks, ascending, and their number. With a rate
+    multiplier, only keys that survive thinning are written."""
     task = tl.program_id(0).to(tl.int64) * TASKS + tl.arange(0, TASKS)
     is_task = task < num_tasks
     first = tl.load(begin + task, mask=is_task, other=0)
@@ -320,8 +323,9 @@ def _random_bits(seed, task, draw):
 
 @triton.jit
 def _draw_clusters(weight, explored, bits, WIDTH: tl.constexpr):
-    """Draw a cluster for each draw by the weights of its task, and whether it draws of all keys
-    alike: the one that ends beyond as large a share of all as the bits are of 2**32."""
+    """Draw a cluster for each draw by the weights of its task, and whether the draw explores, with
+    equal shares for all keys. The bits, as a fraction of 2**32, select from the cumulative
+    weights."""
     total = tl.sum(weight, axis=1) + explored
     scale = 1073741824. / tl.where(total > 0, total, 1)  # 2**30
     end = tl.cumsum((weight * scale[:, None] + 0.5).to(tl.int32), axis=1)
@@ -338,8 +342,8 @@ def _draw_clusters(weight, explored, bits, WIDTH: tl.constexpr):
 
 @triton.jit
 def _draw_keys(begin, length, bits, explores, inside):
-    """Draw a key for each draw, counted from the first of the piece: any where it explores, and
-    else by cumulative shares, which ``begin`` points to from that first key on."""
+    """Draw a key for each draw, relative to the first of the piece: uniformly if the draw explores,
+    else by cumulative shares. ``begin`` points to the shares from that first key on."""
     chooses = inside & ~explores
     low = tl.load(begin, mask=chooses, other=0)
     width = tl.load(begin + length, mask=chooses, other=0) - low
@@ -360,8 +364,8 @@ def _draw_keys(begin, length, bits, explores, inside):
 @triton.jit
 def _thin(kept, query, key_factor, explore, row, node, multiplier, bits, CLUSTERS: tl.constexpr,
           DTYPE: tl.constexpr, TASKS: tl.constexpr, DRAWS: tl.constexpr, DEPTH: tl.constexpr):
-    """Keep a pair of probability p, seen at rate ``multiplier * p``, with probability ``p / (1 -
-    exp(-multiplier * p))``, which is at least ``1 / multiplier``."""
+    """Keep a pair of probability p, seen at rate ``multiplier * p``, with probability
+    ``p / (1 - exp(-multiplier * p))``, which is at least ``1 / multiplier``."""
     coin = bits.to(tl.float64) * 2.3283064365386963e-10  # 2**-32
     multiplier = multiplier[:, None]
     is_open = kept & (coin * multiplier >= 1)
@@ -383,7 +387,7 @@ def _thin(kept, query, key_factor, explore, row, node, multiplier, bits, CLUSTER
 
 @kernel
 def close_gaps(drawn, begin, end, key, num_tasks, TASKS: tl.constexpr, DRAWS: tl.constexpr):
-    """Move the keys of some tasks to their places in the graph."""
+    """Copy the keys of some tasks to their places in the graph."""
     task = tl.program_id(0).to(tl.int64) * TASKS + tl.arange(0, TASKS)
     is_task = task < num_tasks
     first = tl.load(begin + task, mask=is_task, other=0)

@@ -1,8 +1,8 @@
-"""A trial for each pair, in tiles, by Triton: on NVIDIA's GPUs, of which one is waited for once.
+"""Bernoulli trials of all pairs in tiles, in Triton for NVIDIA's GPUs, with one synchronisation.
 
-Products and random numbers stay in registers. They are formed twice: first to count the edges of
-each row, and again to write their keys, when there is memory for as many. Clusters are summed in
-one order and random numbers depend on the seed and the pair alone, so that the same trials succeed.
+Products and random bits stay in registers. They are computed twice: first to count the edges of
+each row, and again to write the keys, once memory is allocated. Clusters are summed in a fixed
+order, and random bits depend on the seed and the pair only, so the same trials succeed.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from graphattn._tensors import index_dtype
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.ops.sample.factor_model import FactorModel
 
-_ROWS, _KEYS, _CLUSTERS = 64, 32, 32  # of a tile, and how many are multiplied at once
+_ROWS, _KEYS, _CLUSTERS = 64, 32, 32  # of a tile; clusters are multiplied in groups
 _WARPS = {torch.float32: 4, torch.float64: 8}
-_PROGRAMS = 2**10  # that keep a GPU busy: where tiles of rows are fewer, rows are cut into pieces
+_PROGRAMS = 2**10  # keep a GPU busy; with fewer tiles of rows, rows are cut into pieces
 _TYPES = {torch.float32: tl.float32, torch.float64: tl.float64}
 fp64 = tl.float64  # an annotation, which Triton reads by name; it would pass 32 bits
 
@@ -27,7 +27,7 @@ def compare(model: FactorModel, generator: torch.Generator | None) -> BipartiteG
     """Draw each pair with its probability.
 
     Raises:
-        ValueError: Some of the probabilities exceeds 1.
+        ValueError: A probability exceeds 1.
     """
     segment = _segments_of_tiles(model)
     pieces = max(1, min(_PROGRAMS // max(segment.numel(), 1), model.num_keys // _KEYS))
@@ -51,9 +51,9 @@ def compare(model: FactorModel, generator: torch.Generator | None) -> BipartiteG
 def _segments_of_tiles(model: FactorModel) -> Tensor:
     """Return the segment of each tile of rows, int64 ``[num_tiles]``.
 
-    Rows are cut at multiples of ``_ROWS`` and where segments begin. Where that is is known on the
-    device alone; but no segment begins without a tile of its own, so that as many tiles are enough
-    as there are multiples and segments. Those of no rows end at once.
+    Rows are cut at multiples of ``_ROWS`` and where segments begin, which only the device knows.
+    Every cut begins one tile, so the number of multiples plus the number of segments is an upper
+    bound. Programs of tiles without rows return at once.
     """
     first_tile = model.query_ptr // _ROWS + torch.arange(model.num_segments + 1,
                                                          device=model.device)
@@ -81,8 +81,8 @@ def try_tiles(
         query, key_factor, query_ptr, key_ptr, segment_of_tile, seed, exploration: fp64, num_quads,
         size, largest, end, edge_key, CLUSTERS: tl.constexpr, DTYPE: tl.constexpr,
         ROWS: tl.constexpr, KEYS: tl.constexpr, DEPTH: tl.constexpr):
-    """Try some rows with a piece of the keys of their segment: count the successes in each row and
-    find the largest probability, or write the keys."""
+    """Run the trials of some rows with a piece of the keys of their segment: count the successes in
+    each row and find the largest probability, or write the keys."""
     tile, piece, pieces = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     segment = tl.load(segment_of_tile + tile)
     first_row = (tile - segment) * ROWS
@@ -96,7 +96,7 @@ def try_tiles(
     stop = tl.where(first_row < end_of_segment, tl.minimum(begin + width, end_key), begin)
     written = tl.zeros([ROWS], tl.int64)
     most = written
-    if edge_key is not None:  # never beyond what was counted, should a GPU sum in another order
+    if edge_key is not None:  # never beyond the counts, in case a GPU sums in another order
         written = tl.load(end + row * pieces + piece, mask=is_row, other=0)
         most = tl.load(end + row * pieces + piece + 1, mask=is_row, other=0)
     highest = tl.zeros([ROWS], DTYPE)
@@ -109,7 +109,7 @@ def try_tiles(
         succeeds = _succeed(prob + tl.full((), exploration, DTYPE), seed, quad, ROWS, KEYS)
         succeeds = (succeeds & is_row[:, None] & is_key[None, :]).to(tl.int32)
         if edge_key is None:
-            # What is not a number exceeds 1 too; pairs beyond the segment are products with 0.
+            # NaN counts as more than 1; pairs beyond the segment are products with 0.
             highest = tl.maximum(highest, tl.max(tl.where(prob == prob, prob, float('inf')), 1))
         else:
             place = written[:, None] + tl.cumsum(succeeds, axis=1) - 1
@@ -124,8 +124,8 @@ def try_tiles(
 @triton.jit
 def _products(query, key_factor, row, key, is_row, is_key, CLUSTERS: tl.constexpr,
               DTYPE: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, DEPTH: tl.constexpr):
-    """Return the product of each row and each key, 0 where one is missing. Three products in TF32
-    are as exact as one in float32."""
+    """Return the product of each row and each key, 0 where masked. Three products in TF32 are as
+    exact as one in float32."""
     PRECISION: tl.constexpr = 'tf32x3' if DTYPE == tl.float32 else 'ieee'
     product = tl.zeros([ROWS, KEYS], DTYPE)
     for first in range(0, CLUSTERS, DEPTH):
@@ -141,12 +141,12 @@ def _products(query, key_factor, row, key, is_row, is_key, CLUSTERS: tl.constexp
 
 @triton.jit
 def _succeed(prob, seed, quad, ROWS: tl.constexpr, KEYS: tl.constexpr):
-    """Return which trials succeed: those whose 64 random bits are below the probability's. The
-    first 32 decide all but one in 2**32, and alone would round probabilities to multiples of
+    """Return which trials succeed, comparing 64 random bits with the probability. The first 32 bits
+    decide all but one in 2**32 trials; alone they would round probabilities to multiples of
     2**-32."""
     scaled = tl.where(prob < 1, tl.maximum(prob, 0), 0) * 4294967296.
     whole = scaled.to(tl.uint32)
-    rest = scaled - whole.to(prob.dtype)  # exact, as a probability has no more digits than fit
+    rest = scaled - whole.to(prob.dtype)  # exact: the digits of a probability fit
     bits = _random_bits(seed, quad, 0, ROWS, KEYS)
     succeeds = (prob >= 1) | (bits < whole)
     is_open = (bits == whole) & (rest > 0)
@@ -158,7 +158,8 @@ def _succeed(prob, seed, quad, ROWS: tl.constexpr, KEYS: tl.constexpr):
 
 @triton.jit
 def _random_bits(seed, quad, STREAM: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr):
-    """32 bits for each pair, of four keys by one call of Philox (Salmon et al., 2011)."""
+    """Return 32 random bits for each pair. One call of Philox (Salmon et al., 2011) serves four
+    keys."""
     low, high = quad.to(tl.uint32), (quad >> 32).to(tl.uint32)
     zero = low * 0
     a, b, c, d = tl.philox(tl.load(seed), low, high, zero + STREAM, zero)
