@@ -98,7 +98,7 @@ def check_square(graph: BipartiteGraph) -> None:
     """Raise unless queries and keys can be the same tokens."""
     if not graph.is_square:
         raise ValueError(f"'graph' must have as many keys as queries in every segment, because "
-                         f"each hop starts at the keys of the previous hop (got {graph})")
+                         f"hops use the same tokens as keys and queries (got {graph})")
 
 
 def check_numbers(scale: float | None, dropout_p: float, query: Tensor) -> float:

@@ -127,7 +127,7 @@ def is_value(thing: object) -> bool:
     return thing is None or isinstance(thing, bool | int | float | str)
 
 
-# All layers of a model share one entry, so this is room for about 15 batches of 32,768 tokens with
+# Six layers of a model share one entry, so this is room for about 15 batches of 32,768 tokens with
 # 64 neighbours each, at 8 bytes an edge. If lengths recur, this covers all batches.
 GRAPHS = GraphCache(2**28)
 if hasattr(os, 'register_at_fork'):  # not on Windows, which does not fork
