@@ -22,7 +22,7 @@ COMPILERS = {'_compiler', '_jit', '_threads', '_triton'}
 # What experiments and analysis may import of the library: all but its private modules.
 ALL = {'graphattn', 'graphs', 'patterns', 'samplers', 'ops', 'functional', 'placement', 'sources',
        'layers', 'models', 'distributed', 'hugging_face', 'decoding', 'draw', 'style', 'utils',
-       'extension', 'freed_memory'}
+       'extension', 'freed_memory', 'transforms'}
 TRAINING = {f'experiments.{name}' for name in ('runs', 'data', 'modules', 'tasks')}
 MAY_IMPORT = {
     'utils': set(),
@@ -54,6 +54,7 @@ MAY_IMPORT = {
     'distributed': GROUND | {'functional', 'placement', 'sources', 'layers'},
     'compile': {'graphs', 'patterns', 'samplers', 'ops', 'functional'},
     'decoding': GROUND | {'functional', 'placement'},
+    'transforms': {'_checks'},
     'experiments': {'experiments.runs'},
     'experiments.runs': ALL,
     'experiments.data': ALL | {'experiments.runs'},
@@ -213,7 +214,8 @@ def heavy_imports(module: str) -> set[str]:
     """Return imports that take seconds. PyG does where transformers is installed too, and graphs
     and their analysis work without it."""
     allowed = {'triton'} if ON_GPUS.match(module) else set()  # on first use
-    if unit_of(module) in {'layers', 'models', 'sources'} or module == 'graphattn.graphs.from_pyg':
+    if unit_of(module) in {'layers', 'models', 'sources', 'transforms'} or (
+            module == 'graphattn.graphs.from_pyg'):
         allowed.add('torch_geometric')
     tops = {name.split('.')[0] for name in imports_of(LIBRARY[module], on_import=True)}
     return tops & (HEAVY | {'torch_geometric'}) - allowed

@@ -1,0 +1,83 @@
+"""Structural encodings of nodes, as PyG transforms."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch_geometric.data import Data
+from torch_geometric.transforms import BaseTransform
+from torch_geometric.transforms.add_positional_encoding import add_node_attr
+
+from graphattn._checks import check_size
+
+MAX_DENSE = 2_000  # nodes, as in PyG: the powers of a small graph have few zeros
+
+
+class RandomWalkPE(BaseTransform):
+    r"""Add the probabilities that a random walk is back where it started.
+
+    .. math::
+        p_n = \big((D^{-1} A)_{nn}, (D^{-1} A)^2_{nn}, \dots, (D^{-1} A)^K_{nn}\big)
+
+    Without weights the result is that of PyG's ``AddRandomWalkPE``, which divides by weighted
+    degrees but takes every edge for one of weight 1. Here only half of the powers are formed,
+    because the diagonal of :math:`P^{a + b}` needs no product of :math:`P^a` and :math:`P^b`.
+
+    Args:
+        walk_length (int): Number K of steps.
+        attr_name (str, optional): Name of the attribute; ``None`` appends the encoding to ``x``.
+
+    Raises:
+        TypeError: An argument is of the wrong type.
+        ValueError: ``walk_length`` is below 1, or a graph has negative weights.
+
+    Example:
+        >>> import torch
+        >>> from torch_geometric.data import Data
+        >>> from graphattn.transforms import RandomWalkPE
+        >>> path = Data(edge_index=torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]), num_nodes=3)
+        >>> RandomWalkPE(2)(path).random_walk_pe
+        tensor([[0.0000, 0.5000],
+                [0.0000, 1.0000],
+                [0.0000, 0.5000]])
+
+    Source: Dwivedi et al., "Graph Neural Networks with Learnable Structural and Positional
+    Representations" (2022), Sec. 3.3.
+    """
+
+    def __init__(self, walk_length: int, attr_name: str | None = 'random_walk_pe'):
+        check_size('walk_length', walk_length, at_least=1)
+        self.walk_length, self.attr_name = walk_length, attr_name
+
+    def forward(self, data: Data) -> Data:
+        adjacency = _adjacency(data)
+        degree = adjacency.sum(axis=1)
+        step = adjacency / np.where(degree > 0, degree, 1)[:, None]
+        step = step.tocsr() if sp.issparse(step) else step
+        power, transposed, returns = step, step.T, [step.diagonal()]
+        while len(returns) < self.walk_length:
+            returns.append((power * transposed).sum(axis=1))
+            if len(returns) < self.walk_length:
+                longer = power @ step
+                returns.append((longer * transposed).sum(axis=1))
+                power, transposed = longer, longer.T
+        encoding = torch.from_numpy(np.stack(returns, axis=1)).float()
+        return add_node_attr(data, encoding.to(data.edge_index.device), attr_name=self.attr_name)
+
+
+def _adjacency(data: Data) -> np.ndarray | sp.csr_array:
+    """Return the weights of the edges, from row to column; repeated edges add up."""
+    if data.edge_index is None:
+        raise ValueError("'data' must have an edge_index (got none)")
+    num_nodes, weight = data.num_nodes, data.edge_weight
+    weight = torch.ones(data.num_edges) if weight is None else weight.detach().cpu()
+    if weight.dim() != 1 or not bool((weight >= 0).all()):
+        raise ValueError(f"'edge_weight' must be [num_edges] and not negative (got shape "
+                         f"{tuple(weight.shape)}, down to {float(weight.min())})")
+    weight, (row, column) = weight.double(), data.edge_index.cpu()
+    if num_nodes <= MAX_DENSE:
+        dense = torch.zeros(num_nodes, num_nodes, dtype=torch.double)
+        return dense.index_put_((row, column), weight, accumulate=True).numpy()
+    return sp.csr_array((weight.numpy(), (row.numpy(), column.numpy())),
+                        shape=(num_nodes, num_nodes))
