@@ -75,9 +75,9 @@ def _adjacency(data: Data) -> np.ndarray | sp.csr_array:
     if weight.dim() != 1 or not bool((weight >= 0).all()):
         raise ValueError(f"'edge_weight' must be [num_edges] and not negative (got shape "
                          f"{tuple(weight.shape)}, down to {float(weight.min())})")
-    weight, (row, column) = weight.double(), data.edge_index.cpu()
+    weight, (row, column) = weight.float(), data.edge_index.cpu()
     if num_nodes <= MAX_DENSE:
-        dense = torch.zeros(num_nodes, num_nodes, dtype=torch.double)
+        dense = torch.zeros(num_nodes, num_nodes)
         return dense.index_put_((row, column), weight, accumulate=True).numpy()
     return sp.csr_array((weight.numpy(), (row.numpy(), column.numpy())),
                         shape=(num_nodes, num_nodes))
