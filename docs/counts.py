@@ -9,7 +9,8 @@ from pathlib import Path
 
 MANY = 10  # parameters
 # The parameters of compiled loops and of operators' implementations, fake ones too, are given.
-DECORATORS = {'jit', 'jit_inline', 'kernel', 'intrinsic', 'register_kernel', 'register_fake'}
+DECORATORS = {'in_threads', 'jit', 'jit_inline', 'kernel', 'intrinsic', 'register_kernel',
+              'register_fake'}
 
 
 def counts(root: Path) -> dict[str, int]:
