@@ -225,7 +225,7 @@ def test_bad_arguments(arguments, match):
 @pytest.mark.slow
 @pytest.mark.parametrize('arguments', [{'mask_weight': 0.1}, {'mask_lr': 0.1}])
 def test_options_of_masks_need_masks(arguments):
-    with pytest.raises(ValueError, match='needs a model whose source is a LearnedMaskSource'):
+    with pytest.raises(ValueError, match='requires a model whose source is a LearnedMaskSource'):
         LanguageModelling(model(PatternSource(Full())), **arguments)
 
 
