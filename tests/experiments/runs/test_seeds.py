@@ -52,7 +52,7 @@ def test_finished_seeds_are_kept_when_more_are_asked_for(swept, capsys):
 
 
 def test_seeds_of_other_options_are_refused(swept):
-    with pytest.raises(ValueError, match='seed3 holds a run of other options'):
+    with pytest.raises(ValueError, match='seed3 holds a run with other options'):
         fit(swept, '--seeds', '2')
 
 
@@ -89,7 +89,7 @@ def test_every_logger_is_closed_with_its_run(tmp_path, monkeypatch):
 
 
 def test_loggers_given_twice_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="'logger' and 'trainer.logger' exclude one another"):
+    with pytest.raises(ValueError, match="'logger' and 'trainer.logger' exclude each other"):
         fit(tmp_path / 'run', '--logger', 'csv', '--trainer.logger', 'CSVLogger',
             '--trainer.logger.save_dir', str(tmp_path))
     assert not (tmp_path / 'run').exists()
