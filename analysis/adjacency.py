@@ -1,4 +1,4 @@
-"""The symmetric matrix that spectral questions are asked of."""
+"""The symmetric adjacency matrix of spectral questions."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ Symmetrization = Literal['union', 'mean', 'intersection']
 
 def symmetric_adjacency(graph: GraphLike,
                         symmetrization: Symmetrization = 'union') -> sp.csr_array:
-    r"""Return the adjacency matrix of a graph without the direction of its edges.
+    r"""Return the symmetric adjacency matrix of a graph.
 
     .. math::
         \texttt{union}: \max(A, A^\top), \quad \texttt{mean}: (A + A^\top) / 2, \quad
         \texttt{intersection}: \min(A, A^\top)
 
-    Self-loops stay, and count once. All three are :math:`A` where it is symmetric.
+    Self-loops are kept and count once. All three equal :math:`A` if it is symmetric.
 
     Args:
-        graph: As :func:`analysis.graphs.as_graph` takes it, with as many keys as queries.
-        symmetrization (str): What becomes of an edge without its reverse.
+        graph: See :func:`analysis.graphs.as_graph`, with as many keys as queries.
+        symmetrization (str): How an edge without its reverse is treated.
 
     Returns:
         float64 CSR array ``[n, n]``.
 
     Raises:
-        ValueError: The graph has not as many keys as queries, or ``symmetrization`` is unknown.
+        ValueError: The numbers of keys and queries differ, or ``symmetrization`` is unknown.
     """
     graph = as_graph(graph)
     if graph.num_queries != graph.num_keys:
-        raise ValueError(f"'graph' must have as many keys as queries to be made symmetric (got "
-                         f"{graph}); its singular values are another question")
+        raise ValueError(f"'graph' must have as many keys as queries to be symmetrised (got "
+                         f"{graph}); analysis.spectrum has the singular values of other graphs")
     if symmetrization not in get_args(Symmetrization):
         raise ValueError(f"'symmetrization' must be one of {get_args(Symmetrization)} (got "
                          f"{symmetrization!r})")
@@ -48,7 +48,7 @@ def symmetric_adjacency(graph: GraphLike,
 
 
 def describe_symmetrization(graph: BipartiteGraph, symmetrization: str) -> str:
-    """Return the name of the symmetrisation, or that the graph needed none."""
+    """Return the name of the symmetrisation, or 'not needed' for a symmetric graph."""
     adjacency = graph.to_scipy()
     is_symmetric = (adjacency != adjacency.T.tocsr()).nnz == 0
     return 'not needed' if is_symmetric else symmetrization

@@ -1,4 +1,4 @@
-"""Options, files and errors that all commands ``python -m analysis.<module>`` share."""
+"""Options, files and errors of all commands ``python -m analysis.<module>``."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from graphattn.utils.files import check_folder, csv_cell, write_whole
 from graphattn.utils.memory import within_free_memory
 
 Graphs = dict[str, list[BipartiteGraph]]
-Names = Sequence[str] | None  # of the tokens of a graph from a file
+Names = Sequence[str] | None  # of the tokens of a graph file
 
 
 ENDINGS = '.json', '.csv', '.png', '.svg', '.pdf'
-_SHOWN = 20  # names of tokens in a line
-# The least and the most of options, whichever command has them: what is beyond ends in no lifetime.
+_SHOWN = 20  # token names per line
+# Allowed ranges of options; larger values would not terminate in practice.
 LIMITS = {'n': (1, MAX_TOKENS), 'samples': (1, 10_000), 'hops': (1, 100_000),
           'steps': (1, 100_000), 'max_layers': (1, 100_000), 'clusters': (1, 100_000),
           'heads': (1, 1024), 'head_channels': (1, 4096),
-          'seed': (0, 2**31 - 1)}  # OR-tools takes no larger one
+          'seed': (0, 2**31 - 1)}  # the limit of OR-tools
 REFUSALS = (ArgumentError, ArpackError, ImportError, MemoryError, OSError, OverflowError, TypeError,
             ValueError)
 FILE_OPTIONS = 'format', 'header', 'numbered', 'edges', 'bipartite'
@@ -56,15 +56,15 @@ def ask(
     """Run a question as a command: read the graphs, print a table and write files.
 
     Args:
-        question: ``question(graph, **options)``; its keyword arguments become options.
-        draw: From ``{label: results}`` to a figure; a head's samples share a label.
-        arguments: The command line, that of the process if omitted.
-        name: Of the module, and of the files.
-        pattern: Which pattern is the default.
-        n: Which length is the default.
+        question: Called as ``question(graph, **options)``; its keyword arguments become options.
+        draw: Maps ``{label: results}`` to a figure; the samples of a head share a label.
+        arguments: The command line; the process's own if omitted.
+        name: Name of the module, and of the files.
+        pattern: Default pattern.
+        n: Default number of tokens.
 
     Raises:
-        SystemExit: Of status 2 with one line on standard error if an argument is bad.
+        SystemExit: Status 2, with one line on standard error, if an argument is invalid.
     """
     parser = new_parser(name, pattern, n)
     parser.add_function_arguments(question, skip={'graph'})
@@ -83,25 +83,26 @@ def ask(
 
 def new_parser(name: str, pattern: str, n: int,
                endings: Sequence[str] = ENDINGS) -> ArgumentParser:
-    """Return a parser with the options of every command: which graphs, and where results go."""
+    """Return a parser with the options of all commands, for graphs and output."""
     parser = ArgumentParser(prog=f'graphattn {name}', exit_on_error=False)
     sources = parser.add_mutually_exclusive_group()
     sources.add_argument('--pattern', type=str, nargs='+', default=[pattern],
                          help='presets, or expressions such as "SlidingWindow(3) | Star()"')
-    sources.add_argument('--graph', type=str, help=f'a file instead: {", ".join(GRAPH_ENDINGS)}, '
-                         'or any other; a batched one is asked of segment by segment')
+    sources.add_argument('--graph', type=str,
+                         help=f'a graph file instead: {", ".join(GRAPH_ENDINGS)}, or any other; '
+                              f'the segments of a batched graph are measured one by one')
     sources.add_argument('--checkpoint', type=str,
-                         help='instead, what the heads of a trained model sample')
+                         help='the sampled graphs of a trained model instead')
     parser.add_function_arguments(read_graph_file, skip={'path'})
     parser.add_argument('--trust', type=str, default='',
-                        help="packages whose classes the checkpoint's config.yaml may name, with "
-                             "commas between them")
-    parser.add_argument('--example', type=int, default=0, help='sequence of the test set')
-    parser.add_argument('--samples', type=int, default=8, help='graphs of each head')
+                        help="packages whose classes the checkpoint's config.yaml may name, "
+                             "separated by commas")
+    parser.add_argument('--example', type=int, default=0, help='index in the test set')
+    parser.add_argument('--samples', type=int, default=8, help='sampled graphs per head')
     parser.add_argument('--n', type=int, default=n, help='number of tokens')
-    parser.add_argument('--seed', type=int, default=0, help='of random patterns and samples')
+    parser.add_argument('--seed', type=int, default=0, help='seed of random patterns and samples')
     parser.add_argument('--out', type=Path, default=Path('runs/analysis'),
-                        help=f'a folder for results, or one file: {", ".join(endings)}')
+                        help=f'a folder for results, or a file: {", ".join(endings)}')
     return parser
 
 
@@ -121,7 +122,7 @@ def load(options: Namespace) -> tuple[Graphs, Names]:
 
 def run_or_exit(parser: ArgumentParser, run: Callable[[Namespace], None],
                 arguments: list[str] | None, endings: Sequence[str] = ENDINGS) -> None:
-    """Parse and run; print one line and exit with status 2 at a user's error. ``--out`` may be a
+    """Parse and run; on a user error, print one line and exit with status 2. ``--out`` may be a
     file with one of ``endings``."""
     try:
         options = parser.parse_args(arguments)
@@ -140,8 +141,8 @@ def run_or_exit(parser: ArgumentParser, run: Callable[[Namespace], None],
 
 
 def show(out: Path, name: str, results: Results, figure: Figure, names: Names = None) -> None:
-    """Write the results, to ``out`` if it is called as a file is, else to ``out/name.json``,
-    ``.csv`` and ``.png``, and print a table of them."""
+    """Write the results, to ``out`` if it has the suffix of a file, otherwise to ``out/name.json``,
+    ``.csv`` and ``.png``, and print a table."""
     plain = {label: [sample.to_dict(names) for sample in samples]
              for label, samples in results.items()}
     written = save(out, name, {'.json': as_json(plain), '.csv': as_csv(results)}, figure)
@@ -149,8 +150,8 @@ def show(out: Path, name: str, results: Results, figure: Figure, names: Names = 
 
 
 def say(*lines: object) -> None:
-    """Print lines as far as the terminal has their letters. Results are in files, so that a reader
-    of them that has gone (``| head -1``) is no error, and the command ends with status 0."""
+    """Print lines, replacing characters that the terminal lacks. A closed pipe (``| head -1``) is
+    not an error, because the results are in files; the command ends with status 0."""
     encoding = getattr(sys.stdout, 'encoding', None) or 'utf-8'
     try:
         for line in lines:
@@ -160,7 +161,7 @@ def say(*lines: object) -> None:
 
 
 def token_lines(results: Results, names: Names) -> list[str]:
-    """Return a line for each field of named tokens, such as a path."""
+    """Return a line for each field that holds tokens, such as a path, with their names."""
     lines = []
     for label, samples in results.items() if names else ():
         for field, tokens in samples[0].tokens(names).items():
@@ -170,16 +171,16 @@ def token_lines(results: Results, names: Names) -> list[str]:
 
 
 def save(out: Path, name: str, texts: dict[str, str], figure: Figure) -> str:
-    """Write texts by their endings and a picture: one of them to ``out`` if it has such an ending,
-    else all to the folder ``out``.
+    """Write texts, given by suffix, and a figure: only one of them if ``out`` has its suffix,
+    otherwise all to the folder ``out``.
 
     Returns:
-        A line that says where they are.
+        A line with the paths.
     """
     paths = [out / f'{name}{ending}' for ending in (*texts, '.png')]
     if out.suffix in ENDINGS:
         paths = [out]
-    for path in sorted(paths, key=lambda path: path.suffix in texts):  # the picture may yet fail
+    for path in sorted(paths, key=lambda path: path.suffix in texts):  # the figure may fail
         text = texts.get(path.suffix)
         write_whole(path, lambda file, text=text: figure.savefig(file) if text is None
                     else file.write_text(text, encoding='utf-8'))
@@ -187,24 +188,24 @@ def save(out: Path, name: str, texts: dict[str, str], figure: Figure) -> str:
 
 
 def check_out(out: Path, endings: Sequence[str]) -> None:
-    """Raise unless results can be written to ``--out``, a folder or a file with one of ``endings``.
+    """Check that results can be written to ``--out``, a folder or a file with one of ``endings``.
 
     Raises:
-        ValueError: They cannot.
+        ValueError: They cannot be written.
     """
     if out.suffix in {*ENDINGS, '.html'} and (out.suffix not in endings or out.is_dir()):
-        raise ValueError(f"'out' must be a folder that is not called as a file, or a new "
+        raise ValueError(f"'out' must be a folder without the suffix of a file, or a new "
                          f"{' or '.join(endings)} (got {out})")
     check_folder('out', out.parent if out.suffix in endings else out)
 
 
 def as_json(plain: dict[str, object]) -> str:
-    """Return types that JSON knows as text."""
+    """Serialise JSON types to text."""
     return json.dumps(plain, indent=1, allow_nan=False) + '\n'
 
 
 def as_csv(results: Results) -> str:
-    """Return CSV: a row for each graph, numbered below its label, and a column for each scalar."""
+    """Return CSV: a row for each graph, with its label and number, and a column for each scalar."""
     names = scalar_names(results)
     text = io.StringIO()
     rows = csv.writer(text, lineterminator='\n')

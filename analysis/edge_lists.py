@@ -1,5 +1,4 @@
-"""Edges that a file lists line by line: how columns are divided, which lines are comments, and
-whether the first line names the columns."""
+"""Edge lists: detection of separators, comments and header lines, and parsing."""
 
 from __future__ import annotations
 
@@ -17,14 +16,14 @@ import numpy as np
 from analysis.listed import MAX_ID_LENGTH, ListedGraph, is_id, plain_numbers, weight_of
 from graphattn.utils.reading import read_lines
 
-BLANKS = ' \t\r\n'  # others, such as no-break spaces, belong to names
+BLANKS = ' \t\r\n'  # other blanks, such as no-break spaces, belong to names
 COMMENT_MARKS = '#', '%'
 _MAY_BEGIN_COMMENTS = ''.join(COMMENT_MARKS) + BLANKS
 _SEPARATORS = {'\t': 'tabs', ';': 'semicolons', ',': 'commas', '|': 'bars', '->': 'arrows',
-               ' ': 'blanks'}  # in this order if several could
+               ' ': 'blanks'}  # in order of preference
 _OF_TABLES = list(_SEPARATORS)[:4]
-_ROWS_AT_ONCE = 2**9  # few enough for Python's garbage collector never to look at them
-_SAMPLE = 100  # lines that tell how columns are divided, beside comments
+_ROWS_AT_ONCE = 2**9  # too few to trigger Python's garbage collector
+_SAMPLE = 100  # lines, besides comments, that decide the separator
 _ENDS = [tuple(pair.split()) for pair in (
     'source target', 'source destination', 'source dest', 'src dst', 'src dest', 'src target',
     'from to', 'key query', 'u v', 'id1 id2', 'node1 node2', 'nodea nodeb', 'start end',
@@ -38,18 +37,18 @@ _BRACKETS = re.compile(r'^(?:\(.*\)|\[.*\])$')
 _ATTRIBUTES = re.compile(r"""(?<=[ \t,;|])\{(?:['"].*)?\}$""")  # as networkx writes them
 _WRAPPINGS = _COMMA, _SEMICOLON, _BRACKETS, _ATTRIBUTES
 _WEIGHT_ATTRIBUTE = re.compile(r"""['"]weight['"]: ([^,}]+)""")
-_OTHER_LISTS = ('--format adjlist reads a node and its neighbours on each line, --format metis a '
-                'METIS file')
+_OTHER_LISTS = ('use --format adjlist for a node and its neighbours on each line, --format metis '
+                'for a METIS file')
 
 
 @dataclass
 class _Layout:
-    """The form in which a file lists edges.
+    """The layout of an edge list.
 
     Attributes:
-        separator (str): What divides columns, a key of ``_SEPARATORS``.
-        has_hashtags (bool): Whether names may begin with the mark of comments.
-        wrappings (list): What is around the columns of all lines, see ``_WRAPPINGS``.
+        separator (str): The separator of columns, a key of ``_SEPARATORS``.
+        has_hashtags (bool): Whether names may begin with a comment mark.
+        wrappings (list): Text around the columns of all lines, see ``_WRAPPINGS``.
     """
 
     separator: str
@@ -62,9 +61,9 @@ class _Columns:
     """The columns that hold edges.
 
     Attributes:
-        ends (tuple): Of sources and of targets.
-        weight (int, optional): Of weights.
-        most (int): How many columns a line has at most.
+        ends (tuple): Indices of the columns of sources and targets.
+        weight (int, optional): Index of the column of weights.
+        most (int): Maximum number of columns of a line.
     """
 
     ends: tuple[int, int] = 0, 1
@@ -75,19 +74,20 @@ class _Columns:
 def read_edge_list(path: Path, *, is_table: bool = False, header: bool | None = None,
                    numbered: bool | None = None, max_columns: int = 3,
                    is_certain: bool = False) -> ListedGraph:
-    """Read the edges that a file lists.
+    """Read an edge list.
 
     Args:
-        path: A text file, packed or not.
-        is_table (bool): Whether blanks divide columns only if no other mark can.
-        header (bool, optional): Whether the first line names columns; decided if omitted.
-        numbered (bool, optional): Whether ids are numbers, all or none; decided if omitted.
-        max_columns (int): Of a file without a header; those behind a weight are left out.
-        is_certain (bool): Whether the file is no other kind of list, whatever it looks like.
+        path: A text file, optionally compressed.
+        is_table (bool): Use blanks as separators only if no other separator fits.
+        header (bool, optional): Whether the first line names columns; detected if omitted.
+        numbered (bool, optional): Whether ids are numbers, all or none; detected if omitted.
+        max_columns (int): Maximum number of columns without a header; columns after the weight are
+            ignored.
+        is_certain (bool): Do not check whether the file looks like another kind of list.
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: A line is not an edge, or there is none.
+        ValueError: A line is not an edge, or there are no edges.
     """
     lines = _Lines(path)
     layout = _layout([line for _, line in lines.sample], is_table)
@@ -104,7 +104,7 @@ def read_edge_list(path: Path, *, is_table: bool = False, header: bool | None = 
     for batch in _batches(chain(data, rows)):
         table.add(batch)
     if has_header and header is None and table.knows(first[1]):
-        table.add([first])  # its words are names of nodes that other lines have too
+        table.add([first])  # its words also occur as names of nodes in other lines
         has_header = False
     listed = table.listed()
     if table.are_ids and not is_certain:
@@ -117,11 +117,11 @@ def read_edge_list(path: Path, *, is_table: bool = False, header: bool | None = 
 
 
 class _Lines:
-    """The lines of a file that are data; those that are comments are counted.
+    """The data lines of a file; comments are counted.
 
     Attributes:
-        number (int): Of the line that was read last, from 1.
-        num_comments (int): How many were comments.
+        number (int): Number of the last line read, from 1.
+        num_comments (int): Number of comment lines.
     """
 
     def __init__(self, path: Path):
@@ -139,14 +139,14 @@ class _Lines:
         self.num_lines = number
 
     def _first(self) -> Iterator[tuple[int, str]]:
-        """Yield lines until ``_SAMPLE`` of them are certainly no comments."""
+        """Yield lines until ``_SAMPLE`` of them are certainly data."""
         num_plain = 0
         while num_plain < _SAMPLE and (numbered := next(self._numbered, None)):
             num_plain += not is_comment_line(numbered[1])
             yield numbered
 
     def data(self, layout: _Layout) -> Iterator[str]:
-        """Yield the lines that are data. Quotes span lines where names have line breaks."""
+        """Yield the data lines. Quoted names may contain line breaks."""
         is_quoted, may_be_quoted = False, layout.separator not in (' ', '->')
         for number, line in chain(self.sample, self._numbered):
             self.number = number
@@ -157,13 +157,13 @@ class _Lines:
             was_quoted = is_quoted
             if may_be_quoted and '"' in line:
                 is_quoted ^= line.count('"') % 2 == 1
-            has_all = not (was_quoted or is_quoted)  # of its columns
+            has_all = not (was_quoted or is_quoted)  # all of its columns are on this line
             yield _bare(line, layout.wrappings) if layout.wrappings and has_all else line
 
 
 def is_comment_line(line: str, has_hashtags: bool = False) -> bool:
-    """Return whether a line is a comment: it begins with ``#`` or ``%``, and where names may do so
-    too, with a blank or the mark again behind it."""
+    """Return whether a line is a comment: it begins with ``#`` or ``%``, followed by a blank or the
+    same mark if names may begin with a mark."""
     begin = line.lstrip(BLANKS)[:2]
     if not begin.startswith(COMMENT_MARKS):
         return False
@@ -177,7 +177,7 @@ def _layout(sample: list[str], is_table: bool) -> _Layout:
     plain = [line for line in sample if not is_comment_line(line)]
     hashtags = [line for line in sample if not is_comment_line(line, True)]
     bare, wrappings = [line.strip(BLANKS) for line in plain or hashtags], []
-    for wrapping in _WRAPPINGS:  # the first line may be a header, and the last have no comma
+    for wrapping in _WRAPPINGS:  # the first line may be a header, and the last may lack a comma
         if bare and all(map(wrapping.search, bare[1:-1] or bare)):
             wrappings.append(wrapping)
             bare = [_bare(line, [wrapping]) for line in bare]
@@ -191,7 +191,7 @@ def _layout(sample: list[str], is_table: bool) -> _Layout:
 
 
 def _kind(line: str, separator: str) -> str:
-    """Return what a line is when it is so divided: an ``'edge'``, a ``'wide'`` row or nothing."""
+    """Classify a line split at ``separator``: an ``'edge'``, a ``'wide'`` row or empty."""
     cells = _split(line, separator)
     if len(cells) < 2 or not (cells[0] and cells[1]):
         return ''
@@ -199,7 +199,7 @@ def _kind(line: str, separator: str) -> str:
 
 
 def _split(line: str, separator: str) -> list[str]:
-    """Return the columns of one line, as :func:`_rows` does of many."""
+    """Return the columns of a single line, like :func:`_rows` for many."""
     if separator == ' ':
         return _divided_by_blanks(line)
     if separator == '->':
@@ -216,7 +216,7 @@ def _divided_by_blanks(line: str) -> list[str]:
 
 
 def _bare(line: str, wrappings: list[re.Pattern]) -> str:
-    """Return a line without what is around its columns, and of attributes the weight alone."""
+    """Return a line without wrappings, and with the weight in place of attributes."""
     text = line.strip(BLANKS)
     for wrapping in wrappings:
         if found := wrapping.search(text):
@@ -243,7 +243,7 @@ _UNWRAP = {_COMMA: _without_mark, _SEMICOLON: _without_mark, _BRACKETS: _without
 
 
 def _rows(lines: _Lines, layout: _Layout) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number and the columns of each line that is data."""
+    """Yield the number and the columns of each data line."""
     texts = lines.data(layout)
     if layout.separator in (' ', '->'):
         rows = (_split(line, layout.separator) for line in texts)
@@ -306,11 +306,11 @@ def _are_ids(row: list[str], columns: _Columns) -> bool:
 
 
 class _Names(dict):
-    """The position of each name, in the order in which they occur."""
+    """The position of each name, in order of first occurrence."""
 
     def __missing__(self, cell: str) -> int:
         if not cell or cell[0] in '+-.' and any(map(str.isdecimal, cell)):
-            raise ValueError(f'{cell[:20]!r} is neither a name nor an id, a whole number from 0')
+            raise ValueError(f'{cell[:20]!r} is neither a name nor an id, an integer from 0')
         self[cell] = position = len(self)
         return position
 
@@ -318,20 +318,20 @@ class _Names(dict):
 def _ids(cells: list[str]) -> list[int]:
     ids = list(map(int, cells))
     if min(ids) < 0 or max(ids) >= 10**MAX_ID_LENGTH or ''.join(map(str, ids)) != ''.join(cells):
-        raise ValueError('not whole numbers from 0, each written in one way')
+        raise ValueError('not integers from 0 in canonical form')
     return ids
 
 
 def _weights(cells: list[str]) -> list[float]:
     try:
         weights = list(map(float, cells))
-    except ValueError:  # some are missing, or written in another way
+    except ValueError:  # some are missing or in another notation
         return [weight_of(cell) if cell else 1. for cell in cells]
     return weights if math.isfinite(sum(weights)) else list(map(weight_of, weights))
 
 
 class _Table:
-    """The sources, targets and weights of rows that come in batches."""
+    """The sources, targets and weights of rows, added in batches."""
 
     def __init__(self, columns: _Columns, are_ids: bool):
         self.columns, self.are_ids, self.names = columns, are_ids, _Names()
@@ -364,18 +364,18 @@ class _Table:
     def _check(self, number: int, row: list[str]) -> None:
         where = f'line {number}, {_shown(row)!r}'
         if not max(self.columns.ends) < len(row) <= self.columns.most:
-            raise ValueError(f'{where}: it has {len(row)} columns, and an edge has a source, a '
-                             f'target and maybe a weight; {_OTHER_LISTS}')
+            raise ValueError(f'{where}: expected a source, a target and optionally a weight (got '
+                             f'{len(row)} columns); {_OTHER_LISTS}')
         if self.are_ids and not _are_ids(row, self.columns):
-            raise ValueError(f'{where}: it does not join two whole numbers as the first edge does; '
-                             f'--numbered false takes all for names')
+            raise ValueError(f'{where}: expected two integers as in the first edge; --numbered '
+                             f'false reads all ids as names')
         try:
             self._read([row])
         except ValueError as error:
             raise ValueError(f'{where}: {error}') from error
 
     def knows(self, row: list[str]) -> bool:
-        """Return whether words of a row are names that other rows have too."""
+        """Return whether words of a row are names in other rows."""
         return not self.are_ids and any(row[end] in self.names for end in self.columns.ends)
 
     def listed(self) -> ListedGraph:
@@ -395,20 +395,20 @@ def _shown(row: list[str]) -> str:
 
 
 def _check_other_readings(listed: ListedGraph, lines: _Lines, table: _Table) -> None:
-    """Refuse what is as well another kind of list: a METIS file of few neighbours, or two
-    neighbours of each node."""
+    """Refuse files that could be another kind of list: a METIS file with few neighbours, or an
+    adjacency list with two neighbours for each node."""
     first, num_rows = [int(cell) for cell in table.first[:2]], len(listed.edges)
     if ([lines.num_lines - lines.num_comments - 1, table.num_cells - len(table.first)]
             == [first[0], 2 * first[1]] and num_rows > 1):
-        raise ValueError('it looks like a METIS file, which --format metis reads; --format edges '
-                         'reads a list of edges')
+        raise ValueError('it looks like a METIS file; use --format metis to read it as such, or '
+                         '--format edges for a list of edges')
     source, target = listed.nodes[listed.edges.T]
     third = listed.weights
     if (table.num_cells == 3 * num_rows and len(set(third.tolist())) > 1
             and len(np.unique(source)) == num_rows and np.isin(third, listed.nodes).all()
             and (third != target).all()):
-        raise ValueError('its lines may be nodes with two neighbours, which --format adjlist '
-                         'reads, or edges with weights, which --format edges reads')
+        raise ValueError('its lines may be nodes with two neighbours (--format adjlist) or edges '
+                         'with weights (--format edges); choose one')
 
 
 def _left_out(lines: _Lines, header: list[str], columns: _Columns, max_columns: int) -> list[str]:

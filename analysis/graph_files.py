@@ -1,7 +1,7 @@
-"""Graphs in files: adjacency arrays, formats of networkx and of other programs, and lists of edges.
+"""Graph files: adjacency arrays, formats of networkx and other programs, and edge lists.
 
-What a file holds is never guessed in silence: :attr:`GraphFile.said` tells how it was read, and a
-file that looks like another format is read as that or refused by its name.
+No format is guessed silently: :attr:`GraphFile.said` describes how a file was read, and a file that
+looks like another format is either read as such or refused by that format's name.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _TITLES = {
     'gexf': 'GEXF', 'pajek': 'Pajek', 'metis': 'METIS', 'dimacs': 'DIMACS', 'konect': 'KONECT',
     'matrix_market': 'Matrix Market', 'graph6': 'graph6', 'sparse6': 'sparse6', 'npz': 'arrays',
     'npy': 'an array'}
-# How files begin whose ending says nothing; lists of edges begin like none of these.
+# Beginnings of files without a known suffix; edge lists begin like none of these.
 _BEGINNINGS: dict[str, Format] = {
     r'%%MatrixMarket': 'matrix_market', r'>>graph6<<': 'graph6', r'>>sparse6<<': 'sparse6',
     r'%\s*(sym|asym|bip)\b': 'konect', r'\*(network|vertices)\b': 'pajek',
@@ -74,12 +74,12 @@ class GraphFile:
     """The content of a graph file.
 
     Attributes:
-        graph (BipartiteGraph): Which key each query attends to; of several segments if the file
-            holds several adjacency arrays.
-        names (tuple of str, optional): Of the tokens, if they are not just numbers.
-        has_weights (bool): Whether some edges have a weight other than 1, of which the graph keeps
-            whether it is 0.
-        said (str): How the file was read, in one line.
+        graph (BipartiteGraph): The graph, with several segments if the file holds several adjacency
+            arrays.
+        names (tuple of str, optional): The names of the tokens, if they are not plain numbers.
+        has_weights (bool): Whether some edges have a weight other than 1. The graph keeps only
+            whether a weight is 0.
+        said (str): A description of how the file was read, in one line.
     """
 
     graph: BipartiteGraph
@@ -99,39 +99,39 @@ def read_graph_file(
 ) -> GraphFile:
     """Read the graph in a file, with the names of its tokens.
 
-    The source of an edge is the key and its target the query. An edge of weight 0 is none, and one
-    that is listed again counts once. In lists of edges, a line that begins with ``#`` or ``%`` is a
-    comment. Where names divided by commas, semicolons or tabs begin so, a comment has a blank or
-    the same mark behind it.
+    The source of an edge is the key, its target the query. Edges of weight 0 are dropped, and
+    repeated edges count once. In edge lists, a line that begins with ``#`` or ``%`` is a comment.
+    If names separated by commas, semicolons or tabs begin with a mark, only a mark followed by a
+    blank or the same mark begins a comment.
 
     Args:
-        path: A file, which may be packed (``.gz``).
-        format: How to read it. If omitted, the ending of its name decides, or else how it begins.
-        header: Whether the first line of a list of edges names columns. If omitted, it does if
-            its words are usual (``source,target``), or if all other lines join numbers.
-        numbered: Whether ids are the numbers of tokens, so that a gap is a token without
-            edges. If omitted, ids are names unless they are 0 to n - 1. If false, they are names,
-            and some may be words.
-        edges: Whether an edge counts from source to target alone. If omitted, as the format has
-            it: a list of edges is directed, an adjacency list is not.
-        bipartite: Whether nodes with the attribute ``bipartite`` 0 are keys and those with 1
-            queries. If false, each node is a token, which is both.
+        path: A file, optionally compressed (``.gz``).
+        format: The format of the file. If omitted, it is detected by suffix, or otherwise by
+            content.
+        header: Whether the first line of an edge list names columns. If omitted, it does if its
+            words are common (``source,target``), or if all other lines join numbers.
+        numbered: Whether ids are indices of tokens, so that a missing id is a token without edges.
+            If omitted, ids are names unless they are 0 to n - 1. If false, ids are names.
+        edges: Whether edges are directed from source to target. If omitted, the format decides: an
+            edge list is directed, an adjacency list is not.
+        bipartite: Whether nodes with the attribute ``bipartite`` 0 are keys and nodes with 1 are
+            queries. If false, each node is a token, both key and query.
 
     Raises:
-        ValueError: There is no such file, or no graph in it, or it has too many tokens.
+        ValueError: The file does not exist, contains no graph, or has too many tokens.
     """
     path = Path(path)
     try:
         if path.is_fifo() and format in (None, 'konect'):
-            raise ValueError('a pipe can be read only once, so its format cannot be detected: '
-                             '--format says what it holds')
+            raise ValueError('a pipe can be read only once, so its format cannot be detected; '
+                             'give it by --format')
         chosen = format or _format_of(path)
         if header is not None and chosen != 'edges':
-            raise ValueError(f"'header' is for lists of edges, and this is {_TITLES[chosen]}")
+            raise ValueError(f"'header' requires a list of edges (got {_TITLES[chosen]}); omit it")
         if chosen in _MATRICES:
             if (numbered, edges, bipartite) != (None, None, False):
-                raise ValueError("'numbered', 'edges' and 'bipartite' are for nodes, which an "
-                                 "array has not")
+                raise ValueError("'numbered', 'edges' and 'bipartite' must be omitted for an "
+                                 "array, because it has no node ids")
             return _MATRICES[chosen](path)
         if chosen == 'edges':
             listed = read_edge_list(
@@ -140,7 +140,7 @@ def read_graph_file(
         else:
             listed = _LISTS[chosen](path)
         return _graph_file(listed, chosen, numbered, edges, bipartite)
-    except Exception as error:  # whatever reading zip, arrays, XML and GML raises
+    except Exception as error:  # zip, arrays, XML and GML raise many types
         reason = str(error) or type(error).__name__
         raise ValueError(f"'graph' cannot be read: {path} ({reason})") from error
 
@@ -158,10 +158,10 @@ def _ending(path: Path) -> str:
 
 
 def _format_of(path: Path) -> Format:
-    """Return the format that a file's ending names, or its beginning.
+    """Return the format of a file by its suffix, or otherwise by its beginning.
 
     Raises:
-        ValueError: It begins like a format that is not read.
+        ValueError: The file begins like an unsupported format.
     """
     named = ENDINGS.get(_ending(path), 'edges')
     if named != 'edges':
@@ -172,8 +172,8 @@ def _format_of(path: Path) -> Format:
             return found
     for pattern, other in _REFUSED.items():
         if re.match(pattern, beginning, re.IGNORECASE):
-            raise ValueError(f'it looks like {other}, which is not read: save it as GraphML or '
-                             f'CSV; --format edges reads it as a list of edges')
+            raise ValueError(f'it looks like {other}, which is not supported; save it as GraphML '
+                             f'or CSV, or use --format edges if it is a list of edges')
     return 'edges'
 
 
@@ -183,8 +183,8 @@ def _format_of(path: Path) -> Format:
 def _graph_file(listed: ListedGraph, chosen: Format, numbered: bool | None,
                 edges: Direction | None, bipartite: bool) -> GraphFile:
     if edges == 'directed' and not listed.is_directed and chosen not in _SAY_NO_DIRECTION:
-        raise ValueError(f"'edges' cannot be directed, because {_TITLES[chosen]} says that these "
-                         f"are not")
+        raise ValueError(f"'edges' must not be 'directed', because the {_TITLES[chosen]} states "
+                         f"undirected edges")
     is_directed = edges == 'directed' or listed.is_directed and edges is None
     weights = np.ones(len(listed.edges)) if listed.weights is None else listed.weights
     ends = listed.edges[weights != 0]
@@ -201,15 +201,15 @@ def _graph_file(listed: ListedGraph, chosen: Format, numbered: bool | None,
 
 
 def _of_parts(listed: ListedGraph, ends: np.ndarray, is_directed: bool) -> BipartiteGraph:
-    """Return the graph whose keys are the nodes of part 0 and whose queries those of part 1."""
+    """Return the graph with part 0 as keys and part 1 as queries."""
     if listed.parts is None:
-        raise ValueError("'bipartite' asks for nodes that all have the attribute bipartite, 0 or 1")
+        raise ValueError("'bipartite' requires the attribute bipartite, 0 or 1, on all nodes")
     part = listed.parts[ends]
     if not is_directed:
         ends = np.where(part[:, :1] > part[:, 1:], ends[:, ::-1], ends)
         part = np.sort(part, axis=1)
     if (part != [0, 1]).any():
-        raise ValueError("'bipartite' asks for edges from part 0 to part 1, and one is another")
+        raise ValueError("'bipartite' requires all edges to be from part 0 to part 1")
     place = np.where(listed.parts == 0, np.cumsum(listed.parts == 0),
                      np.cumsum(listed.parts == 1)) - 1
     num_keys, num_queries = np.bincount(listed.parts, minlength=2).tolist()
@@ -219,7 +219,7 @@ def _of_parts(listed: ListedGraph, ends: np.ndarray, is_directed: bool) -> Bipar
 
 def _said(listed: ListedGraph, chosen: Format, graph: BipartiteGraph, is_directed: bool,
           has_weights: bool, names: tuple[str, ...] | None, bipartite: bool) -> str:
-    """Say in one line how a list of edges was read."""
+    """Return a line that describes how a graph was read."""
     weights = np.ones(len(listed.edges)) if listed.weights is None else listed.weights
     num_zero = int((weights == 0).sum())
     num_edges = _count(graph, is_directed or bipartite)
@@ -229,8 +229,8 @@ def _said(listed: ListedGraph, chosen: Format, graph: BipartiteGraph, is_directe
                 *([f'{num_repeated:,} repeated'] if num_repeated else [])]
     hints = [*listed.hints]
     if listed.parts is not None and not bipartite:
-        hints.append('its two parts are not told apart: --bipartite true takes part 0 for keys and '
-                     'part 1 for queries')
+        hints.append('its two parts are read as one: --bipartite true makes part 0 keys and part '
+                     '1 queries')
     ids = ('part 0 are keys and part 1 queries' if bipartite else 'ids are numbers of tokens'
            if names is None else f'ids are names, such as {names[0]!r}')
     title = _TITLES[chosen] + (f', {listed.title}' if listed.title else '')
@@ -241,7 +241,7 @@ def _said(listed: ListedGraph, chosen: Format, graph: BipartiteGraph, is_directe
 
 
 def _count(graph: BipartiteGraph, is_directed: bool) -> int:
-    """Count edges; of an undirected graph two that are each other's reverse are one."""
+    """Count edges; in an undirected graph, an edge and its reverse count once."""
     loops = 0 if is_directed else int((graph.key == graph.query).sum())
     return graph.num_edges if is_directed else (graph.num_edges + loops) // 2
 
@@ -259,7 +259,7 @@ def _sizes(graph: BipartiteGraph, num_edges: int, has_parts: bool = False) -> st
 
 
 def _of_weights(has_weights: bool) -> str:
-    return ('weights (what is asked is which edges there are, whatever their weight)' if has_weights
+    return ('weights (ignored, except for 0)' if has_weights
             else 'no weights')
 
 
@@ -278,8 +278,8 @@ def _read_matrix_market(path: Path) -> GraphFile:
     content = read_bytes(path, max_bytes=_MAX_GRAPH)
     rows, columns, entries, *_ = scipy.io.mminfo(BytesIO(content))
     check_num_tokens(max(rows, columns))
-    if entries > len(content):  # each takes a line or, of a dense matrix, a number
-        raise ValueError(f'it says that it has {entries:,} entries, and has {len(content):,} bytes')
+    if entries > len(content):  # each entry takes a line, or a number in a dense matrix
+        raise ValueError(f'it declares {entries:,} entries but has {len(content):,} bytes')
     matrix = sp.coo_array(scipy.io.mmread(BytesIO(content), spmatrix=False))
     return _of_matrix(matrix, path.name, _TITLES['matrix_market'])
 
@@ -299,8 +299,8 @@ def _of_arrays(arrays: dict[str, np.ndarray]) -> GraphFile:
     segments, has_weights = [], False
     for name, values in arrays.items():
         if values.dtype.kind not in 'biuf' or values.ndim not in (2, 3):
-            raise ValueError(f'{name} must be numbers [query, key] or [segment, query, key] (got '
-                             f'{values.dtype} of shape {values.shape})')
+            raise ValueError(f'{name} must be a numeric array [query, key] or [segment, query, '
+                             f'key] (got {values.dtype} of shape {values.shape})')
         _check_finite(name, values)
         check_num_tokens(max(values.shape))
         has_weights |= _are_weights(values)
@@ -321,8 +321,8 @@ def _said_of_matrix(title: str, graph: BipartiteGraph, has_weights: bool) -> str
 
 def _check_finite(name: str, values: np.ndarray) -> None:
     if not np.isfinite(values).all():
-        raise ValueError(f'{name} holds entries that are no numbers or infinite; a mask that '
-                         f'is added to logits is 0 where there is an edge')
+        raise ValueError(f'{name} must be finite (got NaN or infinite entries); for an additive '
+                         f'mask, pass mask == 0')
 
 
 def _are_weights(values: np.ndarray) -> bool:
@@ -335,7 +335,8 @@ def _are_weights(values: np.ndarray) -> bool:
 def _read_graphml(path: Path) -> nx.Graph:
     content = read_bytes(path, max_bytes=_MAX_GRAPH)
     if len(re.findall(rb'<(?:\w+:)?graph[\s/>]', content)) > 1:
-        raise ValueError('it holds several graphs, or groups of nodes, which have to be dissolved')
+        raise ValueError('it holds several graphs or grouped nodes; keep one graph and ungroup '
+                         'its nodes')
     return nx.read_graphml(BytesIO(content))
 
 

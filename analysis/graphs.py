@@ -26,23 +26,23 @@ GraphLike = BipartiteGraph | Tensor | sp.sparray | sp.spmatrix | nx.Graph
 
 
 def as_graph(graph: GraphLike) -> BipartiteGraph:
-    """Return a graph from whatever the constructors of :class:`~graphattn.BipartiteGraph` take.
+    """Convert any input of :class:`~graphattn.BipartiteGraph`'s constructors to a graph.
 
     Args:
         graph: A BipartiteGraph, a bool mask ``[query, key]``, a scipy sparse array
-            ``[query, key]``, or a networkx graph. Each node of the last is a token, even if nodes
-            have networkx's attribute ``bipartite``, of which a warning tells:
-            :meth:`graphattn.BipartiteGraph.from_networkx` takes the two parts for keys and queries.
+            ``[query, key]``, or a networkx graph. Each node of a networkx graph is a token, with a
+            warning if nodes have the attribute ``bipartite``; use
+            :meth:`graphattn.BipartiteGraph.from_networkx` for parts as keys and queries.
 
     Raises:
-        TypeError: It is none of these.
-        ValueError: It is a batch of several graphs.
+        TypeError: ``graph`` is none of these.
+        ValueError: ``graph`` is a batch of several graphs.
     """
     if isinstance(graph, BipartiteGraph):
         if graph.num_segments > 1:
-            raise ValueError(f"'graph' must be one graph (got {graph.num_segments} segments); ask "
-                             f"of each segment of graph.unbatch(), and analysis.result.table shows "
-                             f"all")
+            raise ValueError(f"'graph' must be a single graph (got {graph.num_segments} segments); "
+                             f"measure each segment of graph.unbatch(), and show all by "
+                             f"analysis.result.table")
         return graph
     if isinstance(graph, Tensor):
         return BipartiteGraph.from_mask(graph)
@@ -58,8 +58,9 @@ def _of_tokens(graph: nx.Graph) -> nx.Graph:
     """Return a networkx graph without the attribute ``bipartite``."""
     if not any(part is not None for _, part in graph.nodes(data='bipartite')):
         return graph
-    warnings.warn("'graph' has nodes with the attribute bipartite, and each is taken for a token; "
-                  "BipartiteGraph.from_networkx(graph) takes the parts for keys and queries",
+    warnings.warn("each node of 'graph' is read as a token, although nodes have the attribute "
+                  "bipartite; use BipartiteGraph.from_networkx(graph) for parts as keys and "
+                  "queries",
                   stacklevel=3)
     plain = nx.DiGraph() if graph.is_directed() else nx.Graph()
     plain.add_nodes_from(graph)
@@ -68,10 +69,10 @@ def _of_tokens(graph: nx.Graph) -> nx.Graph:
 
 
 def graph_of_pattern(expression: str, n: int, seed: int = 0) -> BipartiteGraph:
-    """Build a preset, or an expression for :func:`graphattn.patterns.parse`, on ``n`` tokens.
+    """Build a preset, or an expression of :func:`graphattn.patterns.parse`, on ``n`` tokens.
 
     Raises:
-        ValueError, TypeError: The expression is none, or a parameter is wrong.
+        ValueError, TypeError: The expression or a parameter is invalid.
     """
     pattern = parse(expression)
     if n < pattern.min_tokens:
@@ -86,16 +87,16 @@ def sampled_graphs(
     """Sample the graph of each head of a trained model for one example of its test set.
 
     Args:
-        checkpoint: A checkpoint of ``experiments.train``, in its run's folder: the config.yaml
-            there names the model and the data.
-        example (int): Which sequence of the test set.
-        samples (int): Number of graphs of each head.
+        checkpoint: A checkpoint of ``experiments.train``, within its run's folder, whose
+            config.yaml names the model and the data.
+        example (int): Index of a sequence of the test set.
+        samples (int): Number of graphs per head.
         seed (int): Seed of the draws.
-        trust (iterable of str): Packages whose classes the config.yaml may name, beside those of
-            graphattn, experiments and torch.nn.
+        trust (iterable of str): Packages whose classes the config.yaml may name, besides graphattn,
+            experiments and torch.nn.
 
     Returns:
-        A dict from ``'layer 0, head 1'`` and the like to ``samples`` graphs.
+        A dict from labels such as ``'layer 0, head 1'`` to ``samples`` graphs.
 
     Raises:
         ValueError: The checkpoint cannot be read, its heads do not sample their graphs, or the
@@ -110,14 +111,14 @@ def sampled_graphs(
                           return_graphs=True)
     graphs = {}
     for layer, graph in enumerate(layers):
-        if graph.num_segments == samples:  # one graph for all heads: a fixed pattern
+        if graph.num_segments == samples:  # a fixed pattern, shared by all heads
             continue
         segments = graph.unbatch()
         graphs |= {f'layer {layer}, head {first // samples}': segments[first:first + samples]
                    for first in range(0, len(segments), samples)}
     if not graphs:
-        raise ValueError(f"'checkpoint' holds a model whose heads do not sample their graphs: "
-                         f"{checkpoint}; give its pattern with --pattern")
+        raise ValueError(f"'checkpoint' must hold a model whose heads sample their graphs (got "
+                         f"{checkpoint}); give its pattern by --pattern instead")
     return graphs
 
 
@@ -131,7 +132,7 @@ def _load_run(checkpoint: Path, trust: Iterable[str]) -> tuple[nn.Module, Lightn
     parser.add_argument('--data', type=LightningDataModule)
     try:
         with zipfile.ZipFile(checkpoint) as archive:
-            check_unpacked(archive, max_bytes=checkpoint.stat().st_size)  # torch packs nothing
+            check_unpacked(archive, max_bytes=checkpoint.stat().st_size)  # torch does not compress
         saved = torch.load(checkpoint, weights_only=True, map_location='cpu')['state_dict']
         config = read_yaml(config_path)
         with importing_only(trust):
@@ -139,7 +140,7 @@ def _load_run(checkpoint: Path, trust: Iterable[str]) -> tuple[nn.Module, Lightn
                 {'model': config['model']['init_args']['model'], 'data': config['data']}))
         run.model.load_state_dict({name.removeprefix('model.'): value
                                    for name, value in saved.items()})
-    except Exception as error:  # what unpickling, YAML, and the classes it names may raise
+    except Exception as error:  # unpickling, YAML and the named classes raise many types
         raise ValueError(f"'checkpoint' cannot be read: {checkpoint} with {config_path} "
                          f"({error})") from error
     return run.model.eval(), run.data
@@ -155,4 +156,5 @@ def _example(data: LightningDataModule, example: int) -> Tensor:
             begin, end = ptr[example - first:example - first + 2].tolist()
             return tokens[begin:end]
         first = last
-    raise ValueError(f"'example' must be from 0 to {first - 1}, the test set (got {example})")
+    raise ValueError(f"'example' must be an index of the test set, from 0 to {first - 1} (got "
+                     f"{example})")

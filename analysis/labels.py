@@ -1,5 +1,4 @@
-"""Labels of graphs in figures, where matplotlib takes what stands between two ``$`` for
-mathematics."""
+"""Labels of graphs in figures, where matplotlib reads text between two ``$`` as mathematics."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ def as_text(label: str) -> str:
 
 
 def labels_as_text(draw: Callable[..., Figure]) -> Callable[..., Figure]:
-    """Wrap a ``draw`` whose arguments are dicts by label, or anything else."""
+    """Wrap ``draw`` to escape the labels in arguments that are dicts by label."""
     @functools.wraps(draw)
     def drawn(*arguments: object) -> Figure:
         return draw(*({as_text(label): value for label, value in given.items()}

@@ -1,4 +1,4 @@
-"""Formats of graphs in lines of numbers: adjacency lists, METIS, DIMACS, KONECT and Pajek."""
+"""Line-based graph formats: adjacency lists, METIS, DIMACS, KONECT and Pajek."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from analysis.edge_lists import BLANKS, is_comment_line, read_edge_list
 from analysis.listed import ListedGraph, as_edges, check_num_tokens, plain_numbers, weight_of
 from graphattn.utils.reading import read_lines
 
-_NO_COMMENT = '\0'  # for networkx, which would cut names where they have a '#'
+_NO_COMMENT = '\0'  # networkx would cut names at a '#'
 _KONECT = re.compile(r'%\s*(sym|asym|bip)\b')
 _PAJEK_CELL = re.compile(r'"([^"]*)"|(\S+)')
 
 
 def read_adjlist(path: Path) -> nx.Graph:
-    """Read the adjacency list of a graph: on each line a node and its neighbours."""
+    """Read an adjacency list: a node and its neighbours on each line."""
     return nx.parse_adjlist(_data_lines(path), comments=_NO_COMMENT)
 
 
 def read_multiline_adjlist(path: Path) -> nx.Graph:
-    """Read a graph in which each node is followed by its degree and then by so many lines, one
-    for each neighbour."""
+    """Read a multiline adjacency list: each node is followed by its degree, and then by a line for
+    each neighbour."""
     lines = map(plain_numbers, _data_lines(path))
     return nx.parse_multiline_adjlist(lines, comments=_NO_COMMENT)
 
@@ -37,16 +37,17 @@ def _data_lines(path: Path) -> Iterator[str]:
 
 
 def read_metis(path: Path) -> ListedGraph:
-    """Read a graph as METIS has it: the neighbours of node i, counted from 1, on line i, and before
-    these how many nodes and edges there are.
+    """Read a METIS file: a line with the numbers of nodes and edges, then on line i the neighbours
+    of node i, counted from 1.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The file has another format.
     """
     lines = [line.split() for _, line in read_lines(path) if not line.startswith('%')]
     header = list(map(int, lines[0])) if lines and all(map(str.isdecimal, lines[0])) else []
     if not 2 <= len(header) <= 4:
-        raise ValueError('the first line of a METIS file says how many nodes and edges there are')
+        raise ValueError('expected the numbers of nodes and edges in the first line of a METIS '
+                         'file')
     num_nodes, num_edges, code, num_weights = (*header, *(0, 1)[len(header) - 2:])
     check_num_tokens(num_nodes)
     of_nodes = code // 100 % 10 + num_weights * (code // 10 % 10)
@@ -56,27 +57,27 @@ def read_metis(path: Path) -> ListedGraph:
                       for other in row[of_nodes::step]])
     num_more = sum(map(len, lines[num_nodes + 1:]))
     if (len(rows), len(edges), num_more) != (num_nodes, 2 * num_edges, 0):
-        raise ValueError(f'a METIS file of {num_nodes:,} nodes and {num_edges:,} edges names each '
-                         f'edge twice (got {len(lines) - 1:,} lines after the first, and '
-                         f'{len(edges):,} neighbours)')
+        raise ValueError(f'expected {num_nodes:,} lines after the first and {2 * num_edges:,} '
+                         f'neighbours, because METIS lists each edge twice (got {len(lines) - 1:,} '
+                         f'lines and {len(edges):,} neighbours)')
     weights = [weight_of(cell) for row in rows for cell in row[of_nodes + 1::step]]
     return _counted(edges, num_nodes, False, np.array(weights) if step == 2 else None)
 
 
 def _counted(edges: np.ndarray, num_nodes: int, is_directed: bool,
              weights: np.ndarray | None = None, **options: object) -> ListedGraph:
-    """Return a graph whose nodes are counted from 1."""
+    """Return the graph of edges between nodes that are counted from 1."""
     if edges.size and not 0 <= edges.min() <= edges.max() < num_nodes:
-        raise ValueError(f'an edge joins nodes that are not from 1 to {num_nodes:,}')
+        raise ValueError(f'nodes of edges must be from 1 to {num_nodes:,}')
     return ListedGraph(np.arange(1, num_nodes + 1), edges, is_directed, weights, **options)
 
 
 def read_dimacs(path: Path) -> ListedGraph:
-    """Read a graph as DIMACS has it: ``p edge`` with lines ``e u v``, whose edges count both ways,
-    or ``p sp`` with lines ``a u v weight``, whose arcs do not.
+    """Read a DIMACS file: ``p edge`` with undirected edges ``e u v``, or ``p sp`` with directed
+    arcs ``a u v weight``.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The file has another format.
     """
     kind, num_nodes, ends, weights, num_comments = None, 0, [], [], 0
     for number, line in read_lines(path):
@@ -94,22 +95,22 @@ def read_dimacs(path: Path) -> ListedGraph:
                 case ['n', *_] | []:
                     pass
                 case _:
-                    raise ValueError('neither c, p, n, e nor a with their numbers begins it')
+                    raise ValueError('expected c, p, n, e or a, and its numbers')
         except ValueError as error:
             raise ValueError(f'line {number}, {line[:60].strip()!r}: {error}') from error
     if not kind:
-        raise ValueError("no line 'p edge NODES EDGES' or 'p sp NODES ARCS'")
+        raise ValueError("expected a line 'p edge NODES EDGES' or 'p sp NODES ARCS'")
     comments = [f'{num_comments:,} comment lines'] if num_comments else []
     return _counted(as_edges(ends), num_nodes, kind == 'sp', np.array(weights), left_out=comments)
 
 
 def read_konect(path: Path) -> ListedGraph:
-    """Read a graph as KONECT has it: edges with maybe a weight and a time, after a line that says
-    whether they are directed (``asym``), undirected (``sym``) or between two parts (``bip``)."""
+    """Read a KONECT file: a line that marks edges as directed (``asym``), undirected (``sym``) or
+    between two parts (``bip``), then edges with an optional weight and time."""
     first = next((line for _, line in read_lines(path)), '')
     kind = _KONECT.match(first)
     if not kind:
-        raise ValueError("the first line of a KONECT file begins with '% sym', '% asym' or '% bip'")
+        raise ValueError("expected '% sym', '% asym' or '% bip' at the start of a KONECT file")
     listed = read_edge_list(path, header=False, max_columns=4, is_certain=True)
     listed.title = kind[1]
     listed.is_directed = kind[1] == 'asym'
@@ -117,7 +118,7 @@ def read_konect(path: Path) -> ListedGraph:
 
 
 def _in_parts(listed: ListedGraph) -> ListedGraph:
-    """Return a bipartite graph, in which each part counts its own nodes."""
+    """Return a bipartite graph, in which the nodes of each part are numbered separately."""
     names, columns = [], []
     for part, column in zip(('left', 'right'), listed.edges.T):
         used, position = np.unique(column, return_inverse=True)
@@ -128,13 +129,13 @@ def _in_parts(listed: ListedGraph) -> ListedGraph:
 
 
 def read_pajek(path: Path) -> ListedGraph:
-    """Read a graph as Pajek has it: ``*Vertices``, then ``*Arcs``, which are directed, and
-    ``*Edges``, which are not, each with a number of nodes from 1 and maybe a weight.
+    """Read a Pajek file: ``*Vertices``, then directed ``*Arcs`` and undirected ``*Edges``, with
+    nodes counted from 1 and optional weights.
 
-    (networkx reads arcs that follow edges as edges, and lists as weights.)
+    (networkx misreads arcs after edges as edges, and lists as weights.)
 
     Raises:
-        ValueError: It is none, or holds several graphs or a matrix.
+        ValueError: The file has another format, or holds several graphs or a matrix.
     """
     section, names, ends, weights, num_left, has_arcs = '', {}, [], [], None, False
     for number, line in read_lines(path):
@@ -157,7 +158,7 @@ def read_pajek(path: Path) -> ListedGraph:
         except (ValueError, IndexError) as error:
             raise ValueError(f'line {number}, {line[:60].strip()!r}: {error}') from error
     if not section:
-        raise ValueError("no line '*Vertices'")
+        raise ValueError("expected a line '*Vertices'")
     parts = None if num_left is None else (np.arange(len(names)) >= num_left).astype(int)
     return ListedGraph(list(names.values()), as_edges(ends) - 1, has_arcs, np.array(weights),
                        parts)
@@ -166,9 +167,10 @@ def read_pajek(path: Path) -> ListedGraph:
 def _pajek_section(mark: str, is_first: bool) -> str:
     section = mark.lower()
     if section not in ('*vertices', '*arcs', '*edges', '*arcslist', '*edgeslist'):
-        raise ValueError('of Pajek, *Vertices, *Arcs, *Edges and lists of these are read')
+        raise ValueError('expected *Vertices, *Arcs, *Edges or lists of these; other sections of '
+                         'Pajek are not supported')
     if is_first != (section == '*vertices'):
-        raise ValueError('a Pajek file has one *Vertices, before its edges; keep one network')
+        raise ValueError('expected a single *Vertices, before the edges; keep one network')
     return section
 
 
@@ -186,12 +188,12 @@ def _pajek_node(cell: str, names: dict[int, str]) -> int:
 
 def _pajek_edges(section: str, cells: list[str],
                  names: dict[int, str]) -> tuple[list[tuple[int, int]], list[float]]:
-    """Return the edges of one line, either way where it says so, and their weights."""
+    """Return the edges of one line, in both directions if undirected, and their weights."""
     is_list = section.endswith('list')
     nodes = [_pajek_node(cell, names) for cell in (cells if is_list else cells[:2])]
     source, targets = nodes[0], nodes[1:]
     if not targets:
-        raise ValueError('an edge has two nodes')
+        raise ValueError('expected two nodes of an edge')
     weight = weight_of(cells[2]) if len(cells) > 2 and not is_list else 1.
     ends = [(source, target) for target in targets]
     if section.startswith('*edges'):

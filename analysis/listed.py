@@ -1,4 +1,4 @@
-"""Graphs as files list them: nodes with names or ids, and edges from one node to another."""
+"""Graphs as listed in files: nodes with names or ids, and edges between them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy as np
 
 from analysis.graphs import MAX_TOKENS
 
-MAX_ID_LENGTH = 18  # digits, which an int64 holds
-_JOINERS = '\u200c\u200d'  # no blank, and they shape the letters beside them
-_NUMPY_NUMBER = re.compile(r'\bnp\.\w+\(([^()]*)\)', re.IGNORECASE)  # networkx writes GML large
+MAX_ID_LENGTH = 18  # digits that fit an int64
+_JOINERS = '\u200c\u200d'  # zero-width, but they shape the adjacent letters
+_NUMPY_NUMBER = re.compile(r'\bnp\.\w+\(([^()]*)\)', re.IGNORECASE)  # networkx capitalises GML
 
 
 @dataclass
@@ -21,14 +21,14 @@ class ListedGraph:
     """The contents of a file, before its nodes become tokens.
 
     Attributes:
-        nodes (sequence of str, or ndarray): Names of the nodes, or distinct whole numbers.
+        nodes (sequence of str, or ndarray): Names of the nodes, or distinct integers.
         edges (ndarray): int64 ``[num_edges, 2]``, source and target as positions in ``nodes``.
-        is_directed (bool): Whether an edge counts from source to target alone.
+        is_directed (bool): Whether edges are directed from source to target.
         weights (ndarray, optional): float64 ``[num_edges]``.
         parts (ndarray, optional): 0 or 1 for each node of a bipartite graph.
-        title (str, optional): More about the format, such as its header.
-        left_out (list of str): What the file holds beside the graph.
-        hints (list of str): What looks odd.
+        title (str, optional): Details of the format, such as its header.
+        left_out (list of str): Ignored contents of the file.
+        hints (list of str): Suspicious contents.
     """
 
     nodes: Sequence[str] | np.ndarray
@@ -47,7 +47,7 @@ def as_edges(ends: Sequence[Sequence[int]]) -> np.ndarray:
 
 
 def is_id(cell: str) -> bool:
-    """Return whether a cell is a whole number from 0 that is written in one way only."""
+    """Return whether a cell is an integer from 0 in canonical form."""
     return (cell.isdecimal() and cell.isascii() and len(cell) <= MAX_ID_LENGTH
             and (cell[0] != '0' or cell == '0'))
 
@@ -55,25 +55,24 @@ def is_id(cell: str) -> bool:
 def as_tokens(
     nodes: Sequence[str] | np.ndarray, numbered: bool | None,
 ) -> tuple[np.ndarray, int, tuple[str, ...] | None]:
-    """Assign numbers to the tokens of a graph.
+    """Assign indices to the tokens of a graph.
 
     Args:
-        nodes: Names, or distinct whole numbers.
-        numbered (bool, optional): Whether ids are the numbers of tokens, see
+        nodes: Names, or distinct integers.
+        numbered (bool, optional): Whether ids are indices of tokens, see
             :func:`analysis.graph_files.read_graph_file`.
 
     Returns:
         The token of each node, the number of tokens, and their names if they have any.
 
     Raises:
-        ValueError: A token has too high a number, or ids are not numbers as they must be.
+        ValueError: The index of a token is too large, or ids that must be numbers are not.
     """
     check_num_tokens(len(nodes))
     ids = _distinct_ids(nodes)
     if numbered and ids is None:
         other = next((name for name in nodes if not is_id(name)), 'one of them twice')
-        raise ValueError(f"'numbered' asks for ids that are whole numbers from 0 (got "
-                         f"{other[:20]!r})")
+        raise ValueError(f"'numbered' requires ids that are integers from 0 (got {other[:20]!r})")
     if ids is None or numbered is False:
         return np.arange(len(nodes)), len(nodes), tuple(map(printable, map(str, nodes)))
     if numbered:
@@ -97,18 +96,18 @@ def check_num_tokens(count: int) -> None:
     """Check that a graph is not too large.
 
     Raises:
-        ValueError: It has more than ``MAX_TOKENS`` tokens.
+        ValueError: The graph has more than ``MAX_TOKENS`` tokens.
     """
     if count > MAX_TOKENS:
-        raise ValueError(f'{count:,} tokens, and at most {MAX_TOKENS:,} are read')
+        raise ValueError(f'expected at most {MAX_TOKENS:,} tokens (got {count:,})')
 
 
 def printable(name: str) -> str:
-    """Return a name for one line of a terminal: any blank or line break as one space, joiners as
-    they are, and other signs that have no picture by their code.
+    """Return a name that prints on one line: blanks and line breaks become single spaces, joiners
+    are kept, and other unprintable characters are escaped.
 
     Raises:
-        ValueError: It holds a control character, which names have only in damaged files.
+        ValueError: The name has a control character, which occurs only in damaged files.
     """
     if name.isprintable():
         return name
@@ -119,10 +118,10 @@ def printable(name: str) -> str:
 
 
 def weight_of(cell: str | float) -> float:
-    """Return a finite weight; ``np.float64(1.0)`` of numpy is one too, and ``0,5``.
+    """Parse a finite weight, also ``np.float64(1.0)`` and ``0,5``.
 
     Raises:
-        ValueError: It is no number, or not finite.
+        ValueError: The text is not a number, or not finite.
     """
     weight = float(plain_numbers(cell).replace(',', '.') if isinstance(cell, str) else cell)
     if not math.isfinite(weight):
@@ -131,5 +130,5 @@ def weight_of(cell: str | float) -> float:
 
 
 def plain_numbers(text: str) -> str:
-    """Return a text with numpy's numbers, such as ``np.float64(1.0)``, as Python writes them."""
+    """Replace numpy's number literals, such as ``np.float64(1.0)``, by Python's."""
     return _NUMPY_NUMBER.sub(r'\1', text) if '(' in text else text

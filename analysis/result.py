@@ -12,11 +12,11 @@ import numpy as np
 
 _OF_TOKENS = 'of tokens'
 _MAX_ROWS = 50
-_WIDTH = 100  # of a table with a row for each result
+_WIDTH = 100  # of a table with a row per result
 
 
 def token_numbers(**options: object) -> np.ndarray | None:
-    """Return a dataclass field of token numbers, which may have names."""
+    """Return a dataclass field for indices of tokens, which may have names."""
     return field(metadata={_OF_TOKENS: True}, **options)
 
 
@@ -25,24 +25,23 @@ class Result:
     """A frozen dataclass that prints its scalar fields as a table and converts to a dict."""
 
     def to_dict(self, names: Sequence[str] | None = None) -> dict[str, object]:
-        """Return all fields in types that JSON knows; what is not finite becomes ``None``.
+        """Return all fields as JSON types; non-finite values become ``None``.
 
         Args:
-            names: Of the tokens, in the place of their numbers.
+            names: The names of the tokens, to replace their indices.
         """
         plain = {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
         return plain | (self.tokens(names) if names else {})
 
     def tokens(self, names: Sequence[str]) -> dict[str, list[str]]:
-        """Return the fields that hold tokens, by their names."""
+        """Return the fields that hold tokens, with their names."""
         values = {field.name: getattr(self, field.name) for field in fields(self)
                   if _OF_TOKENS in field.metadata}
         return {field: [names[token] for token in tokens] for field, tokens in values.items()
                 if tokens is not None}
 
     def scalars(self) -> dict[str, object]:
-        """Return the fields that fit into a cell of a table: numbers, truth values, text and
-        ``None``."""
+        """Return the fields that fit into a table cell: numbers, bools, text and ``None``."""
         values = {field.name: getattr(self, field.name) for field in fields(self)
                   if _OF_TOKENS not in field.metadata}
         return {name: value for name, value in values.items()
@@ -56,11 +55,11 @@ class Result:
 
 
 Results = dict[str, list[Result]]
-"""By label; several of one label are those of a head's samples, or of a graph's segments."""
+"""Lists of results by label, for the samples of a head or the segments of a graph."""
 
 
 def table(results: Results) -> str:
-    """Return the scalars of results as text, at most 50 of one label.
+    """Return the scalars of results as text, at most 50 per label.
 
     Example:
         >>> from analysis.expander import expander
@@ -82,10 +81,10 @@ def table(results: Results) -> str:
 
 
 def table_rows(results: Results) -> list[list[str]]:
-    """Return the scalars of results as rows, the header first. One label with several results has a
-    row for each and a last one for all; several labels have a column each.
+    """Return the scalars of results as rows, the header first. A single label with several results
+    has a row for each and a last row for all; several labels have a column each.
 
-    What stands for several results is mean ± standard deviation.
+    Several results are summarised by mean ± standard deviation.
     """
     names = scalar_names(results)
     titles = [name.replace('_', ' ') for name in names]
@@ -101,13 +100,14 @@ def table_rows(results: Results) -> list[list[str]]:
 
 
 def scalar_names(results: Results) -> list[str]:
-    """Return the names of the scalars of results, each once."""
+    """Return the distinct names of the scalars of results."""
     return list(dict.fromkeys(name for samples in results.values() for sample in samples
                               for name in sample.scalars()))
 
 
 def cell(value: object) -> str:
-    """Format a value for a table: six digits of a float, yes or no, ``-`` for what is missing."""
+    """Format a value for a table: floats with six digits, bools as yes or no, ``-`` for
+    ``None``."""
     if value is None:
         return '-'
     if isinstance(value, bool | np.bool_):
@@ -118,14 +118,14 @@ def cell(value: object) -> str:
 
 
 def aligned(rows: list[list[str]]) -> str:
-    """Return rows of cells as lines of text, all columns as wide as their widest cell."""
+    """Return rows of cells as lines of text with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows)]
     return '\n'.join('  '.join(text.ljust(width) for text, width in zip(row, widths)).rstrip()
                      for row in rows)
 
 
 def _stacked(rows: list[list[str]]) -> list[list[list[str]]]:
-    """Return tables of the first column and as many others as fit side by side."""
+    """Split a table into tables that fit the width, each with the first column."""
     widths = [2 + max(map(len, column)) for column in zip(*rows)]
     if sum(widths) <= _WIDTH or rows[0][0] == '':
         return [rows]

@@ -1,4 +1,4 @@
-"""The random walk of attention with equal weights, and its eigenvalues."""
+"""The random walk of uniform attention, and its eigenvalues."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ def square_graph(graph: GraphLike) -> BipartiteGraph:
     """Return a graph whose hops can be repeated.
 
     Raises:
-        ValueError: It has no tokens, or not as many keys as queries.
+        ValueError: The graph has no tokens, or its numbers of keys and queries differ.
     """
     graph = as_graph(graph)
     if graph.num_queries != graph.num_keys or graph.num_queries == 0:
-        raise ValueError(f"'graph' must have as many keys as queries, and at least one, for "
-                         f"attention to be repeated (got {graph})")
+        raise ValueError(f"'graph' must have as many keys as queries, and at least one, so that "
+                         f"attention can be repeated (got {graph})")
     return graph
 
 
 def uniform_attention(graph: GraphLike, keyless: Literal['zero', 'stay'] = 'zero') -> sp.csr_array:
-    r"""Return the attention matrix whose queries weigh all their keys alike.
+    r"""Return the attention matrix with equal weights for all keys of a query.
 
     .. math:: A_{ij} = \mathbb{1}[j \in \mathcal{N}(i)] \, / \, |\mathcal{N}(i)|
 
-    As a walk it moves from query i to one of the keys of i.
+    As a random walk, it moves from query i to one of its keys.
 
     Args:
-        graph: As :func:`analysis.graphs.as_graph` takes it, with as many keys as queries.
-        keyless (str): The row of a query without keys: ``'zero'``, as attention leaves it, or
-            ``'stay'``, a self-loop, as a walk needs it.
+        graph: See :func:`analysis.graphs.as_graph`, with as many keys as queries.
+        keyless (str): The row of a query without keys: ``'zero'``, as in attention, or ``'stay'``,
+            a self-loop, as a walk requires.
 
     Returns:
-        float64 CSR array ``[n, n]``, query over key, of rows that sum to 1, or to 0.
+        float64 CSR array ``[n, n]``, indexed by query, then key; rows sum to 1, or to 0.
 
     Raises:
-        ValueError: The graph has no tokens, or not as many keys as queries.
+        ValueError: The graph has no tokens, or its numbers of keys and queries differ.
     """
     graph = square_graph(graph)
     adjacency = graph.to_scipy()
@@ -63,25 +63,25 @@ def is_symmetric(attention: sp.csr_array) -> bool:
 
 
 def strong_components(attention: sp.csr_array) -> np.ndarray:
-    """Return the number of each token's strongly connected component, int32 ``[n]``."""
+    """Return the index of each token's strongly connected component, int32 ``[n]``."""
     return connected_components(attention, connection='strong')[1]
 
 
 def component_eigenvalues(matrix: np.ndarray | sp.csr_array, component: np.ndarray,
                           moved: float = 0.) -> np.ndarray:
-    """Return all eigenvalues of a matrix that is block triangular in the order of its components.
+    """Return all eigenvalues of a matrix that is block triangular by components.
 
-    Each component is solved alone. The whole of such a matrix can be so far from normal that
-    LAPACK finds a second modulus of 0.93 where it is 0.5: 256 pairs of tokens, each of which also
-    attends to the pair before.
+    Each component is solved separately. The whole matrix can be so far from normal that LAPACK
+    finds a second modulus of 0.93 instead of 0.5, for example for 256 pairs of tokens, each of
+    which also attends to the pair before.
 
     Args:
         matrix: ``[n, n]``, dense or sparse.
-        component: :func:`strong_components` of the graph whose attention or polynomial in the
-            attention ``matrix`` is.
-        moved: Size of a random matrix to add to each component. Where ``MOVED``, which is much more
-            than rounding, moves eigenvalues far, as it does those of defective matrices, they are
-            known no better without it.
+        component: :func:`strong_components` of the graph; ``matrix`` is its attention or a
+            polynomial in it.
+        moved: Size of a random matrix to add to each component. If ``MOVED``, much more than
+            rounding, moves eigenvalues far, as for defective matrices, they are no more accurate
+            without it.
 
     Returns:
         complex128 array ``[n]``, largest modulus first.
@@ -93,7 +93,7 @@ def component_eigenvalues(matrix: np.ndarray | sp.csr_array, component: np.ndarr
 
 
 def distance_of_sets(left: np.ndarray, right: np.ndarray) -> float:
-    """Return the largest distance from a number of either array to the nearest of the other."""
+    """Return the Hausdorff distance of two arrays of numbers."""
     apart = np.abs(left[:, None] - right)
     return float(max(apart.min(axis=0).max(), apart.min(axis=1).max()))
 
@@ -111,8 +111,8 @@ def members_of(component: np.ndarray) -> list[np.ndarray]:
 
 def diagonal_blocks(matrix: np.ndarray | sp.csr_array,
                     component: np.ndarray) -> tuple[np.ndarray, Iterator[np.ndarray]]:
-    """Return the diagonal blocks of a matrix in the order of its components: those of one token as
-    an array, and the others one by one, dense."""
+    """Return the diagonal blocks of a matrix by components: blocks of one token as an array, and
+    the others one by one, dense."""
     sizes = np.bincount(component)
     loners = matrix.diagonal()[sizes[component] == 1]
     order = np.argsort(component, kind='stable')

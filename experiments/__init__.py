@@ -6,7 +6,7 @@ __all__ = ['Run', 'load_run']
 
 
 def __getattr__(name: str) -> Any:
-    """Import what takes seconds when it is asked for."""
+    """Import an attribute on first access, because some imports take seconds."""
     if name in __all__:
         from experiments.runs import load_run
 

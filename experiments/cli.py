@@ -1,4 +1,4 @@
-"""The command ``graphattn``, from any folder: what the modules of this project do, by short names.
+"""The command ``graphattn``: short names for the commands of this project, in any folder.
 
     graphattn train --config digits/sbm
     graphattn test --config runs/digits/sbm/config.yaml --ckpt_path runs/digits/sbm/checkpoints/last.ckpt
@@ -8,9 +8,8 @@
     graphattn spectrum --pattern bigbird --n 512
     eval "$(graphattn completion bash)"
 
-It loads nothing but what is asked for. Configs that ship have the names of their files below
-``experiments/configs``.
-"""  # noqa: E501
+Only the modules of the given command are imported. A shipped config is named by the path of its
+file below ``experiments/configs``. """ # noqa: E501
 
 from __future__ import annotations
 
@@ -37,21 +36,21 @@ PACKAGES = ('torch', 'torch-geometric', 'numba', 'numpy', 'scipy', 'networkx', '
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run a command line, that of the process if omitted.
+    """Run a command line; the process's own if omitted.
 
     Raises:
-        SystemExit: Of status 2, with one line, if the command or a config is unknown, or a package
-            is not installed; of 130 at an interrupt.
+        SystemExit: Status 2, with a message of one line, if the command or a config is unknown, or
+            a package is not installed; status 130 after an interrupt.
     """
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors='replace')  # of a terminal that knows ASCII alone
+        sys.stdout.reconfigure(errors='replace')  # for ASCII terminals
     try:
-        if arguments is None and '_ARGCOMPLETE' in os.environ:  # a shell asks what may come next
+        if arguments is None and '_ARGCOMPLETE' in os.environ:  # a shell requests completions
             _complete()
         else:
             _dispatch(*(sys.argv[1:] if arguments is None else arguments) or ['--help'])
             sys.stdout.flush()
-    except BrokenPipeError:  # the other end, such as head, has read enough; nothing more is written
+    except BrokenPipeError:  # the reader, such as head, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except KeyboardInterrupt:  # while a command is still being imported
@@ -86,21 +85,21 @@ def _names() -> list[str]:
 
 
 def overview() -> str:
-    """List the commands, a line for each."""
+    """List the commands, one per line."""
     modules = {name: _in_short(module) for name, module in _modules().items()}
-    rows = {'train': 'Train a model that a config describes, and test it.',
+    rows = {'train': 'Train the model of a config, and test it.',
             'test': 'Test a checkpoint.', **modules,
             'study NAME': f"One of {', '.join(_runnable('papers'))}.",
             'benchmark NAME': f"One of {', '.join(_runnable('benchmarks'))}.",
-            'info': 'Versions, threads, backends and caches: what a report of a fault needs.',
-            'completion SHELL': f"Completion by the tab key, for {', '.join(SHELLS)}."}
+            'info': 'Versions, threads, backends and caches, for bug reports.',
+            'completion SHELL': f"Tab completion for {', '.join(SHELLS)}."}
     lines = [f'  {name:18}{what}' for name, what in rows.items()]
     return '\n'.join(['usage: graphattn COMMAND [--help] ...', '', *lines, '', 'Configs: '
                       + ', '.join(_config_names())])
 
 
 def information() -> str:
-    """Versions, threads, backends and caches."""
+    """Return versions, threads, backends and caches."""
     import platform
 
     import torch
@@ -130,14 +129,14 @@ def information() -> str:
 
 
 def _modules() -> dict[str, str]:
-    """Commands that are a module."""
+    """Return the one-line summaries of the commands that are modules."""
     questions = sorted(path.parent.name for path in (ROOT / 'analysis').glob('*/__main__.py'))
     return {'predict': 'experiments.predict', **{name: f'analysis.{name}' for name in questions},
             'compile': 'experiments.compile'}
 
 
 def _runnable(group: str) -> dict[str, str]:
-    """Return the commands in a package of experiments: their names, and the modules."""
+    """Return the modules of the commands in a package of ``experiments``, by command name."""
     paths = sorted((Path(__file__).parent / group).rglob('*.py'), key=lambda path: path.stem)
     return {path.stem: '.'.join(path.relative_to(ROOT).with_suffix('').parts) for path in paths
             if "__name__ == '__main__'" in path.read_text(encoding='utf-8')}
@@ -189,7 +188,7 @@ def _complete() -> None:
         completion.offer(_runnable(GROUPS[words[0]]))
     elif words[-1] == '--config':
         completion.offer(_config_names(), files=True)
-    else:  # the command's own parser offers its options, before it would print its help
+    else:  # the command's own parser completes its options and exits before it prints help
         command = words[:2 if words[0] in GROUPS else 1]
         completion.skip_words(len(command))
         _dispatch(*command, '--help')
@@ -206,9 +205,9 @@ def _run(module: str, name: str, arguments: Sequence[str]) -> None:
 
 
 def _execute(name: str) -> None:
-    """Run a module as ``python -m`` does, under the name that ``sys.argv`` has. It is the main
-    module, because jsonargparse looks there for the functions that receive passed arguments, and
-    Lightning for the program of other processes."""
+    """Run a module as ``python -m`` does, under the name in ``sys.argv``. It becomes the main
+    module, because jsonargparse resolves functions there and Lightning starts further processes
+    from it."""
     spec = find_spec(name)
     if spec.submodule_search_locations is not None:  # a package
         spec = find_spec(f'{name}.__main__')
@@ -218,14 +217,14 @@ def _execute(name: str) -> None:
 
 
 def _with_paths(arguments: Sequence[str]) -> list[str]:
-    """Replace names of configs that ship by their paths."""
+    """Replace names of shipped configs by their paths."""
     return [_config_path(value) if before in ('--config', '-c') else
             f'--config={_config_path(value[9:])}' if value.startswith('--config=') else value
             for before, value in zip([None, *arguments], arguments)]
 
 
 def _config_path(name: str) -> str:
-    if Path(name).exists() or name.lstrip().startswith('{'):  # a file of the user's, or a config
+    if Path(name).exists() or name.lstrip().startswith('{'):  # the user's file, or an inline config
         return name
     path = CONFIGS / f'{name}.yaml'
     if not path.exists():

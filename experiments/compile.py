@@ -1,4 +1,4 @@
-"""Compiles all loops ahead of their first use: those of the library, and those that draw data.
+"""Compiles all loops of the library and of the data generators ahead of their first use.
 
     python -m experiments.compile
 """
@@ -12,12 +12,12 @@ from graphattn import compile as library
 
 
 def draw_trees() -> None:
-    """Draw a tree of ListOps, and evaluate it."""
+    """Draw and evaluate a ListOps tree."""
     listops.evaluate(*listops.draw_trees(np.random.default_rng(0), 1, 1000, 1, 100, 10, 10))
 
 
 def draw_images() -> None:
-    """Draw an image of Pathfinder."""
+    """Draw a Pathfinder image."""
     pathfinder.draw_images(np.random.default_rng(0), 1, pathfinder.SETTINGS[32])
 
 

@@ -1,4 +1,4 @@
-"""Completion of a command line that is being typed in a shell, by argcomplete."""
+"""Shell completion of the command line, by argcomplete."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from argcomplete.lexers import split_line
 
 
 def words_before() -> list[str]:
-    """Return the words between ``graphattn`` and the one that is being typed."""
+    """Return the words between ``graphattn`` and the word that is being typed."""
     *_, words, _ = split_line(os.environ['COMP_LINE'], int(os.environ['COMP_POINT']))
     return words[1:]
 
 
 def offer(words: Iterable[str], files: bool = False) -> None:
-    """Offer the shell those of ``words`` that fit, and files if wanted, and exit."""
+    """Offer the shell the matching ``words``, and files if ``files`` is set, and exit."""
     parser = ArgumentParser(add_help=False)
     files_of = FilesCompleter() if files else lambda prefix, **_: []
     parser.add_argument('next').completer = lambda prefix, **options: [
@@ -28,5 +28,5 @@ def offer(words: Iterable[str], files: bool = False) -> None:
 
 
 def skip_words(number: int) -> None:
-    """Hide words from the parser that completes, as if they were part of the command."""
+    """Hide the first words from the completing parser, as if they were part of the command."""
     os.environ['_ARGCOMPLETE'] = str(1 + number)

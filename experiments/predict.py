@@ -1,9 +1,10 @@
-"""Predictions of a trained model for texts, pairs of them, images or token ids without labels.
+"""Predictions of a trained model for unlabelled texts, pairs of texts, images or token ids.
 
     graphattn predict --run runs/text --input new.csv --out predictions.csv
 
-A table of texts or of pairs has the columns of the training; images are in a folder, and in those
-in it; token ids are in an ``.npy`` or ``.npz``; GLUE's rows are in a test set as it is distributed.
+A table of texts or pairs has the columns of the training table; images are in a folder and its
+subfolders; token ids are in an ``.npy`` or ``.npz`` file; GLUE's rows are in a test set as
+distributed.
 """
 
 from __future__ import annotations
@@ -24,17 +25,16 @@ from graphattn.utils.files import check_folder, csv_cell, write_whole
 
 def predict(run: str, input: str, out: str = 'predictions.csv', batch_size: int = 32,
             trust: str = '') -> None:
-    """Write the class of each example and the probability of each class, or its score.
+    """Write the likeliest class and the class probabilities of each example, or its score.
 
     Args:
         run: The folder of the training, ``--trainer.default_root_dir``.
         input: The file of texts or of token ids, or the folder of images.
-        out: The CSV file that is written: ``example`` is the line, the row or the name of the
-            image, ``label`` the likeliest class, or ``score``. What a spreadsheet would take for a
-            formula has an apostrophe before it.
+        out: The CSV file to write. Its columns are ``example`` (the line, the row or the name of
+            the image), and ``label`` (the likeliest class) with the probabilities, or ``score``.
+            Text that a spreadsheet would read as a formula is prefixed with an apostrophe.
         batch_size: Examples in a batch.
-        trust: Packages whose classes the run's config.yaml may name, with commas between
-            them.
+        trust: Packages whose classes the run's config.yaml may name, separated by commas.
     """
     if batch_size < 1:
         raise ValueError(f"'batch_size' must be positive (got {batch_size})")
@@ -44,8 +44,7 @@ def predict(run: str, input: str, out: str = 'predictions.csv', batch_size: int 
     if not Path(input).exists():
         raise ValueError(f"'input' must be a file or a folder (there is no {input})")
     if Path(out).exists() and Path(out).samefile(input):
-        raise ValueError(f"'out' must be another file than 'input' (got {out}), which it would "
-                         f"replace")
+        raise ValueError(f"'out' must differ from 'input', which it would overwrite (got {out})")
     trained = load_run(run, trust.split(','))
     classes = trained.classes
     if classes is None:
@@ -55,7 +54,7 @@ def predict(run: str, input: str, out: str = 'predictions.csv', batch_size: int 
 
     def write(path: Path) -> None:
         nonlocal num_examples
-        # Names of files may be of any bytes.
+        # File names may hold any bytes.
         with path.open('w', newline='', encoding='utf-8', errors='surrogateescape') as file:
             writer = csv.writer(file)
             writer.writerow(['example', *columns])
@@ -72,7 +71,7 @@ def predict(run: str, input: str, out: str = 'predictions.csv', batch_size: int 
 
 def predictions(run: Run, path: Path, batch_size: int = 32) -> Iterator[tuple[list[str],
                                                                              np.ndarray]]:
-    """Yield a run's predictions for examples without labels, a batch at a time.
+    """Yield a run's predictions for unlabelled examples, batch by batch.
 
     Args:
         run (Run): A classifier, see :func:`experiments.load_run`.
@@ -80,20 +79,20 @@ def predictions(run: Run, path: Path, batch_size: int = 32) -> Iterator[tuple[li
         batch_size (int): Examples in a batch.
 
     Returns:
-        Iterator of (list of str, np.ndarray): What the examples of a batch are called, and the
-        probability of each class, float32 ``[num_examples, num_classes]``; or the score of each
-        example, ``[num_examples, 1]``, if the run has no classes.
+        Iterator of (list of str, np.ndarray): The names of a batch's examples, and the probability
+        of each class, float32 ``[num_examples, num_classes]``; if the run has no classes, the score
+        of each example, ``[num_examples, 1]``.
 
     Raises:
-        ValueError: The run is none of a classifier of sequences, or the file cannot be used.
+        ValueError: The run is not of a sequence classifier, or the file is unusable.
     """
     width = classifier(run).sequences_per_example
     if not hasattr(run.data, 'unlabelled'):
-        raise ValueError(f"'run' must be of texts, images or token ids (got one of "
+        raise ValueError(f"'run' must be of texts, images or token ids (got a run of "
                          f"{type(run.data).__name__})")
     device = torch.device('cuda' if torch.cuda.is_available() else 'cpu')
     module = run.module.to(device)
-    torch.manual_seed(int(run.config['seed_everything']))  # for graphs that are drawn
+    torch.manual_seed(int(run.config['seed_everything']))  # for sampled graphs
     for names, batch in run.data.unlabelled(path, batch_size):
         where = f'{path}, examples {names[0]} to {names[-1]}'
         num_sequences = batch.ptr.numel() - 1
@@ -103,21 +102,21 @@ def predictions(run: Run, path: Path, batch_size: int = 32) -> Iterator[tuple[li
         try:
             with torch.no_grad():
                 values = module.predict_step(move_data_to_device(batch, device), 0)
-        except ValueError as error:  # unknown ids, or too many
+        except ValueError as error:  # unknown ids, or too many tokens
             raise ValueError(f'{where}: {error}') from error
         yield names, values.float().cpu().numpy()
 
 
 def classifier(run: Run) -> SequenceClassifier:
-    """Return the model of a run, which classifies sequences or pairs of them.
+    """Return the run's model, a classifier of sequences or pairs.
 
     Raises:
-        ValueError: It is another one.
+        ValueError: The model is of another class.
     """
     model = run.module.model
     if not isinstance(model, SequenceClassifier):
-        raise ValueError(f"'run' must be one of a SequenceClassifier or a PairClassifier (got "
-                         f"{type(model).__name__})")
+        raise ValueError(f"the model of 'run' must be a SequenceClassifier or a PairClassifier "
+                         f"(got {type(model).__name__})")
     return model
 
 

@@ -1,7 +1,7 @@
-"""Help without the libraries that the work takes, whose imports take seconds.
+"""Help texts without the heavy libraries, whose imports take seconds.
 
-A command's help is made of signatures and docstrings of this project. While it is, stand-ins take
-the place of torch and all that is as heavy: whatever is asked of one is a class of no content.
+A command's help is made of this project's signatures and docstrings. Meanwhile, stand-ins replace
+torch and other heavy libraries: every attribute of a stand-in is an empty class.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Anything(ABCMeta):
     """Attributes, entries, unions and results of calls are the class itself."""
 
     def __getattr__(cls, name: str) -> type:
-        if name.startswith(('__', '_is_protocol')):  # what tells what kind of class one is
+        if name.startswith(('__', '_is_protocol')):  # these mark the kind of a class
             raise AttributeError(name)
         return cls
 
@@ -54,7 +54,7 @@ class _Anything(ABCMeta):
     def __exit__(cls, *_: object) -> None:
         pass
 
-    def __iter__(cls) -> Iterator[type]:  # which would ask for entries without end
+    def __iter__(cls) -> Iterator[type]:  # __getitem__ would make the iteration endless
         return iter(())
 
 

@@ -1,5 +1,4 @@
-"""K hops of attention diffusion: the spectrum, the receptive field, the distance to infinitely
-many.
+"""K hops of attention diffusion: spectrum, receptive field, and distance to the limit.
 
 ::
 

@@ -8,10 +8,10 @@ from analysis.diffusion.drawing import draw
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Ask the question of graphs that the command line names.
+    """Measure the graphs of a command line.
 
     Args:
-        arguments: The command line, that of the process if omitted.
+        arguments: The command line; the process's own if omitted.
     """
     ask(diffusion, draw, arguments, name='diffusion',
         pattern='SlidingWindow(2) | RandomKeys(2)', n=512)

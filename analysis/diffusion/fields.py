@@ -1,4 +1,4 @@
-"""Receptive fields: how many keys reach a query, hop by hop."""
+"""Receptive fields: the number of keys that reach a query, hop by hop."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def receptive_field(
 ) -> np.ndarray:
     """Count the keys that reach a query within 0, 1, ... hops, exactly.
 
-    A query reaches itself in no hop, for diffusion begins with its value. Sets of queries travel
-    as bits from queries to keys, so a hop costs O(edges x queries / 8) bytes of traffic.
+    A query reaches itself in 0 hops, because diffusion starts from its value. Sets of queries are
+    propagated as bits from queries to keys, so a hop costs O(edges x queries / 8) bytes of traffic.
 
     Args:
-        graph: As :func:`analysis.graphs.as_graph` takes it, with as many keys as queries.
+        graph: See :func:`analysis.graphs.as_graph`, with as many keys as queries.
         hops: Number of hops.
-        queries: How many queries, drawn at random, are followed. If omitted, all up to 8,192
-            tokens and 512 beyond.
+        queries: Number of randomly drawn queries to follow. If omitted, all queries up to 8,192
+            tokens, and 512 beyond.
         queries_seed: Seed of that draw.
 
     Returns:
@@ -55,10 +55,10 @@ def receptive_field(
 
 
 def _one_hop(reached_by: np.ndarray, pointer: np.ndarray, query: np.ndarray) -> np.ndarray:
-    """Return each key's bits, and those of the queries that attend to it."""
+    """Return the union of each key's bits and the bits of the queries that attend to it."""
     after = reached_by.copy()
     edges_at_once = max(_BYTES_AT_ONCE // reached_by.shape[1], 1)
-    attended = np.flatnonzero(np.diff(pointer))  # reduceat has no empty segments
+    attended = np.flatnonzero(np.diff(pointer))  # reduceat does not support empty segments
     begin, end = pointer[attended], pointer[attended + 1]
     first = 0
     while first < len(attended):
@@ -72,7 +72,7 @@ def _one_hop(reached_by: np.ndarray, pointer: np.ndarray, query: np.ndarray) -> 
 
 
 def _count_bits(bits: np.ndarray) -> np.ndarray:
-    """Count how often each bit is set over the rows, int64 ``[8 * columns]``."""
-    most = np.iinfo(np.uint8).max  # of rows whose sum fits into a byte, which numpy adds fastest
+    """Count the rows in which each bit is set, int64 ``[8 * columns]``."""
+    most = np.iinfo(np.uint8).max  # rows whose sum fits into a byte, which numpy adds fastest
     return sum(np.unpackbits(bits[first:first + most], axis=1).sum(axis=0, dtype=np.uint8)
                .astype(np.int64) for first in range(0, len(bits), most))

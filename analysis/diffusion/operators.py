@@ -1,4 +1,4 @@
-"""The matrices that hops of diffusion multiply the values by."""
+"""The matrices of diffusion, by number of hops."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ MAX_DENSE = 2048
 
 
 def operator(attention: sp.csr_array, hops: int, teleport: float) -> np.ndarray:
-    """Return the matrix ``[n, n]`` that K hops multiply the values by.
+    """Return the matrix ``[n, n]`` of K hops.
 
     Args:
-        attention: ``[n, n]``, query over key, of at most 2,048 tokens: that of
-            :func:`analysis.walk.uniform_attention`, or weights of a model by
+        attention: Array ``[n, n]``, indexed by query, then key, of at most 2,048 tokens, such as
+            :func:`analysis.walk.uniform_attention`, or the weights of a model by
             ``graph.to_scipy(weight)``.
         hops: Number of hops K.
         teleport: Probability of a restart, in (0, 1].
@@ -56,8 +56,8 @@ def operators_by_hop(attention: sp.csr_array, hops: int,
 
 def _check_dense(attention: sp.csr_array) -> None:
     if not sp.issparse(attention) or attention.shape[0] != attention.shape[-1]:
-        raise TypeError("'attention' must be a square scipy sparse array [query, key]; see "
-                        "uniform_attention and BipartiteGraph.to_scipy")
+        raise TypeError("'attention' must be a square scipy sparse array [query, key]; make it by "
+                        "uniform_attention or BipartiteGraph.to_scipy")
     if attention.shape[0] > MAX_DENSE:
-        raise ValueError(f"'attention' must have at most {MAX_DENSE} tokens to be inverted "
-                         f"or multiplied out (got {attention.shape[0]}); take fewer")
+        raise ValueError(f"'attention' must have at most {MAX_DENSE} tokens for dense matrices "
+                         f"(got {attention.shape[0]}); use fewer tokens")

@@ -28,8 +28,8 @@ from analysis.walk import (
 class Diffusion(Result):
     """Receptive fields, distances and eigenvalues of diffusion on a graph.
 
-    Arrays over hops begin at hop 0. Without ``spectra`` the last six but ``distance_bound`` are
-    empty, and their scalars ``None``.
+    Arrays over hops begin at hop 0. Without ``spectra``, the last six fields except
+    ``distance_bound`` are empty, and the scalars derived from them are ``None``.
     """
 
     num_tokens: int
@@ -37,24 +37,24 @@ class Diffusion(Result):
     teleport: float
     hops: int
     time: float
-    queries: int  #: How many queries' receptive fields were followed.
+    queries: int  #: Number of queries whose receptive fields were followed.
     field_at_one: float  #: Mean receptive field after one hop, in keys.
     field_at_last: float
-    hops_to_reach_all: int | None  #: Until every followed query is reached by every key.
+    hops_to_reach_all: int | None  #: Hops until every key reaches every followed query.
     distance_at_last: float | None
     imaginary: float | None  #: Largest imaginary part of the attention's eigenvalues.
-    response_error: float | None  #: Largest difference that infinitely many hops would make.
-    prediction_error: float | None  #: From the operator's own eigenvalues to the predicted ones.
-    eigenvalue_shift: float | None  #: Of the attention, if it moves by 1e-13: 0 if symmetric.
+    response_error: float | None  #: Largest difference from the response of infinitely many hops.
+    prediction_error: float | None  #: Distance between computed and predicted eigenvalues.
+    eigenvalue_shift: float | None  #: Under a change of the attention by 1e-13; 0 if symmetric.
     field_mean: np.ndarray
     field_min: np.ndarray
     field_max: np.ndarray
-    distance: np.ndarray  #: To the resolvent, largest absolute row sum.
+    distance: np.ndarray  #: Distance to the resolvent, largest absolute row sum.
     distance_bound: np.ndarray
-    distance_frobenius: np.ndarray  #: To the resolvent, Frobenius norm.
-    eigenvalue: np.ndarray  #: Of the attention, largest modulus first.
-    response: np.ndarray  #: Of ``eigenvalue`` after the hops.
-    eigenvalue_after: np.ndarray  #: Of the operator itself, largest modulus first.
+    distance_frobenius: np.ndarray  #: Distance to the resolvent, Frobenius norm.
+    eigenvalue: np.ndarray  #: Eigenvalues of the attention, largest modulus first.
+    response: np.ndarray  #: Predicted eigenvalues after the hops.
+    eigenvalue_after: np.ndarray  #: Computed eigenvalues after the hops, largest modulus first.
 
 
 def diffusion(
@@ -67,38 +67,38 @@ def diffusion(
     queries_seed: int = 0,
     spectra: bool = True,
 ) -> Diffusion:
-    r"""Diffusion of attention that weighs all keys of a query alike.
+    r"""Measure the diffusion of uniform attention, which weighs all keys of a query equally.
 
     .. math::
         M_0 = I, \quad M_{k+1} = (1 - a) A M_k + a I, \qquad M_\infty = a (I - (1 - a) A)^{-1}
 
-    The last weight of :math:`M_K` is :math:`(1 - a)^K`, so that its weights sum to 1: at a = 0.1
-    and K = 5 there is 0.59 on :math:`A^5`. With the norm of largest absolute row sums
+    The last weight of :math:`M_K` is :math:`(1 - a)^K`, so that the weights sum to 1: at a = 0.1
+    and K = 5, the weight of :math:`A^5` is 0.59. In the norm of the largest absolute row sum,
 
     .. math::
         M_K - M_\infty = (1 - a)^K A^K (I - M_\infty), \qquad
         \lVert M_K - M_\infty \rVert_\infty \le 2 (1 - a)^{K+1} .
 
-    Attention whose own powers converge comes closer than this bound; no weights make it so.
+    If the powers of the attention converge, the distance is below this bound.
 
-    To be reached by all keys takes ``hops_to_reach_all`` hops. The universality of the paper
-    takes more hops than tokens, and is no matter of reach alone.
+    All keys reach all queries within ``hops_to_reach_all`` hops. The paper's universality requires
+    more hops than tokens, and more than reach.
 
     Args:
-        graph: As :func:`analysis.graphs.as_graph` takes it, with as many keys as queries.
+        graph: See :func:`analysis.graphs.as_graph`, with as many keys as queries.
         hops: Number of hops K.
         teleport: Probability a of a restart.
-        time: Of the heat kernel that is drawn beside it, in mean hops.
-        queries: How many queries, drawn at random, are followed for receptive fields. If
-            omitted, all up to 8,192 tokens and 512 beyond.
+        time: Time of the heat kernel drawn for comparison, in mean hops.
+        queries: Number of randomly drawn queries to follow for receptive fields. If omitted, all
+            queries up to 8,192 tokens, and 512 beyond.
         queries_seed: Seed of that draw.
-        spectra: Whether to form the operators, up to 2,048 tokens, for eigenvalues and distances.
+        spectra: Compute eigenvalues and distances from dense matrices, for at most 2,048 tokens.
 
     Returns:
         Diffusion.
 
     Raises:
-        TypeError, ValueError: An argument is wrong, or the graph too large for ``spectra``.
+        TypeError, ValueError: An argument is invalid, or the graph is too large for ``spectra``.
 
     Source: Diffuser, Eq. S.6, S.7, S.10, Propositions 4 and 5.
 
@@ -114,9 +114,8 @@ def diffusion(
     attention = uniform_attention(graph)
     n = attention.shape[0]
     if spectra and n > MAX_DENSE:
-        raise ValueError(f"'graph' must have at most {MAX_DENSE} tokens for spectra and "
-                         f"distances (got {n}); take fewer, or spectra=False for receptive "
-                         f"fields alone")
+        raise ValueError(f"'graph' must have at most {MAX_DENSE} tokens for spectra and distances "
+                         f"(got {n}); use fewer tokens, or spectra=False for receptive fields only")
     field = receptive_field(graph, hops=hops, queries=queries, queries_seed=queries_seed)
     reaches_all = (field == n).all(axis=1)
     return Diffusion(
@@ -131,7 +130,7 @@ def diffusion(
 
 def _operators(attention: sp.csr_array, hops: int, teleport: float,
                spectra: bool) -> dict[str, np.ndarray | float | None]:
-    """Return the fields of the result that take matrices ``[n, n]``."""
+    """Return the fields of the result that require matrices ``[n, n]``."""
     if not spectra:
         scalars = 'distance_at_last', 'imaginary', 'response_error', 'prediction_error', \
             'eigenvalue_shift'
@@ -164,7 +163,7 @@ def _eigenvalues(matrix: np.ndarray | sp.csr_array, attention: sp.csr_array,
     """Return eigenvalues of the attention or of a polynomial in it, largest modulus first."""
     if not is_symmetric(attention):
         return component_eigenvalues(matrix, strong_components(attention), moved)
-    # Of a symmetric graph D^(1/2) A D^(-1/2) is symmetric, D being its degrees.
+    # For a symmetric graph with degrees D, D^(1/2) A D^(-1/2) is symmetric.
     root = np.sqrt(np.maximum(np.diff(attention.indptr), 1))
     dense = matrix.toarray() if sp.issparse(matrix) else matrix
     values = np.linalg.eigvalsh(root[:, None] * dense / root)

@@ -17,15 +17,15 @@ def ppr_response(eigenvalue: np.ndarray, teleport: float, hops: int | None = Non
         \tilde\lambda = 1 - \tilde\mu = \frac{(1 - a) \lambda}{a + (1 - a) \lambda}
         \quad \text{for } \lambda = 1 - \mu
 
-    or, after K hops, by the recursion of the diffusion itself. The formulas hold for complex
-    eigenvalues too, and for those of a matrix that is not diagonalisable. Damping of large
-    :math:`\lambda` needs more: real eigenvalues, and even K or K to infinity. At a = 0.1 and
-    K = 5, :math:`\lambda = 2` becomes 1.51, where the limit is 0.947.
+    or, for K hops, by the recursion of the diffusion. The formulas also hold for complex
+    eigenvalues, and for matrices that are not diagonalisable. Large :math:`\lambda` are damped only
+    for real eigenvalues, and for even or infinite K. At a = 0.1 and K = 5, :math:`\lambda = 2`
+    becomes 1.51, whereas the limit is 0.947.
 
     Args:
-        eigenvalue: :math:`\mu`, real or complex, of modulus at most 1, of any shape.
+        eigenvalue: :math:`\mu`, real or complex, of modulus at most 1 and any shape.
         teleport: Probability a of a restart, in (0, 1].
-        hops: Number of hops K, infinitely many if omitted.
+        hops: Number of hops K; infinite if omitted.
 
     Returns:
         :math:`\tilde\mu`, an array like ``eigenvalue``.
@@ -50,12 +50,12 @@ def heat_response(eigenvalue: np.ndarray, time: float, hops: int | None = None) 
         \tilde\mu = e^{-t (1 - \mu)} = e^{-t \lambda}, \qquad
         \tilde\mu_K = e^{-t} \sum_{k=0}^{K} \frac{(t \mu)^k}{k!}
 
-    Cut off after K hops the weights no longer sum to 1; they are not scaled.
+    After K hops, the truncated weights do not sum to 1; they are not rescaled.
 
     Args:
         eigenvalue: :math:`\mu`, real or complex, of any shape.
         time: t, the mean number of hops, positive.
-        hops: Number of hops K, infinitely many if omitted.
+        hops: Number of hops K; infinite if omitted.
 
     Returns:
         :math:`\tilde\mu`, an array like ``eigenvalue``.
@@ -71,6 +71,6 @@ def heat_response(eigenvalue: np.ndarray, time: float, hops: int | None = None) 
     response = math.exp(-time) * power
     for hop in range(1, hops + 1):
         power = power * eigenvalue
-        # By logarithms, for the factors of a large time's weight leave the range of numbers.
+        # By logarithms, because the factors overflow for large times.
         response = response + math.exp(hop * math.log(time) - time - math.lgamma(hop + 1)) * power
     return response

@@ -1,4 +1,4 @@
-"""Expansion of an attention graph: its gap, its bounds, its best cut and its diameter.
+"""Expansion of an attention graph: spectral gap, bounds, best cut and diameter.
 
 ::
 

@@ -1,4 +1,4 @@
-"""Distances in a symmetric graph, and what follows from them: diameter and parity."""
+"""Diameter and bipartiteness of a symmetric graph, from distances."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import scipy.sparse as sp
 from scipy.sparse import csgraph
 from tqdm import tqdm
 
-# Up to here the diameter is exact, at one search for each node in the worst case.
+# Up to this size the diameter is exact, with one search per node in the worst case.
 _EXACT_NODES = 4096
-# Searches beyond: two sweeps are two of them, and a hub in the middle of all needs few more.
+# Searches in larger graphs: a double sweep needs two, a graph with a central hub few more.
 _SWEEPS = 16
 
 
@@ -17,9 +17,9 @@ def find_diameter(adjacency: sp.csr_array, degree: np.ndarray) -> tuple[int, boo
     r"""Return the diameter of a connected graph, or a lower bound, and whether it is exact.
 
     Each search from a node v bounds the eccentricity of every other node w from both sides,
-    :math:`|e_v - d(v, w)| \le e_w \le e_v + d(v, w)`, until no node can be farther from some
-    other than the farthest seen (Takes and Kosters, "Determining the diameter of small world
-    networks", 2011). The second search starts as far as can be from the first: a double sweep.
+    :math:`|e_v - d(v, w)| \le e_w \le e_v + d(v, w)`, until no eccentricity can exceed the largest
+    found (Takes and Kosters, "Determining the diameter of small world networks", 2011). The second
+    search starts at a node farthest from the first: a double sweep.
     """
     n = degree.size
     lower, upper = np.zeros(n, dtype=np.int64), np.full(n, n - 1)
@@ -44,7 +44,8 @@ def find_diameter(adjacency: sp.csr_array, degree: np.ndarray) -> tuple[int, boo
 
 
 def is_bipartite(adjacency: sp.csr_array) -> bool:
-    """Return whether the component of node 0 is bipartite: no edge joins nodes of equal parity."""
+    """Return whether the component of node 0 is bipartite: no edge joins nodes whose distances have
+    equal parity."""
     parity = _distances(adjacency, 0) % 2
     row = np.repeat(np.arange(parity.size), np.diff(adjacency.indptr))
     reached = parity[row] >= 0
@@ -52,11 +53,12 @@ def is_bipartite(adjacency: sp.csr_array) -> bool:
 
 
 def _distances(adjacency: sp.csr_array, start: int) -> np.ndarray:
-    """Return the steps from ``start`` to every node by breadth-first search, else -1."""
+    """Return the distance from ``start`` to every node by breadth-first search; -1 if
+    unreachable."""
     order, parent = csgraph.breadth_first_order(adjacency, start, return_predecessors=True)
     place = np.full(adjacency.shape[0], -1)
     place[order] = np.arange(order.size)
-    parent_place = place[parent[order[1:]]]  # ascends, so that a level is a slice
+    parent_place = place[parent[order[1:]]]  # sorted, so that a level is a slice
     distance = np.full(adjacency.shape[0], -1)
     first, last, level = 0, 1, 0
     while first < last:

@@ -1,4 +1,4 @@
-"""The picture of ``python -m analysis.expander``."""
+"""The figure of ``python -m analysis.expander``."""
 
 from __future__ import annotations
 
@@ -12,21 +12,20 @@ from analysis.labels import labels_as_text
 
 @labels_as_text
 def draw(results: dict[str, list[Expansion]]) -> Figure:
-    """Return every prefix of the sweep against Cheeger's two sides, and the eigenvalues against
-    theirs."""
+    """Draw the conductances of the sweep with Cheeger's bounds, and the eigenvalues with theirs."""
     figure = Figure(figsize=(9, 4.4), layout='constrained')
     sweeps, ends = figure.subplots(1, 2, width_ratios=[3, 2])
     for place, (label, samples) in enumerate(results.items()):
         _draw_sweeps(sweeps, samples, label, f'C{place}')
         _draw_ends(ends, samples, len(results) - 1 - place, f'C{place}')
-    sweeps.set(title='sweep along the second eigenvector', xlabel='share of the tokens in S',
+    sweeps.set(title='sweep along the second eigenvector', xlabel='fraction of the tokens in S',
                ylabel='conductance of S', yscale='log', xlim=(0, 1))
     sweeps.grid(which='both')
     ends.set(title='normalised Laplacian', xlabel='eigenvalue', xlim=(-0.05, 2.05),
              yticks=range(len(results)), yticklabels=[''] * len(results),
              ylim=(-0.6, len(results) - 0.4))
     ends.grid(axis='x')
-    marks = dict(zip(*ends.get_legend_handles_labels()[::-1]))  # each once
+    marks = dict(zip(*ends.get_legend_handles_labels()[::-1]))  # without duplicates
     figure.legend(*sweeps.get_legend_handles_labels(), loc='outside lower left', ncols=2)
     figure.legend(marks.values(), marks.keys(), loc='outside lower right')
     return figure

@@ -1,4 +1,4 @@
-"""Expansion ratios of small graphs, over every set of tokens."""
+"""Expansion ratios of small graphs, over all sets of tokens."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ def exact_expansion(adjacency: sp.csr_array) -> dict[str, float]:
     - conductance :math:`E(S, \bar S) / \min(\mathrm{vol}\,S, \mathrm{vol}\,\bar S)`, Cheeger's
       constant of the normalised Laplacian;
     - edge expansion :math:`E(S, \bar S) / |S|` over :math:`|S| \le n / 2` (Diffuser, Definition 4,
-      with the complement that it means);
-    - vertex expansion :math:`|\partial S| / |S|` over the same (Definition 5), with the outer
-      boundary, the neighbours of S outside of it, or the inner one, those of the outside in S.
+      with the intended complement);
+    - vertex expansion :math:`|\partial S| / |S|` over the same sets (Definition 5), with the outer
+      boundary (neighbours of S outside S) or the inner boundary (neighbours of the complement in
+      S).
 
     Args:
         adjacency (scipy.sparse.csr_array): Symmetric ``[n, n]``, at least two tokens and at most
@@ -25,8 +26,8 @@ def exact_expansion(adjacency: sp.csr_array) -> dict[str, float]:
     Returns:
         dict of floats.
 
-    Source: Feng et al., "Diffuser" (2023), App. D. networkx has the ratio of one set, not the
-    least: ``conductance``, ``edge_expansion``, ``node_boundary``.
+    Source: Feng et al., "Diffuser" (2023), App. D. networkx computes the ratio of one set, not the
+    minimum: ``conductance``, ``edge_expansion``, ``node_boundary``.
     """
     n = adjacency.shape[0]
     weight = adjacency.toarray()
@@ -36,7 +37,7 @@ def exact_expansion(adjacency: sp.csr_array) -> dict[str, float]:
     reached = _neighbours(weight)
     member = np.arange(2**n, dtype=reached.dtype)
     outer = np.bitwise_count(reached & ~member)
-    inner = outer[::-1]  # of a set, the outer boundary of its complement, which has the bits turned
+    inner = outer[::-1]  # the outer boundary of the complement, whose bits are inverted
     proper = slice(1, 2**n - 1)
     smaller_volume = np.minimum(volume, degree.sum() - volume)
     conductance = np.divide(boundary, smaller_volume, out=np.zeros(2**n), where=boundary > 0)
@@ -48,7 +49,7 @@ def exact_expansion(adjacency: sp.csr_array) -> dict[str, float]:
 
 
 def _sums(values: np.ndarray) -> np.ndarray:
-    """Sum the values of each set's members; bit i of a set's number says whether it holds i."""
+    """Sum the values of each set's members; bit i of a set's index marks member i."""
     sums = np.zeros(1)
     for value in values:
         sums = np.concatenate([sums, sums + value])
@@ -56,7 +57,8 @@ def _sums(values: np.ndarray) -> np.ndarray:
 
 
 def _cuts(weight: np.ndarray) -> np.ndarray:
-    """Sum the weight of the edges that leave each set. A new member closes its edges to members."""
+    """Sum the weights of the edges that leave each set. A new member removes its edges to
+    members."""
     cuts = np.zeros(1)
     for node, row in enumerate(weight):
         cuts = np.concatenate([cuts, cuts + row.sum() - 2 * _sums(row[:node])])
@@ -64,7 +66,7 @@ def _cuts(weight: np.ndarray) -> np.ndarray:
 
 
 def _neighbours(weight: np.ndarray) -> np.ndarray:
-    """Return the tokens with a neighbour in each set, as the bits of a number."""
+    """Return the tokens with a neighbour in each set, as bits."""
     bits = (weight > 0) @ (1 << np.arange(weight.shape[0], dtype=np.int64))
     reached = np.zeros(1, np.int64)
     for own in bits:

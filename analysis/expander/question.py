@@ -20,48 +20,51 @@ from analysis.spectrum import Laplacian
 
 @dataclass(frozen=True)
 class Expansion(Result):
-    r"""Expansion of a graph; fields are ``None`` where a question does not apply.
+    r"""Expansion of a graph; fields are ``None`` if they do not apply.
 
     Attributes:
         num_nodes (int): Number of tokens n.
-        symmetrization (str): What became of an edge without its reverse.
+        symmetrization (str): How an edge without its reverse was treated.
         min_degree, mean_degree, max_degree (float): Row sums of the symmetric A, self-loops
             counted once.
         is_regular (bool): Whether all degrees are equal.
-        num_components (int): Connected components.
-        is_connected (bool): Whether there is one.
-        is_strongly_connected (bool): Whether every token reaches every other along the edges as
-            they are directed.
+        num_components (int): Number of connected components.
+        is_connected (bool): Whether there is only one.
+        is_strongly_connected (bool): Whether every token reaches every other along directed edges.
         diameter (int, optional): The longest shortest path of the symmetric graph; ``None`` if it
             is not connected. A lower bound unless ``diameter_is_exact``.
-        diameter_is_exact (bool): Whether the bounds from the searches met.
-        lambda_2 (float, optional): Second smallest eigenvalue of the normalised Laplacian, which
-            is the spectral gap :math:`1 - \mu_2 / d` of the walk.
+        diameter_is_exact (bool): Whether the bounds of the searches met.
+        lambda_2 (float, optional): Second smallest eigenvalue of the normalised Laplacian, the
+            spectral gap :math:`1 - \mu_2 / d` of the walk.
         lambda_max (float, optional): Its largest eigenvalue.
         adjacency_gap (float, optional): :math:`d - \mu_2(A)` of a regular graph.
-        max_residual (float): Of all eigenvalues that were computed.
+        max_residual (float): Largest residual of the computed eigenvalues.
         expander (str, optional): ``(d, epsilon)`` of a regular graph.
         epsilon (float, optional): The best epsilon against :math:`(\bar d / n) K_n`.
-        epsilon_below, epsilon_above (float, optional): What each of its two sides needs.
-        second_modulus (float, optional): The largest :math:`|\mu_i|` of a regular graph but for
-            :math:`d`, and but for :math:`-d` if it is bipartite.
+        epsilon_below, epsilon_above (float, optional): The epsilon that each of the two sides
+            requires.
+        second_modulus (float, optional): The largest :math:`|\mu_i|` of a regular graph except for
+            :math:`d`, and :math:`-d` if it is bipartite.
         ramanujan_bound (float, optional): :math:`2 \sqrt{d - 1}`.
-        is_ramanujan (bool, optional): Whether a connected graph keeps it.
-        alon_boppana_bound (float, optional): What :math:`\mu_2` cannot be below.
+        is_ramanujan (bool, optional): Whether a connected graph satisfies it.
+        alon_boppana_bound (float, optional): Lower bound of :math:`\mu_2`.
         cheeger_below, cheeger_above (float, optional): The two sides of Cheeger's inequality.
-        sweep_conductance (float, optional): Of the witness; the graph's h is at most this.
-        sweep_size (int, optional): Tokens in the witness.
+        sweep_conductance (float, optional): Conductance of the witness, an upper bound of the
+            graph's h.
+        sweep_size (int, optional): Number of tokens in the witness.
         sweep_volume (float, optional): The sum of their degrees.
-        sweep_boundary (float, optional): The weight of the edges that leave it.
-        sweep_expansion (float, optional): ``sweep_boundary`` for each token of the smaller side.
-        exact_conductance (float, optional): The graph's h, over all sets of at most 20 tokens.
-        edge_expansion (float, optional): The least :math:`E(S, \bar S) / |S|` over sets of at most
-            half the tokens, of so small a graph too.
-        vertex_expansion (float, optional): The least :math:`|\partial S| / |S|` over them, with
-            the neighbours of S outside of it.
-        inner_vertex_expansion (float, optional): With the neighbours in S of the outside.
-        sweep_set (ndarray, optional): int64, the tokens of the witness, the side of less volume.
-        sweep_conductances (ndarray, optional): float64 ``[n - 1]``, of every prefix of the order.
+        sweep_boundary (float, optional): The total weight of the edges that leave it.
+        sweep_expansion (float, optional): ``sweep_boundary`` per token of the smaller side.
+        exact_conductance (float, optional): The graph's h, over all sets, for at most 20 tokens.
+        edge_expansion (float, optional): The minimum of :math:`E(S, \bar S) / |S|` over sets of at
+            most half the tokens, for at most 20 tokens.
+        vertex_expansion (float, optional): The minimum of :math:`|\partial S| / |S|` over the same
+            sets, with the neighbours of S outside S.
+        inner_vertex_expansion (float, optional): The same with the neighbours of the complement in
+            S.
+        sweep_set (ndarray, optional): int64, the tokens of the witness, the side of smaller volume.
+        sweep_conductances (ndarray, optional): float64 ``[n - 1]``, the conductance of every prefix
+            of the order.
     """
 
     num_nodes: int
@@ -103,7 +106,7 @@ class Expansion(Result):
 
 
 def expander(graph: GraphLike, *, symmetrization: Symmetrization = 'union') -> Expansion:
-    r"""Measure how well a graph expands.
+    r"""Measure the expansion of a graph.
 
     With :math:`\lambda_i` the eigenvalues of the normalised Laplacian, :math:`\Lambda_i` those of
     the combinatorial one, and :math:`\mu_i = d - \Lambda_i` those of the adjacency matrix of a
@@ -118,33 +121,34 @@ def expander(graph: GraphLike, *, symmetrization: Symmetrization = 'union') -> E
           (1 + \epsilon) \tfrac{\bar d}{n} L(K_n)
 
       is :math:`\max(1 - \Lambda_2 / \bar d,\ \Lambda_n / \bar d - 1)`, the same as above for a
-      regular graph. Without the scale, as Diffuser's Theorem 2 is printed, no sparse graph comes
-      close. It may exceed 1: the hubs of an irregular graph make the upper side large.
+      regular graph. Without the scale, as printed in Diffuser's Theorem 2, no sparse graph comes
+      close. It may exceed 1, because hubs of an irregular graph make the upper side large.
     - A connected d-regular graph with simple edges is Ramanujan if
-      :math:`|\mu_i| \le 2 \sqrt{d - 1}` for all :math:`|\mu_i| \ne d`. Better is not to be had:
-      :math:`\mu_2 \ge 2 \sqrt{d - 1} \cos(\pi / (\lfloor D / 2 \rfloor + 1))` for a diameter of
-      at least D.
-    - Cheeger: :math:`\lambda_2 / 2 \le h \le \sqrt{2 \lambda_2}` for the least conductance
+      :math:`|\mu_i| \le 2 \sqrt{d - 1}` for all :math:`|\mu_i| \ne d`. This is asymptotically
+      optimal:
+      :math:`\mu_2 \ge 2 \sqrt{d - 1} \cos(\pi / (\lfloor D / 2 \rfloor + 1))` for a diameter of at
+      least D.
+    - Cheeger: :math:`\lambda_2 / 2 \le h \le \sqrt{2 \lambda_2}` for the minimum conductance
 
       .. math::
           h = \min_S \frac{E(S, \bar S)}{\min(\mathrm{vol}\, S, \mathrm{vol}\, \bar S)},
 
-      0 where no edge leaves S. The best prefix of the order in which :math:`D^{-1/2} v_2` rises
-      (the sweep cut) keeps the upper side, so it is a witness. Diffuser's Definition 4 counts
-      :math:`E(S, S)`, where the edges to the complement are meant. Of at most 20 tokens h is
-      known, by all sets, and so are the expansions by edges and by vertices (Definitions 4, 5).
+      0 if no edge leaves S. The best prefix of the tokens sorted by :math:`D^{-1/2} v_2` (the sweep
+      cut) satisfies the upper bound, so it is a witness. Diffuser's Definition 4 prints
+      :math:`E(S, S)` for the edges to the complement. For at most 20 tokens, h and the edge and
+      vertex expansions (Definitions 4, 5) are computed over all sets.
 
     Args:
-        graph: As :func:`analysis.graphs.as_graph` takes it, with as many keys as queries.
-        symmetrization: What becomes of an edge without its reverse: union, mean or intersection,
-            see :func:`analysis.adjacency.symmetric_adjacency`. By mean the edge has weight 1/2;
-            a graph of equal in-degrees and out-degrees then is regular, but not simple.
+        graph: See :func:`analysis.graphs.as_graph`, with as many keys as queries.
+        symmetrization: How an edge without its reverse is treated: union, mean or intersection, see
+            :func:`analysis.adjacency.symmetric_adjacency`. With mean, the edge has weight 1/2; a
+            graph with equal in-degrees and out-degrees is then regular, but not simple.
 
     Returns:
         Expansion.
 
     Raises:
-        ValueError: The graph has no nodes or not as many keys as queries.
+        ValueError: The graph has no nodes, or its numbers of keys and queries differ.
         scipy.sparse.linalg.ArpackNoConvergence: The extreme eigenvalues are too close together.
 
     Source: Feng et al., "Diffuser" (2023), Definitions 1, 2 and 4, Theorem 2; Friedman, "Some
@@ -216,7 +220,7 @@ def _regular_facts(adjacency: sp.csr_array, facts: dict[str, object], diameter: 
     bound = 2 * math.sqrt(degree - 1)
     is_ramanujan = diameter is not None and second_modulus <= bound + 1e-9 * degree
     if diameter is not None and diameter >= 2:
-        radius = diameter // 2 - 1  # of two balls that no edge joins
+        radius = diameter // 2 - 1  # of two balls without an edge between them
         regular |= dict(alon_boppana_bound=bound * math.cos(math.pi / (radius + 2)))
     return regular | dict(second_modulus=float(second_modulus), ramanujan_bound=bound,
                           is_ramanujan=is_ramanujan)

@@ -1,4 +1,4 @@
-"""The sweep cut: the best of the cuts along the second eigenvector."""
+"""The sweep cut: the best cut along the second eigenvector."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from analysis.spectrum import Laplacian
 
 
 def fiedler_order(normalized: Laplacian, vector: np.ndarray) -> np.ndarray:
-    """Return nodes by D^-1/2 v_2; component by component if there are several, the least volume
-    first."""
+    """Return nodes sorted by D^-1/2 v_2; component by component if there are several, smallest
+    volume first."""
     if normalized.num_components > 1:
         volume = np.bincount(normalized.component, weights=normalized.degree)
         return np.lexsort((normalized.component, volume[normalized.component]))
@@ -27,7 +27,8 @@ def sweep(adjacency: sp.csr_array, order: np.ndarray) -> dict[str, object]:
     is_inside = place[adjacency.indices] <= place[row]
     weight_inside = np.bincount(row, weights=adjacency.data * is_inside, minlength=n)
     loops = adjacency.diagonal()
-    # A node that enters S closes the edges to S and opens the others; its loop does neither.
+    # A node that enters S removes its edges to S from the cut and adds the others; its loop does
+    # neither.
     opened = degree - 2 * weight_inside + loops
     boundary = np.cumsum(opened[order])[:-1]
     volume = np.cumsum(degree[order])[:-1]

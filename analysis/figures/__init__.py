@@ -1,11 +1,12 @@
-"""Figures and tables of the three papers, drawn again, with what they print beside what comes out.
+"""Reproduced figures and tables of the three papers, with printed and computed values.
 
 ::
 
     python -m analysis.figures sparsebert-1
     python -m analysis.figures all --out runs/figures --seed 1
 
-Each is a function ``name(seed=0)`` that returns a :class:`~analysis.figures.picture.Picture`.
+Each figure is a function ``name(seed=0)`` that returns a
+:class:`~analysis.figures.picture.Picture`.
 """
 
 from analysis.figures.densities import diffuser_s2, diffuser_tables

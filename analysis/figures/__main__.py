@@ -15,19 +15,19 @@ _ENDINGS = tuple(ending for ending in ENDINGS if ending != '.csv')
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Draw the figures that were asked for; each prints what a paper says beside what comes out.
+    """Draw the requested figures, and print the paper's values next to the computed ones.
 
     Args:
-        arguments: The command line, that of the process if omitted.
+        arguments: The command line; the process's own if omitted.
 
     Raises:
-        SystemExit: Of status 2 with one line on standard error if an argument is bad.
+        SystemExit: Status 2, with one line on standard error, if an argument is invalid.
     """
     parser = ArgumentParser(prog='graphattn figures', exit_on_error=False)
     parser.add_argument('name', type=str, help=f'all, or one of {", ".join(FIGURES)}')
-    parser.add_argument('--seed', type=int, default=0, help='of random patterns')
+    parser.add_argument('--seed', type=int, default=0, help='seed of random patterns')
     parser.add_argument('--out', type=Path, default=Path('runs/analysis'),
-                        help=f'a folder for results, or one file: {", ".join(_ENDINGS)}')
+                        help=f'a folder for results, or a file: {", ".join(_ENDINGS)}')
 
     def run(options: Namespace) -> None:
         names = _names(options.name)
@@ -48,7 +48,7 @@ def _names(name: str) -> list[str]:
         return list(FIGURES)
     if name not in FIGURES:
         near = get_close_matches(name.lower(), [*FIGURES, 'all'], cutoff=0.5) or ['all', *FIGURES]
-        raise ValueError(f"'name' is not a figure (got {name!r}); did you mean "
+        raise ValueError(f"'name' must be a figure (got {name!r}); did you mean "
                          f"{' or '.join(map(repr, near))}?")
     return [name]
 

@@ -1,4 +1,4 @@
-"""Diffuser, Figure S.2 and Tables S.1 and S.8: how dense the patterns of three models are."""
+"""Diffuser, Figure S.2 and Tables S.1 and S.8: densities of the patterns of three models."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from graphattn.patterns import (
 )
 from graphattn.patterns.draw_distinct import draw_distinct
 
-_DRAWS = 8  # of what depends on the draw
-_MODEL_LENGTH = 4096  # the authors' graph, whose corner shorter inputs use
+_DRAWS = 8  # of random patterns
+_MODEL_LENGTH = 4096  # the authors' graph; shorter inputs use its corner
 _STATED, _FITTED = (64, 64, 64), (128, 96, 96)  # window, global tokens, random keys
 _PARTS = ('total', 'local', 'global', 'random')
 _PRINTED_DIFFUSER = {1024: (24.0, 18.0, 4.2, 1.9), 2048: (15.5, 9.2, 4.2, 2.1),
@@ -37,22 +37,22 @@ Parts = tuple[float, float, float, float]
 
 def diffuser_parts(window: int, num_global: int, num_random: int, length: int,
                    seed: int = 0) -> dict[str, np.ndarray]:
-    """Diffuser's pattern as its authors draw it, in three parts that overlap.
+    """Return Diffuser's pattern as its authors draw it, in three overlapping parts.
 
-    One graph on 4,096 tokens. Shorter inputs use its corner, so that they keep fewer
-    global tokens and fewer random keys. Random keys are drawn from all pairs at once, and no
-    global token is among the first ``window``. Beyond 4,096 tokens the graph is as long as the
-    input.
+    The graph has 4,096 tokens. Shorter inputs use its corner, with fewer global tokens and random
+    keys. Random keys are drawn from all pairs at once, and none of the first ``window`` tokens is
+    global. Beyond 4,096 tokens, the graph has the length of the input.
 
     Args:
         window (int): Width of the overlapping blocks.
-        num_global (int): Global tokens of the whole graph.
-        num_random (int): Random keys for each of its tokens, on average.
+        num_global (int): Number of global tokens of the whole graph.
+        num_random (int): Mean number of random keys per token.
         length (int): Number of tokens n of the input.
-        seed (int): Of the draws.
+        seed (int): Seed of the draws.
 
     Returns:
-        A dict of bool arrays ``[n, n]``, query over key: ``'local'``, ``'global'``, ``'random'``.
+        A dict of bool arrays ``[n, n]``, indexed by query, then key: ``'local'``, ``'global'``,
+        ``'random'``.
 
     Source: Feng et al., "Diffuser" (2023), Sparse Pattern Design, and their graphtrainer.py.
     """
@@ -71,10 +71,10 @@ def diffuser_parts(window: int, num_global: int, num_random: int, length: int,
 
 
 def diffuser_s2(seed: int = 0) -> Picture:
-    """Local, global and random attention at 1,024 tokens, and all three together.
+    """Draw local, global and random attention at 1,024 tokens, and their union.
 
     Args:
-        seed (int): Of the global and random parts.
+        seed (int): Seed of the global and random parts.
 
     Returns:
         Picture.
@@ -104,21 +104,21 @@ def diffuser_s2(seed: int = 0) -> Picture:
     figure.suptitle('Diffuser, Fig. S.2: patterns of 1,024 tokens. Window/global/random of Table '
                     'S.10 above,\nthose that come to Table S.1 below')
     remarks = (
-        'Computed: 64/64/64 of Table S.10, as the authors draw it. Fitted: 128/96/96, see '
-        'diffuser-tables for why. The figure itself states no settings.',
-        'The printed parts add up: each counts what those before it lack, in the order local, '
-        'random, global. The titles of the panels count each part whole.',
-        f'At {length:,} tokens the corner holds a random number of global tokens, so one draw is '
-        'a point or two away from another; try --seed.')
+        'Computed: 64/64/64 of Table S.10, drawn as by the authors. Fitted: 128/96/96, explained '
+        'in diffuser-tables. The figure states no settings.',
+        'The printed parts add up, because each counts only pairs that the parts before it lack, '
+        'in the order local, random, global. The titles of the panels count whole parts.',
+        f'At {length:,} tokens the corner holds a random number of global tokens, so draws differ '
+        f'by a point or two; try --seed.')
     return Picture('Diffuser, Figure S.2: the pattern and its parts at 1,024 tokens', rows,
                    remarks, figure)
 
 
 def diffuser_tables(seed: int = 0) -> Picture:
-    """Return tables S.1 and S.8, the densities of three models, and the averages of Table S.6.
+    """Compute Tables S.1 and S.8, the densities of three models, and the averages of Table S.6.
 
     Args:
-        seed (int): Of random parts.
+        seed (int): Seed of random parts.
 
     Returns:
         Picture.
@@ -144,23 +144,23 @@ def diffuser_tables(seed: int = 0) -> Picture:
                     average['Diffuser'] - average['BigBird']))
     each_length = ' / '.join(f'{value:.1f}' for value in per_length)
     remarks = (
-        'Window/global/random of 64/64/64 (Table S.10; computed) do not give the densities '
-        'of Diffuser. 128/96/96 do (fitted), drawn as the authors draw them, one graph of 4,096 '
-        'tokens, whose corner shorter inputs use. At 8,192 tokens the row fits a graph of '
+        'Window/global/random of 64/64/64 (Table S.10; computed) do not have the printed '
+        'densities of Diffuser. 128/96/96 do (fitted), drawn as by the authors: one graph of 4,096 '
+        'tokens, of which shorter inputs use the corner. At 8,192 tokens the row fits a graph of '
         f'that length. These are means of {_DRAWS} draws, whose totals have a standard deviation '
         f'of up to {spread:.1f} with the number of global tokens in the corner: with 21 of them '
         'there, as in the draw of the authors, 64/64/64 has 14.2 % at 1K. '
         f'With 64 of each at every length, as the text says, 1K / 2K / 4K have {each_length} %.',
-        'Each part of Diffuser counts what those before it lack, in the order local, random, '
-        'global; so do those of BigBird here.',
+        'Each part of Diffuser counts only pairs that the parts before it lack, in the order '
+        'local, random, global; here BigBird is counted in the same way.',
         'Longformer and BigBird fit the same rule of overlapping blocks, of 512 and 192 tokens '
         '(fitted), which is wider than what these models compute: a band of 256 to either side, '
         'and three blocks of 64 with 2 global and 3 random ones (computed). Longformer\'s global '
-        'tokens are not counted. So "the most sparse" compares unlike things.',
+        'tokens are not counted. So "the most sparse" compares different quantities.',
         "BigBird's global and random parts at 8K, 2.3 and 3.0, look swapped. At 1K and 2K its "
-        'parts depend on the draw, and those fitted come to within about 1.5 points.',
-        'The average of Diffuser on LRA is not that of its five scores, and the gain over '
-        'BigBird is smaller than the text says.')
+        "parts depend on the draw, and the fitted ones agree within about 1.5 points.",
+        'The printed average of Diffuser on LRA is not the average of its five scores, and the '
+        'gain over BigBird is smaller than stated in the text.')
     return Picture('Diffuser, Tables S.1 and S.8: per cent of the pairs that attend', tuple(rows),
                    remarks, _draw_totals(rows))
 
@@ -171,7 +171,8 @@ def _rows(model: str, n: int, printed: Parts, computed: Parts, fitted: Parts) ->
 
 
 def _bigbird(n: int, seed: int) -> list[Parts]:
-    """Return densities of three blocks of 64 as local part, and of overlapping blocks of 192."""
+    """Return BigBird's densities with three blocks of 64 as local part, and with overlapping blocks
+    of 192."""
     local = [_mask(OverlappingBlocks(window), n) for window in (2 * 64, 192)]
     is_global = _mask(GlobalTokens(2 * 64), n)
     draws = []
@@ -182,9 +183,9 @@ def _bigbird(n: int, seed: int) -> list[Parts]:
 
 
 def _mean_densities(settings: tuple[int, int, int], n: int, seed: int) -> tuple[Parts, float]:
-    """Return mean densities over several draws and the standard deviation of the total. Where the
-    input has a whole graph, one draw does, because the next is as dense to a hundredth of a per
-    cent."""
+    """Return mean densities over several draws and the standard deviation of the total. If the
+    input uses a whole graph, one draw suffices, because densities then agree to a hundredth of a
+    per cent."""
     if n >= _MODEL_LENGTH:
         return _densities(diffuser_parts(*settings, n, seed)), 0.
     draws = [_densities(diffuser_parts(*settings, n, seed + draw)) for draw in range(_DRAWS)]
@@ -201,7 +202,7 @@ def _mask(pattern: Pattern, n: int, seed: int = 0) -> np.ndarray:
 
 def _densities(parts: dict[str, np.ndarray]) -> Parts:
     """Return total, local, global and random density in per cent. Each pair counts once, global
-    ones last."""
+    pairs last."""
     local, is_random, is_global = (parts[name] for name in ('local', 'random', 'global'))
     is_other = is_random > local
     counted = local, is_global > (local | is_other), is_other
@@ -214,7 +215,7 @@ def _density(graph: BipartiteGraph) -> float:
 
 
 def _shares(mask: np.ndarray, cell: int = 4) -> np.ndarray:
-    """Density of squares of tokens, darkened so that single edges show."""
+    """Return the density of squares of tokens, darkened so that single edges are visible."""
     squares = mask.reshape(len(mask) // cell, cell, len(mask) // cell, cell)
     return np.sqrt(squares.mean(axis=(1, 3)))
 

@@ -1,4 +1,4 @@
-"""SparseBERT, Figure 1: attention masks that are fixed by hand."""
+"""SparseBERT, Figure 1: hand-designed attention masks."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from analysis.figures.picture import Picture, Row, draw_mask
 from graphattn.patterns import GlobalTokens, Pattern, SlidingWindow, get
 
 _DRAWN_TOKENS, _COUNTED_TOKENS = 16, 128
-_DRAWS = 20  # of a pattern that is random
+_DRAWS = 20  # of a random pattern
 _ITSELF = SlidingWindow(0)
 
 _LONGFORMER = SlidingWindow(2) | GlobalTokens(2, random=True)
 _LONGFORMER_AS_COUNTED = SlidingWindow(5) | GlobalTokens(2, random=True)
-_PATTERNS = {  # with Table 4's sparsity, with the diagonal and without
+_PATTERNS = {  # with the sparsity in Table 4, with and without the diagonal
     'Star': (get('star'), 96.1, 96.9),
     'LogSparse': (get('logsparse'), 89.8, 90.6),
     'Strided': (get('strided', stride=4), 70.4, 71.2),
@@ -28,10 +28,10 @@ _PATTERNS = {  # with Table 4's sparsity, with the diagonal and without
 def sparsebert_1(seed: int = 0) -> Picture:
     """Draw the six masks at 16 tokens, and compare their sparsity at the experiments' 128.
 
-    Sparsity is the share of the pairs that do not attend, in per cent.
+    Sparsity is the percentage of pairs that do not attend.
 
     Args:
-        seed (int): Of the masks that are drawn at random.
+        seed (int): Seed of random masks.
 
     Returns:
         Picture.
@@ -58,13 +58,13 @@ def sparsebert_1(seed: int = 0) -> Picture:
                     f'sparsity at n = {_COUNTED_TOKENS}')
     stated, one_way = _sparsity(_LONGFORMER, seed), _sparsity(get('logsparse', causal=True), seed)
     remarks = (
-        'The Longformer of the text, window 2 and two random global tokens, leaves out '
-        f'{stated:.1f} % of the pairs and not 88.7 %. Fitted: three more positions to '
-        'either side, a window of 5, come to what is printed; so do (4, 3), (3, 4) and (2, 5) of '
-        'window and global tokens.',
-        'The paper gives no stride and no block: 4 for both, looking both ways, come to what is '
-        f'printed. Star does not close its ring. LogSparse looks both ways; causal, it has '
-        f'{one_way:.1f} %.',
+        f'The Longformer of the text, window 2 and two random global tokens, leaves out '
+        f'{stated:.1f} % of the pairs, not 88.7 %. Fitted: a window of 5, with three more '
+        f'positions to either side, has the printed sparsity; so do (4, 3), (3, 4) and (2, 5) of '
+        f'window and global tokens.',
+        f'The paper states no stride and no block; 4 for both, in both directions, have the '
+        f'printed sparsity. Star does not close its ring. LogSparse attends in both directions; '
+        f'causal, it has {one_way:.1f} %.',
         f'BigBird and Longformer are random: means of {_DRAWS} draws at '
         f'n = {_COUNTED_TOKENS}.')
     return Picture('SparseBERT, Figure 1 and the sparsity of Tables 3 and 4', tuple(rows),

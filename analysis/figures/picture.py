@@ -1,4 +1,4 @@
-"""Figures of this package: a drawing, and the printed values beside the computed ones."""
+"""Figures of this package: a drawing, and printed next to computed values."""
 
 from __future__ import annotations
 
@@ -17,29 +17,30 @@ Value = float | int | bool | str | None
 
 @dataclass(frozen=True)
 class Row(Result):
-    """A number or statement of a paper beside ours."""
+    """A value or statement of a paper next to ours."""
 
     quantity: str
     printed: Value
-    """``None`` where the paper prints nothing."""
+    """The paper's value; ``None`` if it prints none."""
     computed: Value
-    """Under the settings that the paper states."""
+    """Our value with the paper's stated settings."""
     fitted: Value = None
-    """Under other settings, which come closer; a remark says which. ``None`` without them."""
+    """Our value with other settings that come closer, which a remark names; ``None`` without
+    them."""
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure of a paper, drawn again."""
+    """A reproduced figure of a paper."""
 
     title: str
     rows: tuple[Row, ...]
     remarks: tuple[str, ...]
-    """What cannot be reproduced and why, and which settings were taken where none are stated."""
+    """Deviations from the paper with their reasons, and settings that the paper does not state."""
     figure: Figure
 
     def to_dict(self) -> dict[str, object]:
-        """Return all but the drawing, in types that JSON knows."""
+        """Return all fields except the drawing, as JSON types."""
         return {'title': self.title, 'rows': [row.to_dict() for row in self.rows],
                 'remarks': list(self.remarks)}
 
@@ -65,7 +66,7 @@ def draw_mask(axes: Axes, graph: BipartiteGraph, title: str) -> None:
 
 
 def draw_grid(axes: Axes, n: int) -> None:
-    """Thin lines between the cells of a mask of n tokens."""
+    """Draw thin lines between the cells of a mask of n tokens."""
     between = np.arange(n - 1) + 0.5
     axes.hlines(between, -0.5, n - 0.5, color='0.85', linewidth=0.5)
     axes.vlines(between, -0.5, n - 0.5, color='0.85', linewidth=0.5)

@@ -1,4 +1,4 @@
-"""Diffuser, Figure S.7: what diffusion does to eigenvalues."""
+"""Diffuser, Figure S.7: eigenvalues before and after diffusion."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def diffuser_s7(seed: int = 0) -> Picture:
         \quad \text{(PPR)}, \qquad
         \tilde\lambda = 1 - e^{-\lambda t} \quad \text{(heat)}
 
-    Both are tried on a cycle of twelve tokens, whose walk has the eigenvectors
+    Both are checked on a cycle of twelve tokens. Its walk has the eigenvectors
     :math:`\cos(2 \pi j i / 12)` and the eigenvalues :math:`\lambda = 1 - \cos(2 \pi j / 12)`.
 
     Args:
-        seed (int): Of no effect: nothing is random here.
+        seed (int): Unused, because nothing is random.
 
     Returns:
         Picture.
@@ -34,7 +34,7 @@ def diffuser_s7(seed: int = 0) -> Picture:
     """
     rows = []
     matrices = _diffusions_of_cycle()
-    for frequency in (2, 3, 4, 6):  # at the last lambda = 2
+    for frequency in (2, 3, 4, 6):  # the last has lambda = 2
         value, of_cycle = _on_cycle(matrices, frequency)
         rows += [
             Row(f'PPR, a = {TELEPORT:g}: lambda = {value:g} becomes',
@@ -46,12 +46,11 @@ def diffuser_s7(seed: int = 0) -> Picture:
     fixed_point = (1 - 2 * TELEPORT) / (1 - TELEPORT)
     rows.append(Row(f'PPR, a = {TELEPORT:g}: the lambda that stays', None, fixed_point))
     remarks = (
-        'Proposition 5 holds for infinitely many hops and real eigenvalues. The K = 5 hops of the '
-        f'model leave a weight of {(1 - TELEPORT)**HOPS:.2f} on the last power, and '
-        f'lambda = 2 becomes {of_cycle["hops"]:.2f} and not {of_cycle["ppr"]:.3f}: that is no '
-        'low-pass filter. Attention is not symmetric either, and its eigenvalues are '
-        'complex.',
-        'The values of a and t in the figure are not in the text. a = 0.1 and K = 5 are those of '
+        f'Proposition 5 holds for infinitely many hops and real eigenvalues. The K = 5 hops of the '
+        f'model leave a weight of {(1 - TELEPORT)**HOPS:.2f} on the last power, and lambda = 2 '
+        f'becomes {of_cycle["hops"]:.2f}, not {of_cycle["ppr"]:.3f}, so it is not a low-pass '
+        f'filter. Moreover, attention is not symmetric, and its eigenvalues are complex.',
+        'The text does not state the values of a and t in the figure. a = 0.1 and K = 5 are from '
         'Table S.10; the others are ours.')
     return Picture('Diffuser, Figure S.7: eigenvalues before and after diffusion', tuple(rows),
                    remarks, _draw_responses())

@@ -1,4 +1,4 @@
-"""SBM-Transformer, Figures 3 and 6: what a stochastic block model can express."""
+"""SBM-Transformer, Figures 3 and 6: the expressiveness of a stochastic block model."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _TRAINED_CLUSTERS = 128  # of the paper's models
 
 
 def sbm_3(seed: int = 0) -> Picture:
-    r"""Return nodes and clusters in the plane, and the probability of each edge that they give.
+    r"""Draw nodes and clusters in the plane, and the resulting probability of each edge.
 
-    Eq. 5 to 7 without the MLP, because it can move a node anywhere:
+    The probabilities are Eq. 5 to 7 without the MLP, which can move a node anywhere:
 
     .. math::
         \hat S = \operatorname{softmax}(C C^\top), \quad
@@ -32,7 +32,7 @@ def sbm_3(seed: int = 0) -> Picture:
         \hat K = \operatorname{sigmoid}(X_k C^\top), \quad p = \hat Q \hat S \hat K^\top
 
     Args:
-        seed (int): Of where the nodes lie around the places given to them.
+        seed (int): Seed of the nodes' offsets from their given positions.
 
     Returns:
         Picture.
@@ -86,8 +86,8 @@ def sbm_3(seed: int = 0) -> Picture:
         'of the paper that is below the exploration of 0.01. Fitted: S normalised row by row.',
         '(a) is dense if that one place is far from the origin. At the origin, where clusters '
         'begin, memberships are 1/2 and p is 1/4.',
-        'The figure states no coordinates and no number of clusters; those drawn are ours, and '
-        'its probabilities are read as 1 for dark and 0 for light.')
+        'The figure states no coordinates and no number of clusters, so they are ours. Its '
+        'probabilities are read as 1 for dark and 0 for light.')
     return Picture('SBM-Transformer, Figure 3: nodes, clusters and expected masks', rows, remarks,
                    _draw_planes(cases, probability))
 
@@ -123,11 +123,11 @@ def _draw_planes(cases: dict[str, tuple[Tensor, Tensor, Tensor]],
 # Figure 6 ########################################################################################
 
 def sbm_6(seed: int = 0) -> Picture:
-    """Draw the three patterns of Lemma 2 at n = 16 and k = 4, and count the layers that reach all
-    pairs.
+    """Draw the three patterns of Lemma 2 at n = 16 and k = 4, and count the layers until all pairs
+    are reached.
 
     Args:
-        seed (int): Of the search for the Hamiltonian path.
+        seed (int): Seed of the search for a Hamiltonian path.
 
     Returns:
         Picture.
@@ -149,15 +149,15 @@ def sbm_6(seed: int = 0) -> Picture:
         Row('edges of the three patterns', 'O(kn)', sum(graph.num_edges for graph in graphs)),
         Row('least edges for any k, 2 sqrt(2) n^(3/2)', None, 2 * math.sqrt(2) * n**1.5))
     remarks = (
-        f'Lemma 2 says s = 3. In the order printed s = {printed_order.layers}: in layer 2 all '
-        'attend to relays that know their own cluster alone. Fitted: the order A1, A3, A2, whose '
-        f's is {other_order.layers}.',
-        'floor(ik/n) with i from 1 makes k + 1 clusters; (i - 1) is drawn here. The edges '
-        'are n^2/k + 2kn + 2(n - k), which no k makes O(n). The path of the proof comes through '
-        'relays twice; another path exists.',
-        'The paper calls all three patterns easily representable. A2 and A3 are '
-        'rectangles, apart from self-loops that are added by hand. A1 is not, and Eq. 5 cannot '
-        'give it probability 1.')
+        f'Lemma 2 says s = 3. In the order printed s = {printed_order.layers}: in layer 2, all '
+        f'attend to relays that know only their own cluster. Fitted: the order A1, A3, A2, with s '
+        f'= {other_order.layers}.',
+        'floor(ik/n) with i from 1 makes k + 1 clusters; (i - 1) is drawn here. The edges are '
+        'n^2/k + 2kn + 2(n - k), which is not O(n) for any k. The path of the proof visits relays '
+        'twice; another path exists.',
+        'The paper calls all three patterns easily representable. A2 and A3 are rectangles, apart '
+        'from self-loops that are added by hand. A1 is not, so Eq. 5 cannot assign it probability '
+        '1.')
     return Picture('SBM-Transformer, Figure 6: the three patterns of Lemma 2', rows, remarks,
                    _draw_lemma(graphs, clusters, printed_order, other_order))
 
@@ -183,7 +183,7 @@ def _draw_lemma(graphs: list[BipartiteGraph], clusters: int, printed_order: Univ
 
 
 def _draw_clusters(axes: Axes, graph: BipartiteGraph, clusters: int) -> None:
-    """Compute edges in the colour of their cluster; self-loops outside of it are grey."""
+    """Draw edges in the colour of their cluster; added self-loops are grey."""
     n, only_one = graph.num_queries, is_rectangle(graph)
     mask = graph.to_mask().numpy()
     query, key = np.nonzero(mask)

@@ -1,4 +1,4 @@
-"""Diffuser, Figures S.8 and S.9: eigenvalues of patterns, and after diffusion."""
+"""Diffuser, Figures S.8 and S.9: eigenvalues of patterns, before and after diffusion."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from graphattn.patterns import (
 
 _NODES = 2048
 _SIZES = (32, 64, 128)
-_BLOCKS = 3  # random ones for each block of queries, as BigBird has them
+_BLOCKS = 3  # random blocks per block of queries, as in BigBird
 
 
 def diffuser_s8(seed: int = 0) -> Picture:
-    """Spectra of local, global, random and full attention on 2,048 tokens.
+    """Draw spectra of local, global, random and full attention on 2,048 tokens.
 
-    Eigenvalues are those of the normalised Laplacian of the union of both directions.
+    The spectra are of the normalised Laplacian of the union of both directions.
 
     Args:
-        seed (int): Of the random patterns.
+        seed (int): Seed of the random patterns.
 
     Returns:
         Picture.
@@ -74,25 +74,26 @@ def diffuser_s8(seed: int = 0) -> Picture:
             _is_nearer(random_token, token, full[_NODES]))]
     remarks = (
         'Token-wise global attention cannot expand better than block-wise with as many global '
-        'tokens: the one graph is the other with its tokens renamed, and a spectrum knows no '
-        'names. For random attention the claim holds.',
-        'That 0 is the smallest eigenvalue says nothing of connectedness: it always is. That it '
-        'occurs once does.',
-        'Window and block sizes of the figure are not in the text; those drawn are ours, with the '
-        f'{_BLOCKS} random blocks of BigBird. Directed graphs count as the union of both '
-        'directions, about which the paper is silent.')
+        'tokens: the graphs are equal up to a permutation of tokens, so their spectra are equal. '
+        'For random attention the claim holds.',
+        'The smallest eigenvalue is always 0, so it does not show connectedness; its multiplicity '
+        'of 1 does.',
+        f'The text does not state window and block sizes of the figure, so they are ours, with the '
+        f'{_BLOCKS} random blocks of BigBird. Directed graphs are replaced by the union of both '
+        f'directions, which the paper does not specify.')
     return Picture('Diffuser, Figure S.8: spectra of kinds of attention at 2,048 tokens',
                    tuple(rows), remarks, _draw_kinds(by_panel))
 
 
 def diffuser_s9(seed: int = 0) -> Picture:
-    r"""Spectra of Longformer, BigBird and Diffuser on 2,048 tokens, and after diffusion.
+    r"""Draw spectra of Longformer, BigBird and Diffuser on 2,048 tokens, before and after
+    diffusion.
 
-    As the symmetric walk :math:`D^{-1} A` has real eigenvalues :math:`1 - \lambda`, those after
-    K hops follow from them by Eq. S.7.
+    The symmetric walk :math:`D^{-1} A` has real eigenvalues :math:`1 - \lambda`, so the eigenvalues
+    after K hops follow by Eq. S.7.
 
     Args:
-        seed (int): Of the random patterns.
+        seed (int): Seed of the random patterns.
 
     Returns:
         Picture.
@@ -136,16 +137,17 @@ def diffuser_s9(seed: int = 0) -> Picture:
     remarks = (
         f'One hop multiplies every eigenvalue by {1 - TELEPORT:g} and lowers the gap.',
         'Longformer has a band of 256 to either side, without global tokens as in Table S.8 or '
-        'with one; BigBird blocks of 64, 2 global and 3 random. Diffuser has 64/64/64 of '
-        'Table S.10; its densities in Table S.1 are those of 128/96/96.',
-        'The union of both directions is taken, about which the paper is silent. Attention as '
-        'trained is not symmetric, and its eigenvalues are complex.')
+        'with one; BigBird blocks of 64, 2 global and 3 random. Diffuser has 64/64/64 of Table '
+        'S.10; its densities in Table S.1 fit 128/96/96.',
+        'The union of both directions is used, which the paper does not specify. Trained '
+        'attention is not symmetric, and its eigenvalues are complex.')
     return Picture('Diffuser, Figure S.9: spectra of models and their variants at 2,048 tokens',
                    tuple(rows), remarks, _draw_models(spectra, hops))
 
 
 def _spectra(patterns: dict[object, Pattern], seed: int) -> dict[object, np.ndarray]:
-    """Return all eigenvalues, ascending, float64 ``[2048]``; equal patterns are solved once."""
+    """Return all eigenvalues in ascending order, float64 ``[2048]``; equal patterns are solved
+    once."""
     solved = {}
     for pattern in tqdm(dict.fromkeys(patterns.values()), desc='spectra', unit='graph', delay=2,
                         leave=False, disable=None):

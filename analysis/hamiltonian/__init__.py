@@ -1,4 +1,4 @@
-"""Does information pass through all tokens one after the other? Hamiltonian paths, with a witness.
+"""Hamiltonian paths of an attention graph: existence, with a witness.
 
 ::
 

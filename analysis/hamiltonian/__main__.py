@@ -11,10 +11,10 @@ from analysis.hamiltonian.drawing import draw
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Ask the question of graphs that the command line names.
+    """Measure the graphs of a command line.
 
     Args:
-        arguments: The command line, that of the process if omitted.
+        arguments: The command line; the process's own if omitted.
     """
     parser = command.new_parser('hamiltonian', 'RandomKeys(6)', 64)
     parser.add_function_arguments(hamiltonian_path, skip={'graph', 'seed'})

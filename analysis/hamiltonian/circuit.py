@@ -1,4 +1,4 @@
-"""The third stage: CP-SAT of OR-tools, which proves either answer."""
+"""The third stage: OR-tools' CP-SAT, which can prove either answer."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tqdm import tqdm
 
 def solve(links: sp.csr_array, deadline: float, seed: int
           ) -> tuple[bool | None, str | None, list[int] | None]:
-    """``(exists, reason, path)``: with one more token, joined to all both ways, a path is a
-    circuit. Where the deadline has passed, nothing is begun."""
+    """Return ``(exists, reason, path)``. With an additional token joined to all others both ways, a
+    path becomes a circuit. Nothing starts after the deadline."""
     if time.monotonic() >= deadline:
         return None, None, None
     try:
@@ -29,12 +29,12 @@ def solve(links: sp.csr_array, deadline: float, seed: int
              *((n, token) for token in range(n)), *((token, n) for token in range(n))]
     arcs = []
     for token, follower in steps:
-        if time.monotonic() >= deadline:  # to write all down takes seconds for a million edges
+        if time.monotonic() >= deadline:  # building the model takes seconds for a million edges
             return None, None, None
         arcs.append((token, follower, model.new_bool_var('')))
     model.add_circuit(arcs)
     solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1  # the same seed takes the same course
+    solver.parameters.num_workers = 1  # deterministic for a given seed
     solver.parameters.random_seed = seed % 2**31
     solver.parameters.max_time_in_seconds = max(deadline - time.monotonic(), 0.)
     with _clock(solver.parameters.max_time_in_seconds):
@@ -52,7 +52,7 @@ def solve(links: sp.csr_array, deadline: float, seed: int
 
 @contextmanager
 def _clock(seconds: float) -> Iterator[None]:
-    """Show a progress bar of time, because the search does not know how far it is."""
+    """Show a progress bar of elapsed time, because the search reports no progress."""
     is_over = threading.Event()
 
     def tick() -> None:

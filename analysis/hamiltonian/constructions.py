@@ -1,4 +1,4 @@
-"""The first stage: paths that theorems promise, and how to build them."""
+"""The first stage: paths that theorems guarantee, and their construction."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _in_order(links: sp.csr_array) -> range | None:
 
 
 def _tournament_path(links: sp.csr_array) -> list[int] | None:
-    """Rédei (1934): if every two tokens are joined, each can be inserted into the path so far."""
+    """Insert one token after the other, which is possible if every two are joined (Rédei, 1934)."""
     n = links.shape[0]
     if links.maximum(links.T).nnz < n * (n - 1):
         return None
@@ -29,10 +29,11 @@ def _tournament_path(links: sp.csr_array) -> list[int] | None:
 
 
 def _ore_path(links: sp.csr_array) -> np.ndarray | None:
-    """Ore (1960), by Palmer's proof: with one more token joined to all, a path is a cycle. Where
-    neighbours on a cycle are not joined, the degrees grant a segment whose reversal mends it."""
+    """Build a path by Palmer's proof of Ore's theorem (1960). With an additional token joined to
+    all others, a path becomes a cycle. If neighbours on the cycle are not joined, the degrees
+    guarantee a segment whose reversal joins them."""
     n = links.shape[0]
-    if links.nnz < n * (n - 1) / 2:  # what degree sums of n - 1 imply
+    if links.nnz < n * (n - 1) / 2:  # implied by degree sums of n - 1
         return None
     joined = np.ones((n + 1, n + 1), dtype=bool)
     joined[:n, :n] = links.toarray() > 0
@@ -47,7 +48,7 @@ def _ore_path(links: sp.csr_array) -> np.ndarray | None:
         if gaps.size == 0:
             extra = int(np.flatnonzero(cycle == n)[0])
             return np.roll(cycle, -extra)[1:]
-        cycle = np.roll(cycle, -gaps[0] - 1)  # the gap is between the last and the first
+        cycle = np.roll(cycle, -gaps[0] - 1)  # the gap is now between the last and the first
         first, last = cycle[0], cycle[-1]
         bridge = np.flatnonzero(joined[last, cycle[:-1]] & joined[first, cycle[1:]])[0]
         cycle[:bridge + 1] = cycle[:bridge + 1][::-1]

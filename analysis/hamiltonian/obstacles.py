@@ -1,4 +1,4 @@
-"""The first stage: certificates, cheap to find, that there is no path."""
+"""The first stage: cheap certificates that no path exists."""
 
 from __future__ import annotations
 
@@ -29,14 +29,13 @@ def _matching(links: sp.csr_array) -> str | None:
     size = int((maximum_bipartite_matching(sp.csr_matrix(links)) >= 0).sum())
     if size >= n - 1:
         return None
-    return (f'at most {size} edges leave and enter every token no more than once; a path has '
-            f'{n - 1}')
+    return (f'at most {size} edges leave and enter each token at most once; a path needs {n - 1}')
 
 
 def _removal(links: sp.csr_array) -> str | None:
-    """Return a removal of k tokens that leaves more than k + 1 parts, which no path allows. For all
-    k at once: let the tokens come in by rising degree; those of the first m have m components less
-    one for each edge of the minimum spanning forest that is complete by then."""
+    """Return a removal of k tokens that leaves more than k + 1 parts, which excludes a path. All k
+    are checked at once by adding tokens in order of degree: the first m tokens have m components,
+    less the edges of the minimum spanning forest among them."""
     n = links.shape[0]
     either_way = links.maximum(links.T).tocoo()
     degree = np.bincount(either_way.row, minlength=n)
@@ -60,8 +59,8 @@ def _removal(links: sp.csr_array) -> str | None:
 
 
 def _strong_components(links: sp.csr_array) -> str | None:
-    """Return two strong components that no path can visit in turn: in topological order every one
-    must have an edge to the next."""
+    """Return two strong components that no path can visit in turn: in topological order, each
+    component must have an edge to the next."""
     count, component = connected_components(links, connection='strong')
     edges = links.tocoo()
     leaving = component[edges.row] != component[edges.col]
@@ -73,12 +72,12 @@ def _strong_components(links: sp.csr_array) -> str | None:
     for one, other in zip(order, order[1:]):
         if not condensed.has_edge(one, other):
             tokens = [int(np.flatnonzero(component == part)[0]) for part in (one, other)]
-            return f'tokens {tokens[0]} and {tokens[1]} do not reach one another either way'
+            return f'tokens {tokens[0]} and {tokens[1]} do not reach each other in either direction'
     return None
 
 
 def _cut_tokens(links: sp.csr_array) -> str | None:
-    """Return a token that keeps the blocks of a connected graph from forming a chain."""
+    """Return a cut token that prevents the blocks of a connected graph from forming a chain."""
     token, block = _blocks(links.maximum(links.T).tocsr())
     membership = np.bincount(token)
     most = int(membership.argmax())
@@ -89,26 +88,26 @@ def _cut_tokens(links: sp.csr_array) -> str | None:
     if crowded.size == 0:
         return None
     cuts = token[is_cut & (block == crowded[0])]
-    return f'at each of the tokens {_some(cuts)} a part hangs; a path has two ends'
+    return f'a separate part hangs at each of the tokens {_some(cuts)}; a path has two ends'
 
 
 def _blocks(either_way: sp.csr_array) -> tuple[np.ndarray, np.ndarray]:
-    """Return the biconnected components of a connected graph, as pairs of a token and its block.
+    """Return the biconnected components of a connected graph, as pairs of token and block.
 
-    Source: Tarjan and Vishkin, An efficient parallel biconnectivity algorithm (1985), on a tree of
-    breadth-first search, where no other edge joins a token to one above it.
+    Source: Tarjan and Vishkin, An efficient parallel biconnectivity algorithm (1985), on a
+    breadth-first search tree, where no other edge joins a token to an ancestor.
     """
     order, parent = breadth_first_order(either_way, 0)
     n, rank = len(order), np.argsort(order)
-    parent = np.append(0, rank[parent[order[1:]]])  # tokens are numbered by that search from here
+    parent = np.append(0, rank[parent[order[1:]]])  # from here, tokens are numbered by that search
     edges = either_way[order][:, order]
     first, end, low, high = _subtrees(edges, parent)
-    leaves = (low < first[parent]) | (high >= end[parent])  # the subtree of the parent
+    leaves = (low < first[parent]) | (high >= end[parent])  # it leaves the subtree of the parent
     edges = edges.tocoo()
     is_other = (parent[edges.row] != edges.col) & (parent[edges.col] != edges.row)
     one, other = (np.append(edges.row[is_other], np.flatnonzero(leaves)),
                   np.append(edges.col[is_other], parent[leaves]))
-    # Each token but the root stands for the edge to its parent.
+    # Each token except the root represents the edge to its parent.
     block = connected_components(sp.coo_array((np.ones(len(one)), (one, other)), shape=(n, n)),
                                  directed=False)[1][1:]
     token = np.append(order[1:], order[parent[1:]]).astype(np.int64)
@@ -117,7 +116,7 @@ def _blocks(either_way: sp.csr_array) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _subtrees(edges: sp.csr_array, parent: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Return each token's number in preorder, the end of its subtree, and the least and greatest
+    """Return each token's number in preorder, the end of its subtree, and the minimum and maximum
     number that an edge of the subtree leads to. Parents come before their children."""
     above = parent.tolist()
     n = len(above)

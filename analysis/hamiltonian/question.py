@@ -21,56 +21,56 @@ from graphattn import BipartiteGraph
 
 @dataclass(frozen=True)
 class HamiltonianPath(Result):
-    """Existence of a Hamiltonian path, and how it is known."""
+    """Existence of a Hamiltonian path, with the evidence."""
 
     exists: bool | None
-    """``None``: the time ran out."""
+    """``None`` if unknown."""
     method: str
-    """Which stage decided, or was the last to try."""
+    """The stage that decided, or the last one tried."""
     reason: str | None
-    """Why there is no path, or why it is not known."""
+    """The reason why there is no path, or why it is unknown."""
     seconds: float
     path: np.ndarray | None = token_numbers()
-    """int64 ``[n]``, the tokens in the order of the path, each step checked to be an edge."""
+    """int64 ``[n]``, the tokens in the order of the path; each step is a verified edge."""
 
 
 def hamiltonian_path(
     graph: GraphLike, *, directed: bool = True, time_limit: float = 30., seed: int = 0,
 ) -> HamiltonianPath:
-    r"""Find an order of the tokens in which each attends to the one before it,
+    r"""Find an order of the tokens in which each token attends to the one before it,
 
     .. math::
         \gamma(i) \in \mathcal{A}_{\gamma(i + 1)} \quad \text{for all } i \in [n - 1],
 
-    so the path runs along edges, from key :math:`\gamma(i)` to query :math:`\gamma(i + 1)`.
-    Self-loops play no part. One token is a path, and so are no tokens: nothing is asked of them.
+    so the path follows edges from key :math:`\gamma(i)` to query :math:`\gamma(i + 1)`. Self-loops
+    are ignored. A graph with at most one token has a path.
 
-    Three stages, until one decides. Certificates that cost little: the order of the tokens
-    itself, Rédei's theorem where every two tokens are joined, Ore's where degrees are high;
+    Three stages run until one decides. First, cheap certificates: for a path, the token order
+    itself, Rédei's theorem if every two tokens are joined, and Ore's theorem if degrees are high;
     against a path, two sources or sinks, no matching of n - 1 edges, a few tokens whose removal
-    leaves too many components, strong components without an order, cut tokens. Then random
-    rotations and extensions (Pósa; without reversal where edges have a direction). Then CP-SAT of
-    OR-tools, which proves either answer. A path is checked edge by edge before it is returned.
+    leaves too many components, strong components without an order, and cut tokens. Then random
+    rotations and extensions (Pósa; without reversal for directed edges). Then OR-tools' CP-SAT,
+    which can prove either answer. A path is verified edge by edge before it is returned.
 
     Args:
-        graph: As :func:`analysis.graphs.as_graph` takes it, with as many keys as queries.
-        directed (bool): Follow edges from key to query only; otherwise either way.
-        time_limit (float): Seconds after which the search stops. No certificate against a path is
-            begun in the second half of them, which is left to the search, and CP-SAT only if any
-            are left. What has begun is not broken off: to read the graph, one certificate, and the
-            last steps of CP-SAT, each some seconds for a million edges, may come on top.
-        seed (int): Seed of the search, not negative.
+        graph: See :func:`analysis.graphs.as_graph`, with as many keys as queries.
+        directed (bool): Follow edges from key to query only; otherwise in both directions.
+        time_limit (float): Seconds after which the search stops. The second half is reserved for
+            the search, so no certificate against a path starts then; CP-SAT starts only if time is
+            left. A started step is not interrupted: reading the graph, one certificate, and the
+            last steps of CP-SAT may exceed the limit by some seconds each for a million edges.
+        seed (int): Non-negative seed of the search.
 
     Returns:
-        HamiltonianPath, whose ``exists`` is ``None`` if time ran out or OR-tools is missing.
+        HamiltonianPath; ``exists`` is ``None`` if time ran out or OR-tools is missing.
 
     Raises:
         TypeError: An argument is of the wrong type.
-        ValueError: The graph has not as many keys as queries, or a number is out of range.
+        ValueError: The numbers of keys and queries differ, or an argument is out of range.
 
-    Source: Yun et al., "O(n) connections are expressive enough" (2020), Assumption 1.2, as
-    SBM-Transformer, App. A, and Diffuser, Assumption 1.2, take it over; Pósa, "Hamiltonian
-    circuits in random graphs" (1976).
+    Source: Yun et al., "O(n) connections are expressive enough" (2020), Assumption 1.2, adopted by
+    SBM-Transformer, App. A, and Diffuser, Assumption 1.2; Pósa, "Hamiltonian circuits in random
+    graphs" (1976).
 
     Example:
         >>> import networkx as nx
@@ -95,7 +95,7 @@ def hamiltonian_path(
 
 def _check(graph: BipartiteGraph, directed: bool, time_limit: float, seed: int) -> None:
     if graph.num_queries != graph.num_keys:
-        raise ValueError(f"'graph' must have as many keys as queries, for a path visits tokens "
+        raise ValueError(f"'graph' must have as many keys as queries, because a path visits tokens "
                          f"(got {graph})")
     if not isinstance(directed, bool):
         raise TypeError(f"'directed' must be a bool (got {type(directed).__name__})")
@@ -115,7 +115,7 @@ _Answer = tuple[bool | None, str, str | None, list[int] | np.ndarray | None]
 
 
 def _decide(graph: BipartiteGraph, directed: bool, deadline: float, seed: int) -> _Answer:
-    """``(exists, method, reason, path)``."""
+    """Return ``(exists, method, reason, path)``."""
     links = _links(graph, directed)
     if links.shape[0] < 2:
         return True, 'order of the tokens', None, range(links.shape[0])
@@ -142,7 +142,7 @@ def _decide(graph: BipartiteGraph, directed: bool, deadline: float, seed: int) -
 
 
 def _links(graph: BipartiteGraph, directed: bool) -> sp.csr_array:
-    """Row j lists the tokens that may follow token j."""
+    """Return the matrix whose row j lists the tokens that may follow token j."""
     key, query = graph.key.cpu().numpy(), graph.query.cpu().numpy()
     if not directed:
         key, query = np.concatenate([key, query]), np.concatenate([query, key])
@@ -162,4 +162,4 @@ def _verify(path: np.ndarray, graph: BipartiteGraph, directed: bool) -> None:
     if not directed:
         is_edge |= np.isin(path[1:] * n + path[:-1], edge)
     if not np.array_equal(np.sort(path), np.arange(n)) or not is_edge.all():
-        raise RuntimeError('a path was found that is none; please report the graph and the seed')
+        raise RuntimeError('an invalid path was found; please report the graph and the seed')

@@ -1,4 +1,4 @@
-"""The second stage: a path that grows at random, and is turned where it cannot (Pósa, 1976)."""
+"""The second stage: random extensions and rotations of a path (Pósa, 1976)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ def rotate_and_extend(links: sp.csr_array, is_symmetric: bool, deadline: float,
     """Return a path through all tokens, or ``None`` if moves or time ran out."""
     n = links.shape[0]
     rng = np.random.default_rng(seed)
-    # Random cubic graphs need some n^2 / 10 and are hard for CP-SAT; with directions it is reverse
+    # Random cubic graphs need some n^2 / 10 moves and are hard for CP-SAT; directed graphs are the
+    # reverse
     moves_left = 16 * n + n**2 // 4 if is_symmetric else 64 * n
     reverse = links.T.tocsr()
     successors = np.split(links.indices, links.indptr[1:-1])
@@ -33,7 +34,7 @@ def rotate_and_extend(links: sp.csr_array, is_symmetric: bool, deadline: float,
 
 
 class _GrowingPath:
-    """A path that grows at its ends and, when it cannot, turns into another on the same tokens."""
+    """A path that grows at its ends, or rotates into another path on the same tokens."""
 
     def __init__(self, successors: list[np.ndarray], predecessors: list[np.ndarray],
                  rng: np.random.Generator):
@@ -46,19 +47,19 @@ class _GrowingPath:
         self._insert(int(rng.integers(n)), 0)
 
     def extend(self) -> bool:
-        """Return one more token behind the last or before the first."""
+        """Add a token at either end; return whether there was one."""
         for place, ways in ((self.length, self.successors[self.order[self.length - 1]]),
                             (0, self.predecessors[self.order[0]])):
             ways = ways[self.position[ways] < 0]
             if ways.size:
-                # Warnsdorff's rule: first what will soon be hard to reach
+                # Warnsdorff's rule: first the tokens with the fewest ways on
                 scarcest = np.argmin(self.free[ways] + self.rng.random(ways.size))
                 self._insert(int(ways[scarcest]), place)
                 return True
         return False
 
     def reverse_end(self) -> bool:
-        """Pósa's rotation: the last token is joined to one further up; what is between turns."""
+        """Rotate as Pósa: join the last token to an earlier one and reverse the segment between."""
         ways = self.successors[self.order[self.length - 1]]
         if ways.size == 0:
             return False
@@ -69,8 +70,8 @@ class _GrowingPath:
         return True
 
     def exchange_segments(self) -> bool:
-        """Rotate without reversal: the last token closes a cycle with one further up, and the path
-        before enters that cycle elsewhere."""
+        """Rotate without reversal: the last token closes a cycle with an earlier one, and the path
+        before it enters that cycle elsewhere."""
         ways = self.successors[self.order[self.length - 1]]
         for pivot in self.rng.permutation(self.position[ways]):
             if pivot == 0:
@@ -85,7 +86,7 @@ class _GrowingPath:
         return False
 
     def _cut_cycle(self) -> bool:
-        """Cut a path that is a cycle, best at a token that leads off it."""
+        """Cut a path that is a cycle, preferably at a token with an edge off it."""
         ends = np.flatnonzero(self.free[self.order[:self.length]])
         end = int(self.rng.choice(ends) if ends.size else self.rng.integers(self.length))
         self._replace(0, np.roll(self.order[:self.length], -end - 1))

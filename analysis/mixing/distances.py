@@ -13,8 +13,8 @@ _STARTS_AT_ONCE = 256
 
 def distances(walk: sp.csr_array, sources: np.ndarray, limit: np.ndarray, steps: int,
               teleport: float = 0.) -> np.ndarray:
-    """Return the largest total variation over the sources, step by step until only rounding is
-    left."""
+    """Return the largest total variation over the sources, step by step until only rounding errors
+    remain."""
     transpose = (1 - teleport) * walk.T.tocsr()
     distance, last = np.zeros(steps + 1), 0
     blocks = [slice(first, first + _STARTS_AT_ONCE)
@@ -39,5 +39,6 @@ def distances(walk: sp.csr_array, sources: np.ndarray, limit: np.ndarray, steps:
 
 
 def total_variation(mass: np.ndarray, limit: np.ndarray) -> np.ndarray:
-    """Return the total variation between each start's mass, ``[n, starts]``, and its limit."""
+    """Return the total variation between the distribution of each start, ``[n, starts]``, and its
+    limit."""
     return np.abs(mass - limit).sum(axis=0) / 2

@@ -1,4 +1,4 @@
-"""The picture of ``python -m analysis.mixing``."""
+"""The figure of ``python -m analysis.mixing``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LOWEST_DRAWN = 1e-6
 
 @labels_as_text
 def draw(results: dict[str, list[Mixing]]) -> Figure:
-    """Total variation by step, plain and with restarts; bounds are dashed."""
+    """Draw total variation by step, plain and with restarts; bounds are dashed."""
     figure = Figure(figsize=(10, 4.6), layout='constrained')
     plain, restart = figure.subplots(1, 2, sharey=True)
     for number, (label, samples) in enumerate(results.items()):

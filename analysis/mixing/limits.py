@@ -1,4 +1,4 @@
-"""Limits of walks, and what may keep walks from them: closed classes and periods."""
+"""Limits of walks, and the obstacles to convergence: closed classes and periods."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tqdm import tqdm
 
 from analysis.walk import members_of
 
-ROUNDING = 1e-12  # of sums of probabilities; less than this is nothing
+ROUNDING = 1e-12  # of sums of probabilities; smaller values count as 0
 _MAX_DENSE = 4096  # tokens; a matrix of 128 MiB, solved in seconds
-_CERTAIN = 1e-9  # to which limits are found by steps at worst
+_CERTAIN = 1e-9  # worst accuracy of limits by steps
 _MAX_STEPS = 2000
-_PANEL = 128  # tokens that are censored before the others hear of it, in one product of matrices
+_PANEL = 128  # tokens censored together, so that the rest is updated by one matrix product
 
 
 def closed_classes_of(walk: sp.csr_array, component: np.ndarray) -> list[np.ndarray]:
-    """Return the components that no step leaves, as arrays of tokens."""
+    """Return the closed components, which no step leaves, as arrays of tokens."""
     token, target = walk.nonzero()
     leaving = component[token][component[token] != component[target]]
     is_left = np.zeros(component.max() + 1, dtype=bool)
@@ -30,7 +30,7 @@ def closed_classes_of(walk: sp.csr_array, component: np.ndarray) -> list[np.ndar
 
 
 def walk_within(walk: sp.csr_array, members: np.ndarray) -> sp.csr_array:
-    """Return the walk of a closed class, whose tokens are in order, without a look at others."""
+    """Return the walk restricted to a closed class of sorted tokens, reading only their rows."""
     rows = walk[members]
     return sp.csr_array((rows.data, np.searchsorted(members, rows.indices), rows.indptr),
                         shape=(len(members), len(members)))
@@ -47,7 +47,7 @@ def period_of(walk: sp.csr_array) -> int:
 
 def stationary_distribution(walk: sp.csr_array, closed: list[np.ndarray],
                             is_reversible: bool) -> np.ndarray:
-    """Return the stationary distribution that weighs each closed class by its size. Beyond
+    """Return the stationary distribution in which each closed class is weighted by its size. Beyond
     ``_MAX_DENSE`` tokens, values below ``ROUNDING`` are 0."""
     stationary = np.zeros(walk.shape[0])
     degree = np.diff(walk.indptr).astype(float)
@@ -64,7 +64,7 @@ def stationary_distribution(walk: sp.csr_array, closed: list[np.ndarray],
 def _stationary_of_class(walk: sp.csr_array) -> np.ndarray:
     n = walk.shape[0]
     if n <= _MAX_DENSE:
-        # Each token has a step to one that stays longer, so that no divisor is below 1 / n.
+        # Each token has a step to one that is censored later, so that no divisor is below 1 / n.
         order = np.argsort(dijkstra(walk.T, indices=0, unweighted=True), kind='stable')
         mass = np.empty(n)
         mass[order] = _by_state_reduction(walk[order][:, order].toarray())
@@ -72,29 +72,29 @@ def _stationary_of_class(walk: sp.csr_array) -> np.ndarray:
     try:
         _, vector = eigs(walk.T, k=1, which='LR', v0=np.ones(n))
     except ArpackNoConvergence as error:
-        raise ValueError(f"'graph' has {n} tokens and its walk mixes too slowly to find its "
-                         f"stationary distribution; take at most {_MAX_DENSE}") from error
+        raise ValueError(f"'graph' mixes too slowly to find its stationary distribution with more "
+                         f"than {_MAX_DENSE} tokens (got {n}); use fewer tokens") from error
     mass = np.abs(vector[:, 0].real)
     return np.where(mass < ROUNDING * mass.sum(), 0, mass)
 
 
 def _by_state_reduction(walk: np.ndarray) -> np.ndarray:
     """Return the stationary distribution of an irreducible walk, each probability to full relative
-    accuracy, because nothing is subtracted: tokens are censored, the last first, and then get their
-    mass from those before. The walk is overwritten."""
+    accuracy, because nothing is subtracted: tokens are censored, the last first, and then receive
+    their mass from earlier tokens. The walk is overwritten."""
     _censor(walk)
     mass = np.zeros(len(walk))
     mass[0] = 1
     for token in range(1, len(walk)):
         mass[token] = mass[:token] @ walk[:token, token]
-        mass /= mass.sum()  # else it may overflow
+        mass /= mass.sum()  # avoids overflow
     return mass
 
 
 def _censor(walk: np.ndarray) -> None:
-    """Censor all tokens but the first, the last first. In the place of the walk are then, below the
-    diagonal, the steps of each token to those before it when those behind it are censored; above
-    it, how often each token is visited for each visit of one before it.
+    """Censor all tokens except the first, in place, the last first. Afterwards, entries below the
+    diagonal are the steps of each token to earlier tokens when later tokens are censored; entries
+    above it are the visits of each token per visit of an earlier one.
 
     Source: Grassmann, Taksar and Heyman, Regenerative analysis and steady state distributions for
     Markov chains (1985); O'Cinneide, Entrywise perturbation theory and error analysis for Markov
@@ -116,14 +116,14 @@ def restart_limits(walk: sp.csr_array, sources: np.ndarray, teleport: float,
     """Return the limit of the restart walk from each source, ``[n, starts]``.
 
     Args:
-        walk: Of all tokens.
-        sources: Where walks start.
+        walk: The walk on all tokens.
+        sources: The starts of the walks.
         teleport: Probability of a restart.
         stationary: Any stationary distribution of the walk.
 
     Raises:
-        ValueError: The graph has more than ``_MAX_DENSE`` tokens and the walk forgets its start
-            too slowly for a teleport that small, so that the limit is not certain.
+        ValueError: The graph has more than ``_MAX_DENSE`` tokens and the walk forgets its start too
+            slowly for such a small teleport, so that the limit is not accurate.
     """
     if walk.shape[0] <= _MAX_DENSE:
         return _limits_by_censoring(walk, sources, teleport)
@@ -132,8 +132,8 @@ def restart_limits(walk: sp.csr_array, sources: np.ndarray, teleport: float,
 
 
 def _limits_by_censoring(walk: sp.csr_array, sources: np.ndarray, teleport: float) -> np.ndarray:
-    """Solve for the limits without a subtraction, so that each is good to full relative accuracy at
-    any teleport: a walk that ends where it would restart has one more token, where it ends."""
+    """Solve for the limits without subtractions, to full relative accuracy at any teleport. The
+    walk has an additional token, where it ends in place of a restart."""
     n = walk.shape[0]
     ending = np.zeros((n + 1, n + 1))
     ending[1:, 0] = teleport
@@ -149,8 +149,8 @@ def _limits_by_censoring(walk: sp.csr_array, sources: np.ndarray, teleport: floa
 
 def _limits_by_steps(walk: sp.csr_array, sources: np.ndarray, teleport: float,
                      stationary: np.ndarray) -> np.ndarray | None:
-    """Walk from each source until the plain walk, or one that has restarted, has forgotten it: what
-    is left of the start is all that the limit differs by from the stationary distribution."""
+    """Walk from each source until the plain walk, or a restarted one, has forgotten it. The limit
+    differs from the stationary distribution only by the remaining influence of the start."""
     transpose = (1 - teleport) * walk.T.tocsr()
     limits = np.repeat(stationary[:, None], len(sources), axis=1)
     left = -limits
@@ -165,20 +165,20 @@ def _limits_by_steps(walk: sp.csr_array, sources: np.ndarray, teleport: float,
 
 
 def _limits_by_solving(walk: sp.csr_array, sources: np.ndarray, teleport: float) -> np.ndarray:
-    """Solve for the limits of walks that forget slowly, whose graphs fall apart into few pieces
-    again and again, so that a factorization of their matrix has few entries."""
+    """Solve for the limits of slowly mixing walks. Their graphs have small separators, so that a
+    factorization of their matrix has few entries."""
     matrix = (sp.eye_array(walk.shape[0]) - (1 - teleport) * walk.T).tocsc()
     restart = np.zeros((walk.shape[0], len(sources)))
     restart[sources, np.arange(len(sources))] = teleport
     try:
         limits = splu(matrix, diag_pivot_thresh=0).solve(restart)
         limits /= limits.sum(axis=0)
-        # A step brings two distributions nearer by the factor 1 - teleport at least.
+        # A step contracts the distance of two distributions by at least the factor 1 - teleport.
         error = np.abs(restart - matrix @ limits).sum(axis=0).max() / teleport
-    except RuntimeError:  # the matrix is singular but for rounding
+    except RuntimeError:  # the matrix is singular up to rounding
         error = math.inf
     if not error <= _CERTAIN:
-        raise ValueError(f"'teleport' is too small for the limits of a graph of "
-                         f"{walk.shape[0]:,} tokens that mixes slowly (got {teleport:g}); take a "
-                         f"larger one, or at most {_MAX_DENSE:,} tokens")
+        raise ValueError(f"'teleport' is too small for the limits of a slowly mixing graph of "
+                         f"{walk.shape[0]:,} tokens (got {teleport:g}); use a larger one, or at "
+                         f"most {_MAX_DENSE:,} tokens")
     return limits

@@ -31,27 +31,27 @@ _MAX_LIMIT = 2**27  # entries, 1 GiB
 
 @dataclass(frozen=True)
 class Mixing(Result):
-    """Distances of a walk from its limit, step by step."""
+    """Distances of a walk to its limit, step by step."""
 
     num_tokens: int
-    starts: int  #: From how many tokens the walk was started; see ``all_starts``.
+    starts: int  #: Number of tokens from which the walk was started; see ``all_starts``.
     all_starts: bool
     is_reversible: bool
     closed_classes: int
     period: int
     beta: float | None  #: Second largest modulus of the walk's eigenvalues.
-    sigma: float | None  #: What a step multiplies the chi-squared distance by at most.
+    sigma: float | None  #: Contraction factor of the chi-squared distance per step.
     epsilon: float
-    mixing_time: int | None  #: Steps until the distance is at most ``epsilon``.
-    mixing_time_bound: int | None  #: The same, read off the bound.
-    reason: str | None  #: Why there is no mixing time.
+    mixing_time: int | None  #: Number of steps until the distance is at most ``epsilon``.
+    mixing_time_bound: int | None  #: The same for the bound.
+    reason: str | None  #: The reason why there is no mixing time.
     teleport: float
     restart_mixing_time: int | None
-    restart_seed_mass: float  #: What the restart walk leaves at its seed at least.
-    restart_from_stationary: float  #: From its limit to the plain walk's, at most over starts.
+    restart_seed_mass: float  #: Minimum mass of the restart walk at its seed.
+    restart_from_stationary: float  #: Between its limit and the plain walk's, at most.
     stationary: np.ndarray
     distance: np.ndarray  #: Total variation, from 0 to 1, after 0, 1, ... steps.
-    bound: np.ndarray  #: Never below ``distance``; empty without ``sigma``.
+    bound: np.ndarray  #: Upper bound of ``distance``; empty without ``sigma``.
     restart_distance: np.ndarray
     restart_bound: np.ndarray
 
@@ -66,23 +66,22 @@ def mixing(
     starts: int | None = None,
     starts_seed: int = 0,
 ) -> Mixing:
-    r"""Mixing of the walk that moves from a query to one of its keys, all alike.
+    r"""Measure the mixing of the walk that moves from a query to one of its keys, uniformly.
 
     .. math::
         d(t) = \max_s \tfrac{1}{2} \lVert e_s^\top P^t - \pi^\top \rVert_1 \le
         \tfrac{1}{2} \sqrt{1 / \pi_{\min} - 1} \; \sigma^t, \qquad
         t_{\mathrm{mix}}(\epsilon) = \min \{t : d(t) \le \epsilon\}
 
-    :math:`\sigma` is the second singular value of
-    :math:`\Pi^{1/2} P \, \Pi^{-1/2}`, of which :math:`\sqrt\pi` is the first. On a symmetric
-    graph, whose walk is reversible, :math:`\sigma = \beta`, the second largest modulus of the
-    eigenvalues; on a d-regular one, where :math:`\pi_{\min} = 1/n`, this is the theorem of the
-    paper with the constant that its norms allow: :math:`\lVert\cdot\rVert_1 \le \sqrt{n}
-    \lVert\cdot\rVert_2`, half of which is total variation. What the paper names spectral gap is
-    :math:`\beta d`; a small one mixes fast. On a directed graph :math:`\beta` is but the rate in
-    the end, and :math:`\beta^t` bounds nothing.
+    :math:`\sigma` is the second singular value of :math:`\Pi^{1/2} P \, \Pi^{-1/2}`, whose first
+    singular vector is :math:`\sqrt\pi`. On a symmetric graph, whose walk is reversible,
+    :math:`\sigma = \beta`, the second largest modulus of the eigenvalues. On a d-regular graph,
+    where :math:`\pi_{\min} = 1/n`, this is the paper's theorem with the constant that its norms
+    allow: :math:`\lVert\cdot\rVert_1 \le \sqrt{n} \lVert\cdot\rVert_2`, half of which is total
+    variation. The paper's "spectral gap" is :math:`\beta d`; a small one means fast mixing. On a
+    directed graph, :math:`\beta` is only the asymptotic rate, and :math:`\beta^t` is not a bound.
 
-    The theorem is about this plain walk. Diffusion restarts at its seed, so it never forgets it:
+    The theorem is about this plain walk. Diffusion restarts at its seed and never forgets it:
 
     .. math::
         p_{t+1} = (1 - a) P^\top p_t + a e_s, \quad \pi_s = a (I - (1 - a) P^\top)^{-1} e_s, \quad
@@ -90,31 +89,31 @@ def mixing(
 
     from :math:`p_0 = e_s`, on any graph.
 
-    A query without keys stays where it is. If several sets of tokens cannot be left, the walk has
-    many stationary distributions; the one that weighs each set by its size is taken, and the
-    distance does not go to 0.
+    The walk stays at a query without keys. If there are several closed sets of tokens, the walk has
+    many stationary distributions; the one that weights each set by its size is used, and the
+    distance does not converge to 0.
 
     Args:
-        graph: As :func:`analysis.graphs.as_graph` takes it, with as many keys as queries.
+        graph: See :func:`analysis.graphs.as_graph`, with as many keys as queries.
         epsilon: Total variation below which the walk counts as mixed.
-        steps: How many steps are walked at most.
+        steps: Maximum number of steps.
         lazy: Stay with probability one half, which makes every period 1.
         teleport: Probability a of a restart.
-        starts: From how many tokens, drawn at random, the walk starts. If omitted, from all up to
-            2,048 tokens and from 64 beyond. From a sample, distances are lower bounds.
+        starts: Number of randomly drawn tokens from which the walk starts. If omitted, all up to
+            2,048 tokens, and 64 beyond. For a sample of starts, distances are lower bounds.
         starts_seed: Seed of that draw.
 
     Returns:
-        Mixing. ``beta`` is good to six digits, or ``None`` where it is not certain: on a directed
-        graph it may hang on the last digit of its walk, as in a de Bruijn graph, where it is 0.
-        ``sigma`` is ``None`` where the walk leaves some tokens for
-        good, mixes too slowly to find it, or has a stationary probability below 2.2e-308, which
-        has lost digits. Of more than 4,096 tokens of a directed graph, probabilities below 1e-12
-        are lost in rounding: they are given as 0, and there is no ``sigma`` either.
+        Mixing. ``beta`` is accurate to six digits, or ``None`` if it is not certain: on a directed
+        graph it may depend on the last digit of the walk, as in a de Bruijn graph, where it is 0.
+        ``sigma`` is ``None`` if the walk leaves some tokens for good, mixes too slowly, or has a
+        stationary probability below 2.2e-308, which has lost digits. On a directed graph of more
+        than 4,096 tokens, probabilities below 1e-12 are lost in rounding: they are set to 0, and
+        ``sigma`` is ``None``.
 
     Raises:
-        TypeError, ValueError: An argument is wrong, or the graph is too large to find its
-            stationary distribution, or its limits at so small a ``teleport``.
+        TypeError, ValueError: An argument is invalid, or the graph is too large to find its
+            stationary distribution, or its limits at such a small ``teleport``.
 
     Source: Diffuser, Theorem 3 and Eq. S.7; for reversible walks Diaconis and Stroock, Geometric
     bounds for eigenvalues of Markov chains (1991), Proposition 3; for others Fill, Eigenvalue

@@ -1,4 +1,4 @@
-"""Rates at which a walk nears its limit: the second eigenvalue and the second singular value."""
+"""Convergence rates of a walk: the second eigenvalue and the second singular value."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from analysis.walk import MOVED, component_eigenvalues
 
 _MAX_SYMMETRIC = 2048  # for all eigenvalues in seconds
 _MAX_GENERAL = 1024
-_CERTAIN = 1e-6  # to which a modulus is found, or it is not
+_CERTAIN = 1e-6  # required accuracy of a modulus
 
 
 def second_of_reversible(walk: sp.csr_array, stationary: np.ndarray) -> float | None:
-    """Return the second largest modulus of a walk that is symmetric but for a scale."""
+    """Return the second largest modulus of a walk that is symmetric up to scaling."""
     n, root = len(stationary), np.sqrt(stationary)
     similar = sp.csr_array(sp.diags_array(root) @ walk @ sp.diags_array(1 / root))
     if n <= _MAX_SYMMETRIC:
@@ -28,8 +28,8 @@ def second_of_reversible(walk: sp.csr_array, stationary: np.ndarray) -> float | 
 
 
 def second_modulus(walk: sp.csr_array, component: np.ndarray) -> float | None:
-    """Return the second largest modulus of any walk's eigenvalues, or None where it is not certain
-    to ``_CERTAIN``."""
+    """Return the second largest modulus of any walk's eigenvalues, or None if it is not accurate to
+    ``_CERTAIN``."""
     if np.bincount(component).max() <= _MAX_GENERAL:
         second, when_moved = (_second(component_eigenvalues(walk, component, moved))
                               for moved in (0., MOVED))
@@ -54,7 +54,7 @@ def _second(values: np.ndarray) -> float:
 
 def _second_pair(walk: sp.csr_array) -> tuple[complex, np.ndarray]:
     """Return the eigenvalue of second largest modulus, and its eigenvector."""
-    # Those behind the second lie close: to full precision it might take hours.
+    # The next eigenvalues may be close, so full precision might take hours.
     values, vectors = eigs(walk, k=2, which='LM', v0=_some_vector(walk.shape[0]), ncv=60,
                            tol=_CERTAIN / 1000, maxiter=100)  # eigenvectors may be oblique
     second = np.argsort(-np.abs(values), kind='stable')[1]
@@ -62,7 +62,7 @@ def _second_pair(walk: sp.csr_array) -> tuple[complex, np.ndarray]:
 
 
 def contraction(walk: sp.csr_array, stationary: np.ndarray) -> float | None:
-    r"""Return the second singular value of :math:`\Pi^{1/2} P \, \Pi^{-1/2}`, or None where
+    r"""Return the second singular value of :math:`\Pi^{1/2} P \, \Pi^{-1/2}`, or None if
     :math:`\pi` has zeros or has lost digits to underflow."""
     if stationary.min() < np.finfo(float).tiny:
         return None

@@ -1,4 +1,4 @@
-"""All measurements of a graph on one page of HTML, which needs no network.
+"""All measurements of a graph on one self-contained HTML page.
 
 ::
 

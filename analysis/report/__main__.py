@@ -13,14 +13,14 @@ _ENDINGS = '.html',
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measure the graphs that the command line names, and writes a page.
+    """Measure the graphs of a command line, and write a page.
 
     Args:
-        arguments: The command line, that of the process if omitted.
+        arguments: The command line; the process's own if omitted.
     """
     parser = new_parser('report', 'diffuser', 512, _ENDINGS)
     parser.add_argument('--time_limit', type=float, default=30.,
-                        help='seconds for each search for a Hamiltonian path')
+                        help='time limit in seconds of each search for a Hamiltonian path')
 
     def run(options: Namespace) -> None:
         graphs, names = load(options)

@@ -1,4 +1,4 @@
-"""A report as one file of HTML."""
+"""A report as a single HTML file."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ img {{ display: block; margin: 1rem 0; }}
 
 
 def page(title: str, sections: Sequence[Section], names: Sequence[str] | None = None) -> str:
-    """Return the page of a report, with its pictures in it.
+    """Return the page of a report, with embedded figures.
 
     Args:
-        title (str): Its heading.
-        sections: Of :func:`analysis.report.sections`.
-        names: Of the tokens, if they have some.
+        title (str): The heading.
+        sections: The sections of :func:`analysis.report.sections`.
+        names: The names of the tokens, if they have any.
 
     Returns:
-        HTML, which refers to no other file.
+        Self-contained HTML.
     """
     links = '\n'.join(f'<a href="#{_anchor(section)}">{escape(section.title)}</a>'
                       for section in sections)

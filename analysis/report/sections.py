@@ -1,4 +1,4 @@
-"""Sections of a report: every question, asked of the same graphs."""
+"""Sections of a report: all questions about the same graphs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from analysis.universality import drawing as universality_drawing
 from graphattn import BipartiteGraph, draw
 
 Graphs = dict[str, list[BipartiteGraph]]
-_EXTREMES = 6  # eigenvalues at both ends of a graph that is too large for all
+_EXTREMES = 6  # eigenvalues at both ends, for a graph too large for all
 _MAX_MASKS = 7
 
 
@@ -53,11 +53,11 @@ class Section:
     """A question on the page.
 
     Attributes:
-        title (str): Its heading.
-        text (str): What is asked.
-        results (dict): The answers, by label; none if it was refused.
-        figure (Figure, optional): Their picture.
-        refusal (str, optional): Why the question cannot be asked of these graphs.
+        title (str): The heading.
+        text (str): A description of the question.
+        results (dict): The results by label; empty if the question was refused.
+        figure (Figure, optional): The figure of the results.
+        refusal (str, optional): The reason why the question does not apply to these graphs.
     """
 
     title: str
@@ -71,7 +71,7 @@ def size(graph: GraphLike) -> Size:
     """Count the tokens and edges of a graph.
 
     Args:
-        graph: As :func:`analysis.graphs.as_graph` takes it.
+        graph: See :func:`analysis.graphs.as_graph`.
     """
     graph = as_graph(graph)
     return Size(graph.num_queries, graph.num_keys, graph.num_edges, graph.density(),
@@ -80,15 +80,15 @@ def size(graph: GraphLike) -> Size:
 
 
 def sections(graphs: Graphs, *, time_limit: float = 30., seed: int = 0) -> Iterator[Section]:
-    """Ask all questions, one after the other.
+    """Answer all questions, one after the other.
 
     Args:
-        graphs (dict): By label; several of one label are the segments of a graph.
-        time_limit (float): Seconds for each search for a Hamiltonian path.
+        graphs (dict): Lists of graphs by label, each the segments of one graph.
+        time_limit (float): Time limit in seconds of each search for a Hamiltonian path.
         seed (int): Seed of the search.
 
     Yields:
-        A Section for each question. One that cannot be asked of these graphs says why.
+        A Section for each question, with the reason if it does not apply to these graphs.
     """
     search = {'time_limit': time_limit, 'seed': seed}
     pairs = [(label, segment) for label, segments in graphs.items() for segment in segments]
@@ -140,7 +140,7 @@ def _min_mean_max(degree: Tensor) -> tuple[int, float, int]:
 
 
 def _draw_sizes(pairs: list[tuple[str, BipartiteGraph]]) -> Figure:
-    """Return masks, and how many tokens have how many edges."""
+    """Draw the masks and the distributions of degrees."""
     shown = pairs[:_MAX_MASKS]
     rows = math.ceil((len(shown) + 2) / 3)
     figure = Figure(figsize=(9, 3.3 * rows), layout='constrained')

@@ -1,4 +1,4 @@
-"""The picture of ``python -m analysis.spectrum``."""
+"""The figure of ``python -m analysis.spectrum``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from analysis.spectrum.question import Spectrum
 
 @labels_as_text
 def draw(results: dict[str, list[Spectrum]]) -> Figure:
-    """Sorted values on the left, as in Diffuser's Fig. S.8, and how they are spread."""
+    """Draw sorted values, as in Diffuser's Fig. S.8, and their distribution."""
     figure = Figure(figsize=(9, 4), layout='constrained')
     curves, counts = figure.subplots(1, 2)
     pooled = {label: np.concatenate([sample.values for sample in samples])
@@ -34,7 +34,7 @@ def draw(results: dict[str, list[Spectrum]]) -> Figure:
     kind = 'singular value' if matrices.startswith('D_q') else 'eigenvalue'
     curves.set(title=matrices, xlabel='index, in sorted order', ylabel=kind)
     curves.locator_params(axis='x', integer=True, min_n_ticks=1)
-    counts.set(title='how they are spread', xlabel=kind, ylabel=f'share of the {kind}s shown',
+    counts.set(title='distribution', xlabel=kind, ylabel=f'fraction of the {kind}s shown',
                yscale='log', ylim=(0.5 / max(map(np.size, pooled.values())), 1.5))
     for axes in (curves, counts):
         axes.grid()

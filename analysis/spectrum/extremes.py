@@ -1,4 +1,4 @@
-"""The smallest eigenvalues of a large symmetric matrix, outside of its known null space."""
+"""The smallest eigenvalues of a large symmetric matrix, outside a known null space."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse import csgraph, linalg
 
-# Multiplications of a sparse factorisation: a few seconds. Its memory is then small too.
+# Multiplications of a sparse factorisation, a few seconds; its memory is then small as well.
 _FACTOR_WORK = 2e9
-# Of an eigenpair's residual, in units of the mean eigenvalue.
+# Relative to the mean eigenvalue, of an eigenpair's residual.
 _ACCURACY = 1e-9
-# Of the numbers in a factorisation, whose rounding then is some 1e-12 of the matrix.
+# Of the entries in a factorisation, whose rounding is then about 1e-12 of the matrix.
 _MAX_GROWTH = 1e4
 
 
@@ -19,10 +19,10 @@ def smallest_outside(matrix: sp.csr_array, null_space: sp.csc_array, count: int,
     """Return eigenvectors ``[n, count]`` of the smallest eigenvalues outside a known null space.
 
     Args:
-        matrix: Symmetric, without negative eigenvalues.
-        null_space: Orthonormal, ``[n, c]``; may have no columns.
+        matrix: A symmetric matrix without negative eigenvalues.
+        null_space: Orthonormal basis ``[n, c]``, possibly without columns.
         count: Number of eigenpairs.
-        mean: The size of an eigenvalue, to which the accuracy is relative.
+        mean: Scale of the eigenvalues, to which the accuracy is relative.
     """
     order = _band_order(matrix)
     if order is None:
@@ -34,8 +34,8 @@ def _lanczos(matrix: sp.csr_array, null_space: sp.csc_array, count: int, mean: f
              ) -> np.ndarray:
     """Find the largest eigenvalues of the flipped matrix, because ARPACK finds those safely.
 
-    The null space goes to the other end. A few more pairs than asked for, and a large subspace,
-    pay where the wanted end is crowded or hubs stand far off at the other.
+    The null space moves to the other end. A few extra pairs and a large subspace help if the wanted
+    end is crowded, or hubs are far out at the other.
     """
     n = matrix.shape[0]
     centre = float(matrix.trace()) / n
@@ -55,7 +55,7 @@ def _lanczos(matrix: sp.csr_array, null_space: sp.csc_array, count: int, mean: f
 
 def _shift_invert(matrix: sp.csr_array, null_space: sp.csc_array, count: int, mean: float,
                   order: np.ndarray) -> np.ndarray:
-    """Return one eigenvector after the other, each outside those that are known."""
+    """Compute the eigenvectors one by one, each orthogonal to the known ones."""
     known, shift = null_space, -1e-8 * mean
     for _ in range(count):
         vector, shift = _next_above(matrix, known, shift, order)
@@ -66,11 +66,11 @@ def _shift_invert(matrix: sp.csr_array, null_space: sp.csc_array, count: int, me
 def _next_above(matrix: sp.csr_array, known: sp.csc_array, shift: float, order: np.ndarray
                 ) -> tuple[np.ndarray, float]:
     """Return the eigenvector of the smallest eigenvalue outside ``known``, and a shift just below
-    it.
+    that eigenvalue.
 
-    By the inverse of the matrix less a shift, which moves up until eigenvalues that crowd together
-    are far apart. The pivots have the signs of the eigenvalues (Sylvester's law of inertia), so a
-    shift that has passed an unknown one is seen, and taken back half of the way.
+    Iterates with the inverse of the shifted matrix. The shift rises until clustered eigenvalues are
+    well separated. The pivots have the signs of the eigenvalues (Sylvester's law of inertia), so a
+    shift beyond an unknown eigenvalue is detected and moved half of the way back.
     """
     n, num_known = known.shape
     rounding = 1e-12 * float(abs(matrix).sum(axis=1).max())
@@ -96,10 +96,10 @@ def _next_above(matrix: sp.csr_array, known: sp.csc_array, shift: float, order: 
 
 
 def _factor(matrix: sp.csr_array, shift: float, order: np.ndarray) -> linalg.SuperLU | None:
-    """P (matrix - shift I) P^T = L U without pivoting, so that L stays inside the envelope.
+    """Factor P (matrix - shift I) P^T = L U without pivoting, so that L stays inside the envelope.
 
-    ``None`` where rounding may turn the sign of a pivot. Next to an eigenvalue of a leading part,
-    as any is that occurs several times, a pivot is 0 or what follows it grows without bound.
+    Returns ``None`` if rounding may flip the sign of a pivot. Close to an eigenvalue of a leading
+    submatrix, such as any multiple eigenvalue, a pivot is 0 or later entries grow without bound.
     """
     shifted = (matrix - shift * sp.eye_array(matrix.shape[0])).tocsr()[order][:, order]
     try:
@@ -113,7 +113,7 @@ def _factor(matrix: sp.csr_array, shift: float, order: np.ndarray) -> linalg.Sup
 def _band_order(matrix: sp.csr_array) -> np.ndarray | None:
     """Return an order of the nodes in which the matrix is cheap to factor, or None.
 
-    Reverse Cuthill-McKee, with hubs last: they would join everything to everything.
+    The order is reverse Cuthill-McKee with hubs last, because they would join everything.
     """
     row_entries = np.diff(matrix.indptr)
     is_hub = row_entries > 8 * np.median(row_entries)
@@ -123,9 +123,9 @@ def _band_order(matrix: sp.csr_array) -> np.ndarray | None:
     order = np.concatenate([others[band], hubs])
     place = np.empty_like(order)
     place[order] = np.arange(order.size)
-    first, filled = place.copy(), np.flatnonzero(row_entries)  # reduceat has no empty segments
+    first, filled = place.copy(), np.flatnonzero(row_entries)  # reduceat needs non-empty segments
     first[filled] = np.minimum.reduceat(place[matrix.indices], matrix.indptr[filled])
-    width = np.maximum(place - first, 0).astype(float)  # of the envelope, which holds all fill-in
+    width = np.maximum(place - first, 0).astype(float)  # of the envelope with all fill-in
     return order if width @ width <= _FACTOR_WORK else None
 
 
@@ -134,5 +134,5 @@ def _outside(null_space: sp.csc_array, vectors: np.ndarray) -> np.ndarray:
 
 
 def _start(null_space: sp.csc_array) -> np.ndarray:
-    """Return the same first vector every time, because the same graph must give the same result."""
+    """Return a fixed start vector, so that results are reproducible."""
     return _outside(null_space, np.random.default_rng(0).standard_normal(null_space.shape[0]))

@@ -14,14 +14,14 @@ from scipy.sparse import csgraph
 from analysis.spectrum.extremes import smallest_outside
 
 LaplacianKind = Literal['normalized', 'combinatorial']
-# Up to here all eigenvalues at once take seconds, and nothing has to converge.
+# Up to this size, all eigenvalues take seconds, without iteration.
 _DENSE_NODES = 2048
 
 
 @dataclass(frozen=True)
 class Eigenpairs:
-    """Ascending eigenvalues ``[k]`` with eigenvectors ``[n, k]``, residuals ``[k]``, and how they
-    were found."""
+    """Ascending eigenvalues ``[k]`` with eigenvectors ``[n, k]``, residuals ``[k]``, and the
+    method."""
 
     values: np.ndarray
     vectors: np.ndarray
@@ -30,14 +30,14 @@ class Eigenpairs:
 
 
 class Laplacian:
-    r"""A Laplacian whose null space is known, and what finds its other eigenpairs.
+    r"""A Laplacian with its known null space, and solvers for the other eigenpairs.
 
-    The null space is that of the connected components: :math:`D^{1/2} 1_C` or :math:`1_C` for
-    each component C. It is projected away, so that no solver mistakes a small eigenvalue for 0.
+    The null space is spanned by :math:`D^{1/2} 1_C` or :math:`1_C` for each connected component C.
+    It is projected out, so that no solver mistakes a small eigenvalue for 0, as
     ``eigsh(which='SM')`` does: for a window on 1,024 tokens it returns four times lambda_2.
 
     Args:
-        adjacency (sparse array): Symmetric and not negative, ``[n, n]``.
+        adjacency (sparse array): Symmetric, non-negative ``[n, n]``.
         kind (str): normalized or combinatorial.
 
     Raises:
@@ -68,7 +68,7 @@ class Laplacian:
         return self.matrix.trace() / max(self.num_nodes - self.num_components, 1)
 
     def all(self) -> Eigenpairs:
-        """Return every eigenpair, from the dense matrix."""
+        """Return all eigenpairs, from the dense matrix."""
         values, vectors = scipy.linalg.eigh(self.matrix.toarray(), overwrite_a=True,
                                             check_finite=False)
         zeros = slice(0, self.num_components)
@@ -76,7 +76,7 @@ class Laplacian:
         return self._pairs(values, vectors, 'dense')
 
     def smallest(self, count: int) -> Eigenpairs:
-        """Return the ``count`` smallest eigenpairs, the exact zeros among them."""
+        """Return the ``count`` smallest eigenpairs, including the exact zeros."""
         if self.num_nodes <= _DENSE_NODES:
             return self._part_of_all(slice(0, count))
         null_space = self.null_space[:, :count].toarray()
@@ -124,7 +124,7 @@ class Laplacian:
 
 def _scaled_difference(adjacency: sp.csr_array, degree: np.ndarray, scale: np.ndarray
                        ) -> sp.csr_array:
-    """S (D - A) S for S = diag(scale), with 32-bit indices, half of what a product reads."""
+    """Return S (D - A) S for S = diag(scale), with 32-bit indices to halve the memory traffic."""
     difference = sp.csr_array(sp.diags_array(degree) - adjacency)
     row = np.repeat(np.arange(degree.size, dtype=np.int32), np.diff(difference.indptr))
     data = difference.data * scale[row]

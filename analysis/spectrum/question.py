@@ -16,7 +16,8 @@ from analysis.spectrum.laplacian import Laplacian, LaplacianKind
 from analysis.spectrum.singular_values import all_singular_values, largest_singular_values
 from graphattn import BipartiteGraph
 
-# A float64 matrix, its eigenvectors and LAPACK's work space are 0.5 GB here, and grow by n^2.
+# At this size, a float64 matrix, its eigenvectors and LAPACK's workspace take 0.5 GB, growing as
+# n^2.
 FULL_NODES = 4096
 
 
@@ -25,20 +26,21 @@ class Spectrum(Result):
     r"""Eigenvalues or singular values, each with its residual.
 
     Attributes:
-        matrix (str): Whose values these are.
-        symmetrization (str): What became of an edge without its reverse.
-        num_components (int): Connected components, an isolated node being one. It is how often
-            the eigenvalue 0 of a Laplacian occurs.
+        matrix (str): The matrix of these values.
+        symmetrization (str): How an edge without its reverse was treated.
+        num_components (int): Number of connected components, isolated nodes included; the
+            multiplicity of a Laplacian's eigenvalue 0.
         lambda_2 (float, optional): The second smallest eigenvalue, counted with multiplicity;
             exactly 0 if the graph is not connected, and ``None`` for one node.
         lambda_max (float, optional): The largest eigenvalue.
-        sigma_2 (float, optional): The second largest singular value, if there are as many.
+        sigma_2 (float, optional): The second largest singular value, if there are two.
         max_residual (float): The largest of ``residuals``.
         method (str): ``dense``, ``shift-invert`` or ``Lanczos``, for each end if they differ.
-        index (ndarray): int ``[num_values]``, which value it is of all in this order, from 0.
+        index (ndarray): int ``[num_values]``, the index of each value among all values in this
+            order.
         values (ndarray): float64 ``[num_values]``; eigenvalues ascend, singular values descend.
-        residuals (ndarray): float64 ``[num_values]``, :math:`\|L v - \lambda v\|` for the
-            eigenvector v of norm 1 that was found. Some eigenvalue of L is as near to the value.
+        residuals (ndarray): float64 ``[num_values]``, :math:`\|L v - \lambda v\|` for the computed
+            eigenvector v of norm 1. Some eigenvalue of L is within this distance of the value.
     """
 
     matrix: str
@@ -69,31 +71,30 @@ def spectrum(
         L_{\texttt{normalized}} = D^{-1/2} (D - A) D^{-1/2}, \qquad
         L_{\texttt{combinatorial}} = D - A.
 
-    An isolated node has a row of zeros in both, so that 0 is an eigenvalue once for every
-    connected component; these zeros are counted and not computed. The first is
-    :math:`I - D^{-1/2} A D^{-1/2}` where no node is isolated. Self-loops are part of A and D.
+    An isolated node has a row of zeros in both, so that the multiplicity of the eigenvalue 0 is the
+    number of connected components; these zeros are counted, not computed. The normalised Laplacian
+    is :math:`I - D^{-1/2} A D^{-1/2}` if no node is isolated. Self-loops are part of A and D.
 
-    With other keys than queries there is no Laplacian. The singular values of
-    :math:`D_q^{-1/2} A D_k^{-1/2}` take its place; they lie in [0, 1], and
+    If keys and queries differ, there is no Laplacian. The singular values of
+    :math:`D_q^{-1/2} A D_k^{-1/2}` are computed instead. They lie in [0, 1], and
     :math:`1 \pm \sigma` are the eigenvalues of the normalised Laplacian of the graph that joins
-    queries to keys, those of isolated nodes apart.
+    queries to keys, except for isolated nodes.
 
     Args:
-        graph: As :func:`analysis.graphs.as_graph` takes it.
-        laplacian: normalized or combinatorial; of no effect unless there are as many keys as
-            queries.
-        symmetrization: What becomes of an edge without its reverse: union, mean or intersection,
-            see :func:`analysis.adjacency.symmetric_adjacency`.
-        extremes: So many of the smallest eigenvalues and of the largest, or so many of the
-            largest singular values, instead of all; at least 2.
+        graph: See :func:`analysis.graphs.as_graph`.
+        laplacian: normalized or combinatorial; ignored unless there are as many keys as queries.
+        symmetrization: How an edge without its reverse is treated: union, mean or intersection, see
+            :func:`analysis.adjacency.symmetric_adjacency`.
+        extremes: Number of smallest and of largest eigenvalues, or of largest singular values, to
+            compute instead of all; at least 2.
 
     Returns:
         Spectrum.
 
     Raises:
-        TypeError, ValueError: An argument is wrong, the graph has no nodes, or it has more than
-            4,096 and all eigenvalues are asked for.
-        scipy.sparse.linalg.ArpackNoConvergence: The extremes are too close to one another.
+        TypeError, ValueError: An argument is invalid, the graph has no nodes, or it has more than
+            4,096 nodes and ``extremes`` is omitted.
+        scipy.sparse.linalg.ArpackNoConvergence: The extremes are too close together.
 
     Source: Chung, "Spectral Graph Theory" (1997), Sec. 1.2; Feng et al., "Diffuser" (2023),
     Appendix B.
@@ -132,11 +133,11 @@ def _check(graph: BipartiteGraph, extremes: int | None) -> None:
     if smaller_side == 0:
         raise ValueError(f"'graph' must have at least one token (got {graph})")
     if extremes is None and smaller_side > FULL_NODES:
-        raise ValueError(f"'graph' is too large for all its eigenvalues (got {smaller_side} "
-                         f"tokens, at most {FULL_NODES}); ask for some at both ends: extremes=6, "
-                         f"or --extremes 6")
+        raise ValueError(f"'graph' must have at most {FULL_NODES} tokens for all eigenvalues (got "
+                         f"{smaller_side}); compute some at both ends by extremes=6 or --extremes "
+                         f"6")
     if extremes is not None:
-        check_count('extremes', extremes, at_least=2)  # for lambda_2 is the second
+        check_count('extremes', extremes, at_least=2)  # for lambda_2
 
 
 def _singular_values(graph: BipartiteGraph, extremes: int | None) -> Spectrum:

@@ -1,4 +1,4 @@
-"""Singular values of D_q^-1/2 A D_k^-1/2, where there are other keys than queries."""
+"""Singular values of D_q^-1/2 A D_k^-1/2, for graphs whose keys and queries differ."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def all_singular_values(adjacency: sp.csr_array) -> tuple[np.ndarray, np.ndarray
 
 def largest_singular_values(joined: sp.csr_array, count: int
                             ) -> tuple[np.ndarray, np.ndarray, str]:
-    """1 - lambda of the graph that joins queries to keys; an isolated node only adds zeros."""
+    """Return 1 - lambda of the graph that joins queries to keys; isolated nodes only add zeros."""
     has_edge = joined.sum(axis=1) > 0
     if not has_edge.any():
         return np.zeros(count), np.zeros(count), 'components'

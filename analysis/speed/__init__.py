@@ -1,4 +1,4 @@
-"""Time of attention along a graph beside full attention, on this machine.
+"""Time of attention along a graph, compared with full attention, on this machine.
 
 ::
 

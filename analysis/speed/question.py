@@ -1,4 +1,4 @@
-"""Time of attention along a graph beside full attention: the question and its answer."""
+"""Time of attention along a graph and of full attention: the question and its answer."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _MAX_SECONDS = 600
 
 @dataclass(frozen=True)
 class Speed(Result):
-    """Median times of one call, measured in turns on this machine.
+    """Median times of a call, measured alternately on this machine.
 
     Attributes:
-        num_tokens (int): Queries of the graph.
-        density (float): Share of the pairs that are edges.
-        seconds (float): Of attention along the graph.
-        seconds_full (float): Of ``torch.nn.functional.scaled_dot_product_attention`` over all
-            pairs of as many queries and keys.
+        num_tokens (int): Number of queries of the graph.
+        density (float): Fraction of the pairs that are edges.
+        seconds (float): Time of attention along the graph.
+        seconds_full (float): Time of ``torch.nn.functional.scaled_dot_product_attention`` over all
+            pairs of the same queries and keys.
         times_as_fast (float): ``seconds_full / seconds``.
-        threads (int): Of torch.
+        threads (int): Number of torch's threads.
     """
 
     num_tokens: int
@@ -52,21 +52,21 @@ def speed(
 ) -> Speed:
     """Time attention along a graph and full attention, in float32 on the CPU.
 
-    Each runs once unmeasured. Times change from run to run with whatever else the machine does.
+    Each runs once before the measurement. Times vary with the load of the machine.
 
     Args:
-        graph: As :func:`analysis.graphs.as_graph` takes it.
-        heads: Number of heads, which all attend along the graph.
+        graph: See :func:`analysis.graphs.as_graph`.
+        heads: Number of heads, which share the graph.
         head_channels: Size of a head.
-        hops: Hops of attention along the graph; full attention has one.
-        backward: Whether to time the gradients too.
-        at_least: For how many seconds each of the two is measured.
+        hops: Number of hops along the graph; full attention has one.
+        backward: Include the backward pass.
+        at_least: Minimum seconds of measurement for each of the two.
 
     Returns:
         Speed.
 
     Raises:
-        TypeError, ValueError: An argument is wrong.
+        TypeError, ValueError: An argument is invalid.
 
     Example:
         >>> from analysis.speed import speed
@@ -85,7 +85,7 @@ def speed(
     query, key, value = (
         torch.randn(side, heads, head_channels, generator=generator).requires_grad_(backward)
         for side in (graph.num_queries, graph.num_keys, graph.num_keys))
-    # Heads first, as torch has them, before the clock starts.
+    # Heads first, as torch requires, outside the measurement.
     dense = [x.detach().transpose(0, 1)[None].contiguous().requires_grad_(backward)
              for x in (query, key, value)]
     seconds, seconds_full = _medians([
@@ -96,8 +96,7 @@ def speed(
 
 
 def _medians(cases: list[Callable[[], Tensor]], backward: bool, at_least: float) -> list[float]:
-    """Return the median time of each case. Cases take turns, so that a busy machine slows all
-    alike."""
+    """Return the median time of each case. Cases alternate, so that load slows all equally."""
     from torch.utils.benchmark import Timer
 
     def step(case: Callable[[], Tensor]) -> None:

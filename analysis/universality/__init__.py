@@ -1,4 +1,4 @@
-"""Do attention patterns, applied in turn, satisfy what proofs of universal approximation ask?
+"""Conditions of universal approximation for attention patterns that layers apply in turn.
 
 ::
 
@@ -7,10 +7,10 @@
     python -m analysis.universality --pattern diffuser --n 256 --hops 5
     python -m analysis.universality --pattern 'Full() - SlidingWindow(0)' --steps 8
 
-SparseBERT's theorem for attention without its diagonal is asked beside them, and its construction
-and those of Diffuser's Lemmas 6 to 8 are run on a grid. Lemmas 1 and 2 of SBM-Transformer, App. A,
-are here too. What holds of masks says little of a model that *samples* them: its Theorem 1 bounds
-the distance to the expected output E[g(X)], and the expected output is not the output under the
+The package also covers SparseBERT's theorem for attention without the diagonal, runs its
+construction and those of Diffuser's Lemmas 6 to 8 on a grid, and has Lemmas 1 and 2 of
+SBM-Transformer, App. A. Results for fixed masks say little about a model that *samples* them: its
+Theorem 1 bounds the distance to the expected output E[g(X)], which is not the output under the
 expected mask, because softmax is not linear in the mask.
 """
 

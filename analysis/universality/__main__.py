@@ -24,24 +24,25 @@ Full attention without self-loops, for one, is universal too (SparseBERT, Theore
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Ask the question of graphs that the command line names.
+    """Check the graphs of a command line.
 
     Args:
-        arguments: The command line, that of the process if omitted.
+        arguments: The command line; the process's own if omitted.
     """
     parser = command.new_parser('universality', '', 16)
     parser.set_defaults(pattern=[])
     parser.add_argument('--clusters', type=int, default=4,
                         help='without --pattern: k of the three patterns of Lemma 2')
     parser.add_argument('--hops', type=int | None,
-                        help="also ask of each pattern what Diffuser's theorem assumes, at this K")
+                        help="also check the assumptions of Diffuser's theorem for each pattern, "
+                             "at this K")
     parser.add_argument('--steps', type=int | None,
                         help="also run the constructions of SparseBERT's and Diffuser's proofs "
-                             'for three tokens, on a grid of so many steps from 0 to 1')
+                             "for three tokens, on a grid with this number of steps from 0 to 1")
     parser.add_argument('--time_limit', type=float, default=30.,
-                        help='seconds for each search for a Hamiltonian path')
+                        help='time limit in seconds of each search for a Hamiltonian path')
     parser.add_argument('--max_layers', type=int, default=10_000,
-                        help='after how many layers to give up on condition 3')
+                        help='maximum number of layers for condition 3')
 
     def run(options: Namespace) -> None:
         search = {'time_limit': options.time_limit, 'seed': options.seed}
@@ -71,7 +72,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _patterns_in_turn(options: Namespace) -> list[dict[str, BipartiteGraph]]:
-    """Return the graphs that layers apply in turn, for each sample of a trained model or once."""
+    """Return the graphs that layers apply in turn, for each sample of a trained model, or once for
+    patterns."""
     if options.checkpoint is not None:
         heads, _ = command.load(options)
         return [_layers({label: samples[index] for label, samples in heads.items()})

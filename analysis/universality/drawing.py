@@ -1,4 +1,4 @@
-"""The picture of ``python -m analysis.universality``."""
+"""The figure of ``python -m analysis.universality``."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from analysis.labels import labels_as_text
 from analysis.universality.question import Universality
 from graphattn import BipartiteGraph
 
-_CELLS = 512  # of a picture, at most: an edge darkens its cell
+_CELLS = 512  # maximum per side; an edge darkens its cell
 
 
 @labels_as_text
 def draw(graphs: dict[str, BipartiteGraph], result: Universality) -> Figure:
-    """Draw the patterns in turn, and the share of pairs that each layer reaches."""
+    """Draw the patterns in turn, and the fraction of pairs that each layer reaches."""
     columns = min(len(graphs) + 1, 4)
     rows = math.ceil((len(graphs) + 1) / columns)
     figure = Figure(figsize=(2.3 * columns, 2.7 * rows), layout='constrained')
@@ -48,7 +48,7 @@ def _draw_reach(axes: Axes, result: Universality) -> None:
     axes.axhline(100, color='0.7', linewidth=1, zorder=0)
     title = f's = {result.layers}' if result.layers else 'never all'
     axes.set_title(f'pairs reached: {title}', fontsize='small')
-    axes.set(xlabel='layers', ylabel='share of pairs [%]', ylim=(0, 105))
+    axes.set(xlabel='layers', ylabel='pairs reached [%]', ylim=(0, 105))
     axes.locator_params(axis='x', integer=True, min_n_ticks=1)
     axes.margins(x=0.1)
     axes.set_box_aspect(1)

@@ -13,13 +13,13 @@ from graphattn.patterns import Pattern, SlidingWindow
 
 @dataclass(frozen=True, repr=False)
 class Clusters(Pattern):
-    r"""A query attends to the keys of its cluster, one of ``count`` intervals:
+    r"""Every query attends to the keys of its cluster, one of ``count`` intervals:
     :math:`\lfloor ik/n \rfloor = \lfloor jk/n \rfloor` with positions from 0.
 
     With positions from 1, as printed, :math:`\lfloor ik/n \rfloor` makes k + 1 clusters.
 
-    Eq. 5 of SBM-Transformer cannot express it, see :func:`is_rectangle`: with one-hot memberships
-    the probability inside cluster u is :math:`\hat S_{uu}`, on average at most 1/k.
+    Eq. 5 of SBM-Transformer cannot express this pattern, see :func:`is_rectangle`: with one-hot
+    memberships, the probability inside cluster u is :math:`\hat S_{uu}`, on average at most 1/k.
 
     Args:
         count (int): Number of clusters, k.
@@ -46,14 +46,14 @@ class Clusters(Pattern):
 
 @dataclass(frozen=True, repr=False)
 class Relays(Pattern):
-    r"""Every query attends to the last ``count`` keys; the other way round, the last ``count``
-    queries attend to every key.
+    r"""Every query attends to the last ``count`` keys; with ``listen``, the last ``count`` queries
+    attend to every key.
 
     Both are rectangles, which Eq. 5 of SBM-Transformer can express.
 
     Args:
         count (int): Number of relays.
-        listen (bool): The relays attend, instead of being attended to.
+        listen (bool): Let the relays attend to all, instead of all to the relays.
 
     Raises:
         TypeError: An argument is of the wrong type.
@@ -85,14 +85,13 @@ def lemma_2(clusters: int) -> tuple[Pattern, Pattern, Pattern]:
 
     They satisfy Assumption 1, with three corrections to the paper:
 
-    - In this order s = 5 (4 for two clusters) and not 3: in layer 2 all attend to relays that know
-      but their own cluster, in layer 3 the relays learn the rest, which layers 4 and 5 pass on. The
-      order
-      :math:`\mathcal{A}^1, \mathcal{A}^3, \mathcal{A}^2` gives 3.
-    - They have :math:`n^2/k + 2kn + 2(n - k)` edges where k divides n, more than
+    - In this order, s = 5 (4 for two clusters), not 3: in layer 2, all attend to relays that have
+      information from their own cluster only; in layer 3, the relays receive the rest, which layers
+      4 and 5 pass on. The order :math:`\mathcal{A}^1, \mathcal{A}^3, \mathcal{A}^2` has s = 3.
+    - They have :math:`n^2/k + 2kn + 2(n - k)` edges if k divides n, more than
       :math:`2 \sqrt{2} \, n^{3/2}` for every k, and so not O(n).
-    - The path of the proof comes through relays that it visits again in their own cluster.
-      Another path exists.
+    - The path of the proof visits relays twice, the second time in their own cluster. Another path
+      exists.
 
     Args:
         clusters (int): Number of clusters and of relays, k.
@@ -111,12 +110,13 @@ def is_rectangle(graph: GraphLike) -> bool:
     .. math::
         p_{ij} = \sum_{uv} \hat S_{uv} \, \hat Q_{iu} \, \hat K_{jv}
 
-    the entries of :math:`\hat S` are positive and sum to 1 and memberships are at most 1, so
-    :math:`p_{ij} = 1` asks for :math:`\hat Q_i = 1` and :math:`\hat K_j = 1` in all entries, and
-    then holds for all such i and j. A mixing that is normalised otherwise can do more.
+    the entries of :math:`\hat S` are positive and sum to 1, and memberships are at most 1, so
+    :math:`p_{ij} = 1` requires :math:`\hat Q_i = 1` and :math:`\hat K_j = 1` in all entries, and
+    then holds for all such i and j. With another normalisation of the mixing, more patterns are
+    possible.
 
     Args:
-        graph: As :func:`analysis.graphs.as_graph` takes it.
+        graph: See :func:`analysis.graphs.as_graph`.
 
     Source: SBM-Transformer, Eq. 5 to 8.
 

@@ -20,50 +20,50 @@ from analysis.universality.selective_shift import (
     shifted_by_first,
 )
 
-NODES = 3  # of Gauss and Legendre, along each side of a cell
+NODES = 3  # Gauss-Legendre nodes along each side of a cell
 
 
 @dataclass(frozen=True)
 class PiecewiseConstant(Result):
-    """Statements of Lemmas 6 and 7 about a function of all tokens, and what is found."""
+    """Results for the statements of Lemmas 6 and 7 on a function of all tokens."""
 
     cells: int
-    """Of the grid, as many as there are quantised sequences."""
+    """Number of cells of the grid, and of quantised sequences."""
     distance: float
-    """Lemma 6: how far the function is from the one that is constant on cells."""
+    """Lemma 6: the distance of the function to its piecewise constant approximation."""
     bound: float
-    """What the distance is below, for the function's Lipschitz constant; in proportion to delta."""
+    """Upper bound of the distance by the function's Lipschitz constant, proportional to delta."""
     represented: bool
-    """Lemma 7: whether the numbers of Lemma 8 tell apart whatever has different values, so that
-    feed-forward layers can send each to its value, if S.18 and S.19 are granted."""
+    """Lemma 7: whether the codes of Lemma 8 differ wherever values differ, so that feed-forward
+    layers can map each code to its value, assuming S.18 and S.19."""
     represented_as_run: bool
-    """Whether they do as the two heads are run."""
+    """The same with the actual outputs of the two heads."""
     left_as_run: float
-    """How far any function of those numbers stays from the piecewise constant one."""
+    """Minimum distance of any function of those codes to the piecewise constant one."""
 
 
 def piecewise_constant(tokens: int = 3, steps: int = 4) -> PiecewiseConstant:
-    r"""Lemmas 6 and 7 for d = 1 and :math:`f(X)_i = \sin(x_i + \sum_j x_j)`.
+    r"""Check Lemmas 6 and 7 for d = 1 and :math:`f(X)_i = \sin(x_i + \sum_j x_j)`.
 
-    Each value depends on all tokens. The function that is constant on the cells of the grid takes
-    the value at a cell's lowest corner, and
+    Each value depends on all tokens. The piecewise constant function has the value at the lowest
+    corner of each cell, and
 
     .. math::
         d_2(f, \bar f) = \Big( \int_{[0, 1)^n} \lVert f(X) - \bar f(X) \rVert_2^2 \, dX
         \Big)^{1/2} \le n \sqrt{n + 3} \, \delta,
 
-    for :math:`\lVert \nabla f_i \rVert = \sqrt{n + 3}` at most, and a cell's diagonal is
-    :math:`\sqrt{n} \, \delta`. The integral is by Gauss and Legendre in each cell.
+    because :math:`\lVert \nabla f_i \rVert \le \sqrt{n + 3}`, and a cell's diagonal is
+    :math:`\sqrt{n} \, \delta`. The integral is computed by Gauss-Legendre quadrature in each cell.
 
-    For Lemma 7, tokens are quantised, positions (S.15) are added, and Lemma 8 gives each token of
-    each sequence a number, from which feed-forward layers of Step 3 read off its value: they can if
-    no number stands for two values. They cannot with the heads as they are run, for
-    :func:`analysis.universality.selective_shift` finds that those miss most tokens; then the best
-    function of the numbers, their mean value, is off by ``left_as_run``, in :math:`d_2` too.
+    For Lemma 7, tokens are quantised, positions (S.15) are added, and Lemma 8 assigns a code to
+    each token of each sequence. The feed-forward layers of Step 3 can map codes to values if no
+    code has two values. With the actual heads they cannot, because these miss most tokens, see
+    :func:`analysis.universality.selective_shift`; the best function of the codes, their mean value,
+    is then off by ``left_as_run`` in :math:`d_2`.
 
     Args:
         tokens (int): Number of tokens n.
-        steps (int): Of the grid, :math:`1 / \delta`.
+        steps (int): Number of steps of the grid, :math:`1 / \delta`.
 
     Returns:
         PiecewiseConstant.
@@ -82,7 +82,7 @@ def piecewise_constant(tokens: int = 3, steps: int = 4) -> PiecewiseConstant:
     """
     check_grid(tokens, steps)
     sequences = list(sequences_in_order(tokens, steps))
-    # Without their positions: in [0, 1), as the function takes them.
+    # Without positions, in [0, 1), the domain of the function.
     corners = np.array([[float(number % 1) for number in sequence] for sequence in sequences])
     values = _function(corners)
     granted, run = ([shifted_by_first((first, *sequence[1:]), steps) for sequence, first in zip(
@@ -96,7 +96,7 @@ def piecewise_constant(tokens: int = 3, steps: int = 4) -> PiecewiseConstant:
 
 
 def _function(x: np.ndarray) -> np.ndarray:
-    """f of sequences ``[..., n]``."""
+    """Evaluate f on sequences ``[..., n]``."""
     return np.sin(x + x.sum(axis=-1, keepdims=True))
 
 
@@ -112,8 +112,8 @@ def _distance(corners: np.ndarray, values: np.ndarray, steps: int) -> float:
 
 
 def _left(numbers: list[Tokens], values: np.ndarray) -> float:
-    """Return the distance of the best function of the tokens' numbers from their values; 0 only if
-    it equals them."""
+    """Return the distance of the best function of the codes to the values; 0 only if they are
+    equal."""
     of_number: defaultdict[Fraction, list[float]] = defaultdict(list)
     for sequence, row in zip(numbers, values):
         for number, value in zip(sequence, row.tolist()):

@@ -1,4 +1,4 @@
-"""Conditions of proofs: for patterns in turn, and for one pattern that diffuses."""
+"""Conditions of universality proofs, for patterns in turn and for one diffusing pattern."""
 
 from __future__ import annotations
 
@@ -21,52 +21,54 @@ from graphattn import BipartiteGraph
 
 @dataclass(frozen=True)
 class Universality(Result):
-    """Conditions of Assumption 1 (Yun et al.) that hold for patterns applied in turn."""
+    """Conditions of Assumption 1 (Yun et al.) for patterns applied in turn."""
 
     assumption_1: bool | None
-    """All three, which is sufficient and not necessary; ``None`` if the Hamiltonian path is not
-    known and the others hold."""
+    """Whether all three conditions hold (sufficient, not necessary); ``None`` if the Hamiltonian
+    path is unknown and the others hold."""
     self_loops: bool
     """Condition 1."""
     hamiltonian_path: bool | None
     """Condition 2."""
     layers: int | None
-    """The s of condition 3; ``None`` if not all tokens reach all."""
+    """The s of condition 3; ``None`` if some token does not reach all others."""
     sparsebert_theorem_1: bool
-    """Whether all are full attention less its diagonal, of more than two tokens."""
+    """Whether all patterns are full attention without the diagonal, on more than two tokens."""
     reasons: tuple[str, ...]
-    """What fails or is not known, condition by condition."""
+    """The conditions that fail or are unknown."""
     patterns: int
-    """How many there are, p."""
+    """Number of patterns, p."""
     rectangles: int
-    """How many of them Eq. 5 of SBM-Transformer can give probability 1, see :func:`is_rectangle`"""
+    """Number of patterns to which Eq. 5 of SBM-Transformer can give probability 1, see
+    :func:`is_rectangle`."""
     reach: np.ndarray
-    """float64 ``[layers run]``, the share of (query, key) pairs reached after each layer."""
+    """float64 ``[layers run]``, the fraction of (query, key) pairs reached after each layer."""
 
 
 @dataclass(frozen=True)
 class DiffusionUniversality(Result):
-    """Conditions of Diffuser's Theorem 1 on its pattern, and those that its proof adds."""
+    """Conditions of Diffuser's Theorem 1 on its pattern, and further ones of its proof."""
 
     assumption_1: bool | None
-    """Self-loops, connected, a Hamiltonian path; not necessary either."""
+    """Self-loops, connected, and a Hamiltonian path (sufficient, not necessary)."""
     self_loops: bool
     connected: bool
-    """With direction forgotten."""
+    """Whether the undirected graph is connected."""
     hamiltonian_path: bool | None
     global_first_token: bool | None
-    """Whether a path begins at a token that all others attend to, and that attends to them."""
+    """Whether a path begins at a global token, which attends to all others and is attended by
+    them."""
     enough_hops: bool
-    """More hops than tokens."""
+    """Whether there are more hops than tokens."""
     reasons: tuple[str, ...]
-    """What fails or is not known."""
+    """The conditions that fail or are unknown."""
 
 
 def universality(
     graphs: Sequence[GraphLike], *, time_limit: float = 30., seed: int = 0,
     max_layers: int = 10_000,
 ) -> Universality:
-    r"""Return conditions 1 to 3 of Assumption 1 for p patterns that layers apply in turn.
+    r"""Check conditions 1 to 3 of Assumption 1 for p patterns that layers apply in turn.
 
     1. Every token attends to itself in every pattern: :math:`i \in \mathcal{A}_i^l`.
     2. The union of the patterns has a Hamiltonian path:
@@ -80,26 +82,26 @@ def universality(
 
        SBM-Transformer prints :math:`\mathcal{A}_k^1` for :math:`\mathcal{A}_i^1`.
 
-    They are sufficient, together with enough width and layers, for masks that are fixed. They are
-    not necessary: ``False`` says that this proof does not apply, not that no other does. Without
-    condition 1 full attention less its diagonal is universal for more than two tokens
-    (SparseBERT, Theorem 1), which ``sparsebert_theorem_1`` says.
+    For fixed masks, they are sufficient, together with enough width and layers. They are not
+    necessary: ``False`` means that this proof does not apply, not that no proof does. Full
+    attention without the diagonal violates condition 1 and is universal for more than two tokens
+    (SparseBERT, Theorem 1), see ``sparsebert_theorem_1``.
 
     Args:
-        graphs: One graph for each of the p patterns, all on the same n tokens, each as
-            :func:`analysis.graphs.as_graph` takes it.
-        time_limit (float): Seconds for the Hamiltonian path.
+        graphs: A graph for each of the p patterns, all on the same n tokens, see
+            :func:`analysis.graphs.as_graph`.
+        time_limit (float): Time limit in seconds of the search for a Hamiltonian path.
         seed (int): Seed of that search.
-        max_layers (int): After how many layers to give up on condition 3. Reach that repeats
-            itself is noticed earlier.
+        max_layers (int): Maximum number of layers for condition 3. If reach repeats itself, the
+            check ends earlier.
 
     Returns:
         Universality.
 
     Raises:
         TypeError: An argument is of the wrong type.
-        ValueError: There are no graphs, they differ in size or have not as many keys as queries,
-            or a number is out of range.
+        ValueError: There are no graphs, they differ in size, their numbers of keys and queries
+            differ, or an argument is out of range.
 
     Source: Yun et al., "O(n) connections are expressive enough" (2020), Assumption 1;
     SBM-Transformer, App. A. That self-loops are not necessary: Shi et al., "SparseBERT" (2021),
@@ -138,16 +140,16 @@ def diffusion_universality(
 ) -> DiffusionUniversality:
     r"""Check the conditions of Diffuser's Theorem 1 on one pattern that diffuses K hops a layer.
 
-    Its Assumption 1 has two parts: all tokens attend to themselves; the graph is connected and
-    has a Hamiltonian path :math:`\gamma`. The proof of Lemma 8 adds two: :math:`\gamma(1)` is a
-    global token, and K exceeds the number of tokens, so that one layer carries information along
-    the whole path. Diffuser's own K = 5 is therefore outside of what is proved, at any length of
+    Assumption 1 has two parts: all tokens attend to themselves, and the graph is connected and has
+    a Hamiltonian path :math:`\gamma`. The proof of Lemma 8 requires two more: :math:`\gamma(1)` is
+    a global token, and K exceeds the number of tokens, so that one layer carries information along
+    the whole path. The proof therefore does not cover Diffuser's own K = 5 at any length of
     interest.
 
     Args:
-        graph: As :func:`analysis.graphs.as_graph` takes it, with as many keys as queries.
+        graph: See :func:`analysis.graphs.as_graph`, with as many keys as queries.
         hops (int): Number of diffusion steps, K.
-        time_limit (float): Seconds for each search for a Hamiltonian path.
+        time_limit (float): Time limit in seconds of each search for a Hamiltonian path.
         seed (int): Seed of that search.
 
     Returns:
@@ -155,7 +157,7 @@ def diffusion_universality(
 
     Raises:
         TypeError: An argument is of the wrong type.
-        ValueError: The graph has not as many keys as queries, or a number is out of range.
+        ValueError: The numbers of keys and queries differ, or an argument is out of range.
 
     Source: Feng et al., "Diffuser" (2023), Assumption 1, Theorem 1, and Lemma 8 in App. C.
     """
@@ -180,7 +182,8 @@ def diffusion_universality(
 
 
 def _begins_at_global_token(graph: BipartiteGraph, search: dict) -> bool | None:
-    """Return whether a Hamiltonian path begins at a global token: it must where no edge enters."""
+    """Return whether a Hamiltonian path begins at a global token, as it must if no edge enters that
+    token."""
     n = graph.num_queries
     other = graph.without_self_loops()
     is_global = (other.in_degree() == n - 1) & (other.out_degree() == n - 1)
@@ -210,11 +213,11 @@ def _same_tokens(graphs: Sequence[GraphLike]) -> list[BipartiteGraph]:
                         f"{type(graphs).__name__})")
     graphs = [_one_segment(as_graph(graph)) for graph in graphs]
     if not graphs:
-        raise ValueError("'graphs' is empty; give one graph for each pattern")
+        raise ValueError("'graphs' must not be empty; give one graph for each pattern")
     for graph in graphs:
         if graph.num_queries != graph.num_keys or graph.num_keys != graphs[0].num_keys:
             raise ValueError(f"'graphs' must all have the same number of keys and queries (got "
-                             f"{graph} beside {graphs[0].num_queries} tokens)")
+                             f"{graph} and {graphs[0].num_queries} tokens)")
     return graphs
 
 

@@ -13,8 +13,8 @@ def expected_hamiltonian_cycles(n: int, p: float) -> float:
     .. math::
         (n - 1)! \; p^n.
 
-    That it is at least 1, all that Lemma 1 shows, does not give a cycle or a path: at the lemma's
-    density (:func:`lemma_1_density`) a few graphs have very many cycles and nearly all have none,
+    Lemma 1 shows only that it is at least 1, which does not imply a cycle or a path: at the lemma's
+    density (:func:`lemma_1_density`), a few graphs have very many cycles and nearly all have none,
     see :func:`hamiltonian_path_bound`.
 
     Args:
@@ -42,10 +42,10 @@ def expected_hamiltonian_cycles(n: int, p: float) -> float:
 
 
 def lemma_1_density(n: int) -> float:
-    r"""Return the density that Lemma 1 takes for enough, :math:`\frac{e}{n} n^{1/n}`.
+    r"""Return the sufficient density according to Lemma 1, :math:`\frac{e}{n} n^{1/n}`.
 
-    A path exists with high probability only from :math:`p = (\ln n + \omega(1)) / n` on, which is
-    :math:`n \ln n` edges and not O(n).
+    In fact, a path exists with high probability only from :math:`p = (\ln n + \omega(1)) / n` on,
+    with :math:`n \ln n` edges rather than O(n).
 
     Source: SBM-Transformer, App. A, Lemma 1, whose last line misprints :math:`n^{1/n}`; Frieze,
     "An algorithm for finding Hamilton cycles in random directed graphs" (1988).
@@ -58,8 +58,8 @@ def hamiltonian_path_bound(n: int, p: float) -> float:
     r"""Return an upper bound on the probability that a directed random graph has a Hamiltonian
     path.
 
-    All tokens but the first attend to another one, which with :math:`q = 1 - (1 - p)^{n - 1}` has
-    the probability
+    It is the probability that all tokens except the first attend to another token; with
+    :math:`q = 1 - (1 - p)^{n - 1}`,
 
     .. math::
         q^n + n \, q^{n - 1} (1 - q).

@@ -1,4 +1,4 @@
-"""Reach of information when layers apply patterns in turn."""
+"""Reach of information through layers that apply patterns in turn."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from tqdm import tqdm
 
 from graphattn import BipartiteGraph
 
-_WORDS_PER_CHUNK = 2**23  # of 64 bits, gathered at a time
+_WORDS_PER_CHUNK = 2**23  # 64-bit words gathered at a time
 
 
 def layers_to_reach_all(graphs: list[BipartiteGraph], max_layers: int
                         ) -> tuple[int | None, np.ndarray, str | None]:
-    """``(s, share of pairs reached after each layer, why there is no s)``."""
+    """Return ``(s, fraction of pairs reached after each layer, reason if there is no s)``."""
     n = graphs[0].num_queries
     if n == 0:
         return 1, np.ones(1), None
@@ -36,8 +36,8 @@ def layers_to_reach_all(graphs: list[BipartiteGraph], max_layers: int
 
 
 def _spread(graph: BipartiteGraph, reached: np.ndarray) -> np.ndarray:
-    """Return one layer: the union, over the keys of each query, of what they have reached, as
-    bits."""
+    """Apply one layer: return the union of the sets, as bits, that the keys of each query have
+    reached."""
     indptr, key = graph.indptr.cpu().numpy(), graph.key.cpu().numpy()
     after = np.zeros_like(reached)
     edges_per_chunk = max(1, _WORDS_PER_CHUNK // max(1, reached.shape[1]))
@@ -46,7 +46,7 @@ def _spread(graph: BipartiteGraph, reached: np.ndarray) -> np.ndarray:
         last = int(np.searchsorted(indptr, indptr[first] + edges_per_chunk, side='right')) - 1
         last = max(last, first + 1)
         query = first + np.flatnonzero(np.diff(indptr[first:last + 1]))
-        if query.size:  # reduceat has no empty group
+        if query.size:  # reduceat does not support empty groups
             gathered = reached[key[indptr[first]:indptr[last]]]
             after[query] = np.bitwise_or.reduceat(gathered, indptr[query] - indptr[first])
         first = last

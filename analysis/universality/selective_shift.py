@@ -19,46 +19,46 @@ MAX_SEQUENCES = 100_000
 
 @dataclass(frozen=True)
 class SelectiveShift(Result):
-    """Steps of Lemma 8 for all sequences on the grid, on a path with self-loops whose first token
-    is global."""
+    """Results for the steps of Lemma 8 on all sequences of the grid, for a path with self-loops
+    whose first token is global."""
 
     sequences: int
-    """How many there are."""
+    """Number of sequences."""
     shift: bool
     """S.17: two heads shift a token between two bounds by c times the range of its neighbours."""
     largest: bool
-    """S.18: what the head of the largest neighbours makes of the first token."""
+    """S.18: the first token after the head of the largest neighbours."""
     smallest: bool
-    """S.19: what the head of the smallest neighbours makes of it."""
+    """S.19: the first token after the head of the smallest neighbours."""
     one_to_one: bool
-    """Whether the first token of S.20 tells all sequences apart, if S.18 and S.19 are granted."""
+    """Whether the first token of S.20 differs for all sequences, assuming S.18 and S.19."""
     one_to_one_as_run: bool
-    """Whether it does with what the two heads give when they are run."""
+    """The same with the actual outputs of the two heads."""
     distinct: bool
-    """Whether all tokens of all sequences differ in the end, if S.18 and S.19 are granted."""
+    """Whether all tokens of all sequences differ in the end, assuming S.18 and S.19."""
 
 
 def selective_shift(tokens: int = 3, steps: int = 4) -> SelectiveShift:
-    r"""Check the steps of Lemma 8 for d = 1 and K = n + 1 hops, in fractions, without rounding.
+    r"""Check the steps of Lemma 8 for d = 1 and K = n + 1 hops, in exact fractions.
 
-    Of the grid :math:`\{0, \delta, \dots, n - \delta\}` the sequences are those that positions put
-    in order (S.15): :math:`z_1 \in [n - 1, n)` and :math:`z_i \in [i - 2, i - 1)` for i > 1, in the
-    order of the path. Hard attention takes the largest neighbour of a token above its bound and the
+    The sequences on the grid :math:`\{0, \delta, \dots, n - \delta\}` are ordered by positions
+    (S.15): :math:`z_1 \in [n - 1, n)` and :math:`z_i \in [i - 2, i - 1)` for i > 1, in the order of
+    the path. Hard attention selects the largest neighbour of a token above its bound and the
     smallest below (S.16), and K hops of it are (S.14)
 
     .. math::
         z^{(k)}_i = \delta^{-1} z^{(k - 1)}_{j(i)} + \alpha z_i,
 
-    with :math:`(1 - \alpha) \omega = \delta^{-1}`. The proof lets the head of the smallest
-    neighbours walk from token 1 to 2, to 3, and on to n (S.19). But token 2 is the smallest of all
-    and attends to itself, as Assumption 1 asks, so that the walk stays there, and the first token
-    learns of no other: ``smallest`` and ``one_to_one_as_run`` are ``False``. With S.19 granted the
-    map is one-to-one. The last layer shifts all tokens by :math:`\delta^{-(n + 2)}` times the
-    first.
+    with :math:`(1 - \alpha) \omega = \delta^{-1}`. In the proof, the head of the smallest
+    neighbours walks from token 1 to 2, to 3, and on to n (S.19). But token 2 is the smallest of all
+    and attends to itself, as Assumption 1 requires, so the walk stays there, and the first token
+    receives no information from the others: ``smallest`` and ``one_to_one_as_run`` are ``False``.
+    Assuming S.19, the map is one-to-one. The last layer shifts all tokens by
+    :math:`\delta^{-(n + 2)}` times the first.
 
     Args:
         tokens (int): Number of tokens n.
-        steps (int): Of the grid in an interval of length 1, :math:`1 / \delta`.
+        steps (int): Number of grid steps in an interval of length 1, :math:`1 / \delta`.
 
     Returns:
         SelectiveShift.
@@ -67,8 +67,8 @@ def selective_shift(tokens: int = 3, steps: int = 4) -> SelectiveShift:
         TypeError: An argument is not an int.
         ValueError: There are fewer than 3 tokens or 2 steps, or too many sequences.
 
-    Source: Feng et al., "Diffuser" (2023), App. C, Lemma 8, S.14 to S.20. What follows from it,
-    Lemma 7, is asked by :func:`analysis.universality.piecewise_constant`.
+    Source: Feng et al., "Diffuser" (2023), App. C, Lemma 8, S.14 to S.20. Lemma 7, which follows
+    from it, is checked by :func:`analysis.universality.piecewise_constant`.
 
     Example:
         >>> from analysis.universality import selective_shift
@@ -98,25 +98,25 @@ def check_grid(tokens: int, steps: int) -> None:
     check_count('tokens', tokens, at_least=3)
     check_count('steps', steps, at_least=2)
     if steps**tokens > MAX_SEQUENCES:
-        raise ValueError(f"'steps' must be fewer for so many tokens, with at most "
-                         f"{MAX_SEQUENCES:,} sequences (got {steps} to the power {tokens})")
+        raise ValueError(f"'steps' ** 'tokens' must be at most {MAX_SEQUENCES:,}, the limit of "
+                         f"sequences (got {steps} ** {tokens}); use fewer steps")
 
 
 def heads_as_run(sequences: list[Tokens], steps: int) -> list[Heads]:
-    """Return the first token of each sequence after the heads of the largest and of the smallest
-    neighbours, in K = n + 1 hops."""
+    """Return the first token of each sequence after K = n + 1 hops of the heads of the largest and
+    of the smallest neighbours."""
     neighbours = path_with_global_token(len(sequences[0]))
     return [_both_heads(sequence, neighbours, steps, len(sequence) + 1) for sequence in sequences]
 
 
 def heads_as_printed(sequences: list[Tokens], steps: int) -> list[Heads]:
-    """Return the same by S.18 and S.19."""
+    """Return the first token of each sequence after both heads, by S.18 and S.19."""
     return [(_s18(sequence, steps, len(sequence) + 1), _s19(sequence, steps, len(sequence) + 1))
             for sequence in sequences]
 
 
 def first_tokens(sequences: list[Tokens], heads: list[Heads]) -> list[Fraction]:
-    """S.20: the first token of each sequence, shifted by the difference of its two heads."""
+    """Return the first token of each sequence shifted by the difference of its two heads (S.20)."""
     return [sequence[0] + (high - low) / TELEPORT
             for sequence, (high, low) in zip(sequences, heads)]
 
@@ -127,14 +127,14 @@ def shifted_by_first(z: Tokens, steps: int) -> Tokens:
 
 
 def path_with_global_token(tokens: int) -> Neighbours:
-    """Tokens that each token attends to: itself, the tokens before and after it, and token 0, which
+    """Return the keys of each token: itself, the tokens before and after it, and token 0, which
     attends to all."""
     return (tuple(range(tokens)),
             *(tuple(sorted({0, i - 1, i, min(i + 1, tokens - 1)})) for i in range(1, tokens)))
 
 
 def sequences_in_order(tokens: int, steps: int) -> Iterator[Tokens]:
-    """Yield the sequences of S.15 in the order of the path: the last n - 1 tokens rise, and the
+    """Yield the sequences of S.15 in the order of the path: the last n - 1 tokens ascend, and the
     first is above them."""
     first = (tokens - 1, *range(tokens - 1))
     for numbers in product(range(steps), repeat=tokens):
@@ -142,14 +142,14 @@ def sequences_in_order(tokens: int, steps: int) -> Iterator[Tokens]:
 
 
 def hard_attention(z: Tokens, neighbours: Neighbours, bound: Fraction) -> tuple[int, ...]:
-    """S.16: the neighbour that each token takes, the largest if it is above the bound, else the
-    smallest."""
+    """Return the selected neighbour of each token (S.16): the largest if the token is above the
+    bound, else the smallest."""
     return tuple((max if z[i] > bound else min)(of_token, key=lambda j: z[j])
                  for i, of_token in enumerate(neighbours))
 
 
 def _shifts_by_range(z: Tokens, neighbours: Neighbours) -> bool:
-    """S.17, around each token in turn: no other is shifted."""
+    """Check S.17 around each token in turn: no other token is shifted."""
     half = Fraction(1, 10**6)
     for chosen in range(len(z)):
         above, below = (hard_attention(z, neighbours, z[chosen] + side) for side in (-half, half))
@@ -163,7 +163,7 @@ def _shifts_by_range(z: Tokens, neighbours: Neighbours) -> bool:
 
 
 def _both_heads(z: Tokens, neighbours: Neighbours, steps: int, hops: int) -> Heads:
-    """S.14 of the first token, with the bound below it and above it; it is the largest."""
+    """Return S.14 of the first token, the largest, with the bound below it and above it."""
     half = Fraction(1, 2 * steps)
     return tuple(_diffused(z, hard_attention(z, neighbours, z[0] + side), steps, hops)[0]
                  for side in (-half, half))

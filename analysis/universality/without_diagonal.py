@@ -1,4 +1,4 @@
-"""SparseBERT's Theorem 1: full attention without its diagonal, and the proof for three tokens."""
+"""SparseBERT's Theorem 1: full attention without the diagonal, and the proof for three tokens."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from analysis.result import Result
 
 
 def is_full_without_diagonal(graph: GraphLike) -> bool:
-    r"""Return whether more than two tokens all attend to all others and none to itself.
+    r"""Return whether there are more than two tokens, and each attends to all others but not to
+    itself.
 
-    Of such attention SparseBERT's Theorem 1 says that it is universal, to which Assumption 1 does
-    not apply for want of self-loops.
+    Such attention is universal by SparseBERT's Theorem 1, although it violates Assumption 1, which
+    requires self-loops.
 
     Args:
-        graph: As :func:`analysis.graphs.as_graph` takes it.
+        graph: See :func:`analysis.graphs.as_graph`.
 
     Source: Shi et al., "SparseBERT" (2021), Sec. 3.2, Theorem 1.
 
@@ -36,34 +37,34 @@ def is_full_without_diagonal(graph: GraphLike) -> bool:
 
 @dataclass(frozen=True)
 class ThreeTokens(Result):
-    """Sequences of three tokens under the construction of SparseBERT's Theorem 1."""
+    """Results for sequences of three tokens under the construction of SparseBERT's Theorem 1."""
 
     sequences: int
-    """How many there are, up to the order of their tokens."""
+    """Number of sequences, up to the order of their tokens."""
     as_printed: bool
-    """Whether layers that shift one token after the other give the three sums that are printed."""
+    """Whether layers that shift one token after the other result in the three printed sums."""
     in_order: bool
     r"""Whether :math:`0 < \tilde l_1 < \tilde l_2 < \tilde l_3 < \delta^{-3}`."""
     one_to_one: bool
     r"""Whether different sequences have different :math:`\tilde l_3`."""
     distinct: bool
-    """Whether all tokens of all sequences have different numbers after the last two layers."""
+    """Whether all tokens of all sequences differ after the last two layers."""
 
 
 def three_tokens(steps: int) -> ThreeTokens:
-    r"""SparseBERT's selective shift without the token itself, for n = 3 and d = 1.
+    r"""Check SparseBERT's selective shift without the token itself, for n = 3 and d = 1.
 
     .. math::
         \Psi(Z; b_1, b_2)_i = \max_{j \ne i} Z_j - \min_{j \ne i} Z_j
         \quad \text{if } b_1 < Z_i < b_2, \text{ else } 0
 
     For each l on the grid, in increasing order, a layer adds
-    :math:`\delta^{-1} \Psi(\cdot; l - \delta / 2, l + \delta / 2)`. Two more add
-    :math:`\Delta \max_{j \ne i} Z_j`. All of it is done in whole numbers of :math:`\delta`,
-    without rounding.
+    :math:`\delta^{-1} \Psi(\cdot; l - \delta / 2, l + \delta / 2)`. Two more layers add
+    :math:`\Delta \max_{j \ne i} Z_j`. All values are exact integer multiples of :math:`\delta`.
 
     Args:
-        steps (int): Of the grid :math:`\{0, \delta, \dots, 1 - \delta\}`, :math:`1 / \delta`.
+        steps (int): Number of steps of the grid :math:`\{0, \delta, \dots, 1 - \delta\}`,
+            :math:`1 / \delta`.
 
     Returns:
         ThreeTokens.
@@ -95,7 +96,7 @@ def three_tokens(steps: int) -> ThreeTokens:
 
 
 def _shifted(tokens: tuple[int, ...], steps: int) -> tuple[int, ...]:
-    """After a layer for each number of the grid; in units of delta."""
+    """Return the tokens after a layer for each grid value, in units of delta."""
     for number in range(steps):
         others = [tokens[:i] + tokens[i + 1:] for i in range(3)]
         tokens = tuple(token + steps * (max(rest) - min(rest)) if token == number else token

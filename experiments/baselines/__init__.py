@@ -1,6 +1,6 @@
-"""Other people's attention, in the place of graph attention: ``Encoder(attention=...)``.
+"""Attention of other papers, as a replacement of graph attention: ``Encoder(attention=...)``.
 
-Those that attend along fixed edges are patterns: ``Full``, ``SlidingWindow``, ``Star``,
+Attention along fixed edges is a pattern instead: ``Full``, ``SlidingWindow``, ``Star``,
 ``Strided``, ``Fixed``, ``LogSparse``, ``longformer`` and ``bigbird`` of :mod:`graphattn.patterns`.
 """
 

@@ -1,4 +1,4 @@
-"""Base of every attention without a graph: projections, heads, and batches without padding."""
+"""Base class of attention without a graph: projections, heads, and batches without padding."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from graphattn.extension.layers import (
 
 
 class Baseline(nn.Module, ABC):
-    """Attention of other authors, which stands where :class:`graphattn.layers.GraphAttention` does.
+    """Base class of other attention, a drop-in for :class:`graphattn.layers.GraphAttention`.
 
-    Nothing is padded, because some would attend to the padding: sequences of one length are a
-    batch, and each length is one call of :meth:`attend`. So what comes of a sequence depends on
-    no other one.
+    Nothing is padded, because some baselines would attend to padding: sequences of one length form
+    a batch, with one call of :meth:`attend` per length. The output of a sequence therefore depends
+    on no other sequence.
 
     Args:
         channels (int): Size of each token, in and out.
@@ -31,12 +31,12 @@ class Baseline(nn.Module, ABC):
         head_channels (int, optional): Size of a head, ``channels / heads`` if omitted.
 
     Attributes:
-        max_length (int, optional): Tokens of the longest sequence that it is for; any if ``None``.
-        is_random (bool): Whether something is drawn in each pass.
-        lin_key (nn.Linear, optional): ``None`` where queries are the keys.
+        max_length (int, optional): Maximum number of tokens of a sequence; unlimited if ``None``.
+        is_random (bool): Whether each pass draws random numbers.
+        lin_key (nn.Linear, optional): ``None`` if queries are also the keys.
 
     Raises:
-        TypeError: A size is no int.
+        TypeError: A size is not an int.
         ValueError: A size is not positive, or ``heads`` does not divide ``channels`` and
             ``head_channels`` is omitted.
     """
@@ -48,8 +48,8 @@ class Baseline(nn.Module, ABC):
         super().__init__()
         check_sides(channels=channels, heads=heads)
         if head_channels is None and channels % heads != 0:
-            raise ValueError(f"'channels' must be a multiple of 'heads' (got {channels} and "
-                             f"{heads}); or give 'head_channels'")
+            raise ValueError(f"'channels' must be a multiple of 'heads' unless 'head_channels' is "
+                             f"given (got {channels} and {heads})")
         self.channels, self.heads = channels, heads
         self.head_channels = channels // heads if head_channels is None else head_channels
         check_sides(head_channels=self.head_channels)
@@ -65,14 +65,14 @@ class Baseline(nn.Module, ABC):
 
         Args:
             query, key, value (Tensor): ``[num_sequences, heads, length, head_channels]``.
-            seed (int): Of whatever is drawn; another one in each pass.
+            seed (int): Seed of random draws, different in each pass.
 
         Returns:
-            Tensor of that shape.
+            Tensor of the same shape.
         """
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew."""
+        """Initialise all parameters again."""
         for linear in (self.lin_query, self.lin_key, self.lin_value, self.lin_out):
             if linear is not None:
                 linear.reset_parameters()
@@ -88,13 +88,13 @@ class Baseline(nn.Module, ABC):
         generator: torch.Generator | None = None,
         return_graph: bool = False,
     ) -> Tensor | tuple[Tensor, None]:
-        """Let the tokens of each sequence attend to one another.
+        """Compute attention among the tokens of each sequence.
 
         Args:
-            x (Tensor): Tokens of all sequences, one after the other, ``[num_tokens, channels]``.
-            ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``.
-            source, graph (None): There is nothing to attend along.
-            generator (torch.Generator, optional): For what is drawn in each pass; torch's default
+            x (Tensor): Concatenated tokens of all sequences, ``[num_tokens, channels]``.
+            ptr (Tensor): The start of each sequence, int64 ``[num_sequences + 1]``.
+            source, graph (None): Unsupported, because there are no edges.
+            generator (torch.Generator, optional): Generator of random draws; torch's default
                 generator if omitted.
             return_graph (bool): Also return ``None``, where graph attention returns its graph.
 
@@ -103,25 +103,26 @@ class Baseline(nn.Module, ABC):
 
         Raises:
             TypeError: An argument is of the wrong type.
-            ValueError: A shape does not fit, a sequence is too long, or there is a graph.
+            ValueError: A shape does not fit, a sequence is too long, or a source or graph is given.
         """
         check_features(x, self.channels, self.lin_out)
         check_ptr('ptr', ptr, x.size(0), x.device)
         check_generator(generator)
         for name, given in (('source', source), ('graph', graph)):
             if given is not None:
-                raise ValueError(f"'{name}' must be None, for {type(self).__name__} does not "
+                raise ValueError(f"'{name}' must be None, because {type(self).__name__} does not "
                                  f"attend along edges (got {type(given).__name__})")
         check_bool(return_graph=return_graph)
         lengths = host_copy(ptr).diff().unique().tolist()
         if self.max_length is not None and max(lengths, default=0) > self.max_length:
-            raise ValueError(f"'ptr' marks a sequence of {max(lengths)} tokens, and "
-                             f"'max_length' of {type(self).__name__} is {self.max_length}")
+            raise ValueError(f"'ptr' must mark sequences of at most {self.max_length} tokens, the "
+                             f"'max_length' of {type(self).__name__} (got {max(lengths)})")
         out = self._attend_by_length(x, ptr, lengths, self._draw_seed(generator))
         return (out, None) if return_graph else out
 
     def _draw_seed(self, generator: torch.Generator | None) -> int:
-        """Draw one seed for all lengths, so that a sequence draws what it would draw alone."""
+        """Draw one seed for all lengths, so that the draws of a sequence do not depend on the
+        others."""
         if not self.is_random:
             return 0
         device = 'cpu' if generator is None else generator.device
@@ -139,7 +140,7 @@ class Baseline(nn.Module, ABC):
         return torch.cat(parts)[torch.cat(tokens).argsort()]
 
     def _attend(self, x: Tensor, seed: int) -> Tensor:
-        """Return sequences ``[num_sequences, length, channels]`` to ``[num_tokens, channels]``."""
+        """Map sequences ``[num_sequences, length, channels]`` to ``[num_tokens, channels]``."""
         query, key, value = (
             None if linear is None else linear(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for linear in (self.lin_query, self.lin_key, self.lin_value))

@@ -11,17 +11,17 @@ from graphattn.extension.layers import check_sides
 
 
 class Linformer(Baseline):
-    r"""Keys and values are projected along the sequence, to as many as the rank.
+    r"""Attention to keys and values that are projected along the sequence, to ``rank`` positions.
 
     .. math:: \operatorname{softmax}\Big(\frac{Q (E K)^\top}{\sqrt{C}}\Big) E V
 
-    (Eq. 7, with one projection E of each head for keys and values. The code of SBM-Transformer
-    shares it over all layers, too; here each layer has its own.) A sequence of n tokens takes the
-    first n columns of E.
+    (Eq. 7, with a projection E for keys and values of each head. The code of SBM-Transformer also
+    shares it over layers; here each layer has its own.) A sequence of n tokens uses the first n
+    columns of E.
 
     Args:
         channels, heads, head_channels: As in :class:`Baseline`.
-        max_length (int): Tokens of the longest sequence.
+        max_length (int): Maximum number of tokens of a sequence.
         rank (int): Number of projected keys.
 
     Raises:

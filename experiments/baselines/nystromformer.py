@@ -20,17 +20,17 @@ class Nystromformer(Baseline):
         \operatorname{softmax}\Big(\frac{\tilde Q K^\top}{\sqrt C}\Big) V
         + \operatorname{conv}(V)
 
-    (Eq. 13 and 14, Fig. 3.) The product is taken from the right, which costs O(nmC + m^2 C); the
-    published code begins on the left, O(nm^2). A sequence of no more tokens than landmarks has full
-    attention. The package ``nystrom-attention`` lets a sequence depend on the others of its batch,
-    by the norms that begin its iteration, and on how far it is padded.
+    (Eq. 13 and 14, Fig. 3.) The product is computed from the right in O(nmC + m^2 C); the published
+    code starts on the left, in O(nm^2). Sequences with at most as many tokens as landmarks have
+    full attention. In the package ``nystrom-attention``, the output of a sequence also depends on
+    the other sequences of the batch, by the initial norms of the iteration, and on padding.
 
     Args:
         channels, heads, head_channels: As in :class:`Baseline`.
-        landmarks (int): Number of landmarks m, which have n/m tokens each.
-        kernel_size (int, optional): Width of a convolution of the values of each head, an odd
-            number; no such convolution if ``None``.
-        iterations (int): Steps that approximate the pseudoinverse.
+        landmarks (int): Number of landmarks m, each of n/m tokens.
+        kernel_size (int, optional): Odd width of a convolution of each head's values; no
+            convolution if ``None``.
+        iterations (int): Number of iterations for the pseudoinverse.
 
     Raises:
         ValueError: A size is not positive, ``kernel_size`` is even, or as in :class:`Baseline`.
@@ -48,7 +48,7 @@ class Nystromformer(Baseline):
         if kernel_size is not None:
             check_sides(kernel_size=kernel_size)
             if kernel_size % 2 == 0:
-                raise ValueError(f"'kernel_size' must be odd, so that tokens stay where they are "
+                raise ValueError(f"'kernel_size' must be odd, so that the convolution is centred "
                                  f"(got {kernel_size})")
             self.conv = nn.Conv2d(heads, heads, (kernel_size, 1), padding=(kernel_size // 2, 0),
                                   groups=heads, bias=False)
@@ -66,8 +66,8 @@ class Nystromformer(Baseline):
         return out if self.conv is None else out + self._convolved(value)
 
     def _convolved(self, value: Tensor) -> Tensor:
-        """``self.conv(value)``, as one convolution for each channel. With a single head and a
-        kernel wider than the sequence, torch 2.13's Conv2d writes outside its memory on a CPU."""
+        """Compute ``self.conv(value)`` as a convolution per channel, because with a single head and
+        a kernel wider than the sequence, torch 2.13's Conv2d writes out of bounds on CPUs."""
         weight = self.conv.weight.squeeze(3).repeat_interleave(self.head_channels, dim=0)
         by_channel = value.transpose(2, 3).flatten(1, 2)
         out = F.conv1d(by_channel, weight, padding=weight.size(2) // 2, groups=len(weight))
@@ -85,7 +85,7 @@ class Nystromformer(Baseline):
         return F.scaled_dot_product_attention(query, key_mean, summary)
 
     def _inverse(self, matrix: Tensor) -> Tensor:
-        """Return the pseudoinverse of matrices whose rows sum to 1, in float32 at least."""
+        """Return the pseudoinverse of matrices whose rows sum to 1, in at least float32."""
         dtype = torch.promote_types(matrix.dtype, torch.float32)
         with torch.autocast(matrix.device.type, enabled=False):
             matrix = matrix.to(dtype)

@@ -11,7 +11,7 @@ from torch_geometric.nn.attention.performer import generalized_kernel, linear_at
 from experiments.baselines.base import Baseline
 from graphattn.extension.layers import check_choice, check_sides
 
-MIN_FEATURE = 1e-6  # of the features: no query loses all weight where values underflow
+MIN_FEATURE = 1e-6  # keeps the weights of a query nonzero if features underflow
 
 
 class Performer(Baseline):
@@ -24,10 +24,10 @@ class Performer(Baseline):
     (Eq. 5 and Lemma 1) of queries and keys divided by :math:`C^{1/4}`, with rows of W that are
     orthogonal in blocks of C. W is drawn once and kept.
 
-    The product of the features, and those of ReLU, are PyG's. Its ``PerformerAttention`` is this
-    one with ``kernel='relu'``, but has :math:`C \log C` features, lets padding into the sum of the
-    weights, and takes from a QR decomposition a W whose mean is not 0, for which the equation above
-    does not hold.
+    The product of features and the ReLU features are PyG's. PyG's ``PerformerAttention`` is this
+    layer with ``kernel='relu'``, except that it has :math:`C \log C` features, includes padding in
+    the sum of the weights, and has a W from a QR decomposition whose mean is not 0, for which the
+    equation above does not hold.
 
     Args:
         channels, heads, head_channels: As in :class:`Baseline`.
@@ -56,8 +56,7 @@ class Performer(Baseline):
 
     @torch.no_grad()
     def _draw_projection(self) -> None:
-        """Compute rows as long as those of a normal matrix would be, in directions that are
-        orthogonal."""
+        """Draw orthogonal rows with the norms of rows of a normal matrix."""
         length = torch.randn_like(self.projection).norm(dim=1, keepdim=True)
         blocks = [nn.init.orthogonal_(torch.empty(self.head_channels, self.head_channels))
                   for _ in range(-(-self.features // self.head_channels))]
@@ -72,7 +71,7 @@ class Performer(Baseline):
         return linear_attention(query, key, value)
 
     def _softmax_features(self, x: Tensor, dim: int | tuple[int, int]) -> Tensor:
-        """Up to a factor, one for all features of a query and for all keys, that cancels out."""
+        """Return features up to a factor that cancels: one per query, and one for all keys."""
         x = x * self.head_channels**-0.25
         exponent = x @ self.projection.mT - x.square().sum(dim=-1, keepdim=True) / 2
         return (exponent - exponent.amax(dim=dim, keepdim=True).detach()).exp() + MIN_FEATURE

@@ -9,23 +9,24 @@ from torch import Tensor
 from experiments.baselines.base import Baseline
 from graphattn.extension.layers import check_sides
 
-LAST_RESORT = -5e4  # the logit of a token's own key, which is taken where there is no other
+LAST_RESORT = -5e4  # the logit of a token's own key, which matters only without other keys
 
 
 class Reformer(Baseline):
-    r"""Attention among tokens that a random hash sorts into one chunk, or the one before it.
+    r"""Attention among tokens that a random hash sorts into the same chunk or the chunk before.
 
     Queries are keys, :math:`K = Q / \lVert Q \rVert`. The hash of round r is the nearest of the
     directions :math:`[R_r; -R_r]` of a random R; tokens are sorted by it and cut into chunks. A
-    token sees its own chunk and the one before, the first chunk the last one, and itself only
-    where it sees no other. Rounds are weighted by their share of the sum of all weights (Eq. 4 to
-    6), which counts a pair once for each round that it meets in, as the code that
-    SBM-Transformer uses does.
+    token attends to its own chunk and the chunk before (the first chunk to the last), and to itself
+    only if there is no other key. Rounds are weighted by their fraction of the sum of all weights
+    (Eq. 4 to 6), which counts a pair once for each round in which it meets, as in the code that
+    SBM-Transformer uses.
 
     Args:
         channels, heads, head_channels: As in :class:`Baseline`.
-        rounds (int): Number of hashes, which are drawn anew in each pass.
-        chunk (int): Number of tokens of a chunk. There are as many hash values as chunks.
+        rounds (int): Number of hashes, drawn again in each pass.
+        chunk (int): Number of tokens of a chunk. The number of hash values equals the number of
+            chunks.
 
     Raises:
         ValueError: A size is not positive, or as in :class:`Baseline`.
@@ -53,7 +54,7 @@ class Reformer(Baseline):
         logit = logit.masked_fill(is_self, LAST_RESORT)
         logit = logit.masked_fill((seen < 0).unsqueeze(-2), -torch.inf)
         out = logit.softmax(dim=-1) @ _at(value, seen)
-        # Back from [..., chunk, place] to the order of the tokens, then over the rounds.
+        # From [..., chunk, place] back to token order, then combine rounds.
         place = order.argsort(dim=-1)
         total = logit.logsumexp(dim=-1).flatten(-2).gather(-1, place)
         out = out.flatten(-3, -2).take_along_dim(place.unsqueeze(-1), dim=-2)
@@ -70,7 +71,7 @@ class Reformer(Baseline):
 
 
 def _at(x: Tensor, position: Tensor) -> Tensor:
-    """Return the rows of ``x [num_sequences, heads, length, channels]`` at each position of each
-    round, and any row where there is no position."""
+    """Return the rows of ``x [num_sequences, heads, length, channels]`` at the positions of each
+    round, and an arbitrary row for missing positions."""
     index = position.clamp(min=0).flatten(2).unsqueeze(-1)
     return x.take_along_dim(index, dim=2).unflatten(2, position.shape[2:])

@@ -1,1 +1,1 @@
-"""Speed and memory, as ratios measured side by side in one run."""
+"""Speed and memory, as ratios measured within one run."""

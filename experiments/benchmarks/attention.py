@@ -1,4 +1,4 @@
-"""Attention along uniformly random edges, or a pattern's: every backend beside what else there is.
+"""Attention along random edges or a pattern: all backends, SDPA, FlexAttention and PyG.
 
     python -m experiments.benchmarks.attention
     python -m experiments.benchmarks.attention --quick
@@ -55,18 +55,19 @@ def main(
     dtype: Literal['float32', 'bfloat16', 'float16'] = 'float32',
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Time forward, and forward with backward, in one interleaved run.
+    """Time the forward pass, and forward with backward, in one interleaved run.
 
-    The messages of PyG's peers, gigabytes of them, slow down whatever comes after them; so their
-    company can be left out.
+    PyG's messages take gigabytes and slow down the case after them, so they can be excluded by
+    ``only``.
 
     Args:
         nodes: Numbers of queries and of keys.
-        densities: Shares of the pairs that are edges, uniformly random ones.
-        pattern: Whose edges, in their place; they fill fewer of the tiles that 'flex' computes.
+        densities: Fractions of the pairs that are edges, uniformly random.
+        pattern: A pattern to use instead of random edges; it fills fewer of the tiles that 'flex'
+            computes.
         channels: Widths of a head.
-        only: Which backends and peers; all if omitted.
-        dtype: Of queries, keys and values.
+        only: The backends and peers to time; all if omitted.
+        dtype: Dtype of queries, keys and values.
     """
     rows = []
     settings = product(nodes, channels, [None] if pattern else densities)
@@ -98,14 +99,14 @@ def measure(graph: BipartiteGraph, width: int, heads: int, rounds: int, only: li
 
 def cases(graph: BipartiteGraph, heads: int, width: int,
           dtype: torch.dtype) -> tuple[dict[str, Callable[[], Tensor]], list[Tensor]]:
-    """Return functions without arguments to compare, and the inputs they differentiate."""
+    """Return the functions to compare, and the inputs to differentiate."""
     n, device = graph.num_queries, graph.device
     query, key, value = inputs = [
         torch.randn(n, heads, width, device=device, dtype=dtype, requires_grad=True)
         for _ in range(3)]
     edge_index = graph.edge_index.as_tensor().clone()
     conv = TransformerConv(heads * width, width, heads, root_weight=False).to(device, dtype)
-    mask = cache(graph.to_mask)  # n^2 bytes, only for cases that need it
+    mask = cache(graph.to_mask)  # n^2 bytes, so only on demand
 
     def sdpa(attn_mask: Tensor | None) -> Tensor:
         return F.scaled_dot_product_attention(*(x.transpose(0, 1)[None] for x in inputs),
@@ -131,7 +132,7 @@ def cases(graph: BipartiteGraph, heads: int, width: int,
 
 
 def draw(rows: list[dict], n: int, width: int, out: Path) -> None:
-    """Time against density, at one size."""
+    """Draw time over density, at one size."""
     chosen = [row for row in rows if row['n'] == n and row['channels'] == width]
     curves = {name: ([row['density'] for row in chosen if row['case'] == name],
                      [row['forward+backward ms'] for row in chosen if row['case'] == name])

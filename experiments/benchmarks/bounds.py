@@ -1,6 +1,6 @@
-"""Registers and memory that every kernel for GPUs takes in every configuration, against its bounds.
+"""Registers and memory of all GPU kernels in all configurations, checked against bounds.
 
-Takes half an hour on one core, and no GPU. What has been compiled once is kept on disk.
+It takes half an hour on one core and needs no GPU. Compiled kernels are cached on disk.
 
     python -m experiments.benchmarks.bounds
     python -m experiments.benchmarks.bounds --quick
@@ -31,15 +31,14 @@ from experiments.benchmarks.measure import benchmark, progress, run_benchmark
 from experiments.benchmarks.roofline import dots
 from experiments.runs.tables import report
 
-# Registers of a thread, with which twelve warps fit a processor; bytes of a thread that are spilled
-# before and after its loop; instructions in the loop for what is spilled; bytes that a program
-# shares, with which two fit.
+# Registers per thread, so that twelve warps fit a processor; spilled bytes per thread outside the
+# loop; instructions in the loop for spills; shared bytes per program, so that two fit.
 MAX = {'registers': 168, 'spilled': 48, 'in loop': 8, 'shared': 2**16}
-# Gradients of attention, and tiles, may take all registers that a thread can have.
+# Gradients of attention, and tiles, may use all registers of a thread.
 TAKE_ALL = {'grads_of_queries', 'grads_of_keys', 'dot_of_tiles', 'sum_of_tiles', 'try_tiles',
             'draw_keys'}
-# Tiles of attention with several terms, or of 128 channels, hold more. Fewer pairs at a time would
-# spill nothing, and take more instructions than there are for what is spilled, 7 % at most.
+# Attention tiles with several terms, or of 128 channels, hold more. With fewer pairs at a time
+# nothing would spill, but that costs more instructions than the spills, 7 % at most.
 SPILL = {'attend_tiles', 'grads_of_tiled_queries', 'grads_of_tiled_keys'}
 MAX_OF = {**dict.fromkeys(TAKE_ALL, MAX | {'registers': 255}),
           **dict.fromkeys(SPILL, MAX | {'registers': 255, 'spilled': 560, 'in loop': 210})}
@@ -56,15 +55,15 @@ def main(
     capabilities: list[PositiveInt] = (80, 90),
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Compile all kernels, and fails where one takes more than it may.
+    """Compile all kernels, and fail if a kernel exceeds its bounds.
 
     Args:
         dtypes: Of queries, keys and values.
-        channels: Widths of a head; clusters, where graphs are drawn.
-        terms: What stands between dot products and weights.
-        degrees: Keys of each query; where they are few, a program holds fewer edges at once.
+        channels: Widths of a head; numbers of clusters where graphs are sampled.
+        terms: Terms of the logits.
+        degrees: Keys per query; with few keys, a program holds fewer edges at once.
         capabilities: Compute capabilities of the GPUs, 90 for 9.0.
-        out: Where the tables go.
+        out: The folder of the tables.
     """
     if not environment_compiles():
         raise ValueError("TRITON_INTERPRET must not be set, because kernels are compiled (got 1)")
@@ -80,13 +79,12 @@ def main(
     report(largest(rows), 'bounds_largest', out)
     beyond = sum(is_beyond(row) for row in rows)
     if beyond:
-        raise SystemExit(f'{beyond} of {len(rows)} kernels take more than they may: see '
+        raise SystemExit(f'{beyond} of {len(rows)} kernels exceed their bounds; see '
                          f'{out / "bounds.csv"}')
 
 
 def started(dtype: torch.dtype, channels: int, terms: str, degree: int) -> Iterator[Launch]:
-    """Yield the kernels of all operators and samplers, with products on edges by rows and by
-    tiles."""
+    """Yield the kernels of all operators and samplers, with edge products by rows and by tiles."""
     for operator, arguments in operators(dtype, channels, terms, degree=degree).items():
         yield from launches(operator, arguments)
     if dtype == torch.float32:
@@ -96,14 +94,14 @@ def started(dtype: torch.dtype, channels: int, terms: str, degree: int) -> Itera
 
 
 def taken(launch: Launch, capability: int) -> dict:
-    """Return what a launch takes, by the names of the bounds."""
+    """Return the resources of a launch, by the names of the bounds."""
     code = compiled(launch, capability)
     return {'kernel': launch.kernel.__name__, 'registers': code.registers, 'spilled': code.spilled,
             'in loop': code.spills_in_loop, 'shared': code.shared}
 
 
 def largest(rows: list[dict]) -> list[dict]:
-    """Return the largest row of each kernel on each kind of GPU."""
+    """Return the largest row of each kernel for each kind of GPU."""
     found = {}
     for row in rows:
         found.setdefault((row['kernel'], row['capability']), []).append(row)
@@ -113,7 +111,7 @@ def largest(rows: list[dict]) -> list[dict]:
 
 
 def is_beyond(row: dict) -> bool:
-    """Return whether a kernel takes more than its bound of anything."""
+    """Return whether a kernel exceeds any of its bounds."""
     return any(row[name] > most for name, most in MAX_OF.get(row['kernel'], MAX).items())
 
 

@@ -45,9 +45,9 @@ def main(
 
     Args:
         nodes: Numbers of queries and of keys.
-        densities: Shares of the pairs that are edges.
-        lengths: Tokens of complete sequences; every other one has one more, so that dense
-            attention takes each by itself.
+        densities: Fractions of the pairs that are edges.
+        lengths: Tokens of sequences with complete graphs; every other sequence has one token more,
+            so that dense attention cannot batch them.
     """
     rows, calls = [], []
     for n, density in progress(product(nodes, densities), 'crossover'):
@@ -68,8 +68,8 @@ def main(
                               fused, 'density') for n in nodes}
     worst = max(row['auto / best'] for row in rows + calls)
     print(f"'auto' took at most {worst:.2f} times the best")
-    print(f'DENSE_ABOVE of CPUs is {DENSE_ABOVE} and would here be {measured}')
-    print(f'PAIRS_OF_A_CALL is {PAIRS_OF_A_CALL.get(kind)} and would here be '
+    print(f'DENSE_ABOVE of CPUs is {DENSE_ABOVE}; measured here: {measured}')
+    print(f'PAIRS_OF_A_CALL is {PAIRS_OF_A_CALL.get(kind)}; measured here: '
           f'{dense_from(own_training, fused, "pairs")}')
     chosen = [row for row in training if row['n'] == max(nodes)]
     log_log({name: ([row['density'] for row in chosen], [row[f'{name} ms'] for row in chosen])
@@ -78,7 +78,8 @@ def main(
 
 
 def measure(graph: BipartiteGraph, heads: int, channels: int, rounds: int) -> list[dict]:
-    """Return milliseconds of each backend along one graph: a training step, and inference."""
+    """Return the milliseconds of each backend along one graph, for a training step and for
+    inference."""
     inputs = [torch.randn(graph.num_queries, heads, channels, requires_grad=True) for _ in range(3)]
 
     def step(backend: str) -> None:
@@ -104,8 +105,8 @@ def _backends() -> tuple[str, ...]:
 
 
 def dense_from(rows: list[dict], fused: str, at: str) -> float | str:
-    """Return where, between those measured, the times of dense and fused attention cross. Complete
-    graphs, which need no mask, are not among densities."""
+    """Interpolate where the times of dense and fused attention cross. Complete graphs need no mask,
+    so they are excluded."""
     if not rows:
         return 'not measured'
     advantage = [math.log(row[f'{fused} ms'] / row['sdpa ms']) for row in rows]

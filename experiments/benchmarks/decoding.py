@@ -1,12 +1,12 @@
-"""Milliseconds of one more token, against how many there are already.
+"""Milliseconds per decoded token, over the number of tokens so far.
 
     python -m experiments.benchmarks.decoding
     python -m experiments.benchmarks.decoding --quick
 
-Along a window the time follows the edges of the new query, and with all keys the tokens so far: a
-layer of ours with a :class:`graphattn.decoding.KeyValueCache`, and a Llama of transformers with its
-own static cache, attached to the window or as it is. SDPA takes all the room of such a cache: each
-length has no more than it needs.
+Along a window, the time is proportional to the edges of the new query; with all keys, to the tokens
+so far. The cases are our layer with a :class:`graphattn.decoding.KeyValueCache`, and transformers'
+Llama with its static cache, attached to the window or unchanged. SDPA reads the whole static cache,
+so each length has a cache of minimum size.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def main(
     device: str = 'cpu',
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Decode a few tokens behind prompts of several lengths, and report the median of a token.
+    """Decode a few tokens after prompts of several lengths, and report the median time per token.
 
     Args:
-        lengths: Tokens that there are already.
-        tokens: Tokens that are decoded behind them.
-        layers: Of the Llama.
+        lengths: Numbers of tokens of the prompts.
+        tokens: Number of tokens to decode.
+        layers: Number of layers of the Llama.
     """
     cases: dict[str, Decoder] = {
         'our layer, window': partial(layer, WINDOW),
@@ -62,15 +62,15 @@ def main(
 
 @torch.no_grad()
 def seconds_of_token(decode: Callable[[], object], tokens: int) -> float:
-    """Return the median of some tokens, after one that is not measured."""
+    """Return the median seconds per token, after a warm-up token."""
     timed = stopwatch()
     return statistics.median([timed(decode) for _ in range(tokens + 1)][1:])
 
 
 @torch.no_grad()
 def layer(pattern: Pattern, length: int, room: int) -> Callable[[], object]:
-    """Return one more token of an attention layer that has seen ``length``, with room for
-    ``room``."""
+    """Return a function that decodes a token by an attention layer after ``length`` tokens, with a
+    cache for ``room``."""
     attention = GraphAttention(HEADS * HEAD_CHANNELS, HEADS, pattern,
                                num_kv_heads=NUM_KV_HEADS).eval()
     cache, x = KeyValueCache(room), torch.randn(length, HEADS * HEAD_CHANNELS)
@@ -82,7 +82,8 @@ def layer(pattern: Pattern, length: int, room: int) -> Callable[[], object]:
 
 @torch.no_grad()
 def llama(pattern: Pattern | None, layers: int, length: int, room: int) -> Callable[[], object]:
-    """Return one more token of a Llama that has seen ``length``, with room for ``room``."""
+    """Return a function that decodes a token by a Llama after ``length`` tokens, with a cache for
+    ``room``."""
     from transformers import LlamaConfig, LlamaModel, StaticCache
     config = LlamaConfig(
         vocab_size=1000, hidden_size=HEADS * HEAD_CHANNELS, intermediate_size=2048,

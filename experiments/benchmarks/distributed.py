@@ -1,6 +1,6 @@
-"""One sequence over several processes: time, and bytes sent beside those that all keys would be.
+"""One sequence over several processes: time, and bytes sent compared with sending all keys.
 
-Every process has one thread, whatever their number, and those beyond the cores wait for others.
+Every process has one thread; processes beyond the number of cores share them.
 
     python -m experiments.benchmarks.distributed
     python -m experiments.benchmarks.distributed --quick
@@ -54,12 +54,13 @@ def main(
     rounds: PositiveInt = 5,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Time training steps of a layer whose sequence several processes share.
+    """Time training steps of a layer on a sequence that is divided over processes.
 
     Args:
-        processes: Numbers of processes, of one thread each.
-        nodes: Tokens of the sequence.
-        nodes_of_block_model: Tokens where the edges are a quarter of the pairs.
+        processes: Numbers of processes, with one thread each.
+        nodes: Number of tokens of the sequence.
+        nodes_of_block_model: Number of tokens for the block model, whose edges are a quarter of the
+            pairs.
     """
     rows = []
     for world in progress(processes, 'distributed'):
@@ -74,7 +75,7 @@ def main(
 
 
 def measure_elsewhere(world: int, *sizes: int) -> list[dict]:
-    """:func:`measure` in so many new processes, which share what they measure."""
+    """Run :func:`measure` in ``world`` new processes, and combine their results."""
     with tempfile.TemporaryDirectory() as folder:
         processes = [forkserver().Process(target=measure, args=(Path(folder), rank, world, *sizes))
                      for rank in range(world)]
@@ -85,7 +86,7 @@ def measure_elsewhere(world: int, *sizes: int) -> list[dict]:
             for process in processes:
                 process.join()
         if any(process.exitcode for process in processes):
-            raise ValueError(f'{world} processes failed; what each says is above')
+            raise ValueError(f'{world} processes failed; see their messages above')
         parts = [json.loads((Path(folder) / f'{rank}.json').read_text()) for rank in range(world)]
     return [{'case': case, 'processes': world, 'n': rows[0]['n'],
              'step ms': max(row['step ms'] for row in rows),
@@ -109,7 +110,8 @@ def measure(folder: Path, rank: int, world: int, nodes: int, nodes_of_block_mode
 
 
 def measure_case(case: str, n: int, rounds: int) -> dict:
-    """Median time of a training step, and what this process sends in one."""
+    """Return the median time of a training step, and the bytes that this process sends in a
+    step."""
     torch.manual_seed(0)
     layer = sequence_parallel(CASES[case](), dist.group.WORLD)
     ptr = torch.tensor([0, n])
@@ -121,7 +123,7 @@ def measure_case(case: str, n: int, rounds: int) -> dict:
         out.sum().backward()
         return graph.num_edges
 
-    for _ in range(2):  # compiles, compares parameters and plans the halo
+    for _ in range(2):  # warm-up: compiles, compares parameters and plans the halo
         step()
     with counted() as sent:
         edges = step()
@@ -136,8 +138,8 @@ def measure_case(case: str, n: int, rounds: int) -> dict:
 
 
 def bytes_of_all_keys(layer: GraphAttention, x: Tensor) -> int:
-    """Return the bytes that a process would send if all keys and values were gathered, z once more
-    for each further hop, and their gradients sent back; for a block model also the memberships of
+    """Return the bytes that a process would send if it gathered all keys and values, z again for
+    each further hop, and sent back their gradients; for a block model, also the memberships of
     keys."""
     numbers = (1 + layer.attention.hops) * x.numel()
     if isinstance(layer.source, BlockModelSource):
@@ -147,7 +149,7 @@ def bytes_of_all_keys(layer: GraphAttention, x: Tensor) -> int:
 
 @contextmanager
 def counted() -> Iterator[list[int]]:
-    """Count the bytes that this process sends to others."""
+    """Count the bytes that this process sends."""
     total, all_to_all = [0], dist.all_to_all_single
 
     def counting(arrived: Tensor, rows: Tensor, receive_sizes: list[int] | None,

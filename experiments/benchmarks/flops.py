@@ -1,9 +1,9 @@
-r"""Floating point operations of attention, step by step, of one head and one sequence.
+r"""Floating point operations of attention, step by step, for one head and one sequence.
 
-As :class:`torch.utils.flop_counter.FlopCounterMode`, which :func:`counted` asks, a product of
-matrices ``[n, k]`` and ``[k, m]`` counts 2nkm and what is done to single numbers nothing. Beyond
-what torch sees, edges count as the kernels treat them, and so does drawing them. Queries, keys and
-values are given: their projections are the same for all.
+As in :class:`torch.utils.flop_counter.FlopCounterMode`, which :func:`counted` uses, a product of
+matrices ``[n, k]`` and ``[k, m]`` counts 2nkm, and elementwise operations count nothing. In
+addition to torch's count, edges count as in the kernels, and so does sampling them. Projections of
+queries, keys and values are excluded, because they are the same for all.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ Steps = dict[str, float]
 
 
 def along_edges(num_edges: int, width: int, hops: int = 1) -> Steps:
-    """Return attention along a graph: the logit of each edge, and the value that it carries in each
-    hop.
+    """Return the operations of attention along a graph: the logit of each edge, and its value in
+    each hop.
 
     Args:
-        num_edges (int): Edges of the graph, n^2 for full attention.
+        num_edges (int): Number of edges, n^2 for full attention.
         width (int): Size of the head.
         hops (int): Number of hops.
     """
@@ -40,10 +40,10 @@ def block_model(n: int, width: int, clusters: int, drawn: Steps, num_edges: int,
         n (int): Number of tokens.
         width (int): Size of the head.
         clusters (int): Number of clusters k.
-        drawn (dict): What drawing took, of :func:`sampler`.
-        num_edges (int): Number of edges that were drawn.
-        trains (bool): Also the probability of each edge, which only its gradient needs. The table
-            has none of it.
+        drawn (dict): The operations of sampling, from :func:`sampler`.
+        num_edges (int): Number of sampled edges.
+        trains (bool): Include the probability of each edge, which only the gradient needs. The
+            paper's table omits it.
     """
     steps = {'memberships': 2. * (4 * n * width**2 + 2 * n * width * clusters),
              'mixing': 2. * clusters**2 * width, **drawn, **along_edges(num_edges, width)}
@@ -54,11 +54,11 @@ def block_model(n: int, width: int, clusters: int, drawn: Steps, num_edges: int,
 def sampler(model: FactorModel) -> Steps:
     """Return the operations of :func:`graphattn.samplers.sample_bernoulli` on a CPU for ``model``.
 
-    All probabilities where many edges are drawn; otherwise, to thin them, one for each pair that is
-    drawn too often.
+    For many edges, all probabilities are computed; otherwise thinning computes one per surplus
+    draw.
 
     Args:
-        model (FactorModel): The distribution of the graphs; all heads and sequences count.
+        model (FactorModel): The distribution of the graphs, summed over heads and sequences.
     """
     sizes = model.num_keys, model.num_clusters
     mixed = 2. * model.num_queries * model.num_clusters**2
@@ -66,15 +66,15 @@ def sampler(model: FactorModel) -> Steps:
     if not thinning.is_faster():
         return {'queries mixed': mixed,
                 'probability of pairs': 2. * model.segments.num_pairs * model.num_clusters}
-    # The mass and the peak of each cluster among the keys, and what each query expects of them.
+    # The sum and the maximum of each cluster over the keys, and the expected draws of each query.
     expected = 2. * sizes[0] * sizes[1] + 4. * model.num_queries * model.num_clusters
     return {'queries mixed': mixed, 'expected draws': expected,
             'probability of draws': 2. * float(thinning.num_draws.sum()) * model.num_clusters}
 
 
 def algorithm_1(n: int, clusters: int) -> Steps:
-    """Return the operations of :func:`graphattn.samplers.sample_fastrg` on a CPU, which forms no
-    pair's probability.
+    """Return the operations of :func:`graphattn.samplers.sample_fastrg` on a CPU, which computes no
+    probabilities of pairs.
 
     Args:
         n (int): Number of tokens.
@@ -84,25 +84,28 @@ def algorithm_1(n: int, clusters: int) -> Steps:
 
 
 def linear(n: int, width: int, *, normalised: bool = True) -> Steps:
-    """Linear attention: the sum over keys, its product with queries, and their normaliser."""
+    """Return the operations of linear attention: the sum over keys, its product with queries, and
+    the normaliser."""
     steps = {'sum over keys': 2. * n * width**2, 'sums': 2. * n * width**2}
     return {**steps, 'normaliser': 2. * n * width} if normalised else steps
 
 
 def linformer(n: int, width: int, rank: int) -> Steps:
-    """Linformer: keys and values projected, and attention to as many as the rank."""
+    """Return the operations of Linformer: projected keys and values, and attention to ``rank`` of
+    them."""
     return {'projected keys and values': 4. * n * rank * width, **along_edges(n * rank, width)}
 
 
 def performer(n: int, width: int, features: int) -> Steps:
     """Return the operations of Performer: features of queries and keys, and linear attention of
-    that width."""
+    their width."""
     return {'features': 4. * n * features * width, 'sum over keys': 2. * n * features * width,
             'sums': 2. * n * features * width, 'normaliser': 2. * n * features}
 
 
 def reformer(n: int, width: int, rounds: int, chunk: int) -> Steps:
-    """Reformer: hashes, and attention of each chunk to itself and the one before."""
+    """Return the operations of Reformer: hashes, and attention of each chunk to itself and the
+    chunk before."""
     chunks = -(-n // chunk)
     return {'hashes': 2. * rounds * n * width * -(-chunks // 2),
             **along_edges(rounds * 2 * chunks * chunk**2, width)}
@@ -110,7 +113,8 @@ def reformer(n: int, width: int, rounds: int, chunk: int) -> Steps:
 
 def nystromformer(n: int, width: int, landmarks: int, kernel_size: int | None,
                   iterations: int) -> Steps:
-    """Nystromformer: three kernels, a pseudoinverse by iteration, and a convolution of values."""
+    """Return the operations of Nystromformer: three kernels, an iterative pseudoinverse, and a
+    convolution of values."""
     convolution = {} if kernel_size is None else {'convolution': 2. * n * width * kernel_size}
     if n <= landmarks:
         return {**along_edges(n**2, width), **convolution}
@@ -120,8 +124,8 @@ def nystromformer(n: int, width: int, landmarks: int, kernel_size: int | None,
 
 
 def counted(run: Callable[[], object]) -> int:
-    """Return torch's count of a forward pass. Its fused attention on a CPU is taken apart, because
-    torch does not count it."""
+    """Return torch's count of a forward pass. Fused attention on CPUs is decomposed, because torch
+    does not count it."""
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         run()
     return counter.get_total_flops()

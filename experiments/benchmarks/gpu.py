@@ -1,13 +1,13 @@
-"""Attention on a GPU at set sizes, by rows and by tiles, and along a peer's meshes; layers whose
-heads sample graphs, and the ways of sampling.
+"""Attention on a GPU: by rows and by tiles, along anemoi's meshes, in layers that sample graphs,
+and sampling.
 
     python -m experiments.benchmarks.gpu
     python -m experiments.benchmarks.gpu --parts '[layers]'
     python -m experiments.benchmarks.gpu --quick --device cpu
 
-The floor of attention is what the same GPU takes to copy what edges gather; that of an H200 is
-computed without one: python -m experiments.benchmarks.roofline.
-For memory errors: compute-sanitizer python -m pytest tests/ops/test_backends.py -k on_a_gpu
+The lower bound of attention is the time in which the same GPU copies the vectors that edges gather.
+For an H200 it can be computed without a GPU: python -m experiments.benchmarks.roofline. To check
+for memory errors: compute-sanitizer python -m pytest tests/ops/test_backends.py -k on_a_gpu
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LENGTHS, DENSITIES = (4096, 8192, 16384, 32768), (0.0025, 0.01, 0.02, 0.05)
 CLUSTERS = 128
 PATTERNS = ('SlidingWindow(64)', 'SlidingWindow(256)', 'SlidingWindow(64) | GlobalTokens(64)',
             'RandomBlocks(3, 64)', 'RandomKeys(204)', 'RandomKeys(1024)')
-# Masks and edges x heads x channels numbers, where they are more than a GPU holds, are left out.
+# Larger masks, and larger messages (edges x heads x channels), would exceed a GPU's memory.
 MAX_PAIRS, MAX_MESSAGES = 2**30, 2**34
 
 
@@ -55,15 +55,15 @@ def main(
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Time forward and forward with backward in interleaved runs, and report medians.
+    """Time the forward pass, and forward with backward, in interleaved runs, and report medians.
 
     Args:
         heads: Number of heads.
-        dtype: Of queries, keys and values; layers are under autocast to it.
-        parts: What is measured; each has a table, written when it is done.
-        device: Where.
-        quick: Small sizes that end within a minute.
-        out: Where the tables go.
+        dtype: Dtype of queries, keys and values; layers run under autocast to it.
+        parts: The parts to measure; each has a table, written when it is finished.
+        device: The device.
+        quick: Use small sizes, which end within a minute.
+        out: The folder of the tables.
     """
     shapes, grids, lengths, densities = [*SHAPES], meshes.MESHES, LENGTHS, DENSITIES
     patterns = [*product((4096, 16384), PATTERNS)]
@@ -85,12 +85,12 @@ def main(
 
 def of_attention(n: int, degree: int, heads: int, channels: int, dtype: torch.dtype,
                  rounds: int) -> list[dict]:
-    """Return rows of the attention benchmark, with the time per edge and head, and how many times
-    that is of copying what an edge gathers: three times two vectors."""
+    """Return rows of the attention benchmark, with the time per edge and head, and its ratio to the
+    time of copying what an edge gathers, three times two vectors."""
     graph = RandomKeys(degree).build(n, seed=0)
     left_out = {'PyG TransformerConv'}
     if n**2 > MAX_PAIRS:
-        left_out |= {'masked SDPA', 'flex'}  # random edges are in all tiles
+        left_out |= {'masked SDPA', 'flex'}  # random edges occur in all tiles
     if graph.num_edges * heads * channels > MAX_MESSAGES:
         left_out |= {'PyG gather-scatter', 'compiled PyG gather-scatter'}
     names, _ = attention.cases(graph, heads, channels, dtype)
@@ -106,8 +106,8 @@ def of_attention(n: int, degree: int, heads: int, channels: int, dtype: torch.dt
 
 def of_tiles(n: int, pattern: str, heads: int, channels: int, dtype: torch.dtype,
              rounds: int) -> list[dict]:
-    """Return attention along a pattern by rows of edges and by tiles of pairs, beside full
-    attention and FlexAttention; on other devices rows and tiles are one."""
+    """Return the times of attention along a pattern by rows of edges and by tiles of pairs, of full
+    attention and of FlexAttention; on other devices, rows and tiles are the same."""
     graph = parse(pattern).build(n, seed=0)
     forwards, inputs = attention.cases(graph, heads, channels, dtype)
 
@@ -127,14 +127,15 @@ def of_tiles(n: int, pattern: str, heads: int, channels: int, dtype: torch.dtype
 
 @cache
 def bytes_per_second(rounds: int) -> float:
-    """Return the bytes a second that the device reads and writes when a copy exceeds its caches."""
+    """Return the bytes per second that the device reads and writes in a copy larger than its
+    caches."""
     x = torch.empty(2**26)
     return 2 * x.nbytes / interleave({'copy': x.clone}, rounds)['copy']
 
 
 def of_layers(n: int, density: float, heads: int, channels: int, dtype: torch.dtype,
               rounds: int) -> list[dict]:
-    """Time a training step of a layer that samples its graphs, beside full attention."""
+    """Time a training step of a layer that samples its graphs, and of full attention."""
     torch.manual_seed(0)
     source = BlockModelSource(heads, channels, CLUSTERS, exploration=0.)
     bring_to_density(source, density)
@@ -153,9 +154,8 @@ def of_layers(n: int, density: float, heads: int, channels: int, dtype: torch.dt
 
 
 def of_sampling(n: int, density: float, rounds: int) -> list[dict]:
-    """Return one head's graph drawn in all ways, and its probabilities forward and backward, by
-    rows of edges and by tiles of pairs: the densities at which these are level are computed
-    elsewhere. On other devices rows and tiles are one."""
+    """Time all samplers for the graph of one head, and its probabilities forward and backward, by
+    rows of edges and by tiles of pairs. On other devices, rows and tiles are the same."""
     model = block_model(n, density, CLUSTERS)
     factors = [x.detach().requires_grad_() for x in
                (model.query_factor, model.mixing, model.key_factor)]

@@ -1,8 +1,7 @@
-"""A BERT attached to graphs, beside its own attention under the same mask and beside Hugging Face's
-BigBird and Longformer.
+"""BERT attached to graphs, compared with masked SDPA and Hugging Face's BigBird and Longformer.
 
-Time of a training step, of which the share of attention is told by a model that has none, and the
-peak of memory over what the process held with the model.
+The results are the time of a training step, the part of attention in it (by comparison with a model
+without attention), and the peak memory above the process with its model.
 
     python -m experiments.benchmarks.hugging_face
     python -m experiments.benchmarks.hugging_face --quick
@@ -32,8 +31,8 @@ from experiments.runs.tables import report
 from graphattn.hugging_face import attach
 from graphattn.patterns import get
 
-MIN_LENGTH = 1024  # that Hugging Face's BigBird has blocks for
-BLOCK, NUM_RANDOM, RADIUS = 64, 3, 256  # BigBird's and Longformer's own, of 512 keys each
+MIN_LENGTH = 1024  # the minimum of Hugging Face's BigBird
+BLOCK, NUM_RANDOM, RADIUS = 64, 3, 256  # defaults of BigBird and Longformer, about 512 keys each
 CASES = {
     'graphattn, bigbird': 'BertModel', 'SDPA under its mask': 'BertModel',
     "Hugging Face's BigBird": 'BigBirdModel', 'graphattn, longformer': 'BertModel',
@@ -52,13 +51,13 @@ def main(
     device: str = 'cpu',
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Time training steps of encoders of BERT-base's width; peaks are those of another process.
+    """Time training steps of encoders of BERT-base's width; peaks are measured in another process.
 
     Args:
         tokens: Length of each sequence, a multiple of 512.
-        batch: Sequences.
-        layers: Layers.
-        heads: Heads of 64 channels; BERT-base has 12.
+        batch: Number of sequences.
+        layers: Number of layers.
+        heads: Number of heads of 64 channels; BERT-base has 12.
         rounds: Measurements of each model; the median is reported.
     """
     setting = Setting(tokens, batch, layers, heads)
@@ -76,7 +75,7 @@ def main(
 
 
 class Setting(NamedTuple):
-    """The tokens, and the models that are trained on them."""
+    """The tokens and the models to compare."""
 
     tokens: int
     batch: int
@@ -84,7 +83,7 @@ class Setting(NamedTuple):
     heads: int
 
     def model(self, case: str) -> nn.Module:
-        """Build an encoder without dropout, which the models would draw in different ways."""
+        """Build an encoder without dropout, which the models draw differently."""
         import transformers
         torch.manual_seed(0)
         kind = getattr(transformers, CASES[case])
@@ -131,13 +130,13 @@ class Setting(NamedTuple):
 
 def only_values(self: nn.Module, hidden_states: Tensor, *args: object,
                 **kwargs: object) -> tuple[Tensor, None]:
-    """Projections, and each token its own value."""
+    """Return the projected values without attention."""
     query, key, value = (linear(hidden_states) for linear in (self.query, self.key, self.value))
     return value + 0 * (query + key), None
 
 
 def peaks_of_training(setting: Setting) -> dict[str, int]:
-    """Return the most memory of a step, its graph included, beyond what the process held before."""
+    """Return the peak memory of a step, its graph included, above the memory before."""
     peaks = {}
     for case in progress(CASES, 'memory'):
         Setting(MIN_LENGTH, 1, 1, setting.heads).step(case)()  # compiles

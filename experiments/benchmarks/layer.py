@@ -1,11 +1,11 @@
-"""A whole attention layer whose heads sample their graphs, beside a window and full attention.
+"""An attention layer whose heads sample their graphs, compared with a window and full attention.
 
-Time, and the peak of memory in use beside a floor: the bytes of query, key, value, output and their
-gradients, of the keys of all edges and of their probabilities p_ij. Freed memory is kept, as in
-training (:func:`graphattn.freed_memory.keeping_freed_memory`); ``--keep_freed_memory false`` shows
-what that does. The layers of a row are timed in turns in a process of their own, and the released
-algorithm in another: it takes 2 GiB, and in the heap that it leaves behind the arrays of a sampled
-layer come in new pages all the same, with which a step took 435 ms instead of 250.
+The results are time, and peak memory compared with a lower bound: the bytes of query, key, value,
+output and their gradients, of the keys of all edges and of their probabilities p_ij. Freed memory
+is kept, as in training (:func:`graphattn.freed_memory.keeping_freed_memory`);
+``--keep_freed_memory false`` shows the effect. The layers of a row are timed alternately in a
+separate process, and the released algorithm in another: it takes 2 GiB, and the heap that it leaves
+makes the arrays of a sampled layer use new pages, with which a step took 435 ms instead of 250.
 
     python -m experiments.benchmarks.layer
     python -m experiments.benchmarks.layer --quick
@@ -63,14 +63,15 @@ def main(
     device: str = 'cpu',
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Time a training step and inference of the layers; each peak is that of its own process.
+    """Time a training step and inference of the layers; each peak is measured in a separate
+    process.
 
     Args:
-        nodes: Sequence lengths; above 8,192 tokens at the first density only.
-        densities: Densities that the sampled graphs are brought to, or 'initial'.
+        nodes: Sequence lengths; lengths above 8,192 tokens are measured at the first density only.
+        densities: Densities of the sampled graphs, or 'initial'.
         heads: Number of heads.
-        clusters: Clusters of the block models.
-        keep_freed_memory: Whether the process keeps what it frees.
+        clusters: Number of clusters of the block models.
+        keep_freed_memory: Whether the process keeps freed memory.
     """
     settings = [Setting(n, density, heads, channels, clusters)
                 for n, density in product(nodes, densities)
@@ -82,7 +83,7 @@ def main(
 
 
 class Setting(NamedTuple):
-    """The tokens, and the layers that are compared on them."""
+    """The tokens and the layers to compare."""
 
     n: int
     density: float | str
@@ -95,7 +96,7 @@ class Setting(NamedTuple):
         return torch.randn(self.n, self.heads * self.channels), torch.tensor([0, self.n])
 
     def sampled(self) -> GraphAttention:
-        """Return a layer whose heads sample their graphs, brought to the density."""
+        """Return a layer whose heads sample their graphs at the density."""
         source = BlockModelSource(self.heads, self.channels, self.clusters, exploration=0.)
         layer = GraphAttention(self.heads * self.channels, self.heads, source)
         if self.density != 'initial':
@@ -147,7 +148,7 @@ def measure(setting: Setting, rounds: int, keep_freed_memory: bool) -> list[dict
 
 def times_of(setting: Setting, cases: tuple[str, ...], rounds: int,
              keep_freed_memory: bool) -> dict[str, dict[str, float]]:
-    """Median seconds of a training step and of inference, of each case."""
+    """Return the median seconds of a training step and of inference, for each case."""
     layers = {case: setting.layer(case) for case in cases}
     with keeping_freed_memory() if keep_freed_memory else nullcontext():
         return {run.__name__: interleave({case: partial(run, *own)
@@ -167,7 +168,7 @@ def infer(layer: nn.Module, forward: Callable[[], Tensor]) -> None:
 
 
 def peak_of_training(setting: Setting, case: str) -> int:
-    """Return the most memory of a training step that is not the first, its graph included."""
+    """Return the peak memory of a training step after the first, its graph included."""
     compiled = setting._replace(n=64, density=0.5).layer(case)
     train(*compiled)
     own = setting.layer(case)
@@ -175,8 +176,8 @@ def peak_of_training(setting: Setting, case: str) -> int:
 
 
 def floor_bytes(setting: Setting, graph: BipartiteGraph | None) -> int:
-    """Query, key, value, output and their gradients, the rows of the graph and its p_ij. What
-    computes queries from tokens and probabilities from queries is not counted."""
+    """Return the bytes of query, key, value, output and their gradients, the rows of the graph and
+    its p_ij. Projections and memberships are not counted."""
     nodes = 8 * 4 * setting.n * setting.heads * setting.channels
     if graph is None:
         return nodes
@@ -185,11 +186,10 @@ def floor_bytes(setting: Setting, graph: BipartiteGraph | None) -> int:
 
 
 def draw(rows: list[dict], out: Path) -> None:
-    """Time and memory against the densities that were asked for, at the length that was measured
-    most."""
+    """Draw time and memory over the requested densities, at the most measured length."""
     rows = [row for row in rows if row['density'] != 'initial']
     if not rows:
-        print("not drawn: a figure needs a density that is not 'initial'")
+        print("no figure, because it requires a density other than 'initial'")
         return
     nodes = [row['n'] for row in rows]
     n = max(nodes, key=lambda n: (nodes.count(n), n))
@@ -216,7 +216,7 @@ def draw(rows: list[dict], out: Path) -> None:
 
 
 def bring_to_density(source: BlockModelSource, density: float) -> None:
-    """Compute memberships of sqrt(density) everywhere: with S summing to 1, p_ij = density."""
+    """Set all memberships to sqrt(density), so that p_ij = density, because S sums to 1."""
     with torch.no_grad():
         source.centroid.fill_(1.)
         source.weight2.zero_()
@@ -233,8 +233,9 @@ def full_attention(layer: GraphAttention, x: Tensor) -> Tensor:
 
 
 def released_algorithm(layer: GraphAttention, x: Tensor, ptr: Tensor) -> Tensor:
-    """Compute as the authors' code does: all probabilities, a dense Bernoulli draw, softmax over
-    all keys, product with the mask, and normalisation (``DenseBernoulli`` is its estimator)."""
+    """Compute attention as in the authors' code: all probabilities, a dense Bernoulli draw, softmax
+    over all keys, product with the mask, and normalisation (``DenseBernoulli`` is its
+    estimator)."""
     query, key, value = (linear(x).unflatten(-1, (layer.heads, -1))
                          for linear in (layer.lin_query, layer.lin_key, layer.lin_value))
     model = layer.source.block_model(query, key, ptr)
@@ -248,7 +249,7 @@ def released_algorithm(layer: GraphAttention, x: Tensor, ptr: Tensor) -> Tensor:
 
 
 class DenseBernoulli(torch.autograd.Function):
-    """A draw whose gradient passes, clipped, to the probabilities of what was drawn."""
+    """A Bernoulli draw that passes the clipped gradient to the probabilities of drawn pairs."""
 
     @staticmethod
     def forward(ctx, prob: Tensor) -> Tensor:

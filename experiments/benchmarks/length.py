@@ -1,15 +1,14 @@
-"""Seconds and memory of one encoder layer of RoBERTa-base against the length of its sequence.
+"""Time and memory of one encoder layer of RoBERTa-base over the sequence length.
 
     python -m experiments.benchmarks.length
     python -m experiments.benchmarks.length --quick
 
-The question of Diffuser's Fig. S.4, for one sequence and a training step of one layer. Full
-attention comes twice: torch's SDPA, which keeps no weights, and eager attention, which forms them
-and is what the papers compare with. Neither holds a graph; the others' peaks include theirs. Five
-hops come twice too: with what the backward pass needs kept, or recomputed from the tokens.
+This is Diffuser's Fig. S.4 for one sequence and a training step of one layer. There are two cases
+of full attention: torch's SDPA, which stores no weights, and eager attention, which forms them and
+which the papers compare with. The peaks of graph attention include the graph. Five hops also have
+two cases: the backward pass uses saved tensors, or recomputes them from the tokens.
 
-Peaks are of memory in use. A process holds more than that, as its allocator keeps holes of what
-was freed.
+Peaks are of memory in use. A process holds more, because its allocator keeps freed blocks.
 """
 
 from __future__ import annotations
@@ -61,13 +60,14 @@ def main(
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Time the steps in turns; each peak of memory is that of a process of its own.
+    """Time the steps alternately; each peak is measured in a separate process.
 
     Args:
-        nodes: Sequence lengths, each at least 512. Eager attention takes about ``150 * n ** 2``
-            bytes: 10 GB at 8,192.
-        rounds: Measurements of each case; the median is reported; two where steps are long.
-        quick: The shortest length, which ends within a minute.
+        nodes: Sequence lengths, at least 512. Eager attention takes about ``150 * n ** 2`` bytes:
+            10 GB at 8,192.
+        rounds: Number of measurements of each case, reduced to two for long steps; the median is
+            reported.
+        quick: Measure the shortest length only, which ends within a minute.
     """
     nodes, rounds = (sorted(nodes)[:1], 2) if quick else (sorted(nodes), rounds)
     rows = [row for n in progress(nodes, 'length') for row in measure(n, rounds)]
@@ -103,7 +103,8 @@ def measure(n: int, rounds: int) -> list[dict]:
 
 
 def encoder_layer(case: str) -> EncoderLayer:
-    """Post-norm; without dropout, for which torch's SDPA would form its weights on a CPU."""
+    """Return a post-norm layer without dropout, because with dropout torch's SDPA forms its weights
+    on CPUs."""
     if case in FULL:
         layer = EncoderLayer(CHANNELS, HEADS, norm_first=False)
         layer.attention = FullAttention(FULL[case])
@@ -115,7 +116,7 @@ def encoder_layer(case: str) -> EncoderLayer:
 class FullAttention(GraphAttention):
     """The same projections around dense attention.
 
-    The pattern ``Full()`` takes the same product, but lists its edges: 16 bytes for every pair.
+    The pattern ``Full()`` computes the same product, but lists its edges, 16 bytes per pair.
     """
 
     def __init__(self, attend: Callable[[Tensor, Tensor, Tensor], Tensor]):
@@ -129,14 +130,13 @@ class FullAttention(GraphAttention):
 
 
 def sdpa(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Torch's attention, which computes the weights block by block, and in the backward pass
-    again."""
+    """Compute torch's fused attention, which recomputes the weights in the backward pass."""
     batch = (x.transpose(0, 1)[None] for x in (query, key, value))
     return F.scaled_dot_product_attention(*batch)[0].transpose(0, 1)
 
 
 def eager(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Return two products of matrices, with the weights ``[heads, n, n]`` in between."""
+    """Compute attention by two matrix products, with the weights ``[heads, n, n]`` in between."""
     query, key, value = (x.transpose(0, 1) for x in (query, key, value))
     weight = (query / math.sqrt(query.size(-1)) @ key.mT).softmax(dim=-1)
     return (weight @ value).transpose(0, 1)
@@ -147,17 +147,17 @@ CASES = (*FULL, *SPARSE)
 
 
 def train_step(layer: EncoderLayer, x: Tensor, ptr: Tensor) -> None:
-    """Forward and backward, down to the tokens, as in the middle of a model."""
+    """Run forward and backward, with gradients of the tokens, as in the middle of a model."""
     backpropagate(layer(x, ptr), [x, *layer.parameters()])
 
 
 def backpropagate(out: Tensor, inputs: list[Tensor]) -> None:
-    # Of a sum, a layer norm would pass back nothing but rounding.
+    # Not of the sum, whose gradient vanishes in a layer norm up to rounding.
     torch.autograd.grad(out, inputs, torch.randn_like(out))
 
 
 def peak_of_training(case: str, n: int) -> int:
-    """Return the most memory of one step and of its graph, over what the process held before."""
+    """Return the peak memory of a step and its graph, above the memory before."""
     layer = encoder_layer(case)
     x = torch.randn(n, CHANNELS, requires_grad=True)
     compile_kernels(layer)
@@ -165,14 +165,14 @@ def peak_of_training(case: str, n: int) -> int:
 
 
 def compile_kernels(layer: EncoderLayer) -> None:
-    """Compile by a step so small that it leaves little free memory for the next one to use."""
+    """Compile by a small step, which leaves little freed memory to the next one."""
     x = torch.randn(64, CHANNELS, requires_grad=True)
     out = layer(x, torch.tensor([0, 64]), graph=SlidingWindow(1).build(64))
     backpropagate(out, [x, *layer.parameters()])
 
 
 def draw(rows: list[dict], out: Path) -> None:
-    """Time and memory against the length."""
+    """Draw time and memory over the length."""
     nodes = sorted({row['n'] for row in rows})
     figure = Figure(figsize=(10, 4.5), layout='constrained')
     panels = zip(figure.subplots(1, 2), ('s per step', 'peak MiB'),

@@ -1,7 +1,7 @@
-"""Training steps of long encoders beside Hugging Face's Longformer of the same size.
+"""Training steps of long encoders, compared with Hugging Face's Longformer of the same size.
 
-Tokens per second, forward and backward, measured in turns, and the peak of memory over what the
-process held with the model.
+The results are tokens per second, forward and backward, measured alternately, and the peak memory
+above the process with its model.
 
     python -m experiments.benchmarks.long_encoder
     python -m experiments.benchmarks.long_encoder --quick
@@ -31,7 +31,7 @@ from graphattn.models import Encoder
 from graphattn.patterns import get
 
 THEIRS = "Hugging Face's Longformer"
-# Longformer's own edges, and Diffuser's (Table S.10), by hops.
+# Edges of Longformer and Diffuser (Table S.10), with the number of hops.
 OURS = {'longformer': (get('longformer', radius=RADIUS, num_global=1), 1),
         'diffuser, 1 hop': (get('diffuser', cls_global=True), 1),
         'diffuser, 5 hops': (get('diffuser', cls_global=True), 5)}
@@ -49,13 +49,13 @@ def main(
     device: str = 'cpu',
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Time training steps of encoders of BERT-base's width; peaks are those of another process.
+    """Time training steps of encoders of BERT-base's width; peaks are measured in another process.
 
     Args:
         tokens: Length of each sequence, a multiple of 512.
-        batch: Sequences.
-        layers: Layers.
-        heads: Heads of 64 channels; BERT-base has 12.
+        batch: Number of sequences.
+        layers: Number of layers.
+        heads: Number of heads of 64 channels; BERT-base has 12.
         rounds: Measurements of each model; the median is reported.
     """
     setting = Setting(tokens, batch, layers, heads)
@@ -89,7 +89,7 @@ def step(setting: Setting, case: str) -> Callable[[], None]:
 
 
 def peaks_of_training(setting: Setting) -> dict[str, int]:
-    """Return the most memory of a second step, beyond what the process held with the model."""
+    """Return the peak memory of a second step, above the process with its model."""
     return {case: peak_bytes(step(setting, case), warm_up=1) for case in progress(CASES, 'memory')}
 
 

@@ -40,7 +40,7 @@ _TYPES = {torch.float64: 'fp64', torch.float32: 'fp32', torch.float16: 'fp16',
 
 
 class Launch(NamedTuple):
-    """A kernel, and the arguments that decide what it is compiled to."""
+    """A kernel and the arguments that determine its compilation."""
 
     kernel: JITFunction
     arguments: dict[str, object]
@@ -48,14 +48,13 @@ class Launch(NamedTuple):
 
     @property
     def edges_of_a_program(self) -> int:
-        """Edges, pairs or draws that it holds at once; 1 where it takes none."""
+        """Return the number of edges, pairs or draws that a program holds at once, at least 1."""
         columns = next((self.arguments[name] for name in ('EDGES', 'COLUMNS', 'KEYS', 'DRAWS')
                         if name in self.arguments), 1)
         return self.arguments.get('ROWS', self.arguments.get('TASKS', 1)) * columns
 
     def source(self) -> ASTSource:
-        """Return the source as the kernel is compiled for such arguments, whose pointers are
-        aligned."""
+        """Return the source for compilation, with aligned pointers."""
         signature, constants, attributes = {}, {}, {}
         for number, parameter in enumerate(self.kernel.params):
             value = self.arguments[parameter.name]
@@ -71,12 +70,12 @@ class Launch(NamedTuple):
 
 @dataclass(frozen=True)
 class MachineCode:
-    """Registers and memory of a kernel, and its instructions for one edge."""
+    """Registers, memory and instructions of a compiled kernel."""
 
-    registers: int  # of a thread
-    spilled: int  # bytes of a thread that did not fit them
-    shared: int  # bytes of a program
-    edges: int  # or pairs, or draws, for which a warp goes once through the loop
+    registers: int  # per thread
+    spilled: int  # bytes per thread
+    shared: int  # bytes per program
+    edges: int  # edges, pairs or draws of a warp per iteration of the loop
     binary: bytes
 
     @property
@@ -86,17 +85,17 @@ class MachineCode:
 
     @property
     def loop(self) -> dict[str, int]:
-        """The instructions of its longest loop, by name."""
+        """Count the instructions of the longest loop, by name."""
         return max(self.loops, key=lambda loop: sum(loop.values()), default={})
 
     @cached_property
     def loops(self) -> list[dict[str, int]]:
-        """The instructions of each loop that holds no other, by name, in the order of addresses."""
+        """Count the instructions of each innermost loop, by name, in the order of addresses."""
         return [self._between(*loop) for loop in self._innermost]
 
     @cached_property
     def around(self) -> dict[str, int]:
-        """Count the instructions of its longest loop, without those of loops inside it, by name."""
+        """Count the instructions of the longest loop, without inner loops, by name."""
         first, last = max(self._jumps, key=lambda loop: loop[1] - loop[0], default=(0, -1))
         found = self._between(first, last)
         for loop in self._innermost:
@@ -111,7 +110,7 @@ class MachineCode:
 
     @cached_property
     def _jumps(self) -> list[tuple[int, int]]:
-        """Return where each loop begins and where it jumps back, ascending."""
+        """Return the start and the backward jump of each loop, ascending."""
         jumps = [(int(target.group(1), 16), int(at, 16)) for at, _, name, operands in self._lines
                  if name.startswith('BRA') and (target := re.search(r'0x([0-9a-f]+)', operands))]
         return sorted(loop for loop in jumps if loop[0] < loop[1])
@@ -121,12 +120,12 @@ class MachineCode:
 
     @property
     def instructions_per_edge(self) -> float:
-        """Return the instructions for each edge of a warp, which has one head."""
+        """Return the instructions per edge of a warp, for one head."""
         return sum(self.loop.values()) / self.edges
 
     @property
     def spills_in_loop(self) -> int:
-        """The instructions of its loop that move what did not fit the registers."""
+        """Count the instructions of the loop that move spilled values."""
         if not self.spilled:
             return 0
         return sum(count for loop in (self.loop, self.around) for name, count in loop.items()
@@ -134,18 +133,18 @@ class MachineCode:
 
     @cached_property
     def _lines(self) -> list[tuple[str, str, str, str]]:
-        """Address, condition, name and operands of each; read in half a second."""
+        """Return address, condition, name and operands of each instruction; takes half a second."""
         return re.findall(r'/\*([0-9a-f]{4,})\*/\s+(@!?U?P\d+\s+)?([A-Z][\w.]*)\s*(.*?);',
                           _dumped(self.binary, '--dump-sass'))
 
 
 def launches(operator: OpOverload, arguments: tuple) -> list[Launch]:
-    """Return the kernels that an operator would start on CUDA."""
+    """Return the kernels that an operator would launch on CUDA."""
     return launches_of(partial(operator._op_dk, DispatchKey.CUDA, *arguments))
 
 
 def launches_of(work: Callable[[], object]) -> list[Launch]:
-    """Return the kernels that ``work`` would start, on tensors of a CPU."""
+    """Return the kernels that ``work`` would launch, from CPU tensors."""
     recorded = []
 
     def record(kernel: JITFunction, *arguments, grid, warmup, num_warps, **constants) -> None:
@@ -158,7 +157,8 @@ def launches_of(work: Callable[[], object]) -> list[Launch]:
 
 
 def compiled(launch: Launch, capability: int) -> MachineCode:
-    """Compiled for GPUs of this compute capability (90 is 9.0); Triton keeps the result on disk."""
+    """Compile a launch for GPUs of a compute capability (90 is 9.0); Triton caches the result on
+    disk."""
     target = GPUTarget('cuda', capability, 32)
     kernel = triton.compile(launch.source(), target=target,
                             options={'num_warps': launch.num_warps})
@@ -181,7 +181,7 @@ def _dumped(binary: bytes, option: str) -> str:
 
 def operators(dtype: torch.dtype, channels: int, terms: str = 'plain', *, degree: int = 64,
               heads: int = 16) -> dict[OpOverload, tuple]:
-    """Return every operator that has kernels of Triton, and arguments like these."""
+    """Return all operators with Triton kernels, and their arguments for these sizes."""
     ops.load('triton')
     graph = RandomKeys(degree).build(2 * degree, seed=0)
     query, bias, gate, seed, weight, teleport = _arguments(graph, dtype, channels, heads, terms)
@@ -209,7 +209,7 @@ def operators(dtype: torch.dtype, channels: int, terms: str = 'plain', *, degree
 
 
 def sampling(dtype: torch.dtype, clusters: int) -> list[Launch]:
-    """Return the kernels that draw a graph of so many clusters: the one that counts, and the one
+    """Return the kernels that sample a graph of ``clusters`` clusters: one that counts, and one
     that writes."""
     factor, mixing = torch.ones(128, clusters, dtype=dtype), torch.zeros(clusters, clusters)
     model = FactorModel(factor, mixing.to(dtype), factor)
@@ -217,7 +217,7 @@ def sampling(dtype: torch.dtype, clusters: int) -> list[Launch]:
 
 
 def drawing(dtype: torch.dtype, clusters: int) -> list[Launch]:
-    """Return the kernels that draw the few edges of such a graph, by Algorithm 1 and thinned."""
+    """Return the kernels that sample few edges of such a graph, by Algorithm 1 and by thinning."""
     factor = torch.ones(256, clusters, dtype=dtype)
     model = FactorModel(factor, torch.zeros(clusters, clusters, dtype=dtype), factor)
 
@@ -231,7 +231,7 @@ def drawing(dtype: torch.dtype, clusters: int) -> list[Launch]:
 
 
 def name_of(operator: OpOverload) -> str:
-    """Without the library's."""
+    """Return the name of an operator, without the library's."""
     return operator._schema.name.removeprefix('graphattn::')
 
 
@@ -245,8 +245,8 @@ def _arguments(graph: BipartiteGraph, dtype: torch.dtype, channels: int, heads: 
 
 
 def distinct(work: dict[OpOverload, tuple]) -> dict[tuple[str, str], Launch]:
-    """Return launches by operator and kernel; the same kernel of another width or type counts
-    apart."""
+    """Return launches by operator and kernel; a kernel of another width or dtype is listed
+    separately."""
     found = {}
     for operator, arguments in work.items():
         for launch in launches(operator, arguments):
@@ -262,5 +262,5 @@ def distinct(work: dict[OpOverload, tuple]) -> dict[tuple[str, str], Launch]:
 
 
 def environment_compiles() -> bool:
-    """Return whether Triton compiles here, and does not interpret."""
+    """Return whether Triton compiles rather than interprets here."""
     return os.environ.get('TRITON_INTERPRET', '0') != '1'

@@ -1,4 +1,4 @@
-"""Timing cases side by side, and the figure that comes of it."""
+"""Interleaved timing of cases, memory measurement, and figures."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ from experiments.runs.figures import report_figure
 from graphattn.utils.files import check_folder
 from graphattn.utils.memory import within_free_memory
 
-# Backends that follow edges, by type of device; the last does so in one pass.
+# Sparse backends by device type; the last is fused.
 SPARSE = {'cpu': ('csr', 'numba'), 'cuda': ('triton',)}
 COMMON = {'heads': 'Number of heads, which share the graph.', 'channels': 'Width of a head.',
-          'rounds': 'Measurements of each case; the median is reported.',
-          'device': "Where, 'cuda' say.", 'out': 'Where table and figure go.'}
-A_ROUND = 1 / 7  # seconds: quick cases have more rounds
+          'rounds': 'Number of measurements of each case; the median is reported.',
+          'device': "The device, such as 'cuda'.", 'out': 'The folder of table and figure.'}
+A_ROUND = 1 / 7  # seconds; fast cases have more rounds
 Measured = TypeVar('Measured')
 Density = restricted_number_type('Density', float, [('>', 0), ('<=', 1)])
 
 
 def run_benchmark(main: Callable[..., None], arguments: list[str] | None = None) -> None:
-    """Run a benchmark's ``main`` with the arguments of the command line; ``--quick`` is a flag.
+    """Run a benchmark's ``main`` with the arguments of the command line and the flag ``--quick``.
 
-    What a user got wrong ends it with one line, before it works if it can be seen by then.
+    A user error exits with a message of one line, if possible before the measurement.
     """
     parser = ArgumentParser(description=main.__doc__.partition('\n')[0], exit_on_error=False)
     parser.add_function_arguments(main, skip={'quick'})
@@ -69,12 +69,12 @@ def run_benchmark(main: Callable[..., None], arguments: list[str] | None = None)
 def benchmark(**quick: object) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a function the ``main`` of a benchmark.
 
-    Its docstring need not describe the options in ``COMMON``. It runs with its ``device``, if it
-    takes one, as torch's default, so that it creates its tensors there.
+    Its docstring may omit the options in ``COMMON``. It runs with ``device``, if that is an
+    argument, as torch's default device, on which tensors are created.
 
     Args:
-        **quick: Arguments that ``--quick`` puts in place of those given, unless the function takes
-            ``quick`` itself.
+        **quick: Arguments that ``--quick`` overrides, unless the function has an argument
+            ``quick``.
     """
     def decorate(main: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(main)
@@ -96,7 +96,7 @@ def benchmark(**quick: object) -> Callable[[Callable[..., None]], Callable[..., 
 
 
 def _documented(text: str, signature: inspect.Signature) -> str:
-    """Return a docstring with the common options that it does not describe."""
+    """Return a docstring completed by the common options."""
     text = inspect.cleandoc(text)
     lines = [f'    {name}: {meaning}' for name, meaning in COMMON.items()
              if name in signature.parameters and f'\n    {name}: ' not in text]
@@ -105,7 +105,7 @@ def _documented(text: str, signature: inspect.Signature) -> str:
 
 @contextmanager
 def default_device(device: torch.device | None) -> Iterator[None]:
-    """Inside, this is torch's default device; ``None`` for the CPU, as it is from the start."""
+    """Set torch's default device inside; ``None`` for the initial default, the CPU."""
     before = torch.get_default_device()
     _set_default_device(device)
     try:
@@ -121,15 +121,14 @@ def _set_default_device(device: torch.device | None) -> None:
 
 def interleave(cases: dict[str, Callable[[], object]], rounds: int = 7,
                seconds: float = 20.) -> dict[str, float]:
-    """Return the median seconds of each case. Cases take turns, so that a slow spell of the machine
-    hits all.
+    """Return the median seconds of each case. Cases alternate, so that slow phases of the machine
+    affect all.
 
-    Each round has its own order, because a case leaves the caches warm or cold to the next.
-
-    Every case runs once unmeasured (which also compiles it), then ``rounds`` times; less often,
-    but at least twice, if all of them together take longer than ``seconds``, and up to a hundred
-    times as often while they have not taken ``A_ROUND`` seconds for each of the ``rounds``.
-    A case for which a GPU has too little memory takes NaN seconds, and is named.
+    Each round has another order, because a case leaves the caches warm or cold for the next. Every
+    case runs once as a warm-up (which also compiles it), then ``rounds`` times. The number of
+    rounds is reduced to at least two if all cases together take longer than ``seconds``, and raised
+    up to a hundredfold until they have taken ``A_ROUND`` seconds for each of the ``rounds``. A case
+    that exceeds a GPU's memory has NaN seconds, and its name is printed.
     """
     timed = stopwatch()
     times = {name: [] if _fits(name, functools.partial(timed, case)) else [math.nan]
@@ -147,13 +146,13 @@ def interleave(cases: dict[str, Callable[[], object]], rounds: int = 7,
 
 def times_of_passes(forwards: dict[str, Callable[[], Tensor]], inputs: Sequence[Tensor],
                     rounds: int) -> dict[str, dict[str, float]]:
-    """Return the seconds of each case, as :func:`interleave` does, by pass: ``'train'`` is
-    forward with backward, ``'infer'`` is forward without gradients.
+    """Return the seconds of each case, measured by :func:`interleave`, for each pass: ``'train'``
+    is forward with backward, ``'infer'`` is forward without gradients.
 
     Args:
         forwards (dict): Functions without arguments, by case.
-        inputs (list): What is differentiated.
-        rounds (int): Measurements of each case.
+        inputs (list): The tensors to differentiate.
+        rounds (int): Number of measurements of each case.
     """
     def train(forward: Callable[[], Tensor]) -> None:
         torch.autograd.grad(forward().sum(), inputs, allow_unused=True)
@@ -168,20 +167,20 @@ def times_of_passes(forwards: dict[str, Callable[[], Tensor]], inputs: Sequence[
 
 
 def _fits(name: str, run: Callable[[], object]) -> bool:
-    """Return whether a case runs in the memory of the GPU."""
+    """Return whether a case fits the memory of the GPU."""
     try:
         run()
         return True
     except torch.OutOfMemoryError as error:
         reason = str(error).partition('. ')[0]
-    torch.cuda.empty_cache()  # now that the error no longer holds what was in use
-    print(f'{name} is left out: {reason}')
+    torch.cuda.empty_cache()  # after the error has released its tensors
+    print(f'skipped {name}: {reason}')
     return False
 
 
 def stopwatch() -> Callable[[Callable[[], object]], float]:
-    """Return a function that times a case on the default device, on a GPU by two of its events. The
-    case runs without a default device, because calls of torch take longer with one."""
+    """Return a function that times a case on the default device, on a GPU by two events. The case
+    runs without a default device, which would slow down torch's calls."""
     seconds = _seconds_on_cpu if torch.get_default_device().type == 'cpu' else _seconds_on_gpu
 
     def timed(case: Callable[[], object]) -> float:
@@ -197,7 +196,7 @@ def _seconds_on_cpu(case: Callable[[], object]) -> float:
 
 
 def _seconds_on_gpu(case: Callable[[], object]) -> float:
-    """Return the time of the device, without the time that it waits for this process."""
+    """Return the time of the device, without its idle time before the launch."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
     case()
@@ -207,13 +206,13 @@ def _seconds_on_gpu(case: Callable[[], object]) -> float:
 
 
 def check_device(device: str) -> None:
-    """Raise a ``ValueError`` where torch has no such device, or this file no clock for it."""
+    """Check that torch has a device and this module can time it."""
     try:
         if torch.device(device).type not in ('cpu', 'cuda'):
             raise RuntimeError("neither 'cpu' nor 'cuda'")
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"'device' must be one that torch has here (got {device!r}): "
+        raise ValueError(f"'device' must be available in torch (got {device!r}): "
                          f"{str(error).splitlines()[0]}") from error
 
 
@@ -223,13 +222,13 @@ def seeded() -> torch.Generator:
 
 
 def machine() -> str:
-    """Name the processor of the default device, for titles."""
+    """Return the name of the default device's processor, for titles."""
     is_cpu = torch.get_default_device().type == 'cpu'
     return f'{torch.get_num_threads()} threads' if is_cpu else torch.cuda.get_device_name()
 
 
 def saved_bytes(forward: Callable[[], object]) -> int:
-    """Return the bytes that autograd keeps of a forward pass, each storage counted once."""
+    """Return the bytes that autograd saves in a forward pass, each storage counted once."""
     storages = {}
 
     def pack(tensor: Tensor) -> Tensor:
@@ -247,11 +246,11 @@ def saved_bytes(forward: Callable[[], object]) -> int:
 
 def elsewhere(measured: Callable[..., Measured], *arguments: object,
               start: Literal['forkserver', 'spawn'] = 'forkserver') -> Measured:
-    """Run a function in a new process with this default device, by default one of
+    """Run a function in a new process with the current default device, by default from
     :func:`forkserver`.
 
-    To be timed, a process is spawned, which takes seconds: one that was forked cannot use torch's
-    threads, and its own share the cores with them while they spin.
+    For timing, use ``start='spawn'``, which takes seconds: a forked process cannot use torch's
+    threads, and its own compete with their spinning for the cores.
     """
     context = forkserver() if start == 'forkserver' else get_context(start)
     with ProcessPoolExecutor(1, context) as pool, ending_children():
@@ -262,11 +261,11 @@ def elsewhere(measured: Callable[..., Measured], *arguments: object,
 
 @contextmanager
 def without_interrupts() -> Iterator[None]:
-    """Hide Ctrl-C, which a terminal sends to all processes, from those that are started inside.
-    This process gets it afterwards."""
-    interrupts = []  # which another thread may be told of, such as that of a progress bar
+    """Hide Ctrl-C, which a terminal sends to all processes, from processes started inside. This
+    process handles it afterwards."""
+    interrupts = []  # another thread, such as a progress bar's, may receive the signal
     before = signal.signal(signal.SIGINT, lambda *_: interrupts.append(1))
-    resource_tracker.ensure_running()  # which would let them through
+    resource_tracker.ensure_running()  # started here, because it would unblock the signal
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield
@@ -279,7 +278,7 @@ def without_interrupts() -> Iterator[None]:
 
 @contextmanager
 def ending_children() -> Iterator[None]:
-    """End the processes that this one has started, at an interrupt inside."""
+    """End the child processes on an interrupt inside."""
     try:
         yield
     except KeyboardInterrupt:
@@ -294,16 +293,15 @@ def _there(device: torch.device, measured: Callable[..., Measured], *arguments: 
 
 
 def forkserver() -> BaseContext:
-    """Return a context whose processes come from a parent that has imported everything and run
-    nothing."""
+    """Return a context that forks processes from a parent with all imports and no work done."""
     context = get_context('forkserver')
     context.set_forkserver_preload(['experiments.benchmarks.scaling', 'graphattn.layers'])
     return context
 
 
 def peak_bytes(step: Callable[[], object], warm_up: int = 0) -> int:
-    """Return the most memory in use during a step, over what the process held before. ``warm_up``
-    steps go before it; what they leave behind, such as a graph, counts too."""
+    """Return the peak memory in use during a step, above the memory before. ``warm_up`` steps run
+    first; what they leave, such as a graph, counts as well."""
     free_at_once()
     before = held_bytes()
     for _ in range(warm_up):
@@ -314,17 +312,17 @@ def peak_bytes(step: Callable[[], object], warm_up: int = 0) -> int:
 
 
 def held_bytes() -> int:
-    """Return bytes that this process holds, or on a GPU its tensors."""
+    """Return the bytes of this process, or of its tensors on a GPU."""
     return memory('VmRSS') if _counts_process() else torch.cuda.memory_allocated()
 
 
 def max_held_bytes() -> int:
-    """Return the most of :func:`held_bytes` since :func:`start_peak_over`."""
+    """Return the maximum of :func:`held_bytes` since :func:`start_peak_over`."""
     return memory('VmHWM') if _counts_process() else torch.cuda.max_memory_allocated()
 
 
 def start_peak_over() -> None:
-    """Start :func:`max_held_bytes` over."""
+    """Reset :func:`max_held_bytes`."""
     if _counts_process():
         Path('/proc/self/clear_refs').write_text('5')
     else:
@@ -336,16 +334,15 @@ def _counts_process() -> bool:
 
 
 def free_at_once() -> None:
-    """Compute blocks of 128 KiB and more go back to the system when they are freed, and so does
-    what has been freed before. Else glibc soon keeps all below 32 MiB, and the peak depends on
-    which holes fit the next block."""
+    """Make glibc return freed blocks of 128 KiB and more to the system, including earlier ones.
+    Otherwise it keeps all below 32 MiB, and the peak depends on how holes fit the next block."""
     library, mmap_threshold = ctypes.CDLL(None), -3  # in its malloc.h
     library.mallopt(mmap_threshold, 1 << 17)
     library.malloc_trim(ctypes.c_size_t(0))
 
 
 def memory(name: Literal['VmRSS', 'VmHWM']) -> int:
-    """Return bytes that this process holds, or the most that it has held, from Linux."""
+    """Return the current or maximum bytes of this process, as Linux reports them."""
     for line in Path('/proc/self/status').read_text().splitlines():
         if line.startswith(f'{name}:'):
             return 1024 * int(line.split()[1])
@@ -358,7 +355,7 @@ def progress(cases: Iterable, title: str) -> Iterable:
 
 
 def plain(axes: Axes) -> None:
-    """Write numbers without powers of ten, and draw a grid."""
+    """Label axes without powers of ten, and draw a grid."""
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda number, _: f'{number:,g}'))
     axes.yaxis.set_minor_formatter(NullFormatter())

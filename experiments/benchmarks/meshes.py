@@ -1,12 +1,12 @@
-"""Attention along meshes of the sphere, beside the Triton kernel that ECMWF's anemoi has for them.
+"""Attention along meshes of the sphere, compared with the Triton kernel of ECMWF's anemoi.
 
-Its kernel adds features of full width to the key and the value of every edge, and cannot do
-without. So ours runs twice: without features, and with features that it projects from
-the same ones. Their projection is counted with ours; anemoi's are given.
+Anemoi's kernel requires features of full width, which it adds to the key and the value of every
+edge. Ours is timed twice: without features, and with the same features before their projection. Our
+time includes the projection; anemoi's does not.
 
-Nodes, edges, heads and channels are those of the table that anemoi's developers published for an
-H200 in float16. Edges lead to the nearest of the points of another grid; both grids are spirals,
-which have as many points as those of the table.
+Nodes, edges, heads and channels are as in the table that anemoi's developers published for an H200
+in float16. Edges lead to the nearest points of another grid; both grids are spirals with the same
+numbers of points as in the table.
 
     python -m experiments.benchmarks.gpu --dtype float16
 """
@@ -26,19 +26,19 @@ from experiments.benchmarks.measure import SPARSE, interleave
 from graphattn import BipartiteGraph
 from graphattn.functional import edge_attention, edge_feature_attention
 
-# Points of the grid n320 of the reanalysis ERA5, and of an icosahedron refined six times.
+# Numbers of points of ERA5's grid n320, and of an icosahedron refined six times.
 ERA, HIDDEN = 542_080, 40_962
-# Queries, keys, and keys of each query. In the published graphs these are 20.8 on average, computed
-# from their rule, and 8 and 3.
+# Queries, keys, and keys per query. The published graphs have 20.8 on average, computed from their
+# rule, and 8 and 3.
 MESHES = {'era_to_h': (HIDDEN, ERA, 21), 'h_to_h': (HIDDEN, HIDDEN, 8),
           'h_to_era': (ERA, HIDDEN, 3)}
 PUBLISHED_MS = {'era_to_h': 2.77, 'h_to_h': 0.83, 'h_to_era': 4.87}
-FEATURES = 11  # of an edge, before they are projected: length, direction and eight that are learned
+FEATURES = 11  # per edge, before projection: length, direction and eight learned ones
 
 
 def measure(name: str, shape: tuple[int, int, int], heads: int, channels: int, dtype: torch.dtype,
             rounds: int) -> list[dict]:
-    """Return a row for each case, forward with backward; the published time is of 16 x 64
+    """Return a row for each case, forward with backward; the published time is for 16 x 64
     channels."""
     graph = mesh(*shape)
     times = interleave(cases(graph, heads, channels, dtype), rounds)
@@ -50,13 +50,13 @@ def measure(name: str, shape: tuple[int, int, int], heads: int, channels: int, d
 
 
 def mesh(num_queries: int, num_keys: int, degree: int) -> BipartiteGraph:
-    """Join each point of one grid with the nearest of another."""
+    """Join each point of one grid to the nearest points of another."""
     _, nearest = KDTree(spiral(num_keys)).query(spiral(num_queries), degree)
     return BipartiteGraph.from_topk(torch.as_tensor(nearest), num_keys)
 
 
 def spiral(num_points: int) -> np.ndarray:
-    """``[num_points, 3]``, evenly spread on the sphere from pole to pole."""
+    """Return points ``[num_points, 3]``, evenly spaced on the sphere from pole to pole."""
     z = 1 - (2 * np.arange(num_points) + 1) / num_points
     longitude = np.arange(num_points) * np.pi * (3 - 5**0.5)
     around = np.sqrt(1 - z**2)
@@ -65,7 +65,7 @@ def spiral(num_points: int) -> np.ndarray:
 
 def cases(graph: BipartiteGraph, heads: int, channels: int,
           dtype: torch.dtype) -> dict[str, Callable[[], object]]:
-    """Return functions to compare, forward and backward, by name."""
+    """Return the functions to compare, forward and backward, by name."""
     nodes = [torch.randn(size, heads, channels, dtype=dtype, requires_grad=True)
              for size in (graph.num_queries, graph.num_keys, graph.num_keys)]
     features = [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in
@@ -88,10 +88,10 @@ def cases(graph: BipartiteGraph, heads: int, channels: int,
 
 @cache
 def is_installed() -> bool:
-    """Return whether anemoi's kernel is installed, and say once where it is not."""
+    """Return whether anemoi's kernel is installed; print a message once if not."""
     if find_spec('anemoi') and find_spec('anemoi.models'):
         return True
-    print('anemoi is left out, because it is not installed: pip install --no-deps anemoi-models')
+    print('skipped anemoi, which is not installed: pip install --no-deps anemoi-models')
     return False
 
 
@@ -101,7 +101,8 @@ def project(edge_attr: Tensor, projection: Tensor) -> Tensor:
 
 
 def anemoi_attention(graph: BipartiteGraph) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
-    """Anemoi's attention along this graph, of query, key, value and features of full width."""
+    """Return anemoi's attention along a graph, a function of query, key, value and features of full
+    width."""
     from anemoi.models.triton.gt import graph_transformer_attention_conv
 
     key_indptr, _, position = graph.csc

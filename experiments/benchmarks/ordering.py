@@ -1,10 +1,10 @@
-"""Gain of orders of the tokens in which a query's keys lie near one another, at many tokens.
+"""Speed-up by token orders that place a query's keys close together, for many tokens.
 
-A training step of attention along graphs whose tokens come in no order: as they come, by reverse
-Cuthill-McKee (``BipartiteGraph.nearby_order``), and, where the graph was drawn from clusters, by
-cluster. Beside it stands what the order costs: to find it, to reorder the graph, and, if not the
-whole model runs in this order, to move tokens there and outputs back, in both directions. All are
-medians, after a call that is not measured.
+Times a training step of attention along graphs of unordered tokens: unchanged, by reverse
+Cuthill-McKee (``BipartiteGraph.nearby_order``), and, for graphs drawn from clusters, by cluster.
+The table also has the cost of an order: finding it, reordering the graph, and, unless the whole
+model runs in this order, permuting tokens and outputs, forward and backward. All are medians after
+a warm-up call.
 
     python -m experiments.benchmarks.ordering
     python -m experiments.benchmarks.ordering --quick
@@ -41,11 +41,11 @@ def main(
     rounds: PositiveInt = 3,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Time the steps of one graph in turns.
+    """Time the steps of each graph alternately.
 
     Args:
         n: Number of tokens.
-        keys: Keys of each query, on average.
+        keys: Mean number of keys per query.
     """
     rows = [row for name in progress(GRAPHS, 'ordering')
             for row in measure(name, n, keys, heads * channels, heads, rounds)]
@@ -54,7 +54,7 @@ def main(
 
 
 def measure(name: str, n: int, keys: int, width: int, heads: int, rounds: int) -> list[dict]:
-    """Return one row for each order of one graph."""
+    """Return a row for each order of a graph."""
     torch.manual_seed(0)
     graph, cluster = GRAPHS[name](n, keys)
     x = [torch.randn(n, heads, width // heads, requires_grad=True) for _ in range(3)]
@@ -81,7 +81,7 @@ def measure(name: str, n: int, keys: int, width: int, heads: int, rounds: int) -
 
 
 def move(tokens: Tensor, order: Tensor) -> None:
-    """Compute tokens to another order and back, and their gradients."""
+    """Permute tokens and back, with gradients."""
     torch.autograd.grad(tokens[order][order.argsort()].sum(), tokens)
 
 
@@ -90,12 +90,13 @@ def random_keys(n: int, keys: int) -> tuple[BipartiteGraph, None]:
 
 
 def shuffled_window(n: int, keys: int) -> tuple[BipartiteGraph, None]:
-    """Return a window in shuffled order: its edges are local in an order unlike the tokens' own."""
+    """Return a window with shuffled tokens: its edges are local in another order."""
     return SlidingWindow(keys // 2).build(n).reorder(torch.randperm(n)), None
 
 
 def block_model(n: int, keys: int, inside: float) -> tuple[BipartiteGraph, Callable[[], Tensor]]:
-    """Draw a block model in which this share of a query's keys is of its own cluster."""
+    """Sample a block model in which the fraction ``inside`` of a query's keys is in its own
+    cluster."""
     member = torch.eye(CLUSTERS)[torch.randint(CLUSTERS, (n,))]
     mixing = inside * torch.eye(CLUSTERS) * CLUSTERS + (1 - inside)
     model = FactorModel(member, (mixing * keys / n).clamp(max=1), member)
@@ -112,7 +113,7 @@ GRAPHS: dict[str, Callable] = {
 
 
 def draw(rows: list[dict], n: int, out: Path) -> None:
-    """Time of a step by graph and order."""
+    """Draw the time of a step by graph and order."""
     figure = Figure(figsize=(9, 4.5), layout='constrained')
     axes = figure.subplots()
     ways = list(dict.fromkeys(row['order'] for row in rows))

@@ -1,9 +1,9 @@
-"""The kernels for GPUs against what memory and instructions allow; computed, not measured.
+"""Lower bounds of the GPU kernels by memory and instructions; computed, not measured.
 
     python -m experiments.benchmarks.roofline
     python -m experiments.benchmarks.roofline --quick
 
-To measure them takes a GPU: python -m experiments.benchmarks.gpu
+To measure the kernels on a GPU: python -m experiments.benchmarks.gpu
 """
 
 from __future__ import annotations
@@ -33,28 +33,27 @@ from graphattn.ops.attention import triton_tiles as attention_tiles
 from graphattn.ops.sample.triton.draws import MAX_EXPECTED
 from graphattn.ops.triton import tiles
 
-# An H200: bytes of its memory, and instructions of its 132 processors that start one for each of
-# four warps, a second at 1.75 GHz; operations of dense attention on its tensor cores as flash
-# attention comes to.
+# An H200, per second: bytes of memory traffic; instructions of its 132 processors, each of which
+# issues four at 1.75 GHz; operations of flash attention on its tensor cores.
 BYTES_PER_SECOND, INSTRUCTIONS_PER_SECOND, FLOPS_PER_SECOND = 4.8e12, 132 * 4 * 1.75e9, 500e12
-REGISTERS = 65536  # of a processor
-# What each kernel takes from elsewhere for one edge of one head: vectors of keys and values, of
-# queries and gradients; and beside them the number of the node, statistics, weights.
+REGISTERS = 65536  # per processor
+# Loads of each kernel per edge and head: vectors of keys and values, of queries and gradients; and
+# in addition the index of the node, statistics and weights.
 VECTORS = {'attend_rows': 2, 'grads_of_queries': 2, 'grads_of_keys': 2, 'dot_of_rows': 1,
            'sum_of_rows': 1, 'weigh_rows': 1, 'softmax_backward': 0}
 BESIDE = {'attend_rows': 4, 'grads_of_queries': 4, 'grads_of_keys': 8 + 32, 'dot_of_rows': 8,
           'sum_of_rows': 8, 'weigh_rows': 8, 'softmax_backward': 20}
-# What it forms of them for one edge of one head: dot products of vectors, and sums by weights.
+# Products of each kernel per edge and head: dot products of vectors, and weighted sums.
 PRODUCTS = {'attend_rows': 2, 'grads_of_queries': 3, 'grads_of_keys': 4, 'dot_of_rows': 1,
             'sum_of_rows': 1, 'weigh_rows': 1, 'softmax_backward': 0}
-# Of drawing few edges: bytes that are read at once, those of a key's share in a cluster (factors
-# three times and their sum in float64, integers, their sums), and those of an edge that is put in
-# the order by key (four passes of torch's sort over 12 bytes, and what is gathered).
+# For sampling few edges: bytes read at once; bytes per key and cluster (factors three times and
+# their sum in float64, integers, their sums); bytes per edge for the order by key (four passes of
+# torch's sort over 12 bytes, and a gather).
 BYTES_OF_A_SECTOR, BYTES_OF_A_SHARE, BYTES_OF_AN_ORDER = 32, 52, 168
 TILED = {'attend_tiles', 'grads_of_tiled_queries', 'grads_of_tiled_keys'}
 SHAPES = {(16384, 41): '0.25 %', (16384, 164): '1 %', (16384, 819): '5 %',
           (131072, 64): '64 keys each'}
-WIDTHS = 32, 64, 128, 256  # of dot products on edges: clusters of block models
+WIDTHS = 32, 64, 128, 256  # of edge dot products: clusters of block models
 LAYERS = [(4096, 128), (8192, 128), *((16384, width) for width in WIDTHS), (32768, 128)]
 
 
@@ -67,14 +66,14 @@ def main(
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Compile every kernel, and says what an edge takes of memory and of instructions.
+    """Compile all kernels, and report memory traffic and instructions per edge.
 
     Args:
-        dtype: Of queries, keys and values.
+        dtype: Dtype of queries, keys and values.
         heads: Number of heads.
         capability: Compute capability of the GPU, 90 for 9.0.
-        quick: Without bias, gate and dropout.
-        out: Where the tables go.
+        quick: Leave out bias, gate and dropout.
+        out: The folder of the tables.
     """
     if not environment_compiles():
         raise ValueError("TRITON_INTERPRET must not be set, because kernels are compiled (got 1)")
@@ -87,7 +86,7 @@ def main(
                 continue
             of_node = launch.arguments.get('x', launch.arguments.get('key'))
             itemsize = 0 if of_node is None else of_node.element_size()
-            # A softmax alone has no values.
+            # A lone softmax has no values.
             of_values = int(launch.arguments.get('VALUE_CHANNELS') == 0)
             size = (VECTORS[kernel] - of_values) * channels * itemsize + BESIDE[kernel]
             rows.append({
@@ -116,13 +115,13 @@ def main(
 
 
 def against_dense(rows: list[dict], n: int, degree: int, channels: int, heads: int) -> dict:
-    """Return the least time of attention on one graph, beside that of unmasked flash attention."""
+    """Return the minimum time of attention on a graph, and the time of unmasked flash attention."""
     edges, pairs = heads * n * degree, heads * n * n
     floor = {row['kernel']: max(row['memory ps'], row['instructions ps']) * 1e-12 * edges
              for row in rows if row['terms'] == TERMS[0]
              and row['operator'].startswith('edge_attention')}
     backward = floor['grads_of_queries'] + floor['grads_of_keys']
-    dense = 4 * channels * pairs / FLOPS_PER_SECOND  # two products, and five backward
+    dense = 4 * channels * pairs / FLOPS_PER_SECOND  # two products forward, five backward
     return {'tokens': n, 'density': SHAPES[n, degree], 'forward ms': 1e3 * floor['attend_rows'],
             'forward+backward ms': 1e3 * (floor['attend_rows'] + backward),
             'flash forward ms': 1e3 * dense, 'flash forward+backward ms': 3.5e3 * dense,
@@ -131,8 +130,8 @@ def against_dense(rows: list[dict], n: int, degree: int, channels: int, heads: i
 
 
 def attention_by_tiles(dtype: torch.dtype, channels: int, terms: str, capability: int) -> dict:
-    """Return the time of an edge by rows and of a pair by tiles, forward and with backward, and the
-    edges of a tile at which the two are level."""
+    """Return the time per edge by rows and per pair by tiles, forward and with backward, and the
+    edges of a tile at which both are equal."""
     started = [launch for operator, arguments in operators(dtype, channels, terms).items()
                if name_of(operator).startswith('edge_attention')
                for launch in launches(operator, arguments)]
@@ -150,8 +149,8 @@ def attention_by_tiles(dtype: torch.dtype, channels: int, terms: str, capability
 
 
 def rows_against_tiles(channels: int, capability: int) -> dict:
-    """Return the time of an edge by rows and of a pair by tiles, and the density at which they are
-    level."""
+    """Return the time per edge by rows and per pair by tiles, and the density at which both are
+    equal."""
     by_rows = dots(channels, 1.)
     edge, pair = ([picoseconds(launch, capability) for launch in launched]
                   for launched in (by_rows, dots(channels, 0.)))
@@ -167,10 +166,10 @@ def rows_against_tiles(channels: int, capability: int) -> dict:
 
 def against_full(rows: list[dict], n: int, clusters: int, channels: int,
                  capability: int) -> dict:
-    """Return the time of a step of a layer whose graphs are drawn exactly, without its projections,
-    for a pair and for an edge. Return also the density at which it is level with full attention,
-    where all pairs are tried (below 0, as trials alone take longer) and where few edges are drawn.
-    By the default estimator half of the edges have no gradient."""
+    """Return the time of a step of a layer that samples its graphs exactly, without projections,
+    per pair and per edge, and the density at which it equals full attention: with trials of all
+    pairs (negative if trials alone take longer), and with few sampled edges. With the default
+    estimator, half of the edges have no gradient."""
     full = 14 * channels / FLOPS_PER_SECOND * 1e12
     tried = sum(picoseconds(launch, capability) for launch in sampling(torch.float32, clusters))
     listed = 1e12 * BYTES_OF_A_SHARE * clusters / n / BYTES_PER_SECOND
@@ -192,7 +191,7 @@ def against_full(rows: list[dict], n: int, clusters: int, channels: int,
 
 
 def dots(channels: int, faster_above: float) -> list[Launch]:
-    """Return the kernels that multiply on edges and take the gradients, by queries and by keys."""
+    """Return the kernels of edge dot products and their gradients, by queries and by keys."""
     with patch.object(tiles, 'FASTER_ABOVE', {channels: faster_above}):
         started = [launch for operator, arguments in operators(torch.float32, channels).items()
                    if name_of(operator).startswith('edge_dot')
@@ -201,9 +200,9 @@ def dots(channels: int, faster_above: float) -> list[Launch]:
 
 
 def picoseconds(launch: Launch, capability: int, *, gathers: bool = True) -> float:
-    """Return the least time of an edge, or of one that gathers no vectors; for tiles that of a
-    pair: the work of a program for each tile, and its longest loop, which takes some channels at a
-    time or is for values that are not finite."""
+    """Return the minimum time per edge, or per edge without gathered vectors; for tiles, per pair.
+    It covers a program's work per tile and its longest loop, over channels or for non-finite
+    values."""
     code, kernel = compiled(launch, capability), launch.kernel.__name__
     if kernel in VECTORS:
         vectors = VECTORS[kernel] if gathers else 0
@@ -219,9 +218,10 @@ def picoseconds(launch: Launch, capability: int, *, gathers: bool = True) -> flo
 
 
 def picoseconds_of_a_draw(launch: Launch, num_keys: int, capability: int) -> float:
-    """Return the least time of a draw that is thinned, among many of a row: the work of a program
-    once, and its loops, which bisect clusters (unrolled where these are few), double a step, bisect
-    keys and multiply some clusters at a time; or the sectors that are read to bisect."""
+    """Return the minimum time of a thinned draw, among many of a row. It is the larger of
+    instructions (a program's work once, and its loops, which bisect clusters, unrolled if these are
+    few, double a step, bisect keys and multiply some clusters at a time) and of the sectors read by
+    bisection."""
     code, arguments = compiled(launch, capability), launch.arguments
     steps = num_keys.bit_length()
     turns = (arguments['WIDTH'].bit_length() - 1, steps, steps,

@@ -1,4 +1,4 @@
-"""Drawing a graph from a block model, and the probabilities of its edges.
+"""Sampling a graph from a block model, and the probabilities of its edges.
 
     python -m experiments.benchmarks.sampler
     python -m experiments.benchmarks.sampler --quick
@@ -37,12 +37,12 @@ def main(
     device: str = 'cpu',
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Time both samplers beside the dense product they stand for.
+    """Time both samplers and the dense product that they replace.
 
     Args:
         nodes: Numbers of queries and of keys.
-        densities: Expected shares of the pairs that become edges.
-        clusters: Clusters of the block model.
+        densities: Expected fractions of the pairs that are edges.
+        clusters: Number of clusters of the block model.
     """
     rows = []
     for n, density in progress(product(nodes, densities), 'sampler'):
@@ -56,13 +56,12 @@ def main(
 
 
 def measure(n: int, density: float, clusters: int, rounds: int) -> list[dict]:
-    """Return one row for each sampler, for p_ij on its edges, and for the product over all
-    pairs."""
+    """Return a row for each sampler, for p_ij on its edges, and for the product over all pairs."""
     model = block_model(n, density, clusters)
     factors = model.query_factor, model.mixing, model.key_factor
     edges = {name: sample(model) for name, sample in SAMPLERS.items()}
 
-    # Each case has a model of its own, as each step of training has: models keep products.
+    # Each case has its own model, as each training step has, because models cache products.
     def fastrg_with_prob() -> None:
         with torch.no_grad():
             model = FactorModel(*factors)
@@ -96,7 +95,8 @@ def measure(n: int, density: float, clusters: int, rounds: int) -> list[dict]:
 
 
 def block_model(n: int, density: float, clusters: int) -> FactorModel:
-    """Return memberships between 0 and 1 and a random block matrix, scaled to the density."""
+    """Return a model with memberships between 0 and 1 and a random block matrix, scaled to the
+    density."""
     generator = seeded()
     query, key = torch.rand(2, n, clusters, generator=generator)
     mixing = torch.rand(clusters, clusters, generator=generator).square()

@@ -1,7 +1,7 @@
-"""One training step of attention at a fixed number of keys per query, against the length.
+"""Training step of attention with a fixed number of keys per query, over the length.
 
-Random keys lie anywhere in memory, so that the time per edge follows the memory's: beside it stands
-what it takes to only read and write the rows that an edge needs.
+Random keys are anywhere in memory, so the time per edge is bound by memory. The table also has the
+time of only reading and writing the rows of an edge.
 
     python -m experiments.benchmarks.scaling
     python -m experiments.benchmarks.scaling --nodes '[1048576]' --rounds 3 \
@@ -49,12 +49,12 @@ def main(
     device: str = 'cpu',
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Compute each length in a process of its own, whose peak memory is that of the step.
+    """Measure each length in a separate process, so that its peak memory is the step's.
 
     Args:
         nodes: Numbers of tokens.
-        pattern: Whose edges, with about as many keys for each query at every length.
-        rounds: Measurements; the median is reported.
+        pattern: A pattern with about the same number of keys per query at every length.
+        rounds: Number of measurements; the median is reported.
     """
     edges = parse(pattern)
     rows = [elsewhere(measure, n, edges, heads, channels, rounds, start='spawn')
@@ -71,7 +71,8 @@ def main(
 
 
 def measure(n: int, pattern: Pattern, heads: int, channels: int, rounds: int) -> dict:
-    """Median time and peak memory of forward and backward, over what was there before."""
+    """Return the median time and the peak memory of forward and backward, above the memory
+    before."""
     inputs = [torch.randn(n, heads, channels, requires_grad=True) for _ in range(3)]
     graph = pattern.build(n, seed=0)
     query, key, value = inputs
@@ -94,10 +95,10 @@ def train_step(inputs: list[Tensor], graph: BipartiteGraph) -> None:
 
 
 def seconds_of_memory(key: np.ndarray, n: int, channels: int) -> float:
-    """Return the time, for each edge, to read a row of key, value and their gradients, and to write
-    the latter two."""
+    """Return the time per edge to read a row of key, value and their gradients, and to write the
+    gradients."""
     parts = np.array_split(key, torch.get_num_threads())
-    # Not zeros: until they are written to, all their pages are one that stays in the cache.
+    # Not zeros, whose pages map to a single cached page until they are written.
     calls = [(_walk, part, *np.ones((4, n, channels), np.float32)) for part in parts]
     run_calls([(_walk, part[:1], *tables) for _, part, *tables in calls])  # compiles
     times = []

@@ -1,11 +1,11 @@
-"""Tiles of pairs that hold edges, before and after tokens are ordered by cluster.
+"""Tiles of pairs that contain edges, before and after ordering tokens by cluster.
 
-Tensor cores multiply whole tiles, so that one edge costs as much as all pairs of its tile. Graphs
-that are drawn from block models fill nearly all tiles as they come. Ordered by each token's
-strongest cluster, the pairs of two clusters lie together: tiles stay empty where memberships are
-hard and clusters no smaller than tiles, and hardly any where every token belongs a little to every
-cluster. Times are computed, not measured, of one head, forward and backward, at the rates of
-python -m experiments.benchmarks.roofline.
+Tensor cores multiply whole tiles, so an edge costs as much as all pairs of its tile. Graphs sampled
+from block models fill nearly all tiles in token order. Ordered by each token's strongest cluster,
+the pairs of two clusters are adjacent: many tiles are empty if memberships are hard and clusters
+are at least as large as tiles, but hardly any if every token belongs a little to every cluster.
+Times are computed, not measured, for one head, forward and backward, at the rates of python -m
+experiments.benchmarks.roofline.
 
     python -m experiments.benchmarks.tiles
     python -m experiments.benchmarks.tiles --quick
@@ -27,7 +27,8 @@ from experiments.runs.tables import report
 from graphattn import BipartiteGraph
 from graphattn.samplers import FactorModel, sample_bernoulli
 
-# By name: how many clusters there are, and the share of a token's membership in its strongest.
+# The number of clusters, and the fraction of a token's membership in its strongest cluster, by
+# name.
 MODELS = {'128 hard clusters': (128, 1.), '16 hard clusters': (16, 1.),
           '16 clusters, 99 % in one': (16, 0.99), '16 clusters, all alike': (16, 1 / 16)}
 ORDERS = ('as they come', 'by cluster', 'nearby')
@@ -42,12 +43,12 @@ def main(
     tiles: list[PositiveInt] = (64, 128),
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Count the tiles of graphs drawn from block models.
+    """Count the tiles of graphs sampled from block models.
 
     Args:
         nodes: Numbers of tokens.
-        densities: Expected shares of the pairs that are edges, at most 0.5.
-        tiles: Queries and keys of a tile.
+        densities: Expected fractions of the pairs that are edges, at most 0.5.
+        tiles: Numbers of queries and keys of a tile.
     """
     rows = []
     for n, name, density in progress(product(nodes, MODELS, densities), 'tiles'):
@@ -57,7 +58,7 @@ def main(
 
 
 def count(n: int, name: str, density: float, tiles: list[int]) -> list[dict]:
-    """Return one row for each order of the tokens and size of the tiles."""
+    """Return a row for each token order and tile size."""
     graph, cluster = draw_graph(n, *MODELS[name], density)
     orders = {'as they come': torch.arange(n), 'by cluster': cluster.argsort(stable=True),
               'nearby': graph.nearby_order()}
@@ -75,15 +76,15 @@ def count(n: int, name: str, density: float, tiles: list[int]) -> list[dict]:
 
 def draw_graph(n: int, clusters: int, share: float,
                density: float) -> tuple[BipartiteGraph, Tensor]:
-    """Draw a graph with so many edges on average, and return it with the strongest cluster of each
-    token. Two clusters are joined with probability 1/2; some two always are."""
+    """Sample a graph of an expected density, and return it with the strongest cluster of each
+    token. Two clusters are joined with probability 1/2, and at least two are joined."""
     torch.manual_seed(0)
     cluster = torch.randint(clusters, (n,))
     rest = (1 - share) / max(clusters - 1, 1)
     member = torch.full((n, clusters), rest).scatter_(1, cluster[:, None], share)
     joined = (torch.rand(clusters, clusters) < 2 * density).float() / 2
     if not member.sum(0) @ joined @ member.sum(0):
-        joined[cluster[0], cluster[-1]] = 0.5  # else there is no edge to draw
+        joined[cluster[0], cluster[-1]] = 0.5  # otherwise there may be no edges
     model = FactorModel(member, joined, member)
     scale = density * n**2 / float(model.expected_edges().sum())
     return sample_bernoulli(FactorModel(member, (joined * scale).clamp(max=1.), member)), cluster
@@ -96,7 +97,7 @@ def live_tiles(graph: BipartiteGraph, tile: int) -> int:
 
 
 def draw(rows: list[dict], n: int, out: Path) -> None:
-    """Draw the share of live tiles against density, for each model."""
+    """Draw the fraction of live tiles over density, for each model."""
     tile = max(row['tile'] for row in rows)
     figure = Figure(figsize=(12, 3.6), layout='constrained')
     for axes, name in zip(figure.subplots(1, len(MODELS), sharey=True), MODELS):
@@ -107,7 +108,7 @@ def draw(rows: list[dict], n: int, out: Path) -> None:
                       marker='o', label=order)
         axes.set(title=name, xlabel='density, %', ylim=(0, 1.05))
         axes.grid()
-    figure.supylabel('share of tiles that hold an edge')
+    figure.supylabel('fraction of tiles that contain an edge')
     figure.suptitle(f'{n:,} tokens, tiles of {tile} x {tile} pairs')
     figure.legend(*axes.get_legend_handles_labels(), loc='outside right center')
     report_figure(figure, 'tiles', out)

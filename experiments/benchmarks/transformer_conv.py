@@ -1,11 +1,11 @@
-"""A training step of GraphTransformerConv beside PyG's TransformerConv, in time and memory.
+"""Time and memory of a training step of GraphTransformerConv and of PyG's TransformerConv.
 
-Beside both stand the projections of the nodes alone, which no way of attending can save.
+The table also has the projections of the nodes alone, a lower bound for any attention.
 
     python -m experiments.benchmarks.transformer_conv
     python -m experiments.benchmarks.transformer_conv --quick
 
-A batch of molecules, whose edges are sorted in every step:
+For a batch of molecules, whose edges are sorted in every step:
 
     python -m experiments.benchmarks.transformer_conv --nodes 800 --edges 1700 --graphs 32 \
         --channels 16 --edge_dims '[0]' --anew true --rounds 300
@@ -52,19 +52,19 @@ def main(
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Time a training step of both layers in turns; each peak is that of its own process.
+    """Time a training step of both layers alternately; each peak is measured in a separate process.
 
     Args:
-        nodes: Nodes of a random graph.
-        edges: Edges between them, in no order.
+        nodes: Number of nodes of a random graph.
+        edges: Number of unordered edges.
         heads: Number of heads.
-        channels: Width of a head; a node has as many numbers as all heads together.
-        edge_dims: Features of each edge; 0 for none.
-        graphs: Graphs of one size that the nodes are divided into; no edge joins two of them.
-        anew: Give each step a new tensor of edges, as a loader of batches does, so that sorting
-            them is part of it.
-        quick: A smaller graph, which ends within a minute.
-        out: Where the table goes.
+        channels: Width of a head; the width of a node is the sum over heads.
+        edge_dims: Numbers of features per edge; 0 for none.
+        graphs: Number of equally large graphs into which the nodes are divided.
+        anew: Give each step a new tensor of edges, as a data loader does, so that the step includes
+            sorting.
+        quick: Use a smaller graph, which ends within a minute.
+        out: The folder of the table.
     """
     if quick:
         nodes, edges, rounds = nodes // 20, edges // 20, 2
@@ -75,7 +75,7 @@ def main(
 
 
 class Setting(NamedTuple):
-    """The graph, and the layers that are compared on it."""
+    """The graph and the layers to compare."""
 
     nodes: int
     edges: int
@@ -93,7 +93,7 @@ class Setting(NamedTuple):
     def data(self) -> tuple[Tensor, Tensor, Tensor | None]:
         generator, size = seeded(), self.nodes // self.graphs
         number = torch.randint(self.graphs * size**2, (self.edges * 11 // 10,), generator=generator)
-        number = number.unique()  # a few were drawn twice, so more are drawn than needed
+        number = number.unique()  # more are drawn than needed, because some repeat
         number = number[torch.randperm(len(number), generator=generator)[:self.edges]]
         edge_attr = (torch.randn(len(number), self.edge_dim, generator=generator)
                      if self.edge_dim else None)
@@ -104,7 +104,7 @@ class Setting(NamedTuple):
 
 
 def measure(setting: Setting, rounds: int) -> list[dict]:
-    """Return one row for each layer, the edges sorted beforehand unless they come anew."""
+    """Return a row for each layer; edges are sorted beforehand unless ``anew``."""
     data, layers = setting.data(), {name: setting.layer(name) for name in LAYERS}
     with torch.no_grad():
         outs = [layer(*data) for layer in layers.values()]
@@ -125,21 +125,19 @@ def step(layer: nn.Module, *data: Tensor | None) -> None:
 
 
 def step_anew(layer: nn.Module, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None) -> None:
-    """Take a step with edges that the layer has not seen, because it knows edges by their
-    tensor."""
+    """Run a step with a new tensor of edges, because the layer caches sorted edges by tensor."""
     step(layer, x, edge_index.clone(), edge_attr)
 
 
 def project(layer: nn.Module, x: Tensor) -> None:
-    """Compute queries, keys, values and the nodes' own part, and the gradients of the weights."""
+    """Compute queries, keys, values and the skip connection, and the gradients of the weights."""
     linears = [layer.lin_query, layer.lin_key, layer.lin_value, layer.lin_skip]
     parameters = [parameter for linear in linears for parameter in linear.parameters()]
     torch.autograd.grad(sum(linear(x).sum() for linear in linears), parameters)
 
 
 def peak_of_step(setting: Setting, name: str) -> int:
-    """Return the most memory of a training step that is not the first, the sorted edges
-    included."""
+    """Return the peak memory of a training step after the first, sorted edges included."""
     step(setting.layer(name), *setting._replace(nodes=50, edges=99).data())  # compiles
     layer, data = setting.layer(name), setting.data()
     return peak_bytes(lambda: step(layer, *data), warm_up=1)

@@ -1,4 +1,4 @@
-"""Batches that tasks hand to modules: sequences one after the other, and their targets."""
+"""Batches that tasks pass to modules: concatenated sequences and their targets."""
 
 from __future__ import annotations
 
@@ -7,22 +7,21 @@ from typing import NamedTuple, get_type_hints
 import torch
 from torch import Tensor
 
-NO_LABEL = -100  # what torch's cross-entropy leaves out
+NO_LABEL = -100  # the ignore_index of torch's cross-entropy
 
 
 class Batch(NamedTuple):
-    """Sequences one after the other: what the loaders of a data module give to
-    :class:`experiments.modules.Classification` and the modules that build on it. There is no
-    padding.
+    """Concatenated sequences without padding, the batch of
+    :class:`experiments.modules.Classification` and its subclasses.
 
     Attributes:
         tokens (Tensor): Ids, int64 ``[num_tokens]``.
-        ptr (Tensor): Where each sequence begins, and where the last one ends, int64
+        ptr (Tensor): The first token of each sequence, and the end of the last one, int64
             ``[num_sequences + 1]``.
-        label (Tensor): One class for each sequence, for each pair of sequences or for each token
-            (NO_LABEL: none), int64.
+        label (Tensor): The class of each sequence, each pair of sequences or each token (NO_LABEL:
+            none), int64.
 
-    Two sequences, of three tokens and of two::
+    Two sequences, of three and two tokens::
 
         Batch(tokens=torch.tensor([5, 3, 9, 5, 7]), ptr=torch.tensor([0, 3, 5]),
               label=torch.tensor([1, 0]))
@@ -34,16 +33,16 @@ class Batch(NamedTuple):
 
 
 class TextBatch(NamedTuple):
-    """Sequences of WordPiece tokens one after the other.
+    """Concatenated sequences of WordPiece tokens.
 
     Attributes:
         tokens (Tensor): Ids, int64 ``[num_tokens]``.
         ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``.
         segments (Tensor): 0 up to the first [SEP], 1 after it, int64 ``[num_tokens]``.
-        selected (Tensor): Which tokens are to be predicted, int64 ``[num_selected]``.
-        target (Tensor): What they were, int64 ``[num_selected]``.
-        label (Tensor): One class or score for each sequence. In pre-training 0 if the second
-            segment follows the first one, 1 if it is from another document; empty without pairs.
+        selected (Tensor): Positions of the tokens to predict, int64 ``[num_selected]``.
+        target (Tensor): Their original ids, int64 ``[num_selected]``.
+        label (Tensor): The class or score of each sequence. In pre-training, 0 if the second
+            segment follows the first, 1 if it is from another document; empty without pairs.
     """
 
     tokens: Tensor
@@ -55,22 +54,22 @@ class TextBatch(NamedTuple):
 
 
 class QuestionBatch(NamedTuple):
-    """Windows of the texts of questions one after the other, each behind its question.
+    """Concatenated windows of the texts of questions, each after its question.
 
     Attributes:
         tokens (Tensor): Ids, int64 ``[num_tokens]``.
         ptr (Tensor): Where each window begins, int64 ``[num_windows + 1]``.
         segments (Tensor): 0 up to the first [SEP], 1 after it, int64 ``[num_tokens]``.
-        num_global (Tensor): How many first tokens of each window are the question's, [CLS] and
-            [SEP] included, int64 ``[num_windows]``.
-        first (Tensor): The first tokens of answers, int64 ``[num_answers]``: at least one in each
-            window, [CLS] if there is no answer in it.
-        last (Tensor): The last ones.
+        num_global (Tensor): The number of leading tokens of each window that belong to the
+            question, [CLS] and [SEP] included, int64 ``[num_windows]``.
+        first (Tensor): The first token of each answer, int64 ``[num_answers]``: at least one answer
+            per window, [CLS] if the window has none.
+        last (Tensor): The last token of each answer, int64 ``[num_answers]``.
         question_ptr (Tensor): The first window of each question, int64 ``[num_questions + 1]``.
-        offset (Tensor): From where to where in the characters of its text a token stands, int64
+        offset (Tensor): Start and end of each token in the characters of its text, int64
             ``[num_tokens, 2]``; -1 for tokens of the question.
         contexts (list of str): The text of each window.
-        ids (list of str): Of each question.
+        ids (list of str): The id of each question.
         accepted (list): The accepted answers of each question.
     """
 
@@ -88,19 +87,20 @@ class QuestionBatch(NamedTuple):
 
 
 class ChoiceBatch(NamedTuple):
-    """Questions with several choices each, one of them right.
+    """Questions with several choices each, one of which is right.
 
     Attributes:
         tokens (Tensor): Ids, int64 ``[num_tokens]``.
         ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``.
         segments (Tensor): 0 up to the first [SEP], 1 after it, int64 ``[num_tokens]``.
-        num_global (Tensor): How many first tokens of each sequence are global, int64
+        num_global (Tensor): The number of leading global tokens of each sequence, int64
             ``[num_sequences]``.
         selected (Tensor): The token of each choice, int64 ``[num_choices]``.
-        choice (Tensor): Which choice of which question that is: its number among those of all
-            questions of the batch, int64 ``[num_choices]``. Several tokens may stand for one.
+        choice (Tensor): The choice that each selected token represents, as its index among all
+            choices of the batch, int64 ``[num_choices]``. Several tokens may represent one choice.
         choice_ptr (Tensor): The first choice of each question, int64 ``[num_questions + 1]``.
-        label (Tensor): The right choice of each question, from 0 on, int64 ``[num_questions]``.
+        label (Tensor): The index of the right choice within each question, int64
+            ``[num_questions]``.
     """
 
     tokens: Tensor
@@ -114,15 +114,15 @@ class ChoiceBatch(NamedTuple):
 
 
 def check_batch(batch: object, kind: type = Batch) -> None:
-    """Check a batch of a data module that the user wrote.
+    """Check a batch of a user's data module.
 
     Args:
-        batch (object): What came.
-        kind (type): The class of this file whose fields it must have.
+        batch (object): The batch.
+        kind (type): The class of this module whose fields it must have.
 
     Raises:
-        TypeError: A field is missing, or is no tensor of its type; the message names it.
-        ValueError: A field is of another shape, or ``ptr`` marks no sequences.
+        TypeError: A field is missing, or not a tensor of its type; the message names the field.
+        ValueError: A field has another shape, or ``ptr`` marks no sequences.
     """
     for name in kind._fields:
         if not hasattr(batch, name):
@@ -136,8 +136,8 @@ def check_batch(batch: object, kind: type = Batch) -> None:
                 is_score and value.is_floating_point()):
             raise TypeError(f"{name!r} of a batch must be a tensor of int64 (got {_form(value)})")
         if value.dim() != (2 if name == 'offset' else 1):
-            raise ValueError(f"{name!r} of a batch must be one row of numbers, without padding "
-                             f"(got shape {tuple(value.shape)})")
+            raise ValueError(f"{name!r} of a batch must be one-dimensional, without padding (got "
+                             f"shape {tuple(value.shape)})")
     tokens, ptr = batch.tokens, batch.ptr
     if ptr.numel() < 2 or ptr[0] != 0 or ptr[-1] != tokens.numel() or (ptr.diff() < 0).any():
         raise ValueError(f"'ptr' of a batch must rise from 0 to the {tokens.numel()} tokens (got "
@@ -146,9 +146,9 @@ def check_batch(batch: object, kind: type = Batch) -> None:
     num_sequences = ptr.numel() - 1
     if kind is Batch and batch.label.numel() not in (num_sequences, num_sequences / 2,
                                                      tokens.numel()):
-        raise ValueError(f"'label' of a batch must be one for each of {num_sequences} sequences, "
-                         f"for each pair of them, or for each of {tokens.numel()} tokens (got "
-                         f"shape {tuple(batch.label.shape)})")
+        raise ValueError(f"'label' of a batch must have an entry for each of {num_sequences} "
+                         f"sequences, for each pair of sequences, or for each of {tokens.numel()} "
+                         f"tokens (got shape {tuple(batch.label.shape)})")
 
 
 def _form(value: object) -> str:

@@ -23,10 +23,10 @@ MAX_REVIEW = 2**16  # bytes; the longest one has 14,000
 
 
 class ByteSource(SequenceSource):
-    """Base of sources of texts that are read byte by byte."""
+    """Base class of sources that read texts byte by byte."""
 
     def unlabelled(self, path: Path) -> Iterator[tuple[str, tuple[np.ndarray, ...]]]:
-        """Yield the line and the bytes of each text of a table, or of both texts of each pair, see
+        """Yield the line and the bytes of each text of a table, or of both texts of each pair. See
         :func:`experiments.data.text.text_table.read_texts`."""
         for row in read_texts(path):
             yield str(row.line), tuple(np.frombuffer(text.encode(), np.uint8)
@@ -35,17 +35,18 @@ class ByteSource(SequenceSource):
 
 @dataclass(frozen=True)
 class ImdbBytes(ByteSource):
-    """Is a review of a film favourable? Its bytes, as they stand in the files of aclImdb::
+    """IMDB film reviews as bytes: is a review favourable? Reads the files of aclImdb::
 
         train/pos/0_9.txt        train/neg/0_3.txt        test/pos/0_10.txt        test/neg/0_2.txt
 
-    The bytes may be of any encoding.
+    The files may have any encoding.
 
     Args:
-        path (str): The folder of ``train`` and ``test``; ``train/unsup`` is not read.
-        dev_is_test (bool): The reviews for testing are those for development too, as in Long Range
-            Arena and Nyströmformer: what is chosen on them is not tested on unseen reviews.
-            Otherwise a tenth of the reviews for training, by what they say, is for development.
+        path (str): The folder with ``train`` and ``test``; ``train/unsup`` is not read.
+        dev_is_test (bool): If ``True``, the test reviews are also the development reviews, as in
+            Long Range Arena and Nyströmformer; a model chosen on them is then not tested on unseen
+            reviews. Otherwise a tenth of the training reviews, chosen by their text, is for
+            development.
     """
 
     path: str
@@ -78,11 +79,11 @@ class ImdbBytes(ByteSource):
 
 @dataclass(frozen=True)
 class DocumentBytes(ByteSource):
-    """Documents, or pairs, byte by byte: a stand-in for Long Range Arena's Text where IMDB is not
-    to be had.
+    """Documents, or pairs, byte by byte: a stand-in for Long Range Arena's Text where IMDB is
+    unavailable.
 
     Args:
-        documents (DocumentSource): Where they come from.
+        documents (DocumentSource): The source of the documents.
     """
 
     documents: DocumentSource

@@ -1,4 +1,4 @@
-"""Arrays that take long to make, kept on disk beside what they were made from."""
+"""Disk cache of arrays that take long to compute."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from graphattn.utils.reading import read_json
 
 def cached_arrays(cache: Path, name: str, parameters: dict[str, Any],
                   make: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Return the result of ``make()``, which is called once.
+    """Return the result of ``make()``, cached on disk.
 
     ``cache/name-DIGEST`` holds an ``.npy`` file for each array, without pickle, and
-    ``manifest.json`` with ``parameters`` and the digest of each file. The folder is filled under
-    another name and then renamed, so it is whole or not there. What is damaged, or was made by
-    other parameters, is made anew.
+    ``manifest.json`` with ``parameters`` and the digest of each file. The folder is written under
+    another name and then renamed, so it is complete or absent. Damaged arrays, and arrays of other
+    parameters, are computed again.
 
     Args:
         cache (Path): The folder of all caches.
-        name (str): What it is called there.
-        parameters (dict): All that the arrays depend on, as JSON can say it.
-        make (Callable): Makes them, by their names.
+        name (str): The name of the entry.
+        parameters (dict): Everything that the arrays depend on, as JSON values.
+        make (Callable): Returns the arrays by name.
 
     Raises:
-        OSError: They cannot be written; nothing is left of what was.
+        OSError: The arrays cannot be written; no partial files remain.
     """
     said = json.loads(json.dumps(parameters))
     folder = cache / f'{name}-{blake2b(json.dumps(parameters).encode(), digest_size=8).hexdigest()}'

@@ -1,4 +1,4 @@
-"""CIFAR-10 in its binary version, in grey and in colour."""
+"""The binary version of CIFAR-10, in grey and in colour."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ GREY = np.array([0.2989, 0.5870, 0.1140], np.float32)
 
 @dataclass(frozen=True)
 class Cifar10(SequenceSource):
-    """Grey photographs of ten kinds of things, row by row.
+    """Grey photographs of ten classes, row by row.
 
-    A file is 10,000 times a byte for the class and 1,024 each for red, green and blue. Of the five
-    files for training the last tenth is for development.
+    A file holds 10,000 images: a byte for the class, then 1,024 bytes each for red, green and blue.
+    The last tenth of the five training files is for development.
 
     Args:
-        path (str): The folder of ``data_batch_1.bin`` to ``data_batch_5.bin`` and
-            ``test_batch.bin``, which ``cifar-10-binary.tar.gz`` holds.
+        path (str): The folder with ``data_batch_1.bin`` to ``data_batch_5.bin`` and
+            ``test_batch.bin``, from ``cifar-10-binary.tar.gz``.
     """
 
     path: str
@@ -43,9 +43,8 @@ class Cifar10(SequenceSource):
 
 @dataclass(frozen=True)
 class CifarColours(SequenceSource):
-    """Photographs of ten kinds of things, row by row, each pixel as red, green and blue: 3,072
-    bytes, the order in which densities of images are estimated. Files and parts are those of
-    :class:`Cifar10`.
+    """Photographs of ten classes, row by row, each pixel as red, green and blue: 3,072 bytes, in
+    the order for density estimation. Files and parts are as in :class:`Cifar10`.
 
     Args:
         path (str): The folder of the files.
@@ -73,10 +72,10 @@ def _of_files(path: str, of_colours: Callable[[np.ndarray], np.ndarray], about: 
 
 
 def read_cifar(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Read the colours of the images in a file, uint8 ``[10000, 3, 1024]``, and their classes.
+    """Read the colours, uint8 ``[10000, 3, 1024]``, and the classes of the images in a file.
 
     Raises:
-        ValueError: The file is missing, of another length, or has a label that is no class.
+        ValueError: The file is missing, has another length, or has an invalid label.
     """
     length = IMAGES_PER_FILE * (1 + 3 * PIXELS)
     with readable(f'{path} cannot be read',
@@ -93,19 +92,20 @@ def read_cifar(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def raster(image: np.ndarray) -> np.ndarray:
-    """Return bytes in raster order, uint8 ``[num_images, 3 * num_pixels]``, of colours
-    ``[num_images, 3, num_pixels]``: the three of each pixel follow each other."""
+    """Convert colours ``[num_images, 3, num_pixels]`` to raster order, uint8 ``[num_images, 3 *
+    num_pixels]``, with the three colours of each pixel next to each other."""
     return np.ascontiguousarray(image.transpose(0, 2, 1)).reshape(len(image), -1)
 
 
 def grey(image: np.ndarray) -> np.ndarray:
-    """Grey levels, uint8 ``[num_images, num_pixels]``, of colours ``[num_images, 3, num_pixels]``.
+    """Convert colours ``[num_images, 3, num_pixels]`` to grey levels, uint8 ``[num_images,
+    num_pixels]``.
 
-    With the weights of TensorFlow's ``rgb_to_grayscale``, by which Long Range Arena's were made,
-    and as it rounds: 255.5 / 255 times the level, cut off.
+    Weights and rounding are those of TensorFlow's ``rgb_to_grayscale``, which Long Range Arena
+    uses: 255.5 / 255 times the level, truncated.
     """
     levels = np.empty((len(image), image.shape[2]), np.uint8)
-    for first in range(0, len(image), 1000):  # as numbers of 32 bits, a few at a time
+    for first in range(0, len(image), 1000):  # in float32, a few at a time
         some = image[first:first + 1000].astype(np.float32) / 255
         levels[first:first + 1000] = np.einsum('nck,c->nk', some, GREY) * 255.5
     return levels

@@ -18,10 +18,10 @@ NUM_PIXELS, NUM_LEVELS, NUM_CLASSES = 64, 17, 10
 @dataclass(frozen=True)
 class DigitImages(SequenceSource):
     """1,797 images of 8 x 8 grey levels from 0 to 16, row by row: a stand-in for Long Range Arena's
-    Image where CIFAR-10 is not to be had.
+    Image where CIFAR-10 is unavailable.
 
     Args:
-        path (str, optional): Another file of scikit-learn's format, see :func:`read_digits`.
+        path (str, optional): Another file in scikit-learn's format, see :func:`read_digits`.
     """
 
     path: str | None = None
@@ -39,10 +39,10 @@ class DigitImages(SequenceSource):
 
 def split_digits(path: str | None = None) -> list[np.ndarray]:
     """Split the rows of :func:`read_digits` into 1,257 for training, 180 for development and 360
-    for testing, stratified and always the same.
+    for testing, in a fixed, stratified split.
 
     Args:
-        path (str, optional): Another file than scikit-learn's.
+        path (str, optional): A file to read in place of scikit-learn's.
 
     Raises:
         ValueError: The file cannot be read, or a line of it is malformed.
@@ -60,7 +60,7 @@ def read_digits(path: str | Path) -> np.ndarray:
     """Read the lines of a digits file, int64 ``[num_images, 65]``: grey levels, then the class."""
     path = Path(str(path))
     with readable(f"'path' cannot be read: {path}",
-                  'it must be a CSV file, gzipped if it is called .gz'):
+                  'it must be a CSV file, gzipped if its name ends in .gz'):
         rows = [_row(line, f'{path}, line {number}')
                 for number, line in read_lines(path, 'ascii')]
     if not rows:

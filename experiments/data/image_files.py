@@ -1,4 +1,4 @@
-"""Images in folders, one for each class."""
+"""Images in one folder per class."""
 
 from __future__ import annotations
 
@@ -21,28 +21,27 @@ SUFFIXES = ('.bmp', '.gif', '.jfif', '.jpe', '.jpeg', '.jpg', '.pbm', '.pgm', '.
             '.ppm', '.tif', '.tiff', '.webp')
 FORMATS = ('BMP', 'GIF', 'JPEG', 'PNG', 'PPM', 'TIFF', 'WEBP')
 MAX_PIXELS = 2**26  # of an image before it is resized
-SEEN = '(turned as EXIF says, what is transparent on white)'
+SEEN = '(rotated by EXIF, transparent pixels white)'
 MODES = ('1', 'L', 'LA', 'P', 'PA', 'RGB', 'RGBA', 'CMYK', 'YCbCr')  # 8 bits for each value
 
 
 @dataclass(frozen=True)
 class ImageFiles(SequenceSource):
-    """Images row by row, a byte for each grey level, or three for each pixel::
+    """Images row by row, one byte per grey level, or three per pixel in colour::
 
         flowers/train/rose/1.jpg        flowers/train/rose/a/2.jpg        flowers/train/tulip/7.png
 
-    They are turned as their EXIF orientation says. What is transparent is seen on white.
+    Images are rotated by their EXIF orientation. Transparent pixels become white.
 
     Args:
-        path (str): The folder for training, of one folder of images for each class.
-        val (str, optional): That for development; if omitted, a tenth of ``path``.
-        test (str, optional): That for testing; the same.
-        size (tuple of int, optional): Rows and columns to which images are resized; if omitted,
-            all must be of one size.
-        colour (bool): Red, green and blue of each pixel; otherwise its grey level.
-        classes (list of str, optional): The classes in their order; if omitted, the folders for
-            training.
-        seed (int): Which tenth.
+        path (str): The training folder, with one folder of images per class.
+        val (str, optional): The development folder; if omitted, a tenth of ``path``.
+        test (str, optional): The test folder; if omitted, another tenth of ``path``.
+        size (tuple of int, optional): Rows and columns to which images are resized; if omitted, all
+            images must have the same size.
+        colour (bool): Read red, green and blue of each pixel instead of its grey level.
+        classes (list of str, optional): The classes in order; if omitted, the training folders.
+        seed (int): Seed of the division into parts.
     """
 
     path: str
@@ -66,7 +65,7 @@ class ImageFiles(SequenceSource):
         return data._replace(shape=(*size, 3 if self.colour else 1))
 
     def unlabelled(self, path: Path) -> Iterator[tuple[str, tuple[np.ndarray]]]:
-        """Yield the name and the bytes of each image below a folder, or of one file."""
+        """Yield the name and the bytes of each image below a folder, or of a single file."""
         files, left_out = ([path], {}) if path.is_file() else listed(path, SUFFIXES)
         _check_some(files, path)
         tell(path, f'{number_of("image", len(files))} {SEEN}', left_out)
@@ -79,8 +78,8 @@ class ImageFiles(SequenceSource):
         classes = sorted(entry for entry in folder.glob('*')
                          if entry.is_dir() and not entry.name.startswith('.'))
         if not classes:
-            raise ValueError(f'{folder} must be a folder with one folder of images for each class '
-                             f'(there are none)')
+            raise ValueError(f'{folder} must contain one folder of images for each class (there '
+                             f'are none)')
         files, left_out = listed(folder, SUFFIXES)
         inside = [file for file in files if file.parent != folder]
         left_out['in no folder of a class'] = len(files) - len(inside)
@@ -92,32 +91,33 @@ class ImageFiles(SequenceSource):
         images = [self._read_image(file, sizes) for file in tqdm(
             inside, desc=f'reading {folder.name}', unit=' images', disable=None)]
         if len(images) > 1 and all(np.array_equal(images[0], image) for image in images[1:]):
-            raise ValueError(f'{folder}: all {len(images):,} images are alike {SEEN}; one that is '
-                             f'white on nothing needs a dark background')
+            raise ValueError(f'{folder}: all {len(images):,} images are identical {SEEN}; white '
+                             f'drawings on a transparent ground need a dark background')
         return LabelledSequences(images, labels, lambda place: str(inside[place]), str(folder))
 
     def _read_image(self, path: Path, sizes: dict[tuple[int, int], Path]) -> np.ndarray:
-        """Return the bytes of an image and note its size; all must have the first one's."""
+        """Return the bytes of an image and record its size; all must have the size of the first."""
         image = read_image(path, self.size, self.colour)
         sizes.setdefault(image.shape[:2], path)
         if len(sizes) > 1:
             size, other = next(iter(sizes.items()))
-            raise ValueError(f"{path} is of {_pixels(image.shape)} and {other} of {_pixels(size)}; "
-                             f"give a 'size' for all, rows and columns")
+            raise ValueError(f"{path} has {_pixels(image.shape)} and {other} has {_pixels(size)}; "
+                             f"give the 'size', rows and columns, to which all are resized")
         return image.reshape(-1)
 
 
 def read_image(path: Path, size: tuple[int, int] | None = None,
                colour: bool = False) -> np.ndarray:
-    """Return bytes of an image, uint8 ``[rows, columns]``, or ``[rows, columns, 3]`` in ``colour``.
+    """Return the pixels of an image, uint8 ``[rows, columns]``, or ``[rows, columns, 3]`` in
+    ``colour``.
 
     Raises:
-        ValueError: It cannot be read, is too large, or has more than 8 bits for each value.
+        ValueError: The image cannot be read, is too large, or has more than 8 bits per value.
     """
     from PIL import Image, ImageOps
 
     try:
-        # Pillow 13 gets rotated TIFFs wrong that it maps from a path.
+        # Opened as a file, because Pillow 13 misreads rotated TIFFs that it maps from a path.
         with path.open('rb') as file, Image.open(file, formats=FORMATS) as image:
             mode = image.mode
             if image.width * image.height > MAX_PIXELS:
@@ -130,8 +130,8 @@ def read_image(path: Path, size: tuple[int, int] | None = None,
                     image = image.resize(size[::-1])
                 return np.asarray(image)
     except Exception as error:  # whatever the decoder raises
-        raise ValueError(f'{path}: no image that can be read ({error})') from error
-    raise ValueError(f'{path}: expected an image of 8 bits for each value (got mode {mode})')
+        raise ValueError(f'{path} cannot be read as an image ({error})') from error
+    raise ValueError(f'{path}: expected an image of 8 bits per value (got mode {mode})')
 
 
 def _pixels(shape: tuple[int, ...]) -> str:

@@ -1,4 +1,4 @@
-"""ImageNet at 64 x 64 pixels, in its two released forms."""
+"""ImageNet at 64 x 64 pixels, in both released formats."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ STAMPS = 'made_of.json'
 class ImageNet64(SequenceSource):
     """Photographs, row by row, each pixel as red, green and blue: 12,288 bytes.
 
-    Either the arrays ``train_data_batch_1.npz`` to ``_10.npz`` and ``val_data.npz`` (Chrabaszcz et
-    al., 2017), each with ``data`` uint8 ``[num_images, 12288]``, all reds before the greens and
-    blues; or the pictures of ``train_64x64/*.png`` and ``valid_64x64/*.png`` (van den Oord et al.,
-    2016), by which the papers estimate densities. They are made one array on disk once, and only
-    what a batch needs of it is read. The last fiftieth of those for training is for development;
-    testing is done on the part for validation, as in the papers. There are no classes.
+    Reads either the arrays ``train_data_batch_1.npz`` to ``_10.npz`` and ``val_data.npz``
+    (Chrabaszcz et al., 2017), each with ``data`` uint8 ``[num_images, 12288]``, all reds before the
+    greens and blues; or the pictures ``train_64x64/*.png`` and ``valid_64x64/*.png`` (van den Oord
+    et al., 2016), on which the papers estimate densities. They are converted once to a single array
+    on disk, which is memory-mapped. The last fiftieth of the training images is for development;
+    testing uses the validation images, as in the papers. There are no classes.
 
     Args:
-        path (str): The folder of the files or of the two folders.
-        cache (str): Where the arrays go, 16 GB, by the path of what they are of, which may then be
-            deleted. They are made anew once a file there has another size or time.
+        path (str): The folder with the files or with the two folders.
+        cache (str): The folder of the converted arrays (16 GB), filed by ``path``. The originals
+            may then be deleted. If one of them changes in size or time, the arrays are made again.
     """
 
     path: str
@@ -84,12 +84,12 @@ def _stamps_in(cache: Path) -> list[list] | None:
 
 
 def _images(folder: Path, part: str) -> Iterator[np.ndarray]:
-    """Yield some images at a time, uint8 ``[num_images, 12288]`` in raster order."""
+    """Yield chunks of images, uint8 ``[num_images, 12288]`` in raster order."""
     arrays = sorted(folder.glob(f'{part}_data*.npz'))
     pictures = listed(folder / BESIDE[part], ('.png',)).files
     if not arrays and not pictures:
-        raise ValueError(f"'path' must be the folder of {part}_data*.npz, or that of train_64x64 "
-                         f"and valid_64x64 with pictures in PNG (there are none in {folder})")
+        raise ValueError(f"'path' must hold {part}_data*.npz, or the folders train_64x64 and "
+                         f"valid_64x64 with PNG pictures (there are none in {folder})")
     for path in tqdm(arrays, desc=f'reading {part}', unit=' files', disable=None):
         yield raster(read_array(path).reshape(-1, 3, SIDE * SIDE))
     if not arrays:
@@ -99,17 +99,17 @@ def _images(folder: Path, part: str) -> Iterator[np.ndarray]:
 
 
 def read_array(path: Path) -> np.ndarray:
-    """Read the images of a released file, uint8 ``[num_images, 12288]``, without opening a pickle.
+    """Read the images of a released file, uint8 ``[num_images, 12288]``, without unpickling.
 
     Raises:
-        ValueError: The file cannot be read, or holds something else.
+        ValueError: The file cannot be read, or has other contents.
     """
     try:
         check_arrays(path)
         with np.load(path, allow_pickle=False) as file:
             images = file['data']
     except Exception as error:  # whatever NumPy and zipfile raise
-        raise ValueError(f'{path}: no array of images ({error})') from error
+        raise ValueError(f'{path} cannot be read as an array of images ({error})') from error
     if images.dtype != np.uint8 or images.ndim != 2 or images.shape[1] != BYTES:
         raise ValueError(f"{path}: expected 'data' as uint8 of [num_images, {BYTES}] (got "
                          f"{images.dtype} of shape {images.shape})")
@@ -117,10 +117,10 @@ def read_array(path: Path) -> np.ndarray:
 
 
 def read_picture(path: Path) -> np.ndarray:
-    """Read a picture in PNG, uint8 ``[12288]``.
+    """Read a PNG picture, uint8 ``[12288]``.
 
     Raises:
-        ValueError: It cannot be read, or is of another size or mode.
+        ValueError: The picture cannot be read, or has another size or mode.
     """
     from PIL import Image
 
@@ -129,10 +129,10 @@ def read_picture(path: Path) -> np.ndarray:
             size, mode = picture.size, picture.mode
             image = np.asarray(picture) if (size, mode) == ((SIDE, SIDE), 'RGB') else None
     except Exception as error:  # whatever the decoder raises
-        raise ValueError(f'{path}: no picture in PNG ({error})') from error
+        raise ValueError(f'{path} cannot be read as a PNG picture ({error})') from error
     if image is None:
         raise ValueError(f'{path}: expected {SIDE} x {SIDE} pixels of mode RGB (got {size[0]} x '
-                         f'{size[1]} of {mode})')
+                         f'{size[1]} of mode {mode})')
     return image.reshape(-1)
 
 
@@ -146,7 +146,7 @@ def _mapped(path: Path) -> np.ndarray:
     try:
         size = path.stat().st_size
         if size == 0 or size % BYTES:
-            raise ValueError(f'{size:,} bytes are no whole images')
+            raise ValueError(f'{size:,} bytes are not a whole number of images')
         return np.memmap(path, dtype=np.uint8, mode='r').reshape(-1, BYTES)
     except (OSError, ValueError) as error:
         raise ValueError(f"'cache' is damaged ({path}: {error}); delete {path.parent}") from error

@@ -1,4 +1,4 @@
-"""Labels as people write them, and the parts of examples that come without any."""
+"""Class labels as text, and the division of examples into parts."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from pathlib import Path
 import numpy as np
 
 PARTS = ('train', 'dev', 'test')
-FOLDS = 10  # of which each part that is missing gets one
+FOLDS = 10  # each missing part gets one
 
 
 def given_parts(path: str, val: str | None, test: str | None) -> dict[str, Path]:
-    """Return the files or folders that are given, by their part."""
+    """Return the given files or folders by part."""
     return {part: Path(name) for part, name in zip(PARTS, (path, val, test)) if name is not None}
 
 
 def class_names(labels: Iterable[str], given: Sequence[str] | None, where: str) -> tuple[str, ...]:
-    """Return the names of the classes, given or found, in order. Numbers are in the order of
-    numbers; equal ones, such as 1 and 01, are in that of letters.
+    """Return the names of the classes, given or found, in order. Numbers sort numerically; equal
+    numbers, such as 1 and 01, alphabetically.
 
     Args:
-        labels (Iterable of str): The label of each example for training.
-        given (list of str, optional): The classes and their order.
+        labels (Iterable of str): The label of each training example.
+        given (list of str, optional): The classes in order.
         where (str): The file or folder of the examples.
 
     Raises:
-        ValueError: There are fewer than two, or one is given twice.
+        ValueError: There are fewer than two classes, or a class is given twice.
     """
     if given is not None and len(set(given)) < len(given):
-        raise ValueError(f"'classes' must be different (got {', '.join(given)})")
+        raise ValueError(f"'classes' must be distinct (got {', '.join(given)})")
     names = dict.fromkeys(labels) if given is None else given
     if len(names) < 2:
         raise ValueError(f"{where}: expected two or more classes (got "
@@ -48,11 +48,11 @@ def class_numbers(labels: Sequence[str], classes: Sequence[str],
 
     Args:
         labels (list of str): The label of each example.
-        classes (tuple of str): Their names.
-        where (Callable): Tells where the example of a number stands.
+        classes (tuple of str): The names of the classes.
+        where (Callable): Returns the location of an example in its file, by its index.
 
     Raises:
-        ValueError: A label is no class.
+        ValueError: A label is not a class.
     """
     number = {name: place for place, name in enumerate(classes)}
     for place, label in enumerate(labels):
@@ -65,20 +65,20 @@ def class_numbers(labels: Sequence[str], classes: Sequence[str],
 def stratified(keys: Iterable[Hashable], label: np.ndarray, parts: Sequence[str], seed: int,
                where: str) -> dict[str, np.ndarray]:
     """Divide examples at random: a tenth of each class for each of ``parts``, the rest for
-    training. Equal examples are in one part, and a class of too few is for training.
+    training. Equal examples stay in one part; a class with too few examples is for training only.
 
     Args:
-        keys (Iterable): What each example is; equal ones are equal examples.
-        label (np.ndarray): The class of each, int64 ``[num_examples]``.
-        parts (list of str): The parts beside ``train``; without any, all examples are in that.
-        seed (int): Which division.
+        keys (Iterable): A key of each example; equal keys mark equal examples.
+        label (np.ndarray): The class of each example, int64 ``[num_examples]``.
+        parts (list of str): The parts besides ``train``; if empty, all examples are in ``train``.
+        seed (int): Seed of the division.
         where (str): The file or folder of the examples.
 
     Returns:
-        dict: The numbers of the examples of ``train`` and of each of ``parts``.
+        dict: The indices of the examples in ``train`` and in each of ``parts``.
 
     Raises:
-        ValueError: No class has as many different examples as there are tenths.
+        ValueError: No class has ten different examples.
     """
     from sklearn.model_selection import StratifiedKFold
 
@@ -89,8 +89,8 @@ def stratified(keys: Iterable[Hashable], label: np.ndarray, parts: Sequence[str]
     own = label[np.unique(different, return_index=True)[1]]
     most = int(np.bincount(own).max())
     if most < FOLDS:
-        raise ValueError(f"{where}: to divide the examples takes {FOLDS} different ones of a class "
-                         f"(got {most} at most); give files for 'val' and 'test'")
+        raise ValueError(f"{where}: dividing the examples requires {FOLDS} different ones of a "
+                         f"class (got {most} at most); give files for 'val' and 'test'")
     part = np.zeros(len(own), dtype=np.int64)
     with warnings.catch_warnings():
         warnings.filterwarnings('ignore', message='The least populated class')

@@ -2,7 +2,7 @@ r"""ListOps: nested operations on digits, drawn by the rules of Long Range Arena
 
     python -m experiments.data.listops --num_train 96000
 
-draws them, keeps them in ``data/cache`` and prints how they are distributed.
+draws the trees, caches them in ``data/cache`` and prints their distributions.
 """
 
 from __future__ import annotations
@@ -31,36 +31,36 @@ from graphattn.extension.loops import jit
 
 SYMBOLS = (*'0123456789', '[MIN', '[MAX', '[MED', '[SM', ']')
 MIN, MAX, MED, SM, END = range(10, 15)
-OPERATOR_SHARE = 0.25  # of the nodes above the greatest depth
+OPERATOR_SHARE = 0.25  # of the nodes above the maximum depth
 TREES_AT_ONCE = 512
-MAX_ATTEMPTS = 2_000_000  # for so many trees: at the published lengths 7,000 do
+MAX_ATTEMPTS = 2_000_000  # for TREES_AT_ONCE trees; at the published lengths 7,000 suffice
 
 
 @dataclass(frozen=True)
 class GeneratedListOps(SequenceSource):
-    """Trees of operations, and what they come to::
+    """Trees of operations, labelled with their value::
 
         [MAX 2 9 [MIN 4 7 ] 0 ]        label: 9
 
-    A node is an operator with probability 1/4, unless it is at the greatest depth, and a digit
-    otherwise. An operator is MIN, MAX, MED (the median, rounded down) or SM (the sum modulo 10),
-    with 2 to ``max_args`` arguments; all choices are uniform. A tree is kept if it is new and has
-    more than ``min_length`` and fewer than ``max_length`` tokens. (Nangia and Bowman, 2018, as
-    Long Range Arena draws it, lra_benchmarks/data/listops.py.)
+    A node above the maximum depth is an operator with probability 1/4; all other nodes are digits.
+    An operator is MIN, MAX, MED (the median, rounded down) or SM (the sum modulo 10), with 2 to
+    ``max_args`` arguments; all choices are uniform. A tree is kept if it is new and has more than
+    ``min_length`` and fewer than ``max_length`` tokens. (Nangia and Bowman, 2018, as drawn by Long
+    Range Arena, lra_benchmarks/data/listops.py.)
 
     Args:
-        num_train (int): Trees for training.
-        num_dev (int): For development.
-        num_test (int): For testing.
-        min_length (int): Shorter trees, and those of this length, are dropped.
-        max_length (int): Longer trees, and those of this length, are dropped.
-        max_depth (int): The greatest depth; the root is at depth 1.
-        max_args (int): Most arguments of an operator.
-        seed (int): Which trees.
-        cache (str): The folder that keeps them.
+        num_train (int): Number of training trees.
+        num_dev (int): Number of development trees.
+        num_test (int): Number of test trees.
+        min_length (int): Trees of at most this length are dropped.
+        max_length (int): Trees of at least this length are dropped.
+        max_depth (int): Maximum depth; the root is at depth 1.
+        max_args (int): Maximum number of arguments of an operator.
+        seed (int): Seed of the trees.
+        cache (str): The folder in which they are cached.
 
     Raises:
-        ValueError: A number is too small, or there are not so many trees of such lengths.
+        ValueError: An argument is too small, or there are too few trees of these lengths.
     """
 
     num_train: int = 96_000
@@ -82,8 +82,8 @@ class GeneratedListOps(SequenceSource):
 
     def read(self, max_length: int) -> SequenceData:
         if max_length < self.max_length - 1:
-            raise ValueError(f"'max_length' must be at least {self.max_length - 1}, for a tree "
-                             f"that is cut has no value (got {max_length})")
+            raise ValueError(f"'max_length' must be at least {self.max_length - 1}, because a "
+                             f"truncated tree has no value (got {max_length})")
         parameters = asdict(self)
         del parameters['cache']
         arrays = cached_arrays(Path(self.cache), 'listops', parameters, self._draw)
@@ -114,11 +114,12 @@ class GeneratedListOps(SequenceSource):
                         return
                 if len(seen) == before:
                     raise ValueError(
-                        f"'min_length' and 'max_length' leave too few trees: {number:,} are wanted "
-                        f"and {before:,} were found, and {MAX_ATTEMPTS:,} attempts gave no other")
+                        f"'min_length' and 'max_length' leave too few trees: found {before:,} of "
+                        f"{number:,}, and {MAX_ATTEMPTS:,} more attempts gave no new one")
 
     def _chunks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield trees without end. A chunk depends on its number alone, whatever draws it."""
+        """Yield trees endlessly. A chunk depends on its number alone, not on the process that draws
+        it."""
         workers = torch.get_num_threads()
         with ThreadPoolExecutor(workers) as pool:
             first = 0
@@ -134,7 +135,8 @@ class GeneratedListOps(SequenceSource):
 
 @jit()
 def draw_trees(rng, num_trees, max_attempts, min_length, max_length, max_depth, max_args):
-    """Return trees one after the other, and where each begins; fewer after ``max_attempts``."""
+    """Return concatenated trees and the start of each; fewer than ``num_trees`` after
+    ``max_attempts``."""
     tokens = np.empty(num_trees * max_length, np.uint8)
     ptr = np.zeros(num_trees + 1, np.int64)
     kept = 0
@@ -151,8 +153,7 @@ def draw_trees(rng, num_trees, max_attempts, min_length, max_length, max_depth, 
 
 @jit()
 def draw_tree(rng, tokens, max_depth, max_args):
-    """Write one tree and return its length, or ``len(tokens)`` if it would be that long or
-    longer."""
+    """Write one tree and return its length, or ``len(tokens)`` if it does not fit."""
     missing = np.zeros(max_depth + 1, np.int64)  # arguments of the open operator at each depth
     depth = length = 0
     while length < len(tokens):
@@ -177,14 +178,14 @@ def evaluate(tokens: np.ndarray, ptr: np.ndarray) -> np.ndarray:
     """Evaluate each tree.
 
     Args:
-        tokens (np.ndarray): Places in ``SYMBOLS``, uint8 ``[num_tokens]``.
-        ptr (np.ndarray): Where each tree begins, int64 ``[num_trees + 1]``.
+        tokens (np.ndarray): Indices into ``SYMBOLS``, uint8 ``[num_tokens]``.
+        ptr (np.ndarray): The start of each tree, int64 ``[num_trees + 1]``.
 
     Returns:
         np.ndarray: Digits, int64 ``[num_trees]``.
 
     Raises:
-        ValueError: One is no tree.
+        ValueError: A sequence is not a tree.
 
     Example:
         >>> import numpy as np
@@ -196,7 +197,7 @@ def evaluate(tokens: np.ndarray, ptr: np.ndarray) -> np.ndarray:
     wrong = np.flatnonzero(value < 0)
     if len(wrong):
         tree = tokens[ptr[wrong[0]]:ptr[wrong[0] + 1]]
-        raise ValueError(f'number {wrong[0]} is no tree of ListOps: '
+        raise ValueError(f'sequence {wrong[0]} is not a ListOps tree: '
                          f'{" ".join(SYMBOLS[token] for token in tree[:20])} ...')
     return value
 
@@ -206,7 +207,7 @@ def _values(tokens, ptr):
     value = np.full(len(ptr) - 1, -1)
     for number in range(len(value)):
         begin, end = ptr[number], ptr[number + 1]
-        # An operator, or a digit, that waits for what it belongs to.
+        # Open operators and their digits so far.
         stack, size = np.empty(end - begin, np.int64), 0
         for i in range(begin, end):
             token = tokens[i]
@@ -245,14 +246,14 @@ def apply(operator, digits):
 
 
 def shares(trees: Sequences) -> dict[str, float]:
-    """Return the distributions of trees' lengths, depths, kinds of tokens and values."""
+    """Return the distributions of the lengths, depths, token kinds and values of trees."""
     length = np.diff(trees.ptr)
     count = np.bincount(trees.tokens, minlength=len(SYMBOLS)) / len(trees.tokens)
     value = np.bincount(trees.label, minlength=10) / len(trees.label)
-    # Operators that are open; each tree closes all of its own.
+    # The number of open operators; each tree closes all of its own.
     change = np.where(trees.tokens < MIN, 0, np.where(trees.tokens == END, -1, 1)).astype(np.int8)
     depth = np.cumsum(change, dtype=np.int16)
-    depth += trees.tokens < MIN  # a digit is below the operators that are open around it
+    depth += trees.tokens < MIN  # a digit is one below its open operators
     depth = np.maximum.reduceat(depth, trees.ptr[:-1])
     quantile = dict(zip((5, 50, 95), np.quantile(length, (0.05, 0.5, 0.95))))
     return {'length, mean': length.mean(),
@@ -264,14 +265,14 @@ def shares(trees: Sequences) -> dict[str, float]:
 
 def main(num_train: int = 96_000, min_length: int = 500, max_length: int = 2_000, seed: int = 0,
          cache: str = 'data/cache') -> None:
-    """Draw ListOps and prints how it is distributed.
+    """Draw ListOps and print its distributions.
 
     Args:
-        num_train: Trees for training; there are 2,000 each for development and testing.
-        min_length: Trees are longer than that.
-        max_length: And shorter than that.
-        seed: Which trees.
-        cache: The folder that keeps them.
+        num_train: Number of training trees; development and test parts have 2,000 each.
+        min_length: Trees are longer than this.
+        max_length: Trees are shorter than this.
+        seed: Seed of the trees.
+        cache: The folder in which they are cached.
     """
     draw = partial(GeneratedListOps, num_train, min_length=min_length, max_length=max_length)
     parts = draw(seed=seed, cache=cache).read(max_length).parts

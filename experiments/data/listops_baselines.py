@@ -1,4 +1,4 @@
-"""Guesses at trees of ListOps that use a few tokens of each.
+"""Baselines for ListOps that read a few tokens of each tree.
 
     python -m experiments.data.listops_baselines
 """
@@ -18,21 +18,22 @@ Glance = Callable[[np.ndarray], Hashable]
 
 
 def glance_accuracies(learn: Sequences, test: Sequences) -> dict[str, float]:
-    """Return how often the most frequent value of trees that look alike at a glance is right.
+    """Return the accuracy of guessing the most frequent value of trees with the same few tokens.
 
     Args:
-        learn (Sequences): Trees on which values are counted.
+        learn (Sequences): Trees whose values are counted.
         test (Sequences): Trees whose values are guessed.
 
     Returns:
-        dict: The accuracy of each glance, from 0 to 1: at nothing, the root, the root and its first
-        argument, and the root and all its arguments that are digits.
+        dict: The accuracy, from 0 to 1, given nothing, the root, the root and its first argument,
+            and the root and all its arguments that are digits.
     """
     return {name: _accuracy(glance, learn, test) for name, glance in GLANCES.items()}
 
 
 def majority_accuracy(learn: Sequences, test: Sequences) -> float:
-    """Return how often the most frequent class of ``learn`` is right, in any task."""
+    """Return the accuracy on ``test`` of guessing the most frequent class of ``learn``, in any
+    task."""
     return float((test.label == np.bincount(learn.label).argmax()).mean())
 
 
@@ -57,8 +58,8 @@ def _first_argument(tree: np.ndarray) -> Hashable:
 
 
 def _digits_of_root(tree: np.ndarray) -> Hashable:
-    """Return the operator, its value on the digits at hand, and the number of arguments that it
-    hides."""
+    """Return the root's operator, its value on its digit arguments, and the number of other
+    arguments."""
     is_operator = (tree >= MIN) & (tree < END)
     level = np.cumsum(is_operator.astype(np.int64) - (tree == END))
     digits = tree[(level == 1) & (tree < MIN)].astype(np.int64)
@@ -76,12 +77,12 @@ GLANCES: dict[str, Glance] = {
 
 
 def main(num_train: int = 96_000, seed: int = 0, cache: str = 'data/cache') -> None:
-    """Print how often each guess is right on the trees for testing.
+    """Print the accuracy of each baseline on the test trees.
 
     Args:
-        num_train: Trees on which values are counted.
-        seed: Which trees.
-        cache: The folder that keeps them.
+        num_train: Number of trees whose values are counted.
+        seed: Seed of the trees.
+        cache: The folder in which they are cached.
     """
     source = GeneratedListOps(num_train, seed=seed, cache=cache)
     parts = source.read(source.max_length).parts

@@ -25,11 +25,11 @@ class ListOpsFiles(SequenceSource):
         Source                                   Target
         ( ( ( [MAX 2 ) ( ( [MIN 4 ) 7 ) ] ) ]    4
 
-    Round brackets are left out, as in all published results. That a tree comes to its target is
-    checked, so a file that was cut off or mixed up is an error.
+    Round brackets are left out, as in all published results. Each tree's value is checked against
+    its target, so truncated or corrupted files raise an error.
 
     Args:
-        path (str): The folder of the files, ``lra_release/listops-1000``.
+        path (str): The folder with the files, ``lra_release/listops-1000``.
     """
 
     path: str
@@ -42,10 +42,10 @@ class ListOpsFiles(SequenceSource):
 
 
 def read_listops(path: Path, max_length: int) -> Sequences:
-    """Read the trees of one file, and cut longer ones at ``max_length``.
+    """Read the trees of one file, cut at ``max_length``.
 
     Raises:
-        ValueError: The file is missing, or a line of it is malformed; the message names it.
+        ValueError: The file is missing or a line is malformed; the message names the file and line.
     """
     trees, targets = [], []
     with readable(f'{path} cannot be read',
@@ -73,8 +73,8 @@ def _row(line: str, where: str) -> tuple[np.ndarray, int]:
     except KeyError as error:
         raise ValueError(f'{where}: expected symbols of ListOps (got {error})') from error
     except ValueError as error:
-        raise ValueError(f'{where}: the source is no tree ({source!r:.60})') from error
+        raise ValueError(f'{where}: the source is not a tree ({source!r:.60})') from error
     if target != str(value):
-        raise ValueError(f'{where}: expected {value} as the target, which the tree comes to (got '
-                         f'{target!r:.20})')
+        raise ValueError(f"{where}: expected the target {value}, the tree's value (got "
+                         f"{target!r:.20})")
     return tree, value

@@ -1,4 +1,4 @@
-"""Models that know the few symbols around each one: unigrams and n-grams."""
+"""Baselines that predict a symbol from its neighbours: unigrams, n-grams and PNG."""
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ from experiments.data.sequences import Sequences
 
 def ngram_bits(train: Sequence[np.ndarray], test: Sequence[np.ndarray], order: int,
                num_symbols: int = 256, both_sides: bool = False) -> float:
-    r"""Return the bits for each symbol in an n-gram model with Witten and Bell's interpolation.
+    r"""Return the bits per symbol of an n-gram model with Witten and Bell's interpolation.
 
     .. math::
         p_k(s \mid c) = \frac{n(c s) + t(c) \, p_{k-1}(s \mid c')}{n(c) + t(c)}
 
-    where c are the k symbols before s and c' all of them but the farthest, n counts in training and
-    t(c) is how many different symbols follow c there; p of less than nothing is uniform. Around a
-    sequence stands a symbol of its own.
+    where c are the k symbols before s, c' is c without the farthest symbol, n counts in the
+    training sequences, and t(c) is the number of different symbols that follow c there;
+    :math:`p_{-1}` is uniform. Sequences are padded with an extra symbol.
 
     Args:
-        train (sequence of np.ndarray): Sequences of symbols below ``num_symbols`` to count.
+        train (sequence of np.ndarray): Sequences to count, of symbols below ``num_symbols``.
         test (sequence of np.ndarray): Sequences to predict.
-        order (int): How many symbols the model looks at, 0 for unigrams; so many and the one that
-            is predicted must be a number of 64 bits.
-        num_symbols (int): How many symbols there are.
-        both_sides (bool): These are in turns the nearest before and behind; otherwise all before.
+        order (int): Number of symbols of context, 0 for unigrams. ``(num_symbols + 1) ** (order +
+            1)`` must be at most ``2 ** 64``.
+        num_symbols (int): Number of different symbols.
+        both_sides (bool): Take the context alternately from before and after the symbol; otherwise
+            all of it from before.
 
     Raises:
-        ValueError: A number is out of range, or there is nothing to predict.
+        ValueError: An argument is out of range, or there is nothing to predict.
 
     Source: Witten and Bell, "The zero-frequency problem" (1991), method C.
     """
@@ -41,7 +42,7 @@ def ngram_bits(train: Sequence[np.ndarray], test: Sequence[np.ndarray], order: i
                          f"{num_symbols})")
     learn, asked = (_between_ends(sequences, order, num_symbols) for sequences in (train, test))
     if not asked[1].size:
-        raise ValueError("'test' must hold a symbol to predict")
+        raise ValueError("'test' must hold at least one symbol")
     probability = np.full(asked[1].size, 1 / num_symbols)
     offsets = [(-1) ** (k + 1) * (k // 2 + 1) if both_sides else -(k + 1) for k in range(order)]
     for length in range(order + 1):
@@ -62,8 +63,8 @@ def ngram_bits(train: Sequence[np.ndarray], test: Sequence[np.ndarray], order: i
 
 def _between_ends(sequences: Sequence[np.ndarray], order: int,
                   num_symbols: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return all sequences in a row, ``order`` symbols for the ends around each, and the places of
-    their own symbols in it."""
+    """Return all sequences concatenated, each padded by ``order`` end symbols, and the positions of
+    their own symbols."""
     end = np.full(order, num_symbols, dtype=np.uint64)
     row = [end, *(part for sequence in sequences
                   for part in (np.asarray(sequence).astype(np.uint64), end))]
@@ -74,7 +75,8 @@ def _between_ends(sequences: Sequence[np.ndarray], order: int,
 
 def _numbers(row: np.ndarray, places: np.ndarray, offsets: Sequence[int],
              base: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return a number for the symbols so far from each place, and one with the symbol there."""
+    """Return a number that encodes the symbols at ``offsets`` from each position, and one that also
+    encodes the symbol itself."""
     context = np.zeros(len(places), dtype=np.uint64)
     for distance in offsets:
         context = context * np.uint64(base) + row[places + distance]
@@ -87,12 +89,12 @@ def _looked_up(keys: np.ndarray, values: np.ndarray, asked: np.ndarray) -> np.nd
 
 
 def png_bits(images: Sequences, shape: tuple[int, int, int]) -> float:
-    """Return the bits for each byte in PNG. All images are one below the other in one picture, so
-    that the head of the file hardly counts.
+    """Return the bits per byte of PNG. All images are stacked in one picture, so that the file
+    header is negligible.
 
     Args:
-        images (Sequences): In raster order.
-        shape (tuple): Rows, columns and colours of each.
+        images (Sequences): Images in raster order.
+        shape (tuple): Rows, columns and colours of each image.
     """
     from PIL import Image
 
@@ -105,5 +107,5 @@ def png_bits(images: Sequences, shape: tuple[int, int, int]) -> float:
 
 
 def sequences_of(part: Sequences) -> list[np.ndarray]:
-    """Return each sequence of a part."""
+    """Return the sequences of a part."""
     return [part.sequence(number) for number in range(part.num_sequences)]

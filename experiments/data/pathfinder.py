@@ -2,7 +2,7 @@ r"""Pathfinder: do two discs lie on one dashed contour? Drawn by the rules of Lo
 
     python -m experiments.data.pathfinder --num_train 1000 --picture pathfinder.png
 
-draws images, keeps them in ``data/cache``, prints how they are distributed, and shows some.
+draws images, caches them in ``data/cache``, prints their distributions and draws a figure of some.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from experiments.runs.command_line import run_function
 from graphattn.extension.loops import jit
 from graphattn.utils.files import write_whole
 
-FINER = 2  # lines and discs are drawn at this resolution and then made smaller
+FINER = 2  # lines and discs are drawn at this resolution, then downsampled
 SEGMENT_TRIALS, DISTRACTOR_TRIALS = 3, 5
-FREE, MAX_OVERLAP = 0.3, 1.8  # what a mask may hold where a seed begins; two masks, one on another
+FREE, MAX_OVERLAP = 0.3, 1.8  # maximum of a mask where a seed begins; and of two overlaid masks
 MIN_FREE_SHARE = 0.01
 NUM_ANGLES = 360  # a seed points along a whole degree
 IMAGES_AT_ONCE = 64
@@ -43,19 +43,19 @@ class Settings(NamedTuple):
     """Sizes are in pixels.
 
     Attributes:
-        size (int): Of the image, which is a square.
-        padding (int): Its border, where no segment may lie.
+        size (int): Side of the square image.
+        padding (int): Width of its border, which segments avoid.
         segment_length (int): Length of a dash.
-        thickness (float): And how thick it is.
-        margins (tuple): Half of the gap between dashes; each image draws one of them.
-        disc_radius (float): Of the two marks.
-        contour_length (int): Dashes of each of the two contours that may be marked.
-        seed_distance (int): Between the beginnings of the two.
-        continuity (float): The straightness of contours.
-        distractor_length (int): Dashes of a distractor.
-        num_distractors (int): How many of them.
-        contour_contrast (float): Of contours; a disc has 1.
-        distractor_contrast (float): Of distractors.
+        thickness (float): Thickness of a dash.
+        margins (tuple): Candidates for half of the gap between dashes; each image draws one.
+        disc_radius (float): Radius of the two discs.
+        contour_length (int): Number of dashes of each of the two long contours.
+        seed_distance (int): Distance between the starts of the two contours.
+        continuity (float): Straightness of contours.
+        distractor_length (int): Number of dashes of a distractor.
+        num_distractors (int): Number of distractors.
+        contour_contrast (float): Contrast of contours; discs have 1.
+        distractor_contrast (float): Contrast of distractors.
     """
 
     size: int
@@ -82,24 +82,24 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class GeneratedPathfinder(SequenceSource):
-    """Grey images, row by row: two dashed contours of 14 dashes, shorter ones that distract, and
-    two discs. The label is 1 if both discs lie on one contour, one at each end, and 0 if they lie
-    on different ones.
+    """Grey images, row by row: two contours of 14 dashes, shorter distractors, and two discs. The
+    label is 1 if the discs lie at the two ends of one contour, and 0 if they lie on different
+    contours.
 
     (Linsley et al., 2018, with Long Range Arena's settings of the hard set,
-    lra_benchmarks/data/pathfinder.py. What that generator left to a part of SciPy that is no more,
-    the scaling of lines, discs and images, is done here as it was then.)
+    lra_benchmarks/data/pathfinder.py. That generator scales lines, discs and images by functions
+    since removed from SciPy, which are reproduced here.)
 
     Args:
-        size (int): 32, 64 or 128 pixels.
-        num_train (int): Images for training.
-        num_dev (int): For development.
-        num_test (int): For testing.
-        seed (int): Which images.
-        cache (str): The folder that keeps them.
+        size (int): Pixels of a side: 32, 64 or 128.
+        num_train (int): Number of training images.
+        num_dev (int): Number of development images.
+        num_test (int): Number of test images.
+        seed (int): Seed of the images.
+        cache (str): The folder in which they are cached.
 
     Raises:
-        ValueError: A number is too small, or there are no settings for the size.
+        ValueError: An argument is too small, or there are no settings for the size.
     """
 
     size: Literal[32, 64, 128] = 32
@@ -145,7 +145,7 @@ class GeneratedPathfinder(SequenceSource):
         return {'image': image, 'label': label}
 
     def _chunks(self, number: int) -> Iterator[Drawings]:
-        """Yield chunks that depend on their number alone, whatever draws them."""
+        """Yield chunks. Each depends on its number alone, not on the process that draws it."""
         with ThreadPoolExecutor(torch.get_num_threads()) as pool:
             yield from pool.map(lambda chunk: draw_images(
                 np.random.default_rng((self.seed, chunk)), IMAGES_AT_ONCE, SETTINGS[self.size]),
@@ -153,14 +153,14 @@ class GeneratedPathfinder(SequenceSource):
 
 
 class Drawings(NamedTuple):
-    """Images, and what they were made of.
+    """Images and their parts.
 
     Attributes:
         image (np.ndarray): Grey levels, uint8 ``[number, size, size]``.
-        label (np.ndarray): Whether one contour has both discs, uint8 ``[number]``.
+        label (np.ndarray): 1 if one contour has both discs, uint8 ``[number]``.
         contour (np.ndarray): The two contours alone, float32 ``[number, 2, size, size]``.
-        disc (np.ndarray): Row and column of the discs, int64 ``[number, 2, 2]``.
-        attempts (np.ndarray): How many pairs of contours were begun, int64 ``[number]``.
+        disc (np.ndarray): Row and column of each disc, int64 ``[number, 2, 2]``.
+        attempts (np.ndarray): Attempts at a pair of contours, int64 ``[number]``.
     """
 
     image: np.ndarray
@@ -171,19 +171,19 @@ class Drawings(NamedTuple):
 
 
 def draw_images(rng: np.random.Generator, number: int, settings: Settings) -> Drawings:
-    """Draw so many images.
+    """Draw ``number`` images.
 
     Args:
-        rng (np.random.Generator): Where chance comes from.
-        number (int): How many.
-        settings (Settings): One of ``SETTINGS``, or others.
+        rng (np.random.Generator): The random generator.
+        number (int): Number of images.
+        settings (Settings): One of ``SETTINGS``, or other settings.
     """
     shape = settings.size, settings.size
     drawn = Drawings(np.empty((number, *shape), np.uint8), np.empty(number, np.uint8),
                      np.empty((number, 2, *shape), np.float32), np.empty((number, 2, 2), np.int64),
                      np.zeros(number, np.int64))
     for i in range(number):
-        # Of one type for all sizes: compiled once.
+        # One type for all sizes, so that the loops are compiled once.
         own = settings._replace(margins=(settings.margins[rng.integers(len(settings.margins))],))
         drawn.label[i] = rng.integers(2)
         drawn.attempts[i] = _draw_image(rng, own, draw_dashes(own), drawn.label[i], drawn.image[i],
@@ -195,22 +195,23 @@ def draw_images(rng: np.random.Generator, number: int, settings: Settings) -> Dr
 
 
 class Dashes(NamedTuple):
-    """All dashes there are: a seed points along one of 360 angles, and every other dash ends at one
-    of a few places around the end of the one before it.
+    """All possible dashes: a seed points along one of 360 angles, and every other dash ends at one
+    of a few positions around the end of the dash before it.
 
     Attributes:
-        margin (int): Half of the gap between them.
-        angle (np.ndarray): Where they point, float64 ``[num_dashes]``.
-        end (np.ndarray): The places, from the pivot, int64 ``[num_ends, 2]``.
-        weight (np.ndarray): How likely each place is after each dash, if it is free: the square of
+        margin (int): Half of the gap between dashes.
+        angle (np.ndarray): Their angles, float64 ``[num_dashes]``.
+        end (np.ndarray): The end positions relative to the pivot, int64 ``[num_ends, 2]``.
+        weight (np.ndarray): Weight of each free end position after each dash: the square of
             ``cos(min(continuity * turn, pi / 2))``, float64 ``[num_dashes, num_ends]``.
-        ink (np.ndarray): Pixels around where one begins (a seed) or ends, float32
+        ink (np.ndarray): Pixels around the start of a seed or the end of another dash, float32
             ``[num_dashes, width, width]``.
-        mask (np.ndarray): And the room that it takes.
-        room (np.ndarray): What must be free around the place of a seed, bool
+        mask (np.ndarray): The room that each dash takes, shaped like ``ink``.
+        room (np.ndarray): The pixels around a seed that must be free, bool
             ``[360, height, height]``.
-        place (np.ndarray): Where the seed of the first contour may be, int64 ``[360, most, 2]``.
-        num_places (np.ndarray): So many of them, int64 ``[360]``.
+        place (np.ndarray): Possible positions of the first contour's seed, int64
+            ``[360, most, 2]``.
+        num_places (np.ndarray): The number of these positions, int64 ``[360]``.
         disc (np.ndarray): Pixels of a disc, float32 ``[diameter, diameter]``.
     """
 
@@ -238,7 +239,7 @@ def draw_dashes(settings: Settings) -> Dashes:
     end_angle = np.arctan2(end[:, 0], end[:, 1])
     ink, mask = (np.stack(part) for part in zip(*(
         _draw_dash(settings, margin, angle) for angle in [*seed_angle, *map(opposite, end_angle)])))
-    # A seed's room is cut to this window, whose middle is one pixel from the seed.
+    # A seed's room is cut to this window; its centre is one pixel from the seed.
     reach, middle = 2 * step + 1, mask.shape[1] // 2
     first = middle - (step + 1)
     room = mask[:NUM_ANGLES, first:first + reach, first:first + reach] == 1.
@@ -254,7 +255,7 @@ def draw_dashes(settings: Settings) -> Dashes:
 
 
 def _draw_dash(settings: Settings, margin: int, angle: float) -> tuple[np.ndarray, np.ndarray]:
-    """Draw a dash that begins in the middle, and its room."""
+    """Draw a dash that begins at the centre, and its room."""
     from PIL import Image, ImageDraw
     from scipy.ndimage import grey_dilation
 
@@ -272,7 +273,7 @@ def _draw_dash(settings: Settings, margin: int, angle: float) -> tuple[np.ndarra
 
 
 def _draw_disc(radius: float) -> np.ndarray:
-    reach = math.ceil(radius) + 4  # beyond it, not even an echo of the filter is left
+    reach = math.ceil(radius) + 4  # the filter's ringing does not reach further
     offset = np.arange(-reach * FINER, (reach + 1) * FINER)
     is_inside = offset[:, None]**2 + offset**2 <= (radius * FINER)**2
     return _made_smaller(255 * is_inside.astype(np.uint8), 2 * reach + 1)
@@ -296,8 +297,8 @@ def opposite(angle):
 
 @jit()
 def _draw_image(rng, settings, dashes, label, image, contour, disc):
-    """Draw one image and gives the number of attempts at its contours."""
-    path = np.empty((2, settings.contour_length, 3), np.int64)  # number and place of each dash
+    """Draw one image and return the number of attempts at its contours."""
+    path = np.empty((2, settings.contour_length, 3), np.int64)  # index and position of each dash
     mask = empty_mask(settings)
     attempts = 1
     while not find_contours(rng, settings, dashes, mask, path):
@@ -328,7 +329,7 @@ def _draw_image(rng, settings, dashes, label, image, contour, disc):
 
 @jit()
 def empty_mask(settings):
-    """Free within the border."""
+    """Return the mask of an empty image, which is free within the border."""
     mask = np.ones((settings.size, settings.size), np.float32)
     mask[settings.padding:-settings.padding, settings.padding:-settings.padding] = 0.
     return mask
@@ -336,8 +337,7 @@ def empty_mask(settings):
 
 @jit()
 def find_contours(rng, settings, dashes, mask, path):
-    """Find the two contours that may be marked, dash by dash in turn; return whether there was
-    room."""
+    """Find the two long contours, alternating dash by dash; return whether there was room."""
     pivot = np.empty((2, 2), np.int64)
     if not (find_first_seed(rng, settings, dashes, pivot[0], path[0, 0])
             and find_second_seed(rng, settings, dashes, path[0, 0], pivot[1], path[1, 0])):
@@ -346,14 +346,14 @@ def find_contours(rng, settings, dashes, mask, path):
         for which in range(2):
             if not find_dash(rng, settings, dashes, mask, pivot[which], path[which, i - 1:i + 1]):
                 return False
-    # The last dash of the second contour takes its room, and that of the first does not.
+    # Only the last dash of the second contour takes its room, not that of the first.
     take_room(mask, dashes, path[1, -1])
     return True
 
 
 @jit()
 def find_distractor(rng, settings, dashes, mask, path):
-    """Find a short contour; return whether there was room."""
+    """Find a distractor; return whether there was room."""
     pivot = np.empty(2, np.int64)
     if not find_seed(rng, settings, dashes, mask, pivot, path[0]):
         return False
@@ -366,7 +366,7 @@ def find_distractor(rng, settings, dashes, mask, path):
 
 @jit()
 def find_first_seed(rng, settings, dashes, pivot, seed):
-    """Find a first dash in the middle of an empty image."""
+    """Find a seed in the middle of an empty image."""
     for _ in range(SEGMENT_TRIALS):
         number = rng.integers(0, NUM_ANGLES)
         if dashes.num_places[number] == 0:
@@ -379,7 +379,7 @@ def find_first_seed(rng, settings, dashes, pivot, seed):
 
 @jit()
 def find_second_seed(rng, settings, dashes, first, pivot, seed):
-    """Find a first dash at a given distance from another's."""
+    """Find a seed at a given distance from the first."""
     for _ in range(SEGMENT_TRIALS):
         number = rng.integers(0, NUM_ANGLES)
         towards = np.deg2rad(rng.integers(0, 360))
@@ -392,7 +392,7 @@ def find_second_seed(rng, settings, dashes, first, pivot, seed):
 
 @jit()
 def find_seed(rng, settings, dashes, mask, pivot, seed):
-    """Find a first dash wherever there is room."""
+    """Find a seed anywhere with enough room."""
     if (mask <= FREE).sum() < MIN_FREE_SHARE * mask.size:
         return False
     places = np.empty((mask.size, 2), np.int64)
@@ -409,7 +409,7 @@ def find_seed(rng, settings, dashes, mask, pivot, seed):
 
 @jit()
 def begin(settings, dashes, number, y, x, pivot, seed):
-    """Put a seed at a place; return whether it and its pivot are inside the image."""
+    """Put a seed at a position; return whether it and its pivot are inside the image."""
     angle, length = dashes.angle[number], settings.segment_length
     end = moved(y, x, angle, length)
     pivot[0], pivot[1] = moved(end[0], end[1], opposite(angle), length + dashes.margin)
@@ -420,8 +420,8 @@ def begin(settings, dashes, number, y, x, pivot, seed):
 
 @jit()
 def find_dash(rng, settings, dashes, mask, pivot, path):
-    """Continue a contour from one dash to a next, and takes the room of the first; whether it
-    could. A place is drawn in proportion to its weight times how free it is."""
+    """Continue a contour by a dash and take the room of the dash before it; return whether there
+    was room. The position is drawn in proportion to its weight times its free fraction."""
     last = path[0, 0]
     pivot_y, pivot_x = moved(pivot[0], pivot[1], dashes.angle[last],
                              settings.segment_length + 2 * dashes.margin)
@@ -460,15 +460,16 @@ def take_room(mask, dashes, dash):
 
 @jit()
 def moved(y, x, angle, distance):
-    """Return the place at a distance, rounded up to the next pixel as the published generator
-    does."""
+    """Return the position at a distance, rounded up to the next pixel as in the published
+    generator."""
     return int(np.ceil(y + distance * np.sin(angle))), int(np.ceil(x + distance * np.cos(angle)))
 
 
 @jit()
 def find_room(mask, room, border, places):
-    """Write the places where a seed with this room fits, and return their number: none, as in the
-    published generator, if in a corner all of the room would be outside the image."""
+    """Write the positions where a seed with this room fits, and return their number. As in the
+    published generator, there are none if all of the room would be outside the image in a
+    corner."""
     reach, number = len(room) // 2, 0
     if not (room[reach:, reach:].any() and room[reach:, :reach + 1].any()
             and room[:reach + 1, reach:].any() and room[:reach + 1, :reach + 1].any()):
@@ -483,7 +484,7 @@ def find_room(mask, room, border, places):
 
 @jit()
 def has_room(mask, room, border, y, x):
-    """Return whether all room of a seed at a place is free and away from the edge."""
+    """Return whether a seed's whole room at a position is free and away from the edge."""
     size, reach = len(mask), len(room) // 2
     for i in range(len(room)):
         for j in range(len(room)):
@@ -498,7 +499,7 @@ def has_room(mask, room, border, y, x):
 
 @jit()
 def nearby(mask, y, x, radius):
-    """Return the greatest entry of the mask within a radius."""
+    """Return the maximum of the mask within a radius."""
     greatest = 0.
     for i in range(max(0, y - radius), min(len(mask), y + radius + 1)):
         for j in range(max(0, x - radius), min(len(mask), x + radius + 1)):
@@ -509,7 +510,7 @@ def nearby(mask, y, x, radius):
 
 @jit()
 def overlap(mask, patch, y, x):
-    """Return the greatest sum of the mask and a patch around a place."""
+    """Return the maximum sum of the mask and a patch around a position."""
     greatest, reach = 0., len(patch) // 2
     for i in range(max(0, reach - y), min(len(patch), len(mask) + reach - y)):
         for j in range(max(0, reach - x), min(len(patch), len(mask) + reach - x)):
@@ -519,7 +520,7 @@ def overlap(mask, patch, y, x):
 
 @jit()
 def stamp(canvas, patch, y, x, contrast):
-    """Lay a patch around a place; what is lighter is seen."""
+    """Draw a patch around a position; the lighter pixels remain."""
     reach = len(patch) // 2
     for i in range(max(0, reach - y), min(len(patch), len(canvas) + reach - y)):
         for j in range(max(0, reach - x), min(len(patch), len(canvas) + reach - x)):
@@ -529,14 +530,14 @@ def stamp(canvas, patch, y, x, contrast):
 
 def main(size: Literal[32, 64, 128] = 32, num_train: int = 160_000, seed: int = 0,
          cache: str = 'data/cache', picture: Path | None = None) -> None:
-    """Draw Pathfinder and prints how it is distributed.
+    """Draw Pathfinder and print its distributions.
 
     Args:
         size: Pixels of a side.
-        num_train: Images for training; there are an eighth as many for each of the other parts.
-        seed: Which images.
-        cache: The folder that keeps them.
-        picture: Where to show some of them.
+        num_train: Number of training images; the other parts have an eighth of it each.
+        seed: Seed of the images.
+        cache: The folder in which they are cached.
+        picture: The file for a figure of some of them.
     """
     held_out = max(1, num_train // 8)
     source = GeneratedPathfinder(size, num_train, held_out, held_out, seed=seed, cache=cache)

@@ -20,19 +20,19 @@ HARD = 'curv_contour_length_14'
 
 @dataclass(frozen=True)
 class PathfinderFiles(SequenceSource):
-    """Pictures, and lists of them, which are text although they are called ``.npy``::
+    """Pictures, and lists of them, which are text files despite their suffix ``.npy``::
 
         metadata/0.npy            imgs/0 sample_0.png 0 1 1.0 14 4 2 0.5 1 1
         imgs/0/sample_0.png       a grey picture of 32 x 32 pixels; its label is the fourth entry
 
-    There is no published division. Four fifths are for training and a tenth each for development
-    and testing, drawn by ``seed``.
+    There is no published division: ``seed`` draws four fifths for training and a tenth each for
+    development and testing.
 
     Args:
-        path (str): The folder of ``imgs`` and ``metadata``; the hard set is
+        path (str): The folder with ``imgs`` and ``metadata``; the hard set is
             ``lra_release/pathfinder32/curv_contour_length_14``.
         size (int): Pixels of a side.
-        seed (int, optional): Which division; ``None`` for the order of the lists.
+        seed (int, optional): Seed of the division; ``None`` for the order of the lists.
     """
 
     path: str
@@ -46,8 +46,8 @@ class PathfinderFiles(SequenceSource):
         listed = [row for path in self._lists() for row in self._rows(path)]
         [(picture, times)] = Counter(path for path, _ in listed).most_common(1)
         if times > 1:
-            raise ValueError(f'{picture} is listed {times} times, and might be tested after it was '
-                             f'trained on; list each picture once')
+            raise ValueError(f'{picture} is listed {times} times, so training and test parts could '
+                             f'share it; list each picture once')
         image = np.empty((len(listed), self.size**2), np.uint8)
         for i, (path, _) in enumerate(tqdm(listed, desc='reading Pathfinder', unit=' images',
                                            disable=None)):
@@ -65,8 +65,8 @@ class PathfinderFiles(SequenceSource):
         folder = Path(self.path) / 'metadata'
         lists = [path for path in folder.glob('*.npy') if path.stem.isdecimal()]
         if not lists:
-            raise ValueError(f"'path' must be the folder of 'imgs' and 'metadata', such as {HARD} "
-                             f"(there is no list called 0.npy or the like in {folder})")
+            raise ValueError(f"'path' must hold 'imgs' and 'metadata', as {HARD} does (there is no "
+                             f"list such as 0.npy in {folder})")
         return sorted(lists, key=lambda path: (int(path.stem), path))
 
     def _rows(self, path: Path) -> list[tuple[Path, int]]:
@@ -88,7 +88,7 @@ def read_picture(path: Path, size: int) -> np.ndarray:
     """Read the grey levels of a square picture, uint8 ``[size, size]``.
 
     Raises:
-        ValueError: It is missing, damaged or of another size; the message names it.
+        ValueError: The picture is missing, damaged or of another size; the message names it.
     """
     from PIL import Image
 
@@ -101,7 +101,7 @@ def read_picture(path: Path, size: int) -> np.ndarray:
             if picture.size != (size, size) or picture.mode != 'L':
                 raise ValueError(f'got {picture.size[0]} x {picture.size[1]} pixels of mode '
                                  f'{picture.mode}')
-            picture.verify()  # checksums, after which it has to be opened anew
+            picture.verify()  # checks checksums; the picture must be opened again afterwards
         with Image.open(BytesIO(content), formats=['PNG']) as picture:
             return np.asarray(picture)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:

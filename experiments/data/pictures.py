@@ -1,4 +1,4 @@
-"""Pieces of pictures that ship with installed packages."""
+"""Pieces of pictures that installed packages contain."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ NAMES = ('china.jpg', 'flower.jpg')
 
 @dataclass(frozen=True)
 class PicturePieces(SequenceSource):
-    """Squares that scikit-learn's two photographs are cut into, row by row, each pixel as red,
-    green and blue: a stand-in for CIFAR-10 and ImageNet where they are not to be had.
+    """Square pieces of scikit-learn's two photographs, row by row, each pixel as red, green and
+    blue: a stand-in for CIFAR-10 and ImageNet where they are unavailable.
 
-    Pieces do not overlap. Of ten columns of them, the eighth and ninth are for testing and the
-    tenth is for development, so that no part has all of the neighbours of another.
+    Pieces do not overlap. Of every ten columns of pieces, the eighth and ninth are for testing and
+    the tenth is for development, so that no part has all of the neighbours of another.
 
     Args:
         side (int): Pixels of a piece along each side.

@@ -1,4 +1,4 @@
-"""Labelled sequences of a few hundred symbols at most, and where they come from."""
+"""Labelled sequences over a small set of symbols, and the base class of their sources."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ PARTS = ('train', 'dev', 'test')
 
 
 class Sequences(NamedTuple):
-    """Sequences one after the other. An example is one of them, or two that follow each other.
+    """Concatenated sequences. An example is one sequence, or two consecutive ones.
 
     Attributes:
         tokens (np.ndarray): Ids, unsigned integers ``[num_tokens]``, mostly uint8.
-        ptr (np.ndarray): Where each sequence begins, int64 ``[num_sequences + 1]``.
+        ptr (np.ndarray): The start of each sequence, int64 ``[num_sequences + 1]``.
         label (np.ndarray): The class of each example, int64 ``[num_examples]``.
     """
 
@@ -49,7 +49,7 @@ class Sequences(NamedTuple):
 
     @classmethod
     def of(cls, sequences: Iterable[np.ndarray], label: Iterable[int]) -> Sequences:
-        """Join single sequences of one type, ``[length]`` each."""
+        """Concatenate sequences ``[length]`` of the same dtype."""
         sequences = [np.zeros(0, np.uint8), *sequences]
         ptr = np.cumsum([len(sequence) for sequence in sequences])
         return cls(np.concatenate(sequences), ptr, np.asarray(label, dtype=np.int64))
@@ -62,14 +62,14 @@ class Sequences(NamedTuple):
 
 
 class SequenceData(NamedTuple):
-    """All that a task is about.
+    """The data of a task.
 
     Attributes:
-        about (str): What it is, in a few words; a stand-in says so.
-        num_tokens (int): How many symbols there are.
-        num_classes (int): How many classes.
+        about (str): A short description; a stand-in says that it is one.
+        num_tokens (int): Number of different symbols.
+        num_classes (int): Number of classes.
         parts (dict): The sequences of ``train``, ``dev`` and ``test``.
-        shape (tuple, optional): Of images: rows, columns and colours.
+        shape (tuple, optional): Rows, columns and colours, for images.
         classes (tuple of str, optional): The names of the classes, if they have any.
     """
 
@@ -82,39 +82,39 @@ class SequenceData(NamedTuple):
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest sequence."""
+        """Return the number of tokens of the longest sequence."""
         return max(int(np.diff(part.ptr).max(initial=0)) for part in self.parts.values())
 
 
 class SequenceSource(ABC):
-    """Base of the sources of sequences of a task."""
+    """Base class of the sources of a task's sequences."""
 
     @abstractmethod
     def read(self, max_length: int) -> SequenceData:
-        """Return all sequences, those that are longer cut at ``max_length``; the same ones each
-        time.
+        """Return all sequences, cut at ``max_length``; every call returns the same.
 
         Raises:
-            ValueError: A file is missing or malformed; the message names it.
+            ValueError: A file is missing or malformed; the message names the file.
         """
 
     def unlabelled(self, path: Path) -> Iterator[tuple[str, tuple[np.ndarray, ...]]]:
-        """Yield the name of each unlabelled example in a file, and the ids of its sequence or of
-        both; here of an array of NumPy, see :func:`experiments.data.token_files.read_tokens`.
+        """Yield the name of each unlabelled example in a file, and the ids of its one or two
+        sequences. The base class reads a NumPy array, see
+        :func:`experiments.data.token_files.read_tokens`.
 
         Raises:
-            ValueError: The file cannot be used.
+            ValueError: The file is unusable.
         """
         return token_rows(path)
 
 
 class LabelledSequences(NamedTuple):
-    """The examples of a file as they stand there.
+    """The examples of a file in its order.
 
     Attributes:
         sequences (list of np.ndarray): Ids, ``[length]`` each.
         labels (list of str): Their labels.
-        where (Callable): Tells where the example of a number stands.
+        where (Callable): Returns the location of an example in its file, by its index.
         source (str): The file or folder.
     """
 
@@ -126,11 +126,11 @@ class LabelledSequences(NamedTuple):
 
 def divided(about: str, parts: dict[str, LabelledSequences], num_tokens: int,
             classes: list[str] | None, seed: int) -> SequenceData:
-    """Return examples with classes that have numbers, in three parts: those that are not given are
-    a tenth each of that for training, see :func:`experiments.data.labels.stratified`.
+    """Return examples with numbered classes in three parts. Missing parts are a tenth each of the
+    training part, see :func:`experiments.data.labels.stratified`.
 
     Raises:
-        ValueError: A label is no class, or there are too few examples to divide.
+        ValueError: A label is not a class, or there are too few examples to divide.
     """
     names = class_names(parts['train'].labels, classes, parts['train'].source)
     all_parts = {name: Sequences.of(part.sequences,
@@ -147,19 +147,19 @@ def divided(about: str, parts: dict[str, LabelledSequences], num_tokens: int,
 
 
 def check_at_least(least: int, **sizes: int) -> None:
-    """Refuse a size that is too small, by its name."""
+    """Refuse a size that is too small; the message names it."""
     for name, size in sizes.items():
         if size < least:
             raise ValueError(f"'{name}' must be at least {least} (got {size})")
 
 
 def check_labels(label: np.ndarray, num_classes: int, where: str) -> None:
-    """Refuse a label that is no class.
+    """Refuse labels that are not classes.
 
     Raises:
-        ValueError: One is outside the classes; the message begins with ``where``.
+        ValueError: A label is out of range; the message begins with ``where``.
     """
     wrong = np.flatnonzero((label < 0) | (label >= num_classes))
     if len(wrong):
-        raise ValueError(f'{where}: expected labels from 0 to {num_classes - 1} (got '
-                         f'{label[wrong[0]]} as number {wrong[0] + 1})')
+        raise ValueError(f'{where}: expected labels from 0 to {num_classes - 1} (label '
+                         f'{wrong[0] + 1} is {label[wrong[0]]})')

@@ -1,4 +1,4 @@
-"""Pairs of texts, byte by byte: do they belong together?"""
+"""Classification of pairs of texts, byte by byte."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class AanPairs(ByteSource):
 
         1.0    P05-1001    W03-0402    the first text    the second text
 
-    Columns are separated by tabs, without quoting; the bytes may be of any encoding.
+    Columns are separated by tabs, without quoting; the files may have any encoding.
 
     Args:
-        path (str): The folder of the files, ``lra_release/tsv_data``.
+        path (str): The folder with the files, ``lra_release/tsv_data``.
     """
 
     path: str
@@ -44,7 +44,7 @@ def read_pairs(path: Path, max_length: int) -> Sequences:
     """Read the pairs of one file, each text cut at ``max_length``.
 
     Raises:
-        ValueError: The file is missing, or a line of it is malformed; the message names it.
+        ValueError: The file is missing or a line is malformed; the message names the file and line.
     """
     texts, labels = [], []
     with readable(f'{path} cannot be read',
@@ -72,16 +72,16 @@ def _bytes(text: str, max_length: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class DocumentPairs(ByteSource):
-    """Are two documents of one class? A stand-in for Long Range Arena's Retrieval where the papers
-    of the ACL Anthology are not to be had.
+    """Do two documents have the same class? A stand-in for Long Range Arena's Retrieval where the
+    papers of the ACL Anthology are unavailable.
 
-    Every document is the first of ``pairs_each`` pairs. With equal chance the second is another
-    document of its class or one of another class; always one of the same part.
+    Every document is the first of ``pairs_each`` pairs. The second document is from the same part,
+    and with equal probability of the same class or of another class.
 
     Args:
-        documents (DocumentSource): Where they come from.
-        pairs_each (int): Pairs for each document.
-        seed (int): Which pairs.
+        documents (DocumentSource): The source of the documents.
+        pairs_each (int): Number of pairs of each document.
+        seed (int): Seed of the pairs.
     """
 
     documents: DocumentSource
@@ -106,13 +106,13 @@ class DocumentPairs(ByteSource):
     def _pairs(self, documents: list[Document], rng: np.random.Generator,
                part: str) -> Iterator[tuple[int, int, int]]:
         if not all(isinstance(document, Document) for document in documents):
-            raise ValueError("'documents' must be single texts to make pairs of (got "
-                             "pairs); DocumentBytes takes those")
+            raise ValueError("'documents' must be single texts (got pairs); use DocumentBytes for "
+                             "pairs")
         label = np.array([document.label for document in documents])
         if len(documents) < 4 or (np.unique(label, return_counts=True)[1] < 2).any() or (
                 label == label[:1]).all():
-            raise ValueError(f"'documents' must have two or more of each of two or more classes "
-                             f"in every part ({part} has not)")
+            raise ValueError(f"'documents' must have two or more documents of each of two or more "
+                             f"classes in every part ({part} has fewer)")
         for first, own in enumerate(label):
             for _ in range(self.pairs_each):
                 is_one_class = bool(rng.integers(2))

@@ -1,4 +1,4 @@
-"""Sequences of token ids and their labels, from NumPy's files."""
+"""Sequences of token ids with labels, from NumPy files."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from experiments.data.token_files import check_ids, read_labels, read_tokens
 
 @dataclass(frozen=True)
 class TokenArrays(SequenceSource):
-    """Token ids ``[examples, length]`` and a label for each example, a text or a whole number: as
-    ``tokens`` and ``label`` in one ``.npz``, or as ``NAME.npy`` and ``NAME_label.npy``.
+    """Token ids ``[examples, length]`` and a label for each example, a string or an integer:
+    ``tokens`` and ``label`` in one ``.npz``, or ``NAME.npy`` and ``NAME_label.npy``.
 
     Args:
-        path (str): The file for training, ``.npz`` or ``NAME.npy``.
-        val (str, optional): The file for development; if omitted, a tenth of ``path``.
-        test (str, optional): The file for testing; the same.
-        padding (int, optional): The id with which shorter sequences are filled up at their end; it
-            is left out there.
-        classes (list of str, optional): The classes in their order; if omitted, the labels that
-            occur for training.
-        seed (int): Which tenth.
+        path (str): The training file, ``.npz`` or ``NAME.npy``.
+        val (str, optional): The development file; if omitted, a tenth of ``path``.
+        test (str, optional): The test file; if omitted, another tenth of ``path``.
+        padding (int, optional): The id that pads the end of shorter sequences; trailing padding is
+            removed.
+        classes (list of str, optional): The classes in order; if omitted, the labels in the
+            training file.
+        seed (int): Seed of the division into parts.
     """
 
     path: str
@@ -59,5 +59,6 @@ class TokenArrays(SequenceSource):
             return row
         places = np.flatnonzero(row != self.padding)
         if not len(places):
-            raise ValueError(f"{where}: nothing but the 'padding' {self.padding}")
+            raise ValueError(f"{where}: the sequence is empty, because all ids are the 'padding' "
+                             f"{self.padding}")
         return row[:places[-1] + 1]

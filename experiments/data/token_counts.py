@@ -1,4 +1,4 @@
-"""A model that knows how often each symbol is in a sequence, and nothing of their order."""
+"""A bag-of-symbols baseline, which ignores the order of the symbols."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from experiments.data.sequences import SequenceData, Sequences
 
 
 def token_counts_accuracy(data: SequenceData) -> float:
-    """Return how often a logistic regression on these counts is right, fitted on the training part.
+    """Return the accuracy of a logistic regression on symbol counts, fitted on the training part.
 
     Args:
-        data (SequenceData): The task; of pairs, each sequence is counted for itself.
+        data (SequenceData): The task; the two sequences of a pair are counted separately.
 
     Returns:
         float: The accuracy on the test part, from 0 to 1.
@@ -27,8 +27,8 @@ def token_counts_accuracy(data: SequenceData) -> float:
 
 
 def token_counts(sequences: Sequences, num_tokens: int) -> np.ndarray:
-    """Count each symbol, int64 ``[num_examples, num_tokens]``, of pairs ``[num_examples, 2 *
-    num_tokens]``."""
+    """Count each symbol, int64 ``[num_examples, num_tokens]``, or ``[num_examples, 2 *
+    num_tokens]`` for pairs."""
     counts = [np.bincount(sequences.sequence(number), minlength=num_tokens)
               for number in range(sequences.num_sequences)]
     return np.stack(counts).reshape(len(sequences.label), -1)

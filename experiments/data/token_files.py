@@ -1,4 +1,4 @@
-"""Token ids in NumPy's files."""
+"""Token ids in NumPy files."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ MAX_ID = 2**31 - 1
 
 
 def read_tokens(path: Path) -> np.ndarray:
-    """Token ids, integers ``[num_examples, length]``: the array ``tokens`` of an ``.npz``, or that
-    of an ``.npy``; only the rows that are used are read.
+    """Return token ids, integers ``[num_examples, length]``: the array ``tokens`` of an ``.npz``,
+    or the array of an ``.npy``, which is memory-mapped.
 
     Raises:
-        ValueError: The file cannot be read, or holds something else.
+        ValueError: The file cannot be read, or has other contents.
     """
     if path.suffix not in ('.npy', '.npz'):
-        raise ValueError(f'{path}: token ids must be in a file of NumPy called .npy or .npz')
+        raise ValueError(f'{path}: token ids must be in a NumPy file with the suffix .npy or .npz')
     tokens = _read_array(path, TOKENS) if path.suffix == '.npz' else _read_file(path)
     if tokens.dtype.kind not in 'iu' or tokens.ndim != 2 or not tokens.size:
         raise ValueError(f'{path}: expected token ids, integers of [examples, length] (got '
@@ -30,11 +30,11 @@ def read_tokens(path: Path) -> np.ndarray:
 
 
 def read_labels(path: Path, num_examples: int) -> list[str]:
-    """Return the label of each example, a text or a whole number: the array ``label`` of an
-    ``.npz``, or that of ``NAME_label.npy`` beside ``NAME.npy``.
+    """Return the label of each example, a string or an integer: the array ``label`` of an ``.npz``,
+    or the array in ``NAME_label.npy`` next to ``NAME.npy``.
 
     Raises:
-        ValueError: The file cannot be read, or holds something else.
+        ValueError: The file cannot be read, or has other contents.
     """
     if path.suffix == '.npz':
         label = _read_array(path, LABEL)
@@ -42,25 +42,25 @@ def read_labels(path: Path, num_examples: int) -> list[str]:
         path = path.with_name(f'{path.stem}_{LABEL}.npy')
         label = _read_file(path)
     if label.dtype.kind not in 'iuU' or label.shape != (num_examples,):
-        raise ValueError(f'{path}: expected labels, integers or texts of [{num_examples}], one for '
-                         f'each example (got {label.dtype} of shape {label.shape})')
+        raise ValueError(f'{path}: expected labels, integers or strings of [{num_examples}], one '
+                         f'for each example (got {label.dtype} of shape {label.shape})')
     if label.dtype.kind == 'U' and not _are_characters(label):
-        raise ValueError(f'{path}: a label is no text in Unicode')
+        raise ValueError(f'{path}: a label is not valid Unicode')
     return [str(value) for value in label.tolist()]
 
 
 def token_rows(path: Path) -> Iterator[tuple[str, tuple[np.ndarray]]]:
-    """Yield the number, from 0 on, and the ids of each example in a file, integers ``[length]``."""
+    """Yield the index and the ids of each example in a file, integers ``[length]``."""
     tokens = read_tokens(path)
     return ((str(number), (check_ids(row, f'{path}, row {number}'),))
             for number, row in enumerate(tokens))
 
 
 def check_ids(tokens: np.ndarray, where: str) -> np.ndarray:
-    """Refuse what is no id.
+    """Refuse invalid ids.
 
     Raises:
-        ValueError: One is negative or too large; the message begins with ``where``.
+        ValueError: An id is negative or too large; the message begins with ``where``.
     """
     for value in (tokens.min(), tokens.max()):
         if not 0 <= value <= MAX_ID:
@@ -69,7 +69,7 @@ def check_ids(tokens: np.ndarray, where: str) -> np.ndarray:
 
 
 def _are_characters(text: np.ndarray) -> bool:
-    """Return whether Python can take all texts of an array, which NumPy does not check."""
+    """Return whether all strings of an array are valid Unicode, which NumPy does not check."""
     if not text.dtype.itemsize:
         return False
     code = np.ascontiguousarray(text).view(text.dtype.str.partition('U')[0] + 'u4')
@@ -82,8 +82,8 @@ def _read_array(path: Path, name: str) -> np.ndarray:
         with np.load(path, allow_pickle=False) as file:
             names = file.files
             array = file[name] if name in names else None
-    except Exception as error:  # whatever NumPy and zipfile raise
-        raise ValueError(f'{path} cannot be read as arrays of NumPy ({error})') from error
+    except Exception as error:  # NumPy and zipfile raise many types
+        raise ValueError(f'{path} cannot be read as NumPy arrays ({error})') from error
     if array is None:
         raise ValueError(f"{path}: there is no array {name!r} (there are "
                          f"{', '.join(names) or 'none'})")
@@ -94,5 +94,5 @@ def _read_file(path: Path) -> np.ndarray:
     try:
         return np.load(path, mmap_mode='r', allow_pickle=False)
     except Exception as error:
-        raise ValueError(f'{path} cannot be read as an array of NumPy ({error}); ids are in '
-                         f'NAME.npy and labels in NAME_{LABEL}.npy, or both in one .npz') from error
+        raise ValueError(f'{path} cannot be read as a NumPy array ({error}); put ids in NAME.npy '
+                         f'and labels in NAME_{LABEL}.npy, or both in one .npz') from error

@@ -1,4 +1,4 @@
-"""List the files of a folder that are read, and say on one line what was read and left out."""
+"""Listing of the files to read in a folder, and one-line reports of what was read."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-# How a file begins that is no text, what it is, and what can be done.
+# The first bytes of files that are not text, their kind, and the cure.
 NO_TEXT = {
     b'\xff\xfe': "UTF-16; save it as 'CSV UTF-8', or in the encoding UTF-8",
     b'\xfe\xff': "UTF-16; save it as 'CSV UTF-8', or in the encoding UTF-8",
-    b'PK\x03\x04': "a workbook of Excel or another zip archive; save the sheet as 'CSV UTF-8', or "
+    b'PK\x03\x04': "an Excel workbook or another zip archive; save the sheet as 'CSV UTF-8', or "
                    "unpack the archive",
-    b'\xd0\xcf\x11\xe0': "a workbook of Excel; save the sheet as 'CSV UTF-8'",
-    b'\x1f\x8b': 'packed by gzip; give it a name that ends in .gz',
-    b'PAR1': 'Parquet; write it as CSV or as JSON lines',
-    b'BZh': 'packed by bzip2; unpack it',
+    b'\xd0\xcf\x11\xe0': "an Excel workbook; save the sheet as 'CSV UTF-8'",
+    b'\x1f\x8b': 'gzipped data; give it a name that ends in .gz',
+    b'PAR1': 'Parquet; save it as CSV or JSON lines',
+    b'BZh': 'data compressed by bzip2; unpack it',
 }
 
 
 class Listing(NamedTuple):
-    """The files of a folder that are read, and how many are not, by the reason."""
+    """The files of a folder to read, and the number of left-out files by reason."""
 
     files: list[Path]
     left_out: Counter[str]
 
 
 def listed(folder: Path, suffixes: tuple[str, ...] = ()) -> Listing:
-    """List the files in a folder, and in the folders in it, in the order of their names.
+    """List the files in a folder and its subfolders, sorted by name.
 
-    Left out are files that are hidden, or in a hidden folder such as ``.ipynb_checkpoints``, and
-    those of other kinds.
+    Hidden files, files in hidden folders such as ``.ipynb_checkpoints``, and files with other
+    suffixes are left out.
 
     Args:
         folder (Path): The folder.
-        suffixes (tuple of str): How names may end, in small letters; in any way if omitted.
+        suffixes (tuple of str): Accepted suffixes, in lower case; all if omitted.
     """
     files = sorted(file for file in folder.rglob('*') if file.is_file())
     reasons = [_reason(file.relative_to(folder), suffixes) for file in files]
@@ -49,11 +49,11 @@ def listed(folder: Path, suffixes: tuple[str, ...] = ()) -> Listing:
 
 @contextmanager
 def readable(what: str, advice: str = '') -> Iterator[None]:
-    """Turn an error of the system while a file is read into a ValueError that says so.
+    """Turn an OSError while a file is read into a ValueError.
 
     Args:
-        what (str): Begins the message, with the name of the file.
-        advice (str): Ends it.
+        what (str): The beginning of the message, with the name of the file.
+        advice (str): The end of the message.
     """
     try:
         yield
@@ -63,10 +63,10 @@ def readable(what: str, advice: str = '') -> Iterator[None]:
 
 
 def tell(where: str | Path, read: str, left_out: Mapping[str, int]) -> None:
-    """Print on one line what was read of a file or folder, and how much was not, by the reason."""
+    """Print one line on what was read of a file or folder, and what was left out by reason."""
     others = ', '.join(f'{reason}: {count:,}' for reason, count in left_out.items() if count)
     line = f'{where}: {read}{f"; left out: {others}" if others else ""}'
-    encoding = sys.stdout.encoding or 'utf-8'  # which may not have all that names are made of
+    encoding = sys.stdout.encoding or 'utf-8'  # names may have characters that it lacks
     print(line.encode(encoding, 'replace').decode(encoding))
 
 
@@ -76,11 +76,11 @@ def number_of(what: str, number: int) -> str:
 
 
 def check_is_text(path: Path) -> None:
-    """Refuse a file that begins as other kinds of files do.
+    """Refuse a file that begins like a known format other than text.
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: It is of another kind; the message says which, and what can be done.
+        ValueError: The file is not text; the message names its format and the cure.
     """
     try:
         with gzip.open(path) if path.suffix == '.gz' else path.open('rb') as file:
@@ -93,9 +93,9 @@ def check_is_text(path: Path) -> None:
 
 
 def _reason(path: Path, suffixes: tuple[str, ...]) -> str | None:
-    """Why a file is left out."""
+    """Return the reason to leave a file out, if there is one."""
     if any(part.startswith('.') for part in path.parts):
         return 'hidden'
     if suffixes and path.suffix.lower() not in suffixes:
-        return f'called {path.suffix.lower()}' if path.suffix else 'without a suffix'
+        return f'with the suffix {path.suffix.lower()}' if path.suffix else 'without a suffix'
     return None

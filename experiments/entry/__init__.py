@@ -1,7 +1,7 @@
 """Start the command ``graphattn``. In a wheel this is the package ``graphattn_commands``.
 
-There it holds the packages ``experiments`` and ``analysis``, because such names in site-packages
-would clash with those of others. In a clone both lie where they are.
+There it contains the packages ``experiments`` and ``analysis``, whose names could clash with other
+packages in site-packages. In a clone both are at the top.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ ROOT = HERE if (HERE / 'experiments').is_dir() else HERE.parent.parent
 
 
 def main() -> None:
-    """Run the command line of this process, with both packages on the path of its children too."""
+    """Run this process's command line, with both packages on its path and on that of its
+    children."""
     sys.path.insert(0, str(ROOT))
     others = os.environ.get('PYTHONPATH')
     os.environ['PYTHONPATH'] = os.pathsep.join([str(ROOT), *([others] if others else [])])

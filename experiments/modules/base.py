@@ -1,4 +1,4 @@
-"""Base of every training: the optimiser, learned masks, and checkpoints that fit."""
+"""Base class of all trainings: optimiser, learned masks, and checks of checkpoints."""
 
 from __future__ import annotations
 
@@ -24,39 +24,39 @@ Decay = Literal['cosine', 'linear', 'rsqrt', 'one-cycle']
 
 
 class Training(L.LightningModule):
-    r"""AdamW whose rate rises linearly to ``lr`` and falls, and the penalty of masks.
+    r"""AdamW with linear warm-up and decay of the learning rate, and the penalty of learned masks.
 
     .. math:: \mathcal{L} + \lambda \lVert M \rVert_1
 
-    (SparseBERT, Eq. 7.) The norm is the sum over heads and pairs, and a mask that several layers
-    share counts once. Biases, norms and the logits of masks have no weight decay. A training with
-    learned masks leaves them frozen in its folder, in ``masks.npz``: one file for each source if
-    the layers do not share theirs.
+    (SparseBERT, Eq. 7.) The norm is the sum over heads and pairs; a mask that several layers share
+    counts once. Biases, norms and mask logits have no weight decay. A training with learned masks
+    saves the frozen masks in its folder as ``masks.npz``, one file per source if the layers do not
+    share theirs.
 
     Args:
-        model (nn.Module): What is trained.
+        model (nn.Module): The model to train.
         lr (float): Peak learning rate.
         weight_decay (float): Decoupled weight decay.
-        warmup (float): Share of the steps in which the rate rises.
-        decay (str): How it falls: as a ``'cosine'``, ``'linear'`` as BERT's, or as ``'rsqrt'``, one
-            over the square root of the step (Vaswani et al., 2017). ``'one-cycle'`` is torch's
+        warmup (float): Fraction of the steps in which the rate rises.
+        decay (str): The decay of the rate: ``'cosine'``, ``'linear'`` as BERT's, or ``'rsqrt'``,
+            one over the square root of the step (Vaswani et al., 2017). ``'one-cycle'`` is torch's
             OneCycleLR with straight lines: the rate rises from a 25th of ``lr`` and falls to a
             250,000th, while beta 1 falls from 0.95 to 0.85 and rises again (Nyströmformer's and
             SBM-Transformer's protocol).
-        betas (tuple of float): AdamW's.
-        eps (float): AdamW's.
-        mask_weight (float): :math:`\lambda`; needs a :class:`LearnedMaskSource`.
-        mask_lr (float, optional): Peak learning rate of the masks' logits, ``lr`` if omitted.
+        betas (tuple of float): AdamW's betas.
+        eps (float): AdamW's epsilon.
+        mask_weight (float): :math:`\lambda`; requires a :class:`LearnedMaskSource`.
+        mask_lr (float, optional): Peak learning rate of the mask logits, ``lr`` if omitted.
         freeze (str): How masks are frozen, see :meth:`LearnedMaskSource.freeze`.
-        sparsity (float, optional): Their sparsity, for ``freeze='top-k'``.
+        sparsity (float, optional): Sparsity of the masks, for ``freeze='top-k'``.
 
     Raises:
         TypeError: An argument is of the wrong type.
-        ValueError: A value is out of range, or about masks where none is learned.
+        ValueError: A value is out of range, or a mask option is given without learned masks.
     """
 
-    batch_kind = Batch  # what its data module gives
-    pretrained_tokenizer: Path | None = None  # which has numbered the tokens of what it begins with
+    batch_kind = Batch  # the batches of its data module
+    pretrained_tokenizer: Path | None = None  # of the weights that it starts from
 
     def __init__(self, model: nn.Module, lr: float = 1e-3, weight_decay: float = 0.,
                  warmup: float = 0.1, decay: Decay = 'cosine',
@@ -79,7 +79,7 @@ class Training(L.LightningModule):
             if not 0. <= weight < math.inf:
                 raise ValueError(f"'{name}' must not be negative (got {weight})")
         if not 0. <= warmup <= 1.:
-            raise ValueError(f"'warmup' must be in [0, 1], a share of the steps (got {warmup})")
+            raise ValueError(f"'warmup' must be in [0, 1], a fraction of the steps (got {warmup})")
         if decay not in get_args(Decay):
             raise ValueError(f"'decay' must be one of {', '.join(get_args(Decay))} (got "
                              f"{decay!r})")
@@ -87,9 +87,9 @@ class Training(L.LightningModule):
                              if isinstance(module, LearnedMaskSource)]
         if not self.mask_sources and (mask_weight > 0. or mask_lr is not None):
             name = 'mask_weight' if mask_weight > 0. else 'mask_lr'
-            raise ValueError(f"'{name}' needs a model whose source is a LearnedMaskSource")
+            raise ValueError(f"'{name}' requires a model whose source is a LearnedMaskSource")
         for source in self.mask_sources:
-            source.freeze(freeze, sparsity)  # raises now what would come after the training
+            source.freeze(freeze, sparsity)  # fails now rather than after the training
         self.model = model
         self.lr, self.weight_decay, self.warmup, self.decay = lr, weight_decay, warmup, decay
         self.betas, self.eps = betas, eps
@@ -111,15 +111,16 @@ class Training(L.LightningModule):
 
     def log_means(self, values: dict[str, Tensor], weight: int | Tensor, *,
                   prog_bar: bool = False) -> None:
-        """Log means over ``weight`` examples of a batch. Means over the epoch and all processes
-        follow from them."""
-        # Lightning divides by the mean of the processes' weights, and rounds it if they are whole.
+        """Log means over ``weight`` examples of a batch, for means over the epoch and all
+        processes."""
+        # Lightning divides by the mean of the processes' weights, which it rounds for integer
+        # weights.
         exact = torch.as_tensor(weight, dtype=torch.float64)
         self.log_dict(values, prog_bar=prog_bar, on_step=False, on_epoch=True, sync_dist=True,
                       batch_size=exact)
 
     def mask_penalty(self, graphs: list[BipartiteGraph | PairMask]) -> Tensor | float:
-        """Return the penalty of a pass's masks."""
+        """Return the penalty of the masks of a forward pass."""
         masks = {id(graph): graph for graph in graphs if isinstance(graph, PairMask | MaskGraph)}
         if self.mask_weight == 0.:
             return 0.
@@ -141,8 +142,8 @@ class Training(L.LightningModule):
                                       eps=self.eps, weight_decay=self.weight_decay)
         total = self.trainer.estimated_stepping_batches
         if total == math.inf:
-            raise ValueError("'trainer.max_epochs' or 'trainer.max_steps' must be given: the "
-                             "learning rate falls over all steps (got no limit of either)")
+            raise ValueError("'trainer.max_epochs' or 'trainer.max_steps' must be given, because "
+                             "the learning rate decays over all steps (got neither)")
         total = max(1, total)
         if self.decay == 'one-cycle':
             schedule = torch.optim.lr_scheduler.OneCycleLR(
@@ -159,7 +160,7 @@ class Training(L.LightningModule):
         self._save_masks()
 
     def on_test_end(self) -> None:
-        self._save_masks()  # of the weights that are tested, which need not be the last
+        self._save_masks()  # of the tested weights, which need not be the last
 
     def _save_masks(self) -> None:
         if not self.trainer.is_global_zero:
@@ -173,18 +174,18 @@ class Training(L.LightningModule):
                        source.freeze(self.freeze_masks_by, self.sparsity, generator))
 
     def on_load_checkpoint(self, checkpoint: dict) -> None:
-        """Refuse the checkpoint of another model before anything is changed."""
+        """Refuse the checkpoint of another model before anything changes."""
         mine = {name: tuple(value.shape) for name, value in self.state_dict().items()}
         saved = {name: tuple(value.shape) for name, value in checkpoint['state_dict'].items()}
         if mine != saved:
             name = min(name for name in mine.keys() | saved.keys()
                        if mine.get(name) != saved.get(name))
             raise ValueError(f"'ckpt_path' holds another model: {name!r} is {saved.get(name)} "
-                             f"there and {mine.get(name)} here; use the config.yaml beside it")
+                             f"there and {mine.get(name)} here; use the config.yaml of its run")
 
 
 def share_of_peak(step: int, total: int, warmup: float, decay: Decay) -> float:
-    """Return the learning rate at a step of ``total``, as a share of its peak."""
+    """Return the learning rate at a step of ``total``, as a fraction of its peak."""
     rise = max(1, round(warmup * total))
     if step < rise:
         return (step + 1) / rise
@@ -195,7 +196,7 @@ def share_of_peak(step: int, total: int, warmup: float, decay: Decay) -> float:
 
 
 def check_numbers(**numbers: float) -> None:
-    """Refuse what is no number, by its name."""
+    """Refuse arguments that are not numbers; the message names them."""
     for name, number in numbers.items():
         if not isinstance(number, Real) or isinstance(number, bool):
             raise TypeError(f"'{name}' must be a number (got {type(number).__name__})")

@@ -1,4 +1,4 @@
-"""Training a classifier of sequences or tokens: one step and its metrics."""
+"""Training of a classifier of sequences or tokens."""
 
 from __future__ import annotations
 
@@ -24,18 +24,19 @@ class Classification(Training):
 
     .. math:: \mathcal{L} + \lambda \mathcal{L}_s
 
-    (SBM-Transformer, Sec. 5.2.) Logs loss, accuracy, and the density of every layer and head.
+    (SBM-Transformer, Sec. 5.2.) Logs loss, accuracy, and the density of each head and layer.
 
     Args:
-        model (nn.Module): ``model(tokens, ptr, return_graphs=True)`` gives logits and graphs.
-        density_weight (float): :math:`\lambda`; needs heads that sample their graphs.
-        pretrained (str, optional): A checkpoint with whose encoder this one begins, of
-            :class:`experiments.modules.SelfPretraining` for example, see
+        model (nn.Module): ``model(tokens, ptr, return_graphs=True)`` returns logits and graphs.
+        density_weight (float): :math:`\lambda`; requires heads that sample their graphs.
+        pretrained (str, optional): A checkpoint to initialise the encoder from, for example of
+            :class:`experiments.modules.SelfPretraining`, see
             :func:`experiments.runs.pretrained.load_encoder`.
-        **kwargs: Those of :class:`experiments.modules.Training`.
+        **kwargs: Arguments of :class:`experiments.modules.Training`.
 
     Raises:
-        TypeError, ValueError: As there, or ``density_weight`` is no number or negative.
+        TypeError, ValueError: As :class:`experiments.modules.Training`, or ``density_weight`` is
+            not a number or is negative.
     """
 
     def __init__(self, model: nn.Module, density_weight: float = 0.,
@@ -46,7 +47,8 @@ class Classification(Training):
             raise ValueError(f"'density_weight' must not be negative (got {density_weight})")
         if density_weight and not any(isinstance(module, BlockModelSource)
                                       for module in model.modules()):
-            raise ValueError("'density_weight' needs a model whose source is a BlockModelSource")
+            raise ValueError("'density_weight' requires a model whose source is a "
+                             "BlockModelSource")
         self.density_weight = density_weight
         if pretrained is not None:
             load_encoder(model.encoder, pretrained)
@@ -71,7 +73,7 @@ class Classification(Training):
         return self.model(batch.tokens, batch.ptr).softmax(dim=-1)
 
     def evaluate(self, batch: Batch, stage: str) -> tuple[Tensor, list[BipartiteGraph | PairMask]]:
-        """Return the loss of a batch, which is logged, and the graphs of its attention."""
+        """Return the loss of a batch and the graphs of its attention, and log the metrics."""
         logits, graphs = self.model(batch.tokens, batch.ptr, return_graphs=True)
         num_labels = (batch.label != NO_LABEL).sum()
         loss = F.cross_entropy(logits, batch.label, reduction='sum') / num_labels.clamp(min=1)

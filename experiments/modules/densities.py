@@ -1,4 +1,4 @@
-"""Densities of the graphs that heads attended along."""
+"""Densities of the graphs of attention heads."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from graphattn.graphs import PairMask
 def densities(graphs: list[BipartiteGraph | PairMask], num_sequences: int) -> dict[str, Tensor]:
     """Return the mean density of each head of each layer.
 
-    Layers that have their graph in common are one place, and so are heads.
+    Layers that share a graph are reported once, and so are heads.
 
     Args:
-        graphs (list): What each layer attended along.
-        num_sequences (int): How many sequences there were.
+        graphs (list): The graph of each layer.
+        num_sequences (int): Number of sequences in the batch.
     """
     is_shared = len(graphs) > 1 and all(graph is graphs[0] for graph in graphs)
     layers = {'all_layers': graphs[0]} if is_shared else {

@@ -16,22 +16,23 @@ from graphattn.models import CausalLanguageModel
 
 
 class DensityEstimation(Classification):
-    r"""The cross-entropy of every symbol of a sequence, the first one included, in nats, and in
-    bits for each of them ("bits/dim").
+    r"""Cross-entropy of every symbol of a sequence, the first included, in nats and in bits per
+    symbol ("bits/dim").
 
     .. math:: -\frac{1}{n \ln 2} \sum_{i=1}^n \ln p(t_i \mid t_1, ..., t_{i-1})
 
-    The last entry of the model's vocabulary stands for the beginning: it is what the model sees
-    where the first symbol is to come, and token i where symbol i + 1 is. So a position's embedding
-    is that of the place that is predicted, as in Child et al. (2019).
+    The last entry of the model's vocabulary is the start token. The model reads it to predict the
+    first symbol, and symbol i to predict symbol i + 1, so that position embeddings are those of the
+    predicted positions, as in Child et al. (2019).
 
     Args:
-        model (CausalLanguageModel): What is trained; its vocabulary has one more entry than there
-            are symbols.
-        **kwargs: Those of :class:`experiments.modules.Classification`.
+        model (CausalLanguageModel): The model to train; its vocabulary has one entry more than
+            there are symbols.
+        **kwargs: Arguments of :class:`experiments.modules.Classification`.
 
     Raises:
-        TypeError, ValueError: As there, or the model is another one.
+        TypeError, ValueError: As :class:`experiments.modules.Classification`, or the model is not a
+            CausalLanguageModel.
     """
 
     def __init__(self, model: nn.Module, **kwargs):
@@ -57,11 +58,11 @@ class DensityEstimation(Classification):
 
 
 def start_of(model: CausalLanguageModel) -> int:
-    """Return the entry of the vocabulary that marks the beginning."""
+    """Return the start token of a model."""
     return model.encoder.token_embedding.num_embeddings - 1
 
 
 def behind_start(tokens: Tensor, ptr: Tensor, start: int) -> Tensor:
-    """Return the token before each one in its sequence, ``start`` before the first."""
+    """Shift each sequence by one token, with ``start`` as the first."""
     is_first = tokens.new_zeros(len(tokens) + 1, dtype=torch.bool).index_fill(0, ptr[:-1], True)
     return tokens.roll(1).masked_fill(is_first[:-1], start)

@@ -1,4 +1,4 @@
-"""Training a classifier of documents."""
+"""Training of a document classifier."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ STAGES = ('val', 'test')
 class DocumentClassification(Classification):
     """Cross-entropy, with accuracy, micro and macro F1 over all documents of a part.
 
-    They are of the whole part, not means over batches or processes. With one label for each
-    document micro F1 is the accuracy; the macro F1 is the mean over the classes. Diffuser's
-    Table S.3 says "average F1" and not which. After the training, the run's folder has
-    ``dev.json`` with the metrics on the development part after the last and the best epoch.
-    Testing is done with the last one, so nothing is chosen on the part that is reported.
+    Metrics are computed on the whole part, not averaged over batches or processes. With one label
+    per document, micro F1 equals the accuracy; macro F1 is the mean over the classes. Diffuser's
+    Table S.3 does not say which "average F1" it reports. After the training, ``dev.json`` in the
+    run's folder has the development metrics of the last and the best epoch. The last epoch is
+    tested, so that nothing is chosen on the reported part.
 
     Args:
         model (nn.Module): A :class:`graphattn.models.SequenceClassifier`, new or pre-trained
-            (:func:`experiments.runs.pretrained.pretrained_classifier`; the data then need the
+            (:func:`experiments.runs.pretrained.pretrained_classifier`, which requires data with the
             tokenizer of the pre-training).
-        **kwargs: As :class:`experiments.modules.Classification`.
+        **kwargs: Arguments of :class:`experiments.modules.Classification`.
     """
 
     def __init__(self, model: nn.Module, **kwargs):
@@ -91,7 +91,7 @@ class DocumentClassification(Classification):
 
 
 def new_metrics(num_classes: int) -> MetricCollection:
-    """Accuracy and F1, of classes that occur among labels or predictions."""
+    """Return accuracy and F1, averaged over classes that occur in labels or predictions."""
     return MetricCollection({
         'accuracy': MulticlassAccuracy(num_classes, average='micro'),
         'micro_f1': MulticlassF1Score(num_classes, average='micro'),

@@ -1,4 +1,4 @@
-"""Fine-tuning a pre-trained model on a task of GLUE."""
+"""Fine-tuning of a pre-trained model on a GLUE task."""
 
 from __future__ import annotations
 
@@ -39,26 +39,25 @@ LAST, BEST = 'last epoch', 'best epoch, chosen on these sets'
 class FineTuning(Training):
     """Cross-entropy, or the mean squared error of a score, with BERT's recipe.
 
-    After every epoch the metrics of each development set are logged; the run's folder then has
-    ``dev.json`` with those of the last and of the best epoch. The best one is chosen on the very
-    sets that it is reported for, as is usual for GLUE, so it flatters.
+    Logs the metrics of each development set after every epoch. After the training, ``dev.json`` in
+    the run's folder has the metrics of the last and the best epoch. The best epoch is chosen on the
+    reported sets, as is usual for GLUE, so its metrics are optimistic.
 
     Args:
-        pretrained (str): A checkpoint of masked language modelling, in its run's folder.
-        task (str): One of :data:`experiments.data.text.glue_files.TASKS`, that of the data.
-        source (GraphSource, Pattern or str, optional): Where the edges come from, see
-            :func:`experiments.runs.pretrained.pretrained_classifier`; by default from where they
-            came in pre-training, and a learned mask is frozen.
-        freeze_how (str, optional): How it is frozen: by ``'threshold'``, which is the default, as
-            one ``'sample'``, or the ``'top-k'``.
-        sparsity (float, optional): Share of the pairs that ``'top-k'`` drops.
-        pooling (str): ``'pooler'`` as BERT, or ``'mean'`` as SBM-Transformer (Table 7).
-        dropout (float): Before the classification head.
-        lr, weight_decay, warmup, decay: As :class:`experiments.modules.Training`.
+        pretrained (str): A checkpoint of masked language modelling, within its run's folder.
+        task (str): The task of the data, one of :data:`experiments.data.text.glue_files.TASKS`.
+        source (GraphSource, Pattern or str, optional): The source of the edges, see
+            :func:`experiments.runs.pretrained.pretrained_classifier`; if omitted, the source of the
+            pre-training, with learned masks frozen.
+        freeze_how (str, optional): How masks are frozen: ``'threshold'`` (the default),
+            ``'sample'`` or ``'top-k'``.
+        sparsity (float, optional): Fraction of the pairs that ``'top-k'`` drops.
+        pooling (str): ``'pooler'`` as in BERT, or ``'mean'`` as in SBM-Transformer (Table 7).
+        dropout (float): Dropout probability before the classification head.
+        lr, weight_decay, warmup, decay: As in :class:`experiments.modules.Training`.
 
     Raises:
-        ValueError: The checkpoint cannot be read or is of something else, or a value is out of
-            range.
+        ValueError: The checkpoint cannot be read or is of another kind, or a value is out of range.
     """
 
     batch_kind = TextBatch
@@ -91,20 +90,21 @@ class FineTuning(Training):
         self.dev: list[dict[str, float]] = []
 
     def prepare_data(self) -> None:
-        """Refuse data that the model is not for; before they are read, and the folder is made."""
+        """Refuse data that do not fit the model, before they are read and the folder is made."""
         data, encoder = self.trainer.datamodule, self.model.encoder
         name = getattr(data, 'task', type(data).__name__)
         if name != self.task_name:
-            raise ValueError(f"'task' of the model and of the data must agree (got "
-                             f"{self.task_name!r} and {name!r})")
+            raise ValueError(f"'task' must be the same for model and data (got {self.task_name!r} "
+                             f"and {name!r})")
         longest = encoder.position_embedding.num_embeddings
         if data.max_length > longest:
             raise ValueError(f"'max_length' must be at most {longest}, the positions of the "
                              f"pre-trained model (got {data.max_length})")
         num_tokens = encoder.token_embedding.num_embeddings
         if data.tokenizer.get_vocab_size() > num_tokens:
-            raise ValueError(f"'tokenizer' must be that of the pre-trained model, which knows "
-                             f"{num_tokens} tokens (got one of {data.tokenizer.get_vocab_size()})")
+            raise ValueError(f"'tokenizer' must be the tokenizer of the pre-trained model, with "
+                             f"{num_tokens} tokens (got one with "
+                             f"{data.tokenizer.get_vocab_size()})")
         check_same_vocabulary(data.tokenizer, self.pretrained_tokenizer)
 
     @cache_host_copies
@@ -139,7 +139,7 @@ class FineTuning(Training):
         write_whole(path, lambda temporary: temporary.write_text(text))
         for metric in metrics:
             print(f'\n{self.task_name} {metric}: {self.dev[-1][metric]:.4f} after the last epoch, '
-                  f'{best[metric]:.4f} after epoch {best["epoch"]}, the best on it')
+                  f'{best[metric]:.4f} after the best epoch, {best["epoch"]}')
 
     def on_save_checkpoint(self, checkpoint: dict) -> None:
         checkpoint['dev'] = self.dev
@@ -189,16 +189,16 @@ class FineTuning(Training):
 
 
 def new_metrics(num_classes: int) -> MetricCollection:
-    """Return the metrics of a task: of classes, or of scores if there are none."""
+    """Return the metrics of a task with classes, or with scores if ``num_classes`` is 0."""
     if not num_classes:
         with warnings.catch_warnings():
-            warnings.simplefilter('ignore')  # that it keeps all scores, and they are few
+            warnings.simplefilter('ignore')  # it warns about keeping all scores, which are few
             return MetricCollection({'spearman': SpearmanCorrCoef(), 'pearson': PearsonCorrCoef()})
     metrics = {'accuracy': MulticlassAccuracy(num_classes, average='micro'),
                'macro_f1': MulticlassF1Score(num_classes, average='macro'),
                'matthews': Matthews(num_classes)}
     metrics |= {'f1': BinaryF1Score()} if num_classes == 2 else {'published_f1': PublishedF1(3)}
-    # Groups of metrics that share their state would hand PublishedF1's to the others.
+    # Compute groups would pass PublishedF1's state to the other metrics.
     return MetricCollection(metrics, compute_groups=False)
 
 
@@ -208,9 +208,9 @@ class Matthews(MulticlassConfusionMatrix):
     .. math::
         \frac{c s - \sum_k p_k t_k}{\sqrt{(s^2 - \sum_k p_k^2)(s^2 - \sum_k t_k^2)}}
 
-    Of s examples c are right; class k is predicted p_k times and true t_k times. Where all
-    predictions or all labels are of one class it is 0, as scikit-learn has it, whose numbers are
-    GLUE's; torchmetrics gives two classes a small number there that is not.
+    Of s examples, c are right; class k is predicted p_k times and true t_k times. If all
+    predictions or all labels are of one class, it is 0, as in scikit-learn, which GLUE uses;
+    torchmetrics returns a small nonzero value there for two classes.
     """
 
     def compute(self) -> Tensor:
@@ -222,13 +222,13 @@ class Matthews(MulticlassConfusionMatrix):
 
 
 class PublishedF1(MulticlassConfusionMatrix):
-    r"""F1 of class 1 against class 0, blind to all that is, or is taken for, of class 2.
+    r"""F1 of class 1 against class 0, ignoring examples with class 2 as label or prediction.
 
     .. math:: \frac{2 C_{11}}{2 C_{11} + C_{01} + C_{10}}
 
-    So Nyströmformer's script computes F1 on MNLI too, where 1 is neutral and 0 contradiction.
-    SBM-Transformer follows its protocol (Sec. 5.3) and has not released its own script, so its
-    Table 4 probably reports this.
+    Nyströmformer's script computes this F1 on MNLI too, where 1 is neutral and 0 contradiction.
+    SBM-Transformer follows that protocol (Sec. 5.3) and has not released its own script, so its
+    Table 4 probably reports this F1.
     """
 
     def compute(self) -> Tensor:

@@ -1,4 +1,4 @@
-"""Rows of several processes, gathered in each."""
+"""Gathering of rows from all processes."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import torch.distributed as dist
 
 
 def gathered(rows: list) -> list:
-    """Return the rows of all processes in each of them, sorted, so that they are the same for any
-    number of processes."""
+    """Return the rows of all processes, sorted, so that they do not depend on the number of
+    processes."""
     if dist.is_available() and dist.is_initialized():
         parts = [None] * dist.get_world_size()
         dist.all_gather_object(parts, rows)

@@ -1,4 +1,4 @@
-"""Pre-training as BERT's: masked tokens and next sentences."""
+"""BERT's pre-training: masked tokens and next sentences."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ class LanguageModelling(Training):
     .. math:: \mathcal{L}_\mathrm{MLM} + \mathcal{L}_\mathrm{NSP} + \lambda \lVert M \rVert_1
 
     (SparseBERT, Sec. 3.1.1 and Eq. 7.) Logs both losses and accuracies, and the density of every
-    head. For development and testing also the perplexity of the masked tokens; beside their loss
-    the entropy of the unigrams, below which no model gets that does not look at the context; and
-    the loss in bits: for each token, which Longformer's script calls BPC; for each character, and
-    for each byte of the text; a token has so many bytes on average,
+    head. For development and testing, it also logs the perplexity of the masked tokens; the unigram
+    entropy, the lowest loss without context; and the loss in bits per token (BPC in Longformer's
+    script), per character and per byte of the text, by the average length of a token,
 
     .. math::
         \mathrm{BPC} = \frac{\mathcal{L}_\mathrm{MLM}}{\ln 2} \cdot
         \frac{\mathrm{tokens}}{\mathrm{characters}}
 
-    Tokens that are hidden are drawn uniformly, so that the average is theirs too.
+    Hidden tokens are drawn uniformly, so the average length applies to them.
 
     Args:
         model (nn.Module): A :class:`graphattn.models.MaskedLanguageModel`.
         roberta (str, optional): The model.safetensors or pytorch_model.bin of a Hugging Face
-            RoBERTa with whose weights it begins, see :func:`experiments.runs.pretrained.roberta`;
-            the positions are repeated.
-        pretrained (str, optional): A checkpoint whose parameters it begins with, of a model
-            trained on shorter sequences for example.
-        **kwargs: Those of :class:`experiments.modules.Training`.
+            RoBERTa to initialise from, see :func:`experiments.runs.pretrained.roberta`; its
+            positions are repeated for longer sequences.
+        pretrained (str, optional): A checkpoint to initialise from, for example of a model trained
+            on shorter sequences.
+        **kwargs: Arguments of :class:`experiments.modules.Training`.
 
     Raises:
-        TypeError, ValueError: As there, the weights do not fit the model, or there are two.
+        TypeError, ValueError: As :class:`experiments.modules.Training`, the weights do not fit the
+            model, or both checkpoints are given.
     """
 
     batch_kind = TextBatch
@@ -53,7 +53,7 @@ class LanguageModelling(Training):
                  pretrained: str | None = None, **kwargs):
         super().__init__(model, **kwargs)
         if roberta is not None and pretrained is not None:
-            raise ValueError("'pretrained' must be omitted with 'roberta', for a model begins once")
+            raise ValueError("'pretrained' and 'roberta' exclude each other (got both); give one")
         if roberta is not None:
             with_roberta(roberta, model)
         if pretrained is not None:
@@ -96,17 +96,18 @@ class LanguageModelling(Training):
         return loss, graphs
 
     def _loss(self, name: str, logits: Tensor, target: Tensor, size: int) -> Tensor:
-        """Cross-entropy, logged with the accuracy; 0 where there is nothing to predict."""
+        """Return the cross-entropy, 0 if there is nothing to predict, and log it with the
+        accuracy."""
         loss = F.cross_entropy(logits, target, reduction='sum') / max(1, size)
         accuracy = (logits.argmax(dim=-1) == target).sum().float() / max(1, size)
         self.log_means({f'{name}_loss': loss, f'{name}_accuracy': accuracy}, size)
         return loss
 
     def _log_whole(self, stage: str) -> None:
-        """Log what follows from the means over all that was evaluated."""
+        """Log the metrics that derive from means over the whole evaluation."""
         measured = self.trainer.callback_metrics
         loss = measured[f'{stage}/mlm_loss']
-        # A mean of the batches' sums would depend on how many tokens are hidden in each.
+        # A mean over the batches' sums would depend on the number of hidden tokens in each batch.
         self.log(f'{stage}/loss', loss + measured.get(f'{stage}/nsp_loss', 0.), prog_bar=True)
         self.log(f'{stage}/perplexity', loss.exp())
         data = self.trainer.datamodule

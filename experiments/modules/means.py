@@ -1,4 +1,4 @@
-"""Means over all examples of an evaluation, whatever process evaluated them."""
+"""Means over all examples of an evaluation, over all processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torchmetrics import MeanMetric
 
 
 class Means:
-    """Weighted means by name, for code that needs their values; a NaN makes NaN."""
+    """Weighted means by name. NaN propagates."""
 
     def __init__(self):
         self._means: dict[str, MeanMetric] = {}
@@ -20,7 +20,7 @@ class Means:
         value = value.detach()
         if name not in self._means:
             mean = MeanMetric(nan_strategy=math.nan).to(value.device)
-            # Half-precision training makes its type the default one, in which sums stand still.
+            # Half-precision training changes the default dtype, in which long sums stop growing.
             self._means[name] = mean.set_dtype(torch.promote_types(value.dtype, torch.float32))
         self._means[name].update(value, weight)
 

@@ -1,4 +1,4 @@
-"""Training a model that chooses one of several answers."""
+"""Training of a multiple-choice model."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from graphattn.models import MultipleChoiceModel
 
 
 class MultipleChoice(Training):
-    """The cross-entropy of the right choice among those of its question, and accuracy.
+    """Cross-entropy of the right choice among the choices of its question, and accuracy.
 
     Args:
         model (nn.Module): A :class:`graphattn.models.MultipleChoiceModel`.
-        global_question (bool): The tokens of the question and of choices that share a sequence
-            attend to all, and are attended by all. The layers of the encoder then share a
-            PatternSource.
-        pretrained (str, optional): A checkpoint with whose encoder this one begins.
-        **kwargs: Those of :class:`experiments.modules.Training`.
+        global_question (bool): Tokens of the question, and of choices in the same sequence, attend
+            to all tokens and are attended by all. Requires layers that share a PatternSource.
+        pretrained (str, optional): A checkpoint to initialise the encoder from.
+        **kwargs: Arguments of :class:`experiments.modules.Training`.
 
     Raises:
-        TypeError, ValueError: As there, or the model is another one.
+        TypeError, ValueError: As :class:`experiments.modules.Training`, or the model is not a
+            MultipleChoiceModel.
     """
 
     batch_kind = ChoiceBatch

@@ -1,4 +1,4 @@
-"""Training a model that finds answers in texts."""
+"""Training of a model that finds answers in texts."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from graphattn.utils.files import write_whole
 
 
 class Answered(NamedTuple):
-    """Result of a question: the n-best answers with their scores, the margin of no answer over the
-    best one, and the correctness of each of the two."""
+    """Result of a question: the n-best answers with scores, the margin of no answer over the best
+    one, and the correctness of both."""
 
     id: str
     best: list[tuple[str, float]]
@@ -45,34 +45,35 @@ class Answered(NamedTuple):
 
 
 class QuestionAnswering(Training):
-    r"""The cross-entropy of where an answer begins and ends; exact match and F1 of what is said.
+    r"""Cross-entropy of the start and end of an answer; exact match and F1 of the prediction.
 
     .. math:: -\tfrac12 \log \sum_{i \in A} p_\mathrm{first}(i)
         - \tfrac12 \log \sum_{j \in B} p_\mathrm{last}(j)
 
-    A and B are the first and last tokens of all answers in a window (Longformer, App. D; of one
-    answer it is BERT's loss). A question's answer is the best span of all of its windows. Where
-    questions may have none, as in SQuAD 2.0, no answer is said if its score, the least of all
-    windows, exceeds that of the best span by more than a threshold; the threshold is the one that
-    is best for F1 on the development part, as SQuAD's evaluation reports it. ``predictions.json``
-    and ``nbest.json`` in the run's folder have what is said of the part that is tested.
+    A and B are the first and last tokens of all answers in a window (Longformer, App. D; for one
+    answer it is BERT's loss). The prediction for a question is the best span over all of its
+    windows. If questions may lack an answer, as in SQuAD 2.0, the prediction is no answer if its
+    score, the minimum over the windows, exceeds the score of the best span by more than a
+    threshold. The threshold maximises F1 on the development part, as in SQuAD's evaluation.
+    ``predictions.json`` and ``nbest.json`` in the run's folder hold the predictions for the test
+    part.
 
     Args:
         model (nn.Module): A :class:`graphattn.models.SpanModel`.
-        words (str): How answers are compared, as ``'squad'`` or ``'triviaqa'`` do.
-        may_have_none (bool): Whether there are questions without an answer.
-        global_question (bool): The question's tokens attend to all, and are attended by all. The
-            layers of the encoder then share a PatternSource.
-        link_equal (bool): The words of the question and the same ones of the text attend to one
-            another, whatever the pattern; it then is a graph of the words, not of their places
-            alone.
-        max_answer (int): The most tokens of an answer.
-        num_best (int): How many answers ``nbest.json`` has.
-        pretrained (str, optional): A checkpoint with whose encoder this one begins.
-        **kwargs: Those of :class:`experiments.modules.Training`.
+        words (str): How answers are normalised before comparison: ``'squad'`` or ``'triviaqa'``.
+        may_have_none (bool): Whether some questions have no answer.
+        global_question (bool): The question's tokens attend to all tokens and are attended by all.
+            Requires layers that share a PatternSource.
+        link_equal (bool): Add edges between the words of the question and equal words of the text,
+            so that the graph depends on words as well as positions.
+        max_answer (int): Maximum number of tokens of an answer.
+        num_best (int): Number of answers per question in ``nbest.json``.
+        pretrained (str, optional): A checkpoint to initialise the encoder from.
+        **kwargs: Arguments of :class:`experiments.modules.Training`.
 
     Raises:
-        TypeError, ValueError: As there, or a value is out of range or the model another one.
+        TypeError, ValueError: As :class:`experiments.modules.Training`, a value is out of range, or
+            the model is not a SpanModel.
     """
 
     batch_kind = QuestionBatch
@@ -150,7 +151,7 @@ class QuestionAnswering(Training):
             self.means.add('loss', span_loss(logits, batch), num_windows)
             spans = best_spans(logits, batch.ptr, batch.offset[:, 0] >= 0,
                                num_best=self.num_best, max_tokens=self.max_answer)
-            spans = [part.cpu() for part in spans]  # which are read one by one
+            spans = [part.cpu() for part in spans]  # values are read one by one
             none = logits[batch.ptr[:-1]].float().sum(dim=1).tolist()
             batch = batch._replace(offset=batch.offset.cpu())
             best = [list(self._texts(batch, spans, window)) for window in range(num_windows)]
@@ -159,8 +160,8 @@ class QuestionAnswering(Training):
             for text, score in (row for window in range(begin, end) for row in best[window]):
                 scores[text] = max(score, scores.get(text, -math.inf))
             ranked = sorted(scores.items(), key=lambda row: (-row[1], row[0]))[:self.num_best]
-            # As exact as the threshold is kept, which is one of them: it must not be rounded to the
-            # other side of its own question.
+            # In the precision of the stored threshold, which is one of the margins: rounding must
+            # not move it across its own question.
             margin = torch.tensor(min(none[begin:end]) - ranked[0][1] if ranked else math.inf,
                                   dtype=self.threshold.dtype).item()
             accepted = batch.accepted[number]
@@ -199,8 +200,8 @@ class QuestionAnswering(Training):
 
 
 def span_loss(logits: Tensor, batch: QuestionBatch) -> Tensor:
-    """Return the mean over windows and both ends of minus the log-probability of all answers."""
-    # As cross-entropies are computed under autocast, which does not know of this one.
+    """Return the negative log-probability of all answers, averaged over windows and both ends."""
+    # In float32, like torch's cross-entropy under autocast.
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     is_answer = torch.zeros_like(logits, dtype=torch.bool)
     is_answer[batch.first, 0] = True
@@ -216,11 +217,11 @@ def span_loss(logits: Tensor, batch: QuestionBatch) -> Tensor:
 
 
 def best_threshold(answered: list[Answered]) -> float:
-    """Return the margin up to which an answer is given, chosen for the largest mean F1."""
+    """Return the largest margin at which an answer is predicted, chosen for the best mean F1."""
     rows = sorted(answered, key=lambda row: row.margin)
     gain = np.cumsum([0., *(row.scores[1] - row.scores_of_none[1] for row in rows)])
     margins = np.array([-math.inf, *(row.margin for row in rows)])
-    # Equal margins are on one side.
+    # Equal margins stay on the same side of the threshold.
     is_last = np.append(margins[1:] != margins[:-1], True) & (margins < math.inf)
     threshold = margins[is_last][np.argmax(gain[is_last])]
     return float(np.clip(threshold, -1e30, 1e30))

@@ -1,4 +1,4 @@
-"""Pre-training on a task's own inputs."""
+"""Pre-training on the inputs of a task."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from graphattn.models import CausalLanguageModel
 
 
 class SelfPretraining(Classification):
-    r"""The cross-entropy of each next token, on the inputs of a task whose labels are not used.
+    r"""Cross-entropy of next tokens on the inputs of a task, without its labels.
 
     .. math:: -\frac{1}{|I|} \sum_{i \in I} \log p(t_{i+1} \mid t_1, ..., t_i)
 
-    I are the tokens that are not the last of their sequence, nor padding. Afterwards
-    :class:`experiments.modules.Classification` begins with the encoder (``pretrained``), in
-    which tokens see later ones again.
+    I is the set of tokens that are neither the last of their sequence nor padding.
+    :class:`experiments.modules.Classification` then starts from the encoder (``pretrained``),
+    without the causal restriction.
 
     Args:
-        model (CausalLanguageModel): What is trained.
-        **kwargs: Those of :class:`experiments.modules.Classification`.
+        model (CausalLanguageModel): The model to train.
+        **kwargs: Arguments of :class:`experiments.modules.Classification`.
 
     Raises:
-        TypeError, ValueError: As there, or the model is another one.
+        TypeError, ValueError: As :class:`experiments.modules.Classification`, or the model is not a
+            CausalLanguageModel.
 
     Source: Amos et al., "Never train from scratch" (2024), Sec. 3.
     """
@@ -42,13 +43,13 @@ class SelfPretraining(Classification):
 
 
 def next_tokens(tokens: Tensor, ptr: Tensor, padding_token: int | None = None) -> Tensor:
-    """Return the token that follows each one in its sequence, and ``NO_LABEL`` after the last one
-    and after padding.
+    """Return the next token of each token in its sequence; ``NO_LABEL`` for the last token and for
+    padding.
 
     Args:
         tokens (Tensor): Ids of all sequences, int64 ``[num_tokens]``.
-        ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``.
-        padding_token (int, optional): The id that is left out.
+        ptr (Tensor): The start of each sequence, int64 ``[num_sequences + 1]``.
+        padding_token (int, optional): The id of padding.
 
     Returns:
         int64 Tensor ``[num_tokens]``, NO_LABEL where there is nothing to predict.

@@ -1,4 +1,4 @@
-"""Inputs of an encoder for text beside the tokens."""
+"""Further inputs of a text encoder: edges of questions, and segments."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from graphattn.sources import PatternSource
 
 def graph_of_questions(encoder: Encoder, tokens: Tensor, ptr: Tensor, num_asked: Tensor, *,
                        is_global: bool, links_equal: bool) -> BipartiteGraph | None:
-    """Return the graph of the encoder's pattern with more edges, or None if there are no more.
+    """Return the graph of the encoder's pattern with edges of the questions, or None without such
+    edges.
 
     Args:
-        encoder (Encoder): All layers share its source.
+        encoder (Encoder): The encoder, whose layers share a source.
         tokens (Tensor): Ids of all sequences, int64 ``[num_tokens]``.
-        ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``.
-        num_asked (Tensor): How many first tokens of each are the question's, with [CLS] before
-            them and [SEP] behind, int64 ``[num_sequences]``.
-        is_global (bool): These attend to all of their sequence, and are attended by all, as in
-            Longformer's tasks.
-        links_equal (bool): The words of the question and the same ones of the text attend to one
-            another.
+        ptr (Tensor): The start of each sequence, int64 ``[num_sequences + 1]``.
+        num_asked (Tensor): Number of leading tokens of each sequence that belong to the question,
+            [CLS] and [SEP] included, int64 ``[num_sequences]``.
+        is_global (bool): The question's tokens attend to all tokens of their sequence and are
+            attended by all, as in Longformer's tasks.
+        links_equal (bool): Add edges between the words of the question and equal words of the text.
     """
     if not is_global and not links_equal:
         return None
@@ -54,18 +54,18 @@ def _equal_tokens(tokens: Tensor, ptr: Tensor, num_asked: Tensor) -> BipartiteGr
 
 
 def segments_for(encoder: Encoder, segments: Tensor) -> Tensor | None:
-    """Return the segments that an encoder takes: None if it knows only one, as RoBERTa does."""
+    """Return the segments for an encoder: None if it has a single segment, like RoBERTa."""
     known = 0 if encoder.segment_embedding is None else encoder.segment_embedding.num_embeddings
     return segments if known > 1 else None
 
 
 def check_shares_a_pattern(encoder: Encoder, option: str) -> None:
-    """Refuse an encoder to whose edges none can be added, as an option wants.
+    """Refuse an encoder whose graph cannot be extended by edges, as an option requires.
 
     Raises:
-        ValueError: Its layers do not share a pattern, one for all heads.
+        ValueError: The layers do not share a single pattern for all heads.
     """
     source = getattr(encoder, 'source', None)
     if not isinstance(source, PatternSource) or source.per_head:
-        raise ValueError(f"'{option}' needs an encoder with share_source=True and a PatternSource "
-                         f"of one pattern for all heads")
+        raise ValueError(f"'{option}' requires an encoder with share_source=True and a "
+                         f"PatternSource of one pattern for all heads")

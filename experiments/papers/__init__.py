@@ -1,1 +1,1 @@
-"""Studies that try the papers' claims: one command each, which leaves a table and a figure."""
+"""Studies of the papers' claims: each is a command that writes a table and a figure."""

@@ -1,4 +1,4 @@
-"""A little English to show that studies of text run: read in a second, and on every machine."""
+"""A small English corpus for smoke tests of text studies, from installed documentation."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ SOURCES = {
 
 
 def few_documents() -> Iterator[tuple[str, Document]]:
-    """Yield the package and the sentences of some docstrings, none twice."""
+    """Yield the package and the sentences of some docstrings, without repetition."""
     return distinct((package, english_sentences(text)) for package, path in _files()
                     for text in docstrings(path))
 
 
 def write_few_documents(folder: Path) -> None:
-    """Write the documents as a corpus, whole or not at all."""
+    """Write the documents as a corpus, atomically."""
     with new_folder(folder) as temporary:
         text = ''.join('\n'.join(document) + '\n\n' for _, document in few_documents())
         (temporary / 'corpus.txt').write_text(text, encoding='utf-8')

@@ -1,4 +1,4 @@
-"""The three kinds of figures of studies: bars, points and curves, with deviations over seeds."""
+"""The figures of studies: bars, points and curves, with deviations over seeds."""
 
 from __future__ import annotations
 
@@ -11,32 +11,31 @@ from matplotlib.figure import Figure
 
 from experiments.papers.runs import spread_of
 
-Levels = dict[str, dict[str, float]]  # by panel: names and values of lines across
+Levels = dict[str, dict[str, float]]  # names and values of horizontal lines, by panel
 STYLES = ('-', '--', '-.', ':', (0, (5, 1, 1, 1, 1, 1)))
 
 
 def bars(rows: list[dict], label: str, columns: Sequence[str], title: str, **options) -> Figure:
-    """Draw a bar for each row, with its note; rows without a deviation are guesses, and grey.
+    """Draw a bar for each row, with its note; rows without a deviation are baselines, in grey.
 
     Args:
-        rows (list): Of the table. Where a value is missing there is no bar.
-        label (str): The column that names a bar.
-        columns (sequence of str): A panel for each.
-        title (str): What to look for, and the data.
-        **options: As for :func:`points`.
+        rows (list): Rows of the table. Missing values have no bar.
+        label (str): The column of the names of bars.
+        columns (sequence of str): The columns to draw, with a panel each.
+        title (str): The claim and the data.
+        **options: As in :func:`points`.
     """
     return _by_name(_bar, rows, label, columns, title, **options)
 
 
 def points(rows: list[dict], label: str, columns: Sequence[str], title: str, **options) -> Figure:
-    """Draw a point for each row, where differences are small beside the values.
+    """Draw a point for each row, for differences that are small relative to the values.
 
     Args:
-        rows, label, columns, title: As for :func:`bars`.
-        panel (str, optional): A column: a panel for each of its values, of the one column that is
-            drawn.
-        series (str, optional): A column whose values have a colour each.
-        levels (dict, optional): By panel, names and values of lines across.
+        rows, label, columns, title: As in :func:`bars`.
+        panel (str, optional): A column with a panel for each of its values, if one column is drawn.
+        series (str, optional): A column with a colour for each of its values.
+        levels (dict, optional): Names and values of horizontal lines, by panel.
     """
     return _by_name(_point, rows, label, columns, title, **options)
 
@@ -45,18 +44,18 @@ def curves(rows: list[dict], x: str, columns: Sequence[str], title: str, *, pane
            series: str | None = None, ylabel: str = 'score, %',
            levels: dict[str, float] | None = None,
            styles: dict[str, dict] | None = None) -> Figure:
-    """Draw columns over another one.
+    """Draw columns over another column.
 
     Args:
-        rows (list): Of the table.
-        x (str): The column across.
-        columns (sequence of str): A curve for each.
-        title (str): What to look for, and the data.
-        panel (str): A column: a panel for each of its values.
-        series (str, optional): A column: a curve for each of its values.
-        ylabel (str): What the columns are.
-        levels (dict, optional): Names and values of lines across, in the colours of the curves.
-        styles (dict, optional): How the curves of some series are drawn.
+        rows (list): Rows of the table.
+        x (str): The column of the x axis.
+        columns (sequence of str): The columns to draw, with a curve each.
+        title (str): The claim and the data.
+        panel (str): A column with a panel for each of its values.
+        series (str, optional): A column with a curve for each of its values.
+        ylabel (str): Label of the y axis.
+        levels (dict, optional): Names and values of horizontal lines, in the colours of the curves.
+        styles (dict, optional): Line styles by series.
     """
     figure, panels = panels_of(split(rows, panel), title)
     for (name, own), axes in zip(split(rows, panel).items(), panels):
@@ -73,7 +72,7 @@ def curves(rows: list[dict], x: str, columns: Sequence[str], title: str, *, pane
 
 def panels_of(names: Sequence[str], title: str, size: tuple[float, float] = (4., 4.),
               **options) -> tuple[Figure, Sequence[Axes]]:
-    """Return a figure with a panel for each name, of a width and height, and room for a legend."""
+    """Return a figure with a panel of ``size`` for each name, and room for a legend."""
     width = max(8., size[0] * len(names) + 2.2)  # titles are wide
     figure = Figure(figsize=(width, size[1]), layout='constrained')
     panels = figure.subplots(1, len(names), squeeze=False, **options)[0]
@@ -85,7 +84,7 @@ def panels_of(names: Sequence[str], title: str, size: tuple[float, float] = (4.,
 
 
 def plot(axes: Axes, rows: list[dict], x: str, column: str, **style) -> None:
-    """Draw one column over another where it has values, with the deviations that are known."""
+    """Draw the values of a column over another, with known deviations."""
     rows = [row for row in rows if row.get(column) is not None]
     axes.errorbar([row[x] for row in rows], [row[column] for row in rows],
                   *([row.get(spread_of(name)) or 0. for row in rows] for name in (column, x)),
@@ -93,7 +92,7 @@ def plot(axes: Axes, rows: list[dict], x: str, column: str, **style) -> None:
 
 
 def history(run: Path, column: str) -> tuple[list[int], list[float]]:
-    """Return steps, and a column of the run's metrics there; empty if it has none."""
+    """Return the steps and values of a column of a run's metrics; empty if it has none."""
     with (run / 'metrics.csv').open(newline='', encoding='utf-8') as file:
         rows = [row for row in csv.DictReader(file) if row.get(column)]
     return [int(row['step']) for row in rows], [float(row[column]) for row in rows]
@@ -101,7 +100,7 @@ def history(run: Path, column: str) -> tuple[list[int], list[float]]:
 
 def plot_histories(axes: Axes, runs: Sequence[Path], column: str, factor: float = 1.,
                    label: str | None = None, **style) -> None:
-    """Draw a line for each run, a seed; the first has the label."""
+    """Draw a line for each run (seed); the first has the label."""
     for number, run in enumerate(runs):
         steps, values = history(run, column)
         axes.plot(steps, [factor * value for value in values],
@@ -109,7 +108,7 @@ def plot_histories(axes: Axes, runs: Sequence[Path], column: str, factor: float 
 
 
 def split(rows: list[dict], column: str) -> dict[str, list[dict]]:
-    """Return the rows of each value of a column, in the order of the first ones."""
+    """Group rows by the value of a column, in order of first occurrence."""
     return {value: [row for row in rows if row.get(column) == value]
             for value in dict.fromkeys(row.get(column) for row in rows)}
 

@@ -1,4 +1,4 @@
-"""Trainings that share their configs, and what they come to over several seeds."""
+"""Trainings that share configs, and their means over seeds."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ SOURCE = f'{ENCODER}.source'
 
 @dataclass(frozen=True)
 class Runs:
-    """Runs of :meth:`Study.trained` that share their configs; the same arguments are the same run.
+    """Runs of :meth:`Study.trained` that share configs; equal arguments mean the same run.
 
     Args:
-        study (Study): Where the runs go.
-        name (str): Begins the names of the runs.
-        configs (tuple): Of :mod:`experiments.train`, each laid over those before it.
-        options (tuple): More of the command line.
+        study (Study): The study of the runs.
+        name (str): Prefix of the names of the runs.
+        configs (tuple): Configs of :mod:`experiments.train`; later ones override earlier ones.
+        options (tuple): Further command-line options.
     """
 
     study: Study
@@ -33,13 +33,13 @@ class Runs:
     options: tuple[str, ...] = ()
 
     def fit(self, name: str, seed: int, *options: str, suffix: str = '') -> Path:
-        """Train with more options.
+        """Train with further options.
 
         Args:
-            name (str): What the options change, to tell the run apart.
-            seed (int): Order of the batches, the start, and whatever is drawn.
-            *options: More of the command line.
-            suffix (str): Ends the name of the run.
+            name (str): Describes the options in the name of the run.
+            seed (int): Seed of batches, initialisation and samples.
+            *options: Further command-line options.
+            suffix (str): Suffix of the name of the run.
         """
         return self.study.trained(
             f'{self.name}-{name}-{seed}{suffix}', *config_options(*self.configs), *self.options,
@@ -47,19 +47,19 @@ class Runs:
 
 
 def config_options(*configs: Path | str) -> list[str]:
-    """Return options that lay each config, a file or JSON, over those before it."""
+    """Return options for configs, files or JSON, of which later ones override earlier ones."""
     return [part for config in configs for part in ('--config', str(config))]
 
 
 def at_scale(folder: Path, scale: ScaleName, name: str) -> tuple[Path, ...]:
-    """Return the configs of a scale in a folder; those for smoke tests say what differs from the
-    small ones, if anything does."""
+    """Return the configs of a scale in a folder. The config of smoke tests, if any, holds only
+    changes to the small one."""
     scales = ('small', 'smoke') if scale == 'smoke' else (scale,)
     return tuple(path for one in scales if (path := folder / one / name).exists())
 
 
 def pattern_source(pattern: Pattern | str | Sequence[Pattern | str], **arguments) -> dict:
-    """Return the config of a source whose edges are those of a pattern, or of one for each head."""
+    """Return the config of a source with a pattern, or with a pattern for each head."""
     said = list(map(str, pattern)) if isinstance(pattern, list | tuple) else str(pattern)
     return {'class_path': 'graphattn.sources.PatternSource',
             'init_args': {'pattern': said, **arguments}}
@@ -67,11 +67,11 @@ def pattern_source(pattern: Pattern | str | Sequence[Pattern | str], **arguments
 
 def over_seeds(runs: Iterable[Path],
                metrics: dict[str, tuple[str, float]]) -> dict[str, float | None]:
-    """Return means and deviations on the test part, and the mean density of all heads.
+    """Return test means and deviations, and the mean density of all heads.
 
     Args:
-        runs (iterable of Path): Trainings that differ in their seed.
-        metrics (dict): By its column, a metric of summary.json and what it is multiplied by.
+        runs (iterable of Path): Trainings that differ in the seed.
+        metrics (dict): A metric of summary.json and its factor, by column.
     """
     reports = [read_summary(run) for run in runs]
     scores: dict[str, float | None] = {}
@@ -84,29 +84,28 @@ def over_seeds(runs: Iterable[Path],
 
 def mean_and_spread(column: str, values: Sequence[float],
                     name: str | None = None) -> dict[str, float | None]:
-    """Return the mean and the deviation of values of several seeds, as two columns of a table.
+    """Return the mean and the deviation over seeds, as two columns of a table.
 
     Args:
-        column (str): Title of the mean.
-        values (sequence of float): There may be none.
-        name (str, optional): Begins the title of the deviation, as in :func:`spread_of`.
+        column (str): Column of the mean.
+        values (sequence of float): The values, possibly none.
+        name (str, optional): Prefix of the column of the deviation, as in :func:`spread_of`.
     """
     return {column: statistics.mean(values) if values else None,
             spread_of(name or column): spread(values)}
 
 
 def spread_of(column: str) -> str:
-    """Return the title of the deviation of a column: that of ``accuracy, %`` is ``accuracy,
-    spread``."""
+    """Return the column of the deviation of a column: ``accuracy, spread`` for ``accuracy, %``."""
     return f'{column.partition(",")[0]}, spread'
 
 
 def chosen(what: str, asked: Sequence[str], known: Iterable[str],
            between: str = ', ', at: str = '') -> tuple[str, ...]:
-    """Return the names that are asked for.
+    """Check and return the requested names.
 
     Raises:
-        ValueError: One is not known; the message calls them ``what``.
+        ValueError: A name is unknown; the message names the argument ``what``.
     """
     if unknown := [name for name in asked if name not in known]:
         raise ValueError(f"'{what}' must be some of {between.join(known)}{at} "

@@ -26,16 +26,16 @@ ScaleName = Literal['smoke', 'small', 'paper']
 
 @dataclass(frozen=True)
 class Study:
-    """A study at a scale: ``out/scale/name`` holds its results, ``out/scale/runs`` what it trains.
+    """A study at a scale: ``out/scale/name`` holds its results, ``out/scale/runs`` its runs.
 
     Args:
         name (str): Name of the study.
-        scale (str): ``'smoke'`` shows that it runs, ``'small'`` takes minutes on two cores,
-            ``'paper'`` has the paper's sizes; each study says where else it differs.
-        out (Path): Folder of all studies, which share their runs.
+        scale (str): ``'smoke'`` is a quick test, ``'small'`` takes minutes on two cores,
+            ``'paper'`` has the paper's sizes; each study documents other differences.
+        out (Path): The folder of all studies, which share runs.
 
     Raises:
-        ValueError: Nothing can be written there.
+        ValueError: The folder is not writable.
     """
 
     name: str
@@ -52,24 +52,24 @@ class Study:
 
     @property
     def cache(self) -> tuple[str, str]:
-        """Return options that keep data which were read in a folder of this scale."""
+        """Return options that cache data in a folder of this scale."""
         return '--data.init_args.cache', str(self.out / self.scale / 'cache')
 
     def trained(self, run: str, *options: str) -> Path:
-        """Train as ``experiments.train fit`` does with these options, once.
+        """Run ``experiments.train fit`` with these options, once.
 
-        A finished run of the same options is taken as it is, and one that was killed is resumed.
-        Studies may run side by side: one that needs a run which another trains waits for it.
+        A finished run with the same options is reused, and a killed one is resumed. Studies may run
+        concurrently: a study waits for a run that another study is training.
 
         Args:
             run (str): Name of the run's folder.
-            *options: Of the command line; configs are compared by what they say.
+            *options: Command-line options; configs are compared by content.
 
         Returns:
             The run's folder.
 
         Raises:
-            ValueError: The folder holds a run of other options.
+            ValueError: The folder holds a run with other options.
         """
         folder = self.out / self.scale / 'runs' / run
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -84,8 +84,8 @@ class Study:
         """Return a folder that all studies of a scale share, built once.
 
         Args:
-            name (str): Of the folder.
-            build (Callable): Makes it, whole or not at all, if it is not there.
+            name (str): Name of the folder.
+            build (Callable): Builds the folder atomically if it is missing.
         """
         folder = self.out / self.scale / name
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -95,8 +95,8 @@ class Study:
         return folder
 
     def report(self, rows: list[dict], figure: Figure, about: str = '', **others: Figure) -> None:
-        """Print the rows and what they are of, and write them and the figures to the study's
-        folder, others under their names."""
+        """Print the rows and their description, and write rows and figures to the study's folder,
+        ``others`` under their names."""
         if about:
             print(f'\n{about}')
         report(rows, 'table', self.folder)
@@ -105,7 +105,7 @@ class Study:
 
 
 def restored(run: Path) -> tuple[Training, L.LightningDataModule, L.Trainer]:
-    """Return the module of a run, its data, and a trainer that tests as its own did."""
+    """Return the module of a run, its data, and a trainer with its test settings."""
     trained = load_run(run)
     trainer = L.Trainer(
         default_root_dir=run, limit_test_batches=trained.config['trainer']['limit_test_batches'],
@@ -115,5 +115,5 @@ def restored(run: Path) -> tuple[Training, L.LightningDataModule, L.Trainer]:
 
 
 def data_of(run: Path) -> L.LightningDataModule:
-    """Return the data that a run was trained on."""
+    """Return the data of a run's training."""
     return built(read_yaml(run / 'config.yaml'), data=L.LightningDataModule).data

@@ -1,1 +1,1 @@
-"""Runs: their folder, pictures and tables, and weights to begin with."""
+"""Runs: their folders, figures and tables, and pre-trained weights."""

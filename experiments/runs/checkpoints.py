@@ -1,8 +1,8 @@
-"""Checkpoints, one of them always good, whatever ends the run.
+"""Crash-safe checkpoints: one of them is always intact.
 
-A checkpoint ends with its SHA-256, as the comment of the zip file that it is, so ``torch.load``
-reads it too. The checksums of zip files would not do: they leave out its directory, where a single
-bit can leave a tensor unread, and ``torch.load`` does not look at them.
+A checkpoint is a zip file with its SHA-256 as the comment at its end, so ``torch.load`` reads it
+too. The checksums of zip files do not suffice: they do not cover the directory, where one flipped
+bit can hide a tensor, and ``torch.load`` does not check them.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ TRAINING_STATE = {'callbacks', 'epoch', 'global_step', 'loops', 'lr_schedulers',
 
 
 class DurableCheckpoints(TorchCheckpointIO):
-    """Writes a checkpoint beside its place, reads it back, and only then lets it take the place.
+    """Writes a checkpoint to a temporary file, reads it back, and then renames it.
 
-    What was ``last.ckpt`` before stays as ``previous.ckpt``. Between two system calls there is a
-    good checkpoint under one of these names. Nothing passes through the temporary directory.
+    The old ``last.ckpt`` becomes ``previous.ckpt``. At any time, one of the two names is an intact
+    checkpoint. The system's temporary directory is not used.
     """
 
     def __init__(self):
@@ -40,19 +40,19 @@ class DurableCheckpoints(TorchCheckpointIO):
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path,
                         storage_options: Any | None = None) -> None:
         path = Path(path)
-        # One name, so that killed runs leave one file at most.
+        # A fixed name, so that killed runs leave at most one file.
         temporary = path.with_name(f'.{path.name}.part')
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             write_checkpoint(checkpoint, temporary)
             read_checkpoint(temporary)
-            # The end of an epoch may come with its last step, and is saved over it.
+            # A checkpoint at the end of an epoch replaces the one of the same step.
             if path.name == LAST and self._step(path) not in (None, checkpoint['global_step']):
                 path.replace(path.with_name(PREVIOUS))
             temporary.replace(path)
             _flush(path.parent)
         except OSError as error:
-            raise OSError(error.errno, f'{error.strerror}; the checkpoints before it are kept',
+            raise OSError(error.errno, f'{error.strerror}; earlier checkpoints are kept',
                           str(path)) from error
         finally:
             temporary.unlink(missing_ok=True)
@@ -62,8 +62,7 @@ class DurableCheckpoints(TorchCheckpointIO):
         return read_checkpoint(Path(path))
 
     def _step(self, path: Path) -> int | None:
-        """Return the step of a checkpoint; ``None`` if it is damaged, missing, or kept
-        elsewhere."""
+        """Return the step of a checkpoint; ``None`` if it is damaged, missing or elsewhere."""
         if path not in self._steps:
             try:
                 self._steps[path] = read_checkpoint(path)['global_step']
@@ -73,19 +72,19 @@ class DurableCheckpoints(TorchCheckpointIO):
 
 
 class EpochCheckpoints(ModelCheckpoint):
-    """Lightning's, which knows what it wrote again where the folder was moved or copied.
+    """Lightning's ModelCheckpoint, which also works in a moved or copied folder.
 
-    Lightning notes whole paths, and in another folder forgets how good the best checkpoint was, so
-    that a worse one would take its place.
+    Lightning records absolute paths. In another folder it would forget the score of the best
+    checkpoint, and replace it by a worse one.
     """
 
     @property
     def state_key(self) -> str:
-        # Under the name that it has in checkpoints that were written before.
+        # The key of ModelCheckpoint, as in older checkpoints.
         return super().state_key.replace(type(self).__qualname__, ModelCheckpoint.__qualname__)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        best = self._here(state_dict['best_model_path'])  # empty where none was written yet
+        best = self._here(state_dict['best_model_path'])  # empty before the first one
         if not best or Path(best).is_file():
             paths = 'best_model_path', 'kth_best_model_path', 'last_model_path'
             state_dict = {
@@ -100,14 +99,14 @@ class EpochCheckpoints(ModelCheckpoint):
 
 
 class StepCheckpoints(Checkpoint):
-    """Writes a checkpoint every so many steps; where a step is followed by an evaluation, after it.
+    """Writes a checkpoint every ``every`` steps, after the evaluation if the step has one.
 
-    Lightning takes the evaluation that belongs to a checkpoint for done when it resumes. At the end
-    of an epoch there is a checkpoint anyway.
+    On resumption, Lightning assumes that a checkpoint's evaluation is done. The end of an epoch
+    always has a checkpoint.
 
     Args:
         path (Path): The checkpoint.
-        every (int): Steps from one to the next.
+        every (int): Number of steps between checkpoints.
     """
 
     def __init__(self, path: Path, every: int):
@@ -119,8 +118,7 @@ class StepCheckpoints(Checkpoint):
 
     def on_train_batch_end(self, trainer: L.Trainer, *_) -> None:
         before, self.step, loop = self.step, trainer.global_step, trainer.fit_loop
-        # A batch whose gradients only accumulate sees the step before it, at which they would be
-        # lost.
+        # While gradients accumulate, the step is unchanged; a checkpoint would lose them.
         self.is_due = (self.step != before and self.step % self.every == 0
                        and not trainer.is_last_batch)
         if not loop.epoch_loop._should_check_val_fx(loop._data_fetcher):
@@ -136,15 +134,15 @@ class StepCheckpoints(Checkpoint):
 
 
 def write_checkpoint(checkpoint: dict[str, Any], path: Path) -> None:
-    """Write a checkpoint that :func:`read_checkpoint` can verify, to the disk and not its cache.
+    """Write a checkpoint that :func:`read_checkpoint` can verify, and flush it to disk.
 
     Raises:
-        OSError: There is no room, or no permission.
+        OSError: The disk is full, or permission is denied.
     """
     buffer = io.BytesIO()
     torch.save(checkpoint, buffer)
     content = buffer.getbuffer()
-    content[-2:] = DIGEST_SIZE.to_bytes(2, 'little')  # where zip files tell the comment's length
+    content[-2:] = DIGEST_SIZE.to_bytes(2, 'little')  # the length field of the zip comment
     path.unlink(missing_ok=True)
     with path.open('xb') as file:
         file.write(content)
@@ -157,31 +155,32 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     """Read a checkpoint of :func:`write_checkpoint`, on the CPU.
 
     Raises:
-        OSError: There is no such file, or no permission.
-        ValueError: It is damaged, or of something else.
+        OSError: The file does not exist, or permission is denied.
+        ValueError: The file is damaged, or not a checkpoint.
     """
     if not stat.S_ISREG(path.stat().st_mode):
-        raise ValueError('not a file')  # but a pipe or a device, perhaps without an end
+        raise ValueError('not a file')  # a pipe or a device may be endless
     content = path.read_bytes()
     digest = hashlib.sha256(memoryview(content)[:-DIGEST_SIZE]).hexdigest()
     if digest.encode() != content[-DIGEST_SIZE:]:
-        raise ValueError('damaged, or no checkpoint of experiments.train: its checksum is wrong')
+        raise ValueError('the checksum is wrong: the file is damaged, or not a checkpoint of '
+                         'experiments.train')
     try:
         checkpoint = torch.load(io.BytesIO(content), weights_only=True, map_location='cpu')
-    except Exception as error:  # what unpickling may raise
+    except Exception as error:  # unpickling can raise many types
         raise ValueError(str(error)) from error
     if not isinstance(checkpoint, dict) or 'state_dict' not in checkpoint:
-        raise ValueError("no checkpoint of experiments.train: it has no 'state_dict'")
+        raise ValueError("not a checkpoint of experiments.train: it has no 'state_dict'")
     return checkpoint
 
 
 def newest_good(path: Path) -> Path:
-    """Return the checkpoint to resume from, or the one before it if ``last.ckpt`` is damaged or
-    missing.
+    """Return the checkpoint to resume from: ``path``, or the previous one if ``last.ckpt`` is
+    damaged or missing.
 
     Raises:
-        OSError: There is no such file, or no permission.
-        ValueError: It is damaged or has weights alone, and so has the one before it, if any.
+        OSError: The file does not exist, or permission is denied.
+        ValueError: The checkpoint and the previous one, if any, are damaged or have only weights.
     """
     try:
         _check_resumable(path)
@@ -198,7 +197,7 @@ def newest_good(path: Path) -> Path:
 def _check_resumable(path: Path) -> None:
     missing = TRAINING_STATE - read_checkpoint(path).keys()
     if missing:
-        raise ValueError(f"nothing to resume: it has no '{min(missing)}'")
+        raise ValueError(f"it cannot be resumed: it has no '{min(missing)}'")
 
 
 def _flush(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Messages and exit statuses of a command that cannot go on or is told to end."""
+"""Messages and exit statuses of commands that fail or are interrupted."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from io import TextIOWrapper
 from graphattn.style import in_style
 from graphattn.utils.extras import with_advice
 
-INTERRUPTED = 130  # the status, as shells have it
-_listening: list[int] = []  # signals, while a command is at work
-ENDING = signal.SIGTERM, signal.SIGHUP  # of schedulers, and of a terminal that is closed
-# Lines of jsonargparse that tell what else would have been right, and what it was given.
+INTERRUPTED = 130  # the status of shells
+_listening: list[int] = []  # signals that are handled while a command runs
+ENDING = signal.SIGTERM, signal.SIGHUP  # sent by schedulers, and by a closed terminal
+# Lines of jsonargparse's errors that list alternatives or repeat the value.
 REPEATED = ('Does not validate against any', 'Subtypes:', 'Errors:', 'Given value',
             "Expected a <class 'NoneType'>")
 
 
 class Ended(KeyboardInterrupt):
-    """Ends a command that got another signal than Ctrl-C's, at the same places."""
+    """Ends a command on a signal other than SIGINT, like a KeyboardInterrupt."""
 
     def __init__(self, number: int):
         super().__init__(number)
-        self.status = 128 + number  # as shells have it
+        self.status = 128 + number  # the convention of shells
 
     def __str__(self) -> str:
         return f'ended by {signal.Signals(self.args[0]).name}'
@@ -33,7 +33,7 @@ class Ended(KeyboardInterrupt):
 
 @contextmanager
 def ending_signals() -> Iterator[None]:
-    """Raise :class:`Ended` once at signals that end a command; ignored signals stay ignored."""
+    """Raise :class:`Ended` once on signals that end a command; ignored signals stay ignored."""
     is_main = threading.current_thread() is threading.main_thread()
     ours = [number for number in ENDING if is_main and signal.getsignal(number) == signal.SIG_DFL]
     _listening.extend(ours)
@@ -47,27 +47,27 @@ def ending_signals() -> Iterator[None]:
 
 
 def listen_again() -> None:
-    """Take the signals back from a library that listens to them too."""
+    """Install the signal handlers again after a library has replaced them."""
     for number in _listening:
         signal.signal(number, _end)
 
 
 def _end(number: int, _: object) -> None:
-    signal.signal(number, signal.SIG_IGN)  # what is being ended is not ended again
+    signal.signal(number, signal.SIG_IGN)  # a second signal must not interrupt the ending
     raise Ended(number)
 
 
 def status_of(interrupt: KeyboardInterrupt) -> int:
-    """Return the exit status that a shell expects."""
+    """Return the exit status of an interrupt."""
     return getattr(interrupt, 'status', INTERRUPTED)
 
 
 def run_or_exit(command: Callable[[], object]) -> None:
-    """Run a command, with figures in the style of the project. A user's error ends it with one line
-    and status 2, not a traceback; Ctrl-C, SIGTERM and SIGHUP end it with 128 and the signal's
-    number."""
+    """Run a command, with figures in the style of the project. A user error exits with a message of
+    one line and status 2, without a traceback; Ctrl-C, SIGTERM and SIGHUP exit with 128 plus the
+    signal's number."""
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors='replace')  # of a terminal that knows ASCII alone
+        sys.stdout.reconfigure(errors='replace')  # for ASCII terminals
     try:
         with ending_signals(), in_style():
             command()
@@ -80,7 +80,7 @@ def run_or_exit(command: Callable[[], object]) -> None:
 
 
 def in_short(error: Exception) -> str:
-    """Return an error in one line, without the config that jsonargparse repeats."""
+    """Return an error as one line, without the config that jsonargparse repeats."""
     lines = [line.strip() for line in with_advice(error).splitlines()]
     reasons = [line.removeprefix('- ') for line in lines]
     if any(line.startswith(REPEATED[0]) for line in reasons):

@@ -1,4 +1,4 @@
-"""A function as a command."""
+"""Command lines of functions."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from experiments.runs.command import run_or_exit
 
 
 def run_function(function: Callable[..., object], as_positional: bool = True) -> None:
-    """Run a function with the arguments of the command line. Errors end it with one line, see
+    """Run a function with the arguments of the command line. Errors are messages of one line, see
     :func:`~experiments.runs.command.run_or_exit`.
 
     Args:
-        function (Callable): What is run.
-        as_positional (bool): Arguments without a default are given without their names.
+        function (Callable): The function to run.
+        as_positional (bool): Arguments without a default are positional on the command line.
     """
     def run() -> None:
         try:

@@ -1,5 +1,4 @@
-"""Config files: what they say together, that none is longer than it looks, and that each string in
-them stays one."""
+"""Config files: how they are merged, parsed safely and written."""
 
 from __future__ import annotations
 
@@ -15,48 +14,48 @@ from lightning.pytorch.cli import LightningArgumentParser
 from graphattn.utils.reading import check_aliases, read_yaml
 from graphattn.utils.trust import importing_only
 
-_load = get_loader('yaml')  # which knows 1e-3 as a number, as YAML 1.1 does not
+_load = get_loader('yaml')  # reads 1e-3 as a number, unlike YAML 1.1
 
 
 class Parser(LightningArgumentParser):
-    """Parses as jsonargparse does, which fills in the defaults of nested classes twice at each
-    level, and parses what they already have once more: at the fourth level, sixteen times. This one
-    does both once."""
+    """A faster jsonargparse parser. jsonargparse fills in the defaults of nested classes twice at
+    each level, and parses their values again: sixteen times at the fourth level. This parser does
+    both once."""
 
-    is_nested = True  # all are but the outermost
+    is_nested = True  # for all but the outermost parser
 
     def parse_object(self, obj: Namespace | dict[str, Any], namespace: Namespace | None = None,
                      env: bool | None = None, defaults: bool = True, **kwargs: Any) -> Namespace:
-        if defaults and self.is_nested:  # obj is the namespace, and what is nested there is filled
+        if defaults and self.is_nested:  # obj is the namespace, and its nested values are filled in
             namespace, defaults = self.get_defaults(skip_validation=True), False
         return super().parse_object(obj, namespace, env, defaults, **kwargs)
 
     def _apply_actions(self, cfg: Namespace | dict[str, Any], *args: Any,
                        **kwargs: Any) -> Namespace:
-        is_parsed = self.is_nested and not args and not kwargs  # that namespace; else obj, over it
+        is_parsed = self.is_nested and not args and not kwargs  # else obj overrides that namespace
         return cfg if is_parsed else super()._apply_actions(cfg, *args, **kwargs)
 
 
 def bound_aliases() -> None:
-    """Have jsonargparse refuse YAML whose aliases multiply, nine times nine and so on, and write
-    and read each string as that string."""
+    """Make jsonargparse refuse YAML with exponentially growing aliases, and round-trip all
+    strings."""
     set_loader('yaml', _load_checked, exceptions=(yaml.YAMLError,))
     set_dumper('yaml', _dump)
 
 
 def _load_checked(text: str) -> Any:
-    """Load a config, or the value of one option. Of the values only 'null', which does not come
-    here, stands for none; '#1.csv' would be a comment."""
+    """Load a config, or the value of one option. An option's only spelling of None is 'null', which
+    is handled elsewhere; '#1.csv' would be read as a comment."""
     check_aliases(text)
     try:
         value = _load(text)
-    except TypeError as error:  # jsonargparse's own, of '?' and '1:'
-        raise yaml.YAMLError('a name must be a text') from error
+    except TypeError as error:  # raised by jsonargparse for '?' and '1:'
+        raise yaml.YAMLError('names must be strings') from error
     return text if value is None else value
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes each string that a reader would take for something else."""
+    """Quotes strings that would be read as another type."""
 
 
 def _quoted_if_needed(dumper: _Dumper, text: str) -> yaml.ScalarNode:
@@ -65,10 +64,11 @@ def _quoted_if_needed(dumper: _Dumper, text: str) -> yaml.ScalarNode:
 
 
 def _is_read_as_itself(text: str) -> bool:
-    """Return whether jsonargparse (1e5 is a number) and PyYAML (2026-01-01 is a date) both do."""
+    """Return whether both jsonargparse (1e5 is a number) and PyYAML (2026-01-01 is a date) read a
+    text as itself."""
     try:
         return _load(text) == yaml.safe_load(text) == text
-    except (yaml.YAMLError, TypeError, ValueError):  # ValueError: a date that is none
+    except (yaml.YAMLError, TypeError, ValueError):  # ValueError: an invalid date
         return False
 
 
@@ -81,11 +81,11 @@ def _dump(config: dict[str, Any]) -> str:
 
 
 def laid_over(*paths: Path) -> dict[str, Any]:
-    """Read configs, each laid over those before it, as the command line does.
+    """Read and merge configs; later ones override earlier ones, as on the command line.
 
     Raises:
-        ValueError: One of them is not YAML.
-        OSError: One of them cannot be read.
+        ValueError: A file is not YAML.
+        OSError: A file cannot be read.
     """
     config: dict[str, Any] = {}
     for path in paths:
@@ -94,7 +94,7 @@ def laid_over(*paths: Path) -> dict[str, Any]:
 
 
 def lay_over(config: dict[str, Any], other: dict[str, Any]) -> None:
-    """Let ``other`` have the last word in ``config``."""
+    """Update ``config`` in place by ``other``, recursively."""
     for name, value in other.items():
         if isinstance(value, dict) and isinstance(config.get(name), dict):
             lay_over(config[name], value)
@@ -103,16 +103,16 @@ def lay_over(config: dict[str, Any], other: dict[str, Any]) -> None:
 
 
 def built(config: dict[str, Any], trust: Iterable[str] | None = (), **types: type) -> Namespace:
-    """Build what entries of a config describe.
+    """Build the objects that a config describes.
 
     Args:
-        config (dict): With ``class_path`` and ``init_args`` at each of the names.
-        trust (iterable of str, optional): Packages whose classes the config may name, beside
-            those of :data:`graphattn.utils.trust.TRUSTED`; all that there are if ``None``.
-        **types: The class that the one at a name must be of.
+        config (dict): Has ``class_path`` and ``init_args`` under each of the names.
+        trust (iterable of str, optional): Packages whose classes the config may name, besides
+            :data:`graphattn.utils.trust.TRUSTED`; all packages if ``None``.
+        **types: The required base class of the object under each name.
 
     Raises:
-        Exception: Whatever jsonargparse, or what is built, raises.
+        Exception: Any error of jsonargparse or of the built classes.
     """
     bound_aliases()
     parser = Parser(exit_on_error=False)

@@ -1,4 +1,4 @@
-"""Heads that have lost their edges."""
+"""Heads without edges of their own."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ KEPT = 0.1
 
 
 def heads_without_edges(model: nn.Module, density: dict[str, float]) -> list[str]:
-    r"""Return the heads that keep (almost) no edges but those that training draws to explore.
+    r"""Return the heads that keep (almost) no edges except for exploration.
 
-    Of a block model these are the heads whose density without exploration is at most
-    :math:`0.1 \, \delta`, so that in training at least ten of eleven edges are drawn blindly; with
-    :math:`\delta = 0` the empty ones. For a learned mask, heads without a value that is on. Fixed
-    edges count as kept, and heads of patterns lose nothing.
+    For a block model, these are the heads whose density without exploration is at most
+    :math:`0.1 \, \delta`, so that in training at least ten of eleven edges are drawn by
+    exploration; with :math:`\delta = 0`, they are the empty heads. For a learned mask, they are the
+    heads without a value that is on. Fixed edges count as kept; heads of patterns are never dead.
 
     Args:
-        model (nn.Module): What is trained; its layers have sources of one kind, or share one.
-        density (dict): By place, ``layer0/head1``, as outside of training, where nothing explores.
+        model (nn.Module): The trained model; its layers have sources of one kind, or share one.
+        density (dict): The density of each head in evaluation, without exploration, by names such
+            as ``layer0/head1``.
 
     Returns:
-        list of the places.
+        list of str: The names of the dead heads.
     """
     sources = [module for module in model.modules()
                if isinstance(module, BlockModelSource | LearnedMaskSource)]
@@ -32,7 +33,7 @@ def heads_without_edges(model: nn.Module, density: dict[str, float]) -> list[str
 
 def _is_lost(sources: list[BlockModelSource | LearnedMaskSource], place: str,
              density: float) -> bool:
-    # All layers, or all heads, that have their graph in common are called so and have one source.
+    # Layers or heads that share a graph have one common name and one source.
     layer, head = (int(name.removeprefix(kind)) if name.startswith(kind) else 0
                    for kind, name in zip(('layer', 'head'), place.split('/')))
     source = sources[layer]

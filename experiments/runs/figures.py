@@ -1,4 +1,4 @@
-"""Pictures of a training run, and where pictures go."""
+"""Figures of a training run."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from graphattn.style import COLOURS
 from graphattn.utils.files import write_whole
 
 CURVES_PER_ROW, MASKS_PER_ROW = 3, 4
-MIN_SHOWN = 0.1  # of the density of the densest head
-HEADS_PER_COLUMN = 16  # of a legend
+MIN_SHOWN = 0.1  # fraction of the density of the densest head
+HEADS_PER_COLUMN = 16  # in a legend
 STYLES = '-', '--', ':', '-.'
 
 
 def report_figure(figure: Figure, name: str, out: Path) -> None:
-    """Write a figure to ``out/name.png``, and say so."""
+    """Write a figure to ``out/name.png``, and print its path."""
     write_whole(out / f'{name}.png', figure.savefig)
     print(f'drawn in {out / name}.png')
 
 
 def training_curves(history: list[dict[str, float]]) -> Figure:
-    """Return every metric by epoch: loss, accuracy, the density of every layer and head on
-    development data, or without such on training data, ...
+    """Plot all metrics by epoch, such as loss, accuracy, and the density of each head on
+    development data (or on training data if there is none).
 
     Args:
-        history (list): One dict of metrics for each epoch, as in metrics.csv.
+        history (list): The dict of metrics of each epoch, as in metrics.csv.
     """
     logged = dict.fromkeys(name for row in history for name in row)
     stages = {name.split('/')[0] for name in logged}
@@ -50,17 +50,17 @@ def training_curves(history: list[dict[str, float]]) -> Figure:
     for axes, (metric, names) in zip(panels, metrics.items()):
         for number, name in enumerate(names):
             stage, _, *place = name.split('/')
-            rows = [row for row in history if name in row]  # not every epoch is evaluated
+            rows = [row for row in history if name in row]  # some epochs have no evaluation
             axes.plot([row['epoch'] + 1 for row in rows], [row[name] for row in rows],
                       color=COLOURS[number % len(COLOURS)],
                       linestyle=STYLES[number // len(COLOURS) % len(STYLES)],
-                      marker='.',  # or a single epoch could not be seen
+                      marker='.',  # makes a single epoch visible
                       label=' '.join(place) or {'train': 'training', 'val': 'development'}[stage])
         axes.set(title=metric.replace('_', ' '), xlabel='epoch',
                  xlim=(0.5, history[-1]['epoch'] + 1.5))
         axes.grid()
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-        if metric == 'density':  # too many lines for a legend among them
+        if metric == 'density':  # too many lines for a legend inside
             axes.legend(loc='center left', bbox_to_anchor=(1, 0.5), ncols=max(1, columns))
         else:
             axes.legend()
@@ -72,17 +72,18 @@ def training_curves(history: list[dict[str, float]]) -> Figure:
 def received_attention(
     model: nn.Module, images: Tensor, titles: list[str], shape: tuple[int, int], draws: int = 32,
 ) -> Figure:
-    """Draw how many queries attend to each pixel, for every head, beside the image (SBM, Fig. 7).
+    """Draw the number of queries that attend to each pixel, for every head, next to the image (SBM,
+    Fig. 7).
 
-    A head whose panels would be blank, because it keeps less than ``MIN_SHOWN`` of the densest
-    head's pairs, is named below the others instead.
+    A head with less than ``MIN_SHOWN`` of the densest head's pairs, whose panels would be blank, is
+    only named below the others.
 
     Args:
         model (nn.Module): A classifier whose heads attend along graphs.
         images (Tensor): Token ids, int64 ``[num_images, num_pixels]``.
-        titles (list): One for each image.
+        titles (list): The title of each image.
         shape (tuple): Height and width of an image.
-        draws (int): Number of sampled graphs that a map averages.
+        draws (int): Number of sampled graphs to average.
     """
     maps, names = [], []
     for layer, received in enumerate(received_shares(model, images, draws)):
@@ -112,22 +113,22 @@ def received_attention(
         figure.supxlabel('not drawn, with less than a tenth of the densest head\'s pairs:\n'
                          + fill(shown, 14 * (1 + len(maps))), fontsize='medium')
     figure.colorbar(picture, ax=rows, shrink=0.6,
-                    label='share of the queries that attend to the pixel')
+                    label='fraction of the queries that attend to the pixel')
     return figure
 
 
 @torch.no_grad()
 def received_shares(model: nn.Module, images: Tensor, draws: int = 1) -> list[Tensor]:
-    """Return the share of an image's queries that attend to each pixel.
+    """Return the fraction of an image's queries that attend to each pixel.
 
     Args:
         model (nn.Module): A classifier whose heads attend along graphs.
         images (Tensor): Token ids, int64 ``[num_images, num_pixels]``.
-        draws (int): Number of sampled graphs, whose shares are averaged.
+        draws (int): Number of sampled graphs to average.
 
     Returns:
-        list of one Tensor for each layer, float32 ``[heads, num_images, num_pixels]``; NaN where a
-        pixel is left out as padding. Their mean over pixels is the density.
+        list of Tensor, one per layer, float32 ``[heads, num_images, num_pixels]``; NaN where a
+        pixel is excluded as padding. The mean over pixels is the density.
     """
     was_training = model.training
     model.eval()
@@ -151,10 +152,11 @@ def received_shares(model: nn.Module, images: Tensor, draws: int = 1) -> list[Te
 
 
 def mask_probabilities(probability: Tensor) -> Figure:
-    """Draw the probability, in each head, that a query attends to a key (SparseBERT, Fig. 2, 5, 6).
+    """Draw, for each head, the probability that a query attends to a key (SparseBERT, Fig. 2, 5,
+    6).
 
     Args:
-        probability (Tensor): P, ``[heads, n, n]``, query over key.
+        probability (Tensor): P, ``[heads, n, n]``, indexed by query, then key.
     """
     heads = probability.detach().float().cpu().numpy()
     num_rows = -(-len(heads) // MASKS_PER_ROW)

@@ -1,4 +1,4 @@
-"""A training whose numbers are no numbers any more ends, and leaves no such checkpoint."""
+"""Ends a training with non-finite values before they reach a checkpoint."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 from torch.optim import Optimizer
 
-AT_ONCE = 50  # losses of a GPU, which is waited for when one is read
-ADVICE = ("the checkpoints before it are kept; train with a smaller 'lr', or with "
+AT_ONCE = 50  # GPU losses to read at once, because reading synchronises
+ADVICE = ("earlier checkpoints are kept; train with a smaller 'lr', or with "
           "'trainer.gradient_clip_val', in another folder")
 
 
 class StayFinite(Callback):
-    """Raise a ValueError at a loss, or before a checkpoint of parameters, that is not finite."""
+    """Raises a ValueError on a non-finite loss, and before a checkpoint of non-finite
+    parameters."""
 
     def __init__(self):
         self.unread: list[tuple[Tensor, int, float]] = []  # loss, step and learning rate
@@ -48,7 +49,7 @@ class StayFinite(Callback):
 
     @property
     def where(self) -> str:
-        """Say how far the training has come."""
+        """Return a description of the last step."""
         loss = 'unknown' if self.loss is None else f'{float(self.loss):.4g}'
         return (f'after step {self.step}, where the loss was {loss} at the learning rate '
                 f'{self.rate:.3g}')

@@ -1,4 +1,4 @@
-"""Digests of the files that a run reads, by which it is noticed that they have changed."""
+"""Digests of a run's input files, to detect changes."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from hashlib import blake2b, file_digest
 from pathlib import Path
 from typing import Any
 
-# What is read from, and texts that may happen to be called as a file is.
+# Options that name no input, although a file of that name may exist.
 NO_INPUTS = {'cache', 'class_path', 'classes', 'columns', 'label', 'task', 'pattern'}
 
 
 def inputs_of(config: dict[str, Any]) -> dict[str, str]:
-    """Return the digest of every file or folder that the options of the model and the data name.
+    """Return the digests of all files and folders that the options of model and data name.
 
     Args:
         config (dict): A resolved config, in plain types.
 
     Returns:
-        Digests by the option, such as ``data.init_args.path``.
+        Digests by option, such as ``data.init_args.path``.
     """
     options = {**flat(config.get('model'), 'model'), **flat(config.get('data'), 'data')}
     return {name: digest(Path(value)) for name, value in options.items()
@@ -37,7 +37,7 @@ def flat(value: Any, name: str) -> dict[str, Any]:
 
 
 def digest(path: Path) -> str:
-    """Return a digest of what a file holds, or of the names and contents of a folder's files."""
+    """Return a digest of a file's contents, or of the names and contents of a folder's files."""
     whole = blake2b(digest_size=16)
     for file in _files(path):
         whole.update(str(file.relative_to(path)).encode(errors='surrogateescape') + b'\0')
@@ -46,7 +46,7 @@ def digest(path: Path) -> str:
     return whole.hexdigest()
 
 
-@cache  # a study asks of the same files for every run
+@cache  # the runs of a study share their files
 def _digest_of_file(path: Path, size: int, changed: int) -> bytes:
     with path.open('rb') as content:
         return file_digest(content, blake2b).digest()
@@ -62,5 +62,5 @@ def _files(path: Path) -> Iterator[Path]:
 def _is_there(path: Path) -> bool:
     try:
         return path.is_file() or path.is_dir()
-    except (OSError, ValueError):  # no name of a file: too long, or with a null
+    except (OSError, ValueError):  # not a valid file name: too long, or with a null byte
         return False

@@ -1,4 +1,4 @@
-"""A run that was trained, for use in Python."""
+"""Loading of trained runs in Python."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 
 class Run(NamedTuple):
-    """Content of a run's folder.
+    """The contents of a run's folder.
 
     Attributes:
-        module (LightningModule): What was trained, with its weights, in evaluation mode; its
-            ``model`` takes tokens and ``ptr``.
-        data (LightningDataModule): What it was trained on.
-        config (dict): Every option, resolved.
-        tokenizer (tokenizers.Tokenizer, optional): Of a run on text.
-        classes (list of str, optional): The names of the classes, where they have some; empty where
-            a score is asked for.
+        module (LightningModule): The trained module, in evaluation mode. Call its ``model`` with
+            tokens and ``ptr``.
+        data (LightningDataModule): The data of the training.
+        config (dict): All options, resolved.
+        tokenizer (tokenizers.Tokenizer, optional): The tokenizer of a run on text.
+        classes (list of str, optional): The names of the classes, if they have any; empty if the
+            task predicts a score.
     """
 
     module: L.LightningModule
@@ -40,18 +40,17 @@ class Run(NamedTuple):
 
 
 def load_run(folder: str | Path, trust: Iterable[str] = ()) -> Run:
-    """Load the run in a folder as it was tested: with the last weights, or the best ones if
-    ``select_on`` chose them.
+    """Load a run with its tested weights: the last, or the best if ``select_on`` chose them.
 
     Args:
-        folder: ``--trainer.default_root_dir`` of the run.
-        trust: Packages whose classes its config.yaml may name, such as ``'mypackage.'``, beside
-            those of graphattn, experiments and torch.nn: others could run any command.
+        folder: The run's ``--trainer.default_root_dir``.
+        trust: Packages whose classes its config.yaml may name, such as ``'mypackage.'``, besides
+            graphattn, experiments and torch.nn. Classes of other packages could run any command.
 
     Raises:
-        OSError: A file of it is missing.
-        ValueError: A file of it is damaged, or of another version; the message says what differs.
-            Or its config.yaml names a class that is not trusted, which is not imported.
+        OSError: A file of the run is missing.
+        ValueError: A file is damaged or of another version (the message names the difference), or
+            config.yaml names a class that is not trusted. Such a class is not imported.
 
     Example::
 
@@ -66,14 +65,14 @@ def load_run(folder: str | Path, trust: Iterable[str] = ()) -> Run:
     folder = Path(folder)
     if not (folder / 'config.yaml').exists():
         runs = ', '.join(sorted(path.parent.name for path in folder.glob('*/config.yaml')))
-        raise FileNotFoundError(f"{folder} must be the folder of a run, with its config.yaml "
-                                f"(there is none{f'; there are runs in {runs}' if runs else ''})")
+        raise FileNotFoundError(f"{folder} must be the folder of a run, with a config.yaml (there "
+                                f"is none{f'; there are runs in {runs}' if runs else ''})")
     config = read_yaml(folder / 'config.yaml')
     if not isinstance(config, dict):
-        raise ValueError(f'{folder}: its config.yaml holds no options')
+        raise ValueError(f'{folder}: config.yaml holds no options')
     for name in ('model', 'data', 'seed_everything'):
         if config.get(name) is None:
-            raise ValueError(f"{folder}: its config.yaml is not whole: it has no {name!r}")
+            raise ValueError(f"{folder}: config.yaml is incomplete: it has no {name!r}")
     checkpoints = folder / 'checkpoints'
     has_best = config.get('select_on') is not None and (checkpoints / BEST).exists()
     path = checkpoints / (BEST if has_best else LAST)
@@ -85,20 +84,20 @@ def load_run(folder: str | Path, trust: Iterable[str] = ()) -> Run:
         made = built(config, trust, model=L.LightningModule, data=L.LightningDataModule)
     except Untrusted as error:
         raise ValueError(f"{folder / 'config.yaml'}: {error}") from error
-    except Exception as error:  # whatever the classes that it names raise
-        raise ValueError(f"{folder}: what its config.yaml describes cannot be made here "
+    except Exception as error:  # the named classes can raise anything
+        raise ValueError(f"{folder}: the model or data of config.yaml cannot be built "
                          f"{_other_versions(folder)}: {in_short(error)}") from error
     try:
         made.model.load_state_dict(checkpoint['state_dict'])
     except RuntimeError as error:
-        raise ValueError(f"{folder} holds weights of another model than its config.yaml describes "
-                         f"here {_other_versions(folder)}: {in_short(error)}") from error
-    if state := checkpoint.get(type(made.data).__qualname__):  # where Lightning puts that of data
+        raise ValueError(f"{folder}: the weights do not fit the model of config.yaml "
+                         f"{_other_versions(folder)}: {in_short(error)}") from error
+    if state := checkpoint.get(type(made.data).__qualname__):  # Lightning's key
         made.data.load_state_dict(state)
     path, tokenizer = folder / 'tokenizer.json', None
     if not path.exists():
         path = getattr(made.data, 'tokenizer_path', None) or getattr(made.model, 'tokenizer_path',
-                                                                     None)  # of a pre-training
+                                                                     None)  # of a pre-trained model
     if path is not None:
         made.data.tokenizer_path = str(path)
         tokenizer = made.data.load_tokenizer()
@@ -107,11 +106,11 @@ def load_run(folder: str | Path, trust: Iterable[str] = ()) -> Run:
 
 
 def _other_versions(folder: Path) -> str:
-    """Return the versions of a run that differ from those installed, in brackets."""
+    """Return the versions of a run that differ from the installed ones, in brackets."""
     try:
         saved = read_json(folder / 'summary.json')['versions']
         other = [f'{name} {saved.get(name)} and not {version}'
                  for name, version in versions().items() if saved.get(name) != version]
     except (OSError, ValueError, KeyError, AttributeError) as error:
         return f'(its versions are unknown: {error})'
-    return f"(it was made with {', '.join(other) or 'the same versions'})"
+    return f"(the run has {', '.join(other) or 'the same versions'})"

@@ -1,4 +1,4 @@
-"""Loggers of Lightning, by their names; they write below the run's folder and to no network."""
+"""Lightning's loggers by name; they write below the run's folder, never to a network."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ NEEDS = {'tensorboard': 'tensorboard', 'wandb': 'wandb'}
 def new_logger(name: LoggerName, folder: Path, *, is_resumed: bool) -> Logger:
     """Return the logger that writes into ``folder/name``.
 
-    CSVLogger begins its file anew, so that of a run that is resumed gets a folder of its own there,
-    ``version_0``, ``version_1`` and so on.
+    CSVLogger overwrites its file, so a resumed run logs to a new subfolder, ``version_0``,
+    ``version_1`` and so on.
 
     Raises:
-        ImportError: Its package is not installed.
+        ImportError: The logger's package is not installed.
     """
     package = NEEDS.get(name)
     if package is not None and find_spec(package) is None:
-        raise ImportError(f"'logger' {name!r} needs a package that is not installed: pip install "
-                          f"{package}")
+        raise ImportError(f"'logger' {name!r} requires a package that is not installed: pip "
+                          f"install {package}")
     if name == 'csv':
         return CSVLogger(folder, name, version=None if is_resumed else '')
     if name == 'tensorboard':
         return TensorBoardLogger(folder, name, version='')
-    folder.mkdir(parents=True, exist_ok=True)  # else W&B writes to where temporary files are
+    folder.mkdir(parents=True, exist_ok=True)  # otherwise W&B writes to the temporary directory
     return WandbLogger(name=folder.name, save_dir=folder, project='graphattn', offline=True)
 
 
 def close(logger: Logger | None) -> None:
-    """Close a run's record, because the next run of this process would go on with it."""
+    """Close a run's log, because the next run of this process would append to it."""
     if isinstance(logger, WandbLogger):
         logger.experiment.finish()

@@ -1,4 +1,4 @@
-"""A training that is done once, however often it is asked for."""
+"""Trainings that are skipped if they are finished."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ ENDINGS = {'.yaml', '.yml'}
 
 def train_once(train: Callable[[list[str]], None], folder: Path, options: Sequence[str],
                announcement: str) -> None:
-    """Train into a folder unless that is done; a training that was killed is resumed.
+    """Train into a folder unless its training is finished; a killed training is resumed.
 
-    The folder gets ``options.json``, by which a training of other options is told apart.
+    ``options.json`` in the folder records the options, to detect a training with others.
 
     Args:
         train (Callable): :func:`experiments.train.main`.
-        folder (Path): Of the run.
-        options (list of str): Of ``fit``; configs are compared by what they say.
-        announcement (str): What is printed before a training.
+        folder (Path): The folder of the run.
+        options (list of str): Options of ``fit``; configs are compared by content.
+        announcement (str): Printed before a training.
 
     Raises:
-        ValueError: The folder holds a run of other options, or of data that have changed since.
+        ValueError: The folder holds a run with other options, or its data have changed.
     """
     said = json.dumps([_said(option) for option in options], indent=1)
     record = folder / 'options.json'
     has_begun = (folder / CONFIG).exists()
     if has_begun and not (record.exists() and record.read_text(encoding='utf-8') == said):
-        raise ValueError(f'{folder} holds a run of other options, see {record.name} there; choose '
-                         f'another folder or delete that one')
+        raise ValueError(f'{folder} holds a run with other options, see {record.name} there; '
+                         f'choose another folder or delete this one')
     if has_begun and (folder / SUMMARY).exists():
         check_inputs(read_summary(folder).get('inputs', {}), read_yaml(folder / CONFIG), folder)
         return
@@ -48,7 +48,7 @@ def train_once(train: Callable[[list[str]], None], folder: Path, options: Sequen
 
 
 def _said(option: str) -> str:
-    """Return the content of the config that an option names, after ``--config=`` too, or the
-    option."""
+    """Return the content of the config that an option names, also after ``--config=``; otherwise
+    the option."""
     path = Path(option.partition('=')[2] if option.startswith('--') else option)
     return path.read_text(encoding='utf-8') if path.suffix in ENDINGS and path.is_file() else option

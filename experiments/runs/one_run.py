@@ -1,4 +1,4 @@
-"""A folder holds one run of one process: the rules to begin it and to go on."""
+"""The rules for starting and resuming the one run of a folder."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from experiments.runs.summary import read_summary
 from graphattn.utils.reading import read_yaml
 
 CONFIG = 'config.yaml'
-WHAT_IT_IS = 'seed_everything', 'model', 'data'  # of a config; the trainer may be another one
-FREE = {'num_workers', 'cache'}  # options of data that change no number
+WHAT_IT_IS = 'seed_everything', 'model', 'data'  # entries of a config; the trainer may differ
+FREE = {'num_workers', 'cache'}  # data options that do not change results
 
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """Keep other runs out of a folder; of the processes of a run, the first one does.
+    """Lock a folder against other runs; the first process of a run holds the lock.
 
-    The folder is made for the lock, and removed afterwards where nothing else came into it.
+    The folder is created for the lock, and removed afterwards if it is still empty.
 
     Raises:
-        ValueError: Another run is at work there.
+        ValueError: Another run holds the lock.
     """
     if rank_zero_only.rank != 0:
         yield
@@ -41,8 +41,8 @@ def alone_in(folder: Path) -> Iterator[None]:
     try:
         lock.acquire(timeout=0)
     except Timeout as error:
-        raise ValueError(f"'trainer.default_root_dir' must be a folder where no other run is at "
-                         f"work (got {folder}); wait for that one, or choose another folder"
+        raise ValueError(f"'trainer.default_root_dir' is in use by another run (got {folder}); "
+                         f"wait for it to end, or choose another folder"
                          ) from error
     try:
         yield
@@ -55,19 +55,19 @@ def alone_in(folder: Path) -> Iterator[None]:
 
 
 def has_checkpoint(folder: Path) -> bool:
-    """Return whether a run in the folder has got as far as to a checkpoint."""
+    """Return whether a run in the folder has written a checkpoint."""
     return any((folder / 'checkpoints' / name).exists() for name in (LAST, PREVIOUS))
 
 
 def is_finished(folder: Path, config: str) -> bool:
-    """Check that a folder is free, or holds the run of a config, and return whether it is done.
+    """Check that a folder is free or holds the run of a config, and return whether it is finished.
 
     Args:
-        folder (Path): Of the run.
-        config (str): What its config.yaml would say.
+        folder (Path): The folder of the run.
+        config (str): The run's config.yaml.
 
     Raises:
-        ValueError: It holds something else, or data have changed since.
+        ValueError: The folder holds something else, or the data have changed.
     """
     path, summary = folder / CONFIG, folder / SUMMARY
     if not path.exists():
@@ -77,8 +77,8 @@ def is_finished(folder: Path, config: str) -> bool:
         return False
     if path.read_text(encoding='utf-8') != config:
         other = _difference(flat(read_yaml(path), ''), flat(yaml.safe_load(config), ''))
-        raise ValueError(f"'trainer.default_root_dir' holds another run: {path} differs from "
-                         f"this one's config{other}; choose another folder or delete that one")
+        raise ValueError(f"'trainer.default_root_dir' holds another run: {path} differs from this "
+                         f"run's config{other}; choose another folder or delete this one")
     if not summary.exists():
         return False
     check_inputs(read_summary(folder).get('inputs', {}), yaml.safe_load(config), folder)
@@ -86,26 +86,25 @@ def is_finished(folder: Path, config: str) -> bool:
 
 
 def check_inputs(before: dict[str, str], config: dict[str, Any], folder: Path) -> None:
-    """Check that the files that a run reads are those that it was trained on.
+    """Check that the input files of a run have not changed since its training.
 
     Raises:
-        ValueError: One has changed.
+        ValueError: An input has changed.
     """
     if (name := changed_input(before, config)) is not None:
-        raise ValueError(f"{name!r} has changed since the run in {folder} was trained: what it "
-                         f"names is not the same data; put them back or choose another folder")
+        raise ValueError(f"the data of {name!r} have changed since the training of the run in "
+                         f"{folder}; restore them or choose another folder")
 
 
 def changed_input(before: dict[str, str], config: dict[str, Any]) -> str | None:
-    """Return the first option that names other data than before, if any; what is gone has not
-    changed."""
+    """Return the first option whose data have changed, if any; missing data count as unchanged."""
     now = inputs_of(config)
     return next((name for name in before if now.get(name, before[name]) != before[name]), None)
 
 
 def identity(config: str) -> dict[str, Any]:
-    """Return what a run is, for its checkpoints: its options but those of the trainer, and digests
-    of the files that it reads."""
+    """Return the identity of a run, for its checkpoints: all options except the trainer's, and
+    digests of the input files."""
     plain = yaml.safe_load(config)
     options = {name: value for part in WHAT_IT_IS
                for name, value in flat(plain.get(part), part).items()}
@@ -114,29 +113,29 @@ def identity(config: str) -> dict[str, Any]:
 
 def check_goes_on(checkpoint: Path, state: dict[str, Any], mine: dict[str, Any],
                   limits: Mapping[str, int | None]) -> None:
-    """Check that a checkpoint is of the same run, whose trainer alone may be another one.
+    """Check that a checkpoint is of the same run; only options of the trainer may differ.
 
     Args:
-        checkpoint (Path): To go on from.
-        state (dict): What it holds.
-        mine (dict): The :func:`identity` of the run that goes on.
-        limits (dict): Its ``max_epochs`` and ``max_steps``.
+        checkpoint (Path): The checkpoint to resume.
+        state (dict): Its contents.
+        mine (dict): The :func:`identity` of the resuming run.
+        limits (dict): ``max_epochs`` and ``max_steps`` of the resuming run.
 
     Raises:
-        ValueError: Another model, seed or data would be mixed with those of the checkpoint, or
-            passed over; or it has been trained for longer.
+        ValueError: Model, seed or data differ from those of the checkpoint, or the checkpoint has
+            been trained for longer.
     """
     for name, least in (('max_epochs', state['epoch'] + 1), ('max_steps', state['global_step'])):
         if limits.get(name) is not None and 0 <= limits[name] < least:
-            raise ValueError(f"'trainer.{name}' must be at least {least}, as {checkpoint} has been "
-                             f"trained so far (got {limits[name]})")
+            raise ValueError(f"'trainer.{name}' must be at least {least}, which {checkpoint} has "
+                             f"reached (got {limits[name]})")
     saved = identity_in(state)
     if saved is None:  # of an earlier version
         return
     for name, digest in saved['inputs'].items():
         if mine['inputs'].get(name, digest) != digest:
-            raise ValueError(f"{name!r} has changed since {checkpoint} was written: what it names "
-                             f"is not the same data; put them back or begin another run")
+            raise ValueError(f"the data of {name!r} have changed since {checkpoint} was written; "
+                             f"restore them or start another run")
     free = FREE.union(*(set(one['inputs']) for one in (saved, mine)))
     theirs, ours = ({name: value for name, value in one['options'].items()
                      if name not in free and name.split('.')[-1] not in FREE}
@@ -144,18 +143,18 @@ def check_goes_on(checkpoint: Path, state: dict[str, Any], mine: dict[str, Any],
     if theirs != ours:
         name = next(name for name in {**theirs, **ours}
                     if name not in theirs or name not in ours or theirs[name] != ours[name])
-        raise ValueError(f"{name!r} must be {theirs.get(name)!r} as in the run that goes on from "
-                         f"{checkpoint} (got {ours.get(name)!r}); only options of the trainer may "
-                         f"change, for others begin another run")
+        raise ValueError(f"{name!r} must be {theirs.get(name)!r} as in {checkpoint} (got "
+                         f"{ours.get(name)!r}), because a resumed run may change options of the "
+                         f"trainer only; start another run to change it")
 
 
 def identity_in(checkpoint: dict[str, Any]) -> dict[str, Any] | None:
-    """Return what :func:`identity` gave to the run of a checkpoint, if that is known."""
+    """Return the :func:`identity` in a checkpoint, if it has one."""
     return checkpoint.get('callbacks', {}).get('RunFolder', {}).get('identity')
 
 
 def _difference(theirs: dict[str, Any], ours: dict[str, Any]) -> str:
-    """Name the first option that differs, in brackets."""
+    """Describe the first option that differs, in brackets."""
     for name in {**theirs, **ours}:
         if theirs.get(name) != ours.get(name):
             return (f" ({name.removeprefix('.')} is {theirs.get(name)!r} there and "

@@ -1,4 +1,4 @@
-"""Pre-trained models, taken up again for other tasks."""
+"""Pre-trained models for other tasks."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ def pretrained_classifier(
     pooling: Literal['pooler', 'mean'] = 'pooler',
     dropout: float = 0.1,
 ) -> SequenceClassifier:
-    """Put the encoder of a masked language model, and its pooler, below a new classification head.
+    """Return the encoder and pooler of a masked language model with a new classification head.
 
     Args:
-        checkpoint: A checkpoint of :class:`experiments.modules.LanguageModelling` in its
-            run's folder, where the config.yaml tells the sizes.
-        num_classes (int): Outputs of the head.
-        source (GraphSource, Pattern or str, optional): Where the edges come from. If omitted, from
-            where they came in pre-training, except that a learned mask is frozen: it is the same
-            for all examples from now on (SparseBERT, Sec. 4.2).
-        freeze_how (str, optional): How a learned mask is frozen, by ``'threshold'`` if omitted;
-            see :meth:`graphattn.sources.LearnedMaskSource.freeze`.
-        sparsity (float, optional): Goes with ``'top-k'``.
+        checkpoint: A checkpoint of :class:`experiments.modules.LanguageModelling`, within its run's
+            folder, whose config.yaml has the sizes.
+        num_classes (int): Number of outputs of the head.
+        source (GraphSource, Pattern or str, optional): The source of the edges. If omitted, the
+            source of the pre-training, with learned masks frozen, so that they are the same for all
+            examples (SparseBERT, Sec. 4.2).
+        freeze_how (str, optional): How learned masks are frozen, ``'threshold'`` if omitted; see
+            :meth:`graphattn.sources.LearnedMaskSource.freeze`.
+        sparsity (float, optional): Fraction of the pairs that ``'top-k'`` drops.
         pooling (str): ``'pooler'``, or the ``'mean'`` over tokens.
-        dropout (float): Before the head.
+        dropout (float): Dropout probability before the head.
 
     Raises:
-        ValueError: The checkpoint cannot be read or is of something else, ``source`` is for
-            another number of heads, or there is no mask to freeze, but an argument for it.
+        ValueError: The checkpoint cannot be read or is of another kind, ``source`` has another
+            number of heads, or an argument for freezing is given without a learned mask.
     """
     model, encoder_arguments = _load(Path(checkpoint))
     if source is not None:
@@ -55,8 +55,8 @@ def pretrained_classifier(
         num_frozen = _freeze_masks(encoder, freeze_how or 'threshold', sparsity)
     for name, value in (('freeze_how', freeze_how), ('sparsity', sparsity)):
         if value is not None and num_frozen == 0:
-            raise ValueError(f"'{name}' must be None where no learned mask of the pre-trained "
-                             f"model is used (got {value!r})")
+            raise ValueError(f"'{name}' requires a learned mask of the pre-trained model, and "
+                             f"there is none to freeze (got {value!r}); omit it")
     classifier = SequenceClassifier(encoder, num_classes, pooling=pooling, dropout=dropout)
     if pooling == 'pooler':
         if model.pooler is None:
@@ -66,35 +66,34 @@ def pretrained_classifier(
 
 
 def load_encoder(encoder: Encoder, checkpoint: str | Path) -> None:
-    """Give an encoder the parameters that another one of its sizes has learned, sources included.
-    The sources may differ as long as their parameters have the same names, as those of a source and
-    of its causal form do.
+    """Load the parameters of a trained encoder of the same sizes, sources included. The sources may
+    differ if their parameters have the same names, such as a source and its causal form.
 
     Args:
-        encoder (Encoder): What receives them.
-        checkpoint: Of any model with an encoder, as :mod:`experiments.train` leaves it.
+        encoder (Encoder): The encoder to initialise.
+        checkpoint: A checkpoint of :mod:`experiments.train`, of any model with an encoder.
 
     Raises:
-        ValueError: The checkpoint cannot be read, or is of another encoder.
+        ValueError: The checkpoint cannot be read, or does not fit the encoder.
     """
     _load_learned(encoder, checkpoint, 'model.encoder.', 'encoder')
 
 
 def tokenizer_of(checkpoint: str | Path) -> Path:
-    """Return the place of the tokenizer of a checkpoint's run, if it is one on text."""
+    """Return the path of the tokenizer of a checkpoint's run, which exists for runs on text."""
     return Path(checkpoint).parent.parent / 'tokenizer.json'
 
 
 def load_model(model: nn.Module, checkpoint: str | Path) -> None:
-    """Give a model all that another one of its sizes has learned, as :func:`load_encoder` does with
-    an encoder.
+    """Load all parameters of a trained model of the same sizes, like :func:`load_encoder` for an
+    encoder.
 
     Args:
-        model (nn.Module): What receives it.
-        checkpoint: Of a model of this kind, as :mod:`experiments.train` leaves it.
+        model (nn.Module): The model to initialise.
+        checkpoint: A checkpoint of :mod:`experiments.train`, of a model of this class.
 
     Raises:
-        ValueError: The checkpoint cannot be read, or is of another model.
+        ValueError: The checkpoint cannot be read, or does not fit the model.
     """
     _load_learned(model, checkpoint, 'model.', 'parameters')
 
@@ -111,7 +110,7 @@ def _load_learned(module: nn.Module, checkpoint: str | Path, prefix: str, what: 
     if mine != theirs:
         name = min(name for name in mine.keys() | theirs.keys()
                    if mine.get(name) != theirs.get(name))
-        raise ValueError(f"'pretrained' must hold the {what} of this model: {name!r} is "
+        raise ValueError(f"'pretrained' must fit the {what} of this model: {name!r} is "
                          f"{theirs.get(name)} there and {mine.get(name)} here ({checkpoint})")
     module.load_state_dict(weights)
 
@@ -122,15 +121,16 @@ def roberta(
     *,
     tile_positions: bool = True,
 ) -> nn.Module:
-    """Return a model with the weights of a Hugging Face RoBERTa, as Diffuser begins (Sec. 4).
+    """Return a model with the weights of a Hugging Face RoBERTa, as Diffuser is initialised (Sec.
+    4).
 
-    The data need RoBERTa's tokenizer.json.
+    The data require RoBERTa's tokenizer.json.
 
     Args:
-        weights: Its model.safetensors or pytorch_model.bin, with its config.json beside it.
-        model: What they go into, of its sizes and norm_eps, see
-            :func:`graphattn.models.load_roberta`. A new head stays as it is.
-        tile_positions (bool): A model for longer sequences repeats the positions.
+        weights: RoBERTa's model.safetensors or pytorch_model.bin, next to its config.json.
+        model: The model to initialise, of the same sizes and norm_eps, see
+            :func:`graphattn.models.load_roberta`. A new head is unchanged.
+        tile_positions (bool): Repeat the positions in a model for longer sequences.
 
     Raises:
         ValueError: The files cannot be read, or do not fit the model.
@@ -142,7 +142,7 @@ def roberta(
         state_dict = (load_file(weights) if Path(weights).suffix == '.safetensors'
                       else torch.load(weights, weights_only=True, map_location='cpu'))
         config = json.loads(config_path.read_text(encoding='utf-8'))
-    except Exception as error:  # what unpickling, safetensors and JSON may raise
+    except Exception as error:  # unpickling, safetensors and JSON raise many types
         raise ValueError(f"'weights' cannot be read: {weights} with {config_path} "
                          f"({error})") from error
     load_roberta(model, state_dict, config, tile_positions=tile_positions)
@@ -150,7 +150,7 @@ def roberta(
 
 
 def _load(checkpoint: Path) -> tuple[MaskedLanguageModel, dict]:
-    """Return the model, and the arguments that its encoder was built from."""
+    """Return the model and the arguments of its encoder."""
     config_path = checkpoint.parent.parent / 'config.yaml'
     try:
         saved = read_checkpoint(checkpoint)['state_dict']
@@ -158,18 +158,18 @@ def _load(checkpoint: Path) -> tuple[MaskedLanguageModel, dict]:
         model = built({'model': config}, model=nn.Module).model
         model.load_state_dict({name.removeprefix('model.'): value for name, value in saved.items()
                                if name.startswith('model.')})
-    except Exception as error:  # what unpickling, YAML, and the classes it names may raise
+    except Exception as error:  # unpickling, YAML and the named classes raise many types
         raise ValueError(f"'pretrained' cannot be read: {checkpoint} with {config_path} "
                          f"({error})") from error
     if not isinstance(model, MaskedLanguageModel):
-        raise ValueError(f"'pretrained' must be the checkpoint of a masked language model (got "
-                         f"that of a {type(model).__name__}: {checkpoint})")
+        raise ValueError(f"'pretrained' must be a checkpoint of a MaskedLanguageModel (got a "
+                         f"{type(model).__name__}: {checkpoint})")
     return model, config['init_args']['encoder']['init_args']
 
 
 def _freeze_masks(encoder: Encoder, how: str, sparsity: float | None) -> int:
-    """Replace learned masks by fixed ones, and count them."""
-    # One draw of its own, so that it depends on the run's seed alone.
+    """Replace learned masks by fixed ones, and return their number."""
+    # A separate generator, so that the masks depend on the run's seed alone.
     generator = torch.Generator().manual_seed(torch.initial_seed())
     learned = [(parent, name, child) for parent in encoder.modules()
                for name, child in parent.named_children() if isinstance(child, LearnedMaskSource)]
@@ -181,7 +181,7 @@ def _freeze_masks(encoder: Encoder, how: str, sparsity: float | None) -> int:
 def _with_source(encoder: Encoder, arguments: dict, source: GraphSource) -> Encoder:
     """Return a copy of ``encoder`` with another source.
 
-    Without parameters a source would tell every layer the same, so it is asked once for all.
+    A source without parameters returns the same graph in every layer, so the layers share it.
     """
     has_parameters = next(source.parameters(), None) is not None
     sizes = {name: value for name, value in arguments.items()

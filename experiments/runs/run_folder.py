@@ -30,10 +30,10 @@ LOST = 'heads_without_edges'
 
 
 class SaveConfig(SaveConfigCallback):
-    """Writes the resolved config.yaml when training begins: whatever may be refused has been."""
+    """Writes the resolved config.yaml when training begins, after all checks."""
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Write nothing: the checkpoint to go on from has not been read."""
+        """Write nothing, because the checkpoint to resume from has not been read."""
 
     @rank_zero_only
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -45,9 +45,9 @@ class SaveConfig(SaveConfigCallback):
     @rank_zero_only
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         folder = Path(trainer.default_root_dir)
-        if not (folder / CONFIG).exists():  # there were no steps to take
+        if not (folder / CONFIG).exists():  # there were no steps
             self._write(folder)
-        for ending in 'yaml', 'csv', 'json', 'png':  # half-written by a process that was killed
+        for ending in 'yaml', 'csv', 'json', 'png':  # partial files of a killed process
             for path in folder.glob(f'.*-????????.{ending}'):
                 path.unlink()
 
@@ -57,7 +57,7 @@ class SaveConfig(SaveConfigCallback):
 
 
 def config_text(parser: ArgumentParser, config: Namespace) -> str:
-    """Return what config.yaml says; where a run goes on from is no part of what it is."""
+    """Return the text of config.yaml, without the checkpoint to resume from."""
     resolved = config.clone()
     for name in 'ckpt_path', 'trust':
         resolved.pop(name, None)
@@ -65,7 +65,7 @@ def config_text(parser: ArgumentParser, config: Namespace) -> str:
 
 
 def save_tokenizer(trainer: L.Trainer) -> None:
-    """Write the tokenizer of data that have one."""
+    """Write the tokenizer of the data, if they have one."""
     if hasattr(trainer.datamodule, 'load_tokenizer'):
         tokenizer = trainer.datamodule.load_tokenizer()
         write_whole(Path(trainer.default_root_dir) / 'tokenizer.json',
@@ -73,25 +73,25 @@ def save_tokenizer(trainer: L.Trainer) -> None:
 
 
 class RunFolder(Callback):
-    """Writes metrics.csv after each epoch, and summary.json and pictures at the end.
+    """Writes metrics.csv after each epoch, and summary.json and figures at the end.
 
-    The metrics of past epochs travel in the checkpoint, so those of a resumed run are complete; but
-    an epoch that is resumed in its middle has the training metrics of its remaining batches.
+    Checkpoints contain the metrics of past epochs, so those of a resumed run are complete. An epoch
+    that is resumed in its middle has the training metrics of its remaining batches only.
 
     Args:
-        identity (dict): What the run is, see :func:`experiments.runs.one_run.identity`; it travels
-            along.
+        identity (dict): The identity of the run, see :func:`experiments.runs.one_run.identity`,
+            saved in its checkpoints.
     """
 
     def __init__(self, identity: dict[str, Any] | None = None):
         self.identity = identity
-        self.go_on = 'the same command goes on'
+        self.go_on = 'the same command resumes'
         self.history: list[dict[str, float]] = []
-        self.evaluated: dict[str, float] = {}  # since the last row of the history
+        self.evaluated: dict[str, float] = {}  # metrics since the last row of the history
         self.seconds = 0.
-        self.is_training = False  # and does not only evaluate what another process has trained
-        self.has_steps = False  # to take, or none, where a run is resumed that has ended
-        self.weights = {'epoch': 0, 'step': 0}  # after which they are tested
+        self.is_training = False  # False if this process only evaluates
+        self.has_steps = False  # False if the resumed run has ended
+        self.weights = {'epoch': 0, 'step': 0}  # of the tested weights
 
     def state_dict(self) -> dict:
         return {'history': self.history, 'evaluated': self.evaluated, 'seconds': self.seconds,
@@ -112,7 +112,7 @@ class RunFolder(Callback):
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.has_steps = True
         _check_schedules(trainer)
-        self._epoch_start = time.perf_counter()  # of an epoch that is taken up in its middle
+        self._epoch_start = time.perf_counter()  # of an epoch that is resumed in its middle
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._epoch_start = time.perf_counter()
@@ -132,7 +132,7 @@ class RunFolder(Callback):
         row = {'epoch': trainer.current_epoch, 'step': trainer.global_step,
                **_metrics(trainer, 'train'), **self.evaluated}
         if self.history and self.history[-1]['epoch'] == row['epoch']:
-            self.history.pop()  # of a part of the epoch, which a limit had cut
+            self.history.pop()  # of a partial epoch, cut by a limit
         self.history.append(row)
         self.evaluated = {}
         self.weights = {'epoch': row['epoch'] + 1, 'step': row['step']}
@@ -141,7 +141,7 @@ class RunFolder(Callback):
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not self.has_steps and trainer.is_global_zero:
-            print(f'nothing is left to train after step {trainer.global_step}')
+            print(f'nothing to train after step {trainer.global_step}')
 
     def on_test_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not trainer.is_global_zero:
@@ -154,7 +154,7 @@ class RunFolder(Callback):
                    if not name.startswith('test/density/')}
         trained = {'epochs': len(self.history), 'seconds': round(self.seconds, 1)}
         if not self.is_training and (folder / SUMMARY).exists():
-            # A checkpoint knows of the training before it, and not of all.
+            # A checkpoint knows only of the training before it.
             trained = {name: read_summary(folder)[name] for name in trained}
         summary = {
             **metrics, 'density': density, LOST: lost, **trained,
@@ -169,7 +169,7 @@ class RunFolder(Callback):
         print()
         width = max([21, *map(len, metrics)])
         for name, value in metrics.items():
-            # The threshold of questions is -1e30 where no answer is ever said.
+            # The threshold of questions is -1e30 if no answer is ever predicted.
             print(f'test {name:<{width}} {value:{".4f" if abs(value) < 1e9 else ".0e"}}')
         for place, value in density.items():
             print(f'density {place:<18} {value:.1%}')
@@ -180,22 +180,22 @@ class RunFolder(Callback):
               f"{summary['tested_after_step']}, of epoch {summary['tested_after_epoch']}")
         for picture in self._draw(trainer, pl_module):
             print(f'picture {picture}')
-        print(f'all of it is in {folder}')
+        print(f'results are in {folder}')
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule,
                      exception: BaseException) -> None:
-        # Lightning ends without a word.
+        # Lightning prints no message.
         if isinstance(exception, KeyboardInterrupt) and trainer.is_global_zero:
             self.tell(str(exception) or 'interrupted', Path(trainer.default_root_dir))
 
     def tell(self, what: str, folder: Path) -> None:
-        """Print what has ended the run, and how it goes on."""
+        """Print the reason for the end of a run, and how to resume it."""
         if not self.is_training:
             rest = ''
         elif has_checkpoint(folder):
             rest = f"; {self.go_on} from {folder / 'checkpoints' / LAST}"
         else:
-            rest = ', before there was a checkpoint; the same command begins again'
+            rest = ', before the first checkpoint; the same command starts again'
         print(f'{what}{rest}', file=sys.stderr)
 
     def _draw(self, trainer: L.Trainer, pl_module: L.LightningModule) -> list[Path]:
@@ -219,21 +219,21 @@ class RunFolder(Callback):
 
 
 def _check_schedules(trainer: L.Trainer) -> None:
-    """Check that no schedule of another length has come with a checkpoint.
+    """Check that a checkpoint has no schedule of another length.
 
     Raises:
-        ValueError: One has: it would end before the training does, or not come to its end.
+        ValueError: The schedule would end before or after the training.
     """
     steps = trainer.estimated_stepping_batches
     for config in trainer.lr_scheduler_configs:
         if (total := getattr(config.scheduler, 'total_steps', steps)) != steps:
-            raise ValueError(f"'trainer.max_epochs' or 'trainer.max_steps' must stay as they are "
-                             f"where the learning rate follows a cycle: that of 'ckpt_path' has "
-                             f"{total} steps (got {steps})")
+            raise ValueError(f"'trainer.max_epochs' and 'trainer.max_steps' must be unchanged for "
+                             f"a one-cycle learning rate: the cycle of 'ckpt_path' has {total} "
+                             f"steps (got {steps})")
 
 
 def _metrics(trainer: L.Trainer, stage: str) -> dict[str, float]:
-    """Return the metrics of a stage; for training also those without a stage in their name."""
+    """Return the metrics of a stage; for training also metrics without a stage in their name."""
     return {name: float(value) for name, value in trainer.callback_metrics.items()
             if name.startswith(f'{stage}/')
             or stage == 'train' and not name.startswith('val/') and name != LOST}

@@ -1,4 +1,4 @@
-"""Pictures that a model draws by itself, byte by byte."""
+"""Sampling of images from a model, byte by byte."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from graphattn.models import CausalLanguageModel
 @torch.no_grad()
 def sample(model: CausalLanguageModel, start: int, length: int, number: int, *,
            temperature: float = 1., generator: torch.Generator | None = None) -> Tensor:
-    """Return sequences that a model draws, each symbol in the light of those before it.
+    """Sample sequences from a model, symbol by symbol.
 
     Args:
-        model (CausalLanguageModel): Its edges do not depend on tokens.
-        start (int): What stands before the first symbol; it is never drawn, nor is any above it.
-        length (int): Symbols of each sequence.
-        number (int): How many sequences, side by side.
-        temperature (float): What the logits are divided by.
-        generator (torch.Generator, optional): Torch's default one if omitted.
+        model (CausalLanguageModel): A model whose edges do not depend on tokens.
+        start (int): The start token; it is never sampled, nor are larger ids.
+        length (int): Number of symbols of each sequence.
+        number (int): Number of sequences.
+        temperature (float): Divisor of the logits.
+        generator (torch.Generator, optional): The random generator; torch's default if omitted.
 
     Returns:
         int64 Tensor ``[number, length]``.
@@ -41,12 +41,12 @@ def sample(model: CausalLanguageModel, start: int, length: int, number: int, *,
 
 
 def pictures(rows: dict[str, np.ndarray], shape: tuple[int, int, int], levels: int) -> Figure:
-    """Return images in rows, with the name of each row beside it.
+    """Draw images in rows, with the name of each row next to it.
 
     Args:
-        rows (dict): Images by the name of their row, ``[num_images, height * width * colours]``.
-        shape (tuple): Height, width and colours.
-        levels (int): Of each colour; the last one is the brightest.
+        rows (dict): Images ``[num_images, height * width * colours]`` by the name of their row.
+        shape (tuple): Height, width and number of colours.
+        levels (int): Number of levels of each colour; the last is the brightest.
     """
     most = max(len(images) for images in rows.values())
     figure = Figure(figsize=(1.1 * most + 1.4, 1.2 * len(rows) + .3), layout='constrained')

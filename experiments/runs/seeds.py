@@ -1,4 +1,4 @@
-"""One run for each of several seeds, and what they have in common."""
+"""Runs of several seeds, and their mean and standard deviation."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from experiments.runs.tables import report
 
 def train_seeds(train: Callable[[list[str]], None], options: Sequence[str], folder: Path,
                 seeds: Sequence[int]) -> None:
-    """Train into ``folder/seedN`` for each seed, unless that is done, and reports mean and
-    standard deviation of what was tested.
+    """Train into ``folder/seedN`` for each seed, unless finished, and report mean and standard
+    deviation of the test metrics.
 
     Args:
         train (Callable): :func:`experiments.train.main`.
-        options (list of str): Of ``fit``, but for the seed and the folder.
-        folder (Path): Of all runs; it gets ``seeds.csv`` and ``summary.json``.
-        seeds (list of int): Which ones.
+        options (list of str): Options of ``fit``, except for the seed and the folder.
+        folder (Path): The folder of all runs, of ``seeds.csv`` and of ``summary.json``.
+        seeds (list of int): The seeds.
 
     Raises:
-        ValueError: A folder holds a run of other options.
+        ValueError: A folder holds a run with other options.
     """
     runs = {seed: folder / f'seed{seed}' for seed in seeds}
     for seed, run in runs.items():
@@ -41,13 +41,14 @@ def train_seeds(train: Callable[[list[str]], None], options: Sequence[str], fold
 
 
 def _train(train: Callable[[list[str]], None], arguments: list[str]) -> None:
-    sys.argv = [sys.argv[0], *arguments]  # with which Lightning starts the other processes
+    sys.argv = [sys.argv[0], *arguments]  # Lightning passes it to the other processes
     train(arguments)
 
 
 @contextmanager
 def _as_a_process_of_its_own() -> Iterator[None]:
-    """Undo what Lightning tells the other processes of a run, and the group with them."""
+    """Reset the environment variables that Lightning sets for a run's processes, and their process
+    group."""
     arguments, environment = sys.argv, dict(os.environ)
     try:
         yield
@@ -61,7 +62,7 @@ def _as_a_process_of_its_own() -> Iterator[None]:
 
 @rank_zero_only
 def _report(summaries: dict[int, dict], folder: Path) -> None:
-    # Whole numbers are counts of what is the same for all: parameters, epochs, threads.
+    # Integers are counts that all seeds share: parameters, epochs, threads.
     measured = {seed: {name: value for name, value in summary.items() if isinstance(value, float)}
                 for seed, summary in summaries.items()}
     names = list(dict.fromkeys(name for row in measured.values() for name in row))

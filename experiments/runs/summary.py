@@ -25,27 +25,27 @@ def read_summary(folder: Path) -> dict[str, Any]:
     """Read the summary that :func:`write_summary` wrote.
 
     Raises:
-        OSError, ValueError: It is not there, or damaged.
+        OSError, ValueError: The file is missing or damaged.
     """
     return with_nan(read_json(folder / NAME))
 
 
 def without_nan(value: Any) -> Any:
-    """``None`` in place of what is no finite number, which JSON cannot say."""
+    """Replace non-finite numbers, which JSON lacks, by ``None``."""
     if isinstance(value, dict):
         return {name: without_nan(part) for name, part in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def with_nan(value: Any) -> Any:
-    """NaN in place of ``None``: a number that is no number must not pass for one that lacks."""
+    """Replace ``None`` by NaN, so that a non-finite value is not read as a missing one."""
     if isinstance(value, dict):
         return {name: with_nan(part) for name, part in value.items()}
     return math.nan if value is None else value
 
 
 def spread(values: Sequence[float]) -> float | None:
-    """Return the standard deviation; ``None`` of one value, NaN where one is not finite."""
+    """Return the standard deviation: ``None`` for a single value, NaN if a value is not finite."""
     if len(values) < 2:
         return None
     return statistics.stdev(values) if all(map(math.isfinite, values)) else math.nan

@@ -1,4 +1,4 @@
-"""Results as a table that is printed and a CSV file."""
+"""Results as a printed table and a CSV file."""
 
 from __future__ import annotations
 

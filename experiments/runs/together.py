@@ -1,4 +1,4 @@
-"""The processes of a run end together: none waits for ever for one that died or was stopped."""
+"""Ends all processes of a run together, so that none waits forever for a dead or stopped one."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ from lightning.pytorch.callbacks import Callback
 
 from experiments.runs.command import listen_again, status_of
 
-PERIOD = 1.  # seconds between two looks at the other processes
-PATIENCE = 10  # looks for which a process may be stopped
+PERIOD = 1.  # seconds between checks of the other processes
+PATIENCE = 10  # checks for which a process may stay stopped
 STOPPED = 128 + signal.SIGSTOP
-Look = Callable[[], tuple[str, int] | None]  # what has befallen another process, and a status
+Look = Callable[[], tuple[str, int] | None]  # the failure of another process, and an exit status
 
 
 class EndTogether(Callback):
     """Ends all processes of a run that Lightning has started when one of them ends or is stopped.
 
-    A process that waits for another one in a collective operation sees no signal, so a thread looks
-    after the others: within ``PERIOD`` seconds it notices that one has died, and within
-    ``PERIOD * PATIENCE`` that one was stopped.
+    A process that blocks in a collective operation handles no signals, so a thread monitors the
+    other processes: it detects a dead process within ``PERIOD`` seconds, and a stopped process
+    within ``PERIOD * PATIENCE``.
 
     Args:
-        tell (Callable): Called in the first process with what has happened, before it ends.
+        tell (Callable): Called in the first process with a description of the failure, before it
+            ends.
     """
 
     def __init__(self, tell: Callable[[str], None]):
@@ -47,13 +48,13 @@ class EndTogether(Callback):
         if (self.children or self.is_child) and not self.is_watching:
             self.is_watching = True
             for thread in threading.enumerate():
-                if thread.name == 'child-process-observer':  # Lightning's, which kills in silence
+                if thread.name == 'child-process-observer':  # Lightning's, which kills silently
                     thread._child_processes = []
             look = self._look_at_children if self.children else _look_at(os.getppid())
             threading.Thread(target=_watch, args=(look, self._end), daemon=True).start()
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        # At SIGTERM Lightning waits for all other processes, which do not know of it.
+        # At SIGTERM, Lightning blocks on all other processes, which have not received the signal.
         listen_again()
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -65,14 +66,14 @@ class EndTogether(Callback):
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule,
                      exception: BaseException) -> None:
         if self.is_child and isinstance(exception, KeyboardInterrupt):
-            os._exit(status_of(exception))  # at once: the first process waits, and tells
+            os._exit(status_of(exception))  # at once: the first process waits, and reports
         if isinstance(exception, RuntimeError) and any(name in str(exception)
                                                        for name in ('gloo', 'NCCL')):
-            time.sleep(PERIOD * PATIENCE)  # a lost connection; meanwhile the dead process is found
+            time.sleep(PERIOD * PATIENCE)  # a lost connection; the thread finds the dead process
         self._kill()
 
     def _look_at_children(self) -> tuple[str, int] | None:
-        """Return what has befallen a child, and a status to end with."""
+        """Return the failure of a child process and an exit status, if there is one."""
         for rank, child in enumerate(self.children, start=1):
             if code := child.poll():
                 status = 128 - code if code < 0 else code
@@ -86,7 +87,7 @@ class EndTogether(Callback):
         if self.children:
             self.tell(what)
         sys.stderr.flush()
-        os._exit(status)  # the main thread may wait for ever
+        os._exit(status)  # the main thread may be blocked
 
     def _kill(self) -> None:
         for child in self.children:
@@ -94,12 +95,12 @@ class EndTogether(Callback):
 
 
 def _watch(look: Look, end: Callable[[str, int], None]) -> None:
-    """Look again and again, until there is a reason to end."""
+    """Check the other processes until there is a reason to end."""
     patience = PATIENCE
     while True:
         time.sleep(PERIOD)
         found = look()
-        # Looks are counted, not seconds: Ctrl-Z stops all processes, the one that looks as well.
+        # Counts checks, not seconds, because Ctrl-Z stops all processes, this one included.
         patience = patience - 1 if found is not None and found[1] == STOPPED else PATIENCE
         if found is not None and (found[1] != STOPPED or patience == 0):
             end(*found)
@@ -115,7 +116,7 @@ def _look_at(parent: int) -> Look:
 
 
 def _is_stopped(process: int) -> bool:
-    """Return whether a process got SIGSTOP, where the system tells."""
+    """Return whether a process was stopped by SIGSTOP, if the system reports it."""
     try:
         state = Path(f'/proc/{process}/stat').read_text('utf-8', 'replace').rpartition(')')[2]
     except OSError:

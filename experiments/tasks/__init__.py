@@ -1,4 +1,4 @@
-"""Data, one task per file."""
+"""Data modules, one task per file."""
 
 from experiments.tasks.choices import Choices
 from experiments.tasks.digits import Digits

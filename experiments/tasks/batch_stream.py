@@ -1,4 +1,4 @@
-"""The order of examples in training, which a resumed run takes up where it was, and in testing."""
+"""The order of examples: resumable in training, and complete in testing."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 
 class ResumableLoader(DataLoader):
-    """Resumes within an epoch: its sampler, one of this file, asks the trainer how far it is.
+    """Resumes within an epoch, because its sampler (from this module) reads the trainer's progress.
 
-    Lightning asks for an iterator before it has read the checkpoint, and workers would begin at
-    once; so these begin with the first batch that is wanted. The empty state tells Lightning,
-    which would warn otherwise, that all is in order.
+    Lightning creates the iterator before it reads the checkpoint, and workers would start at once.
+    Here they start with the first requested batch. The empty state prevents a warning of Lightning.
     """
 
     def __iter__(self) -> Iterator:
@@ -31,22 +30,22 @@ class ResumableLoader(DataLoader):
 
 
 class BatchStream(DistributedSampler):
-    """The batches of a run in one endless row: batch g is number ``g % len`` of epoch ``g // len``.
+    """The endless sequence of a run's batches: batch g is number ``g % len`` of epoch ``g // len``.
 
-    An iteration gives one epoch's number of batches from ``batches_done()`` on, so a run that
-    resumes in the middle of an epoch neither repeats nor skips one. Each epoch has another order,
-    and each example comes in it once, over all processes (but for at most ``num_processes - 1`` of
-    them, where the last batch cannot give each process one). It is a DistributedSampler so that
-    Lightning does not split its batches again.
+    An iteration yields one epoch's number of batches from ``batches_done()`` on, so a run that
+    resumes in the middle of an epoch neither repeats nor skips one. Each epoch has another order
+    and contains each example once over all processes, except for at most ``num_processes - 1``
+    examples that the last batch cannot divide evenly. It is a DistributedSampler so that Lightning
+    does not split its batches again.
 
     Args:
-        num_examples (int): Examples of an epoch.
+        num_examples (int): Number of examples of an epoch.
         batch_size (int): Examples per batch and process.
-        num_processes (int): Processes that train.
-        rank (int): Which of them this is.
-        seed (int): Which orders.
-        shuffle (bool): Otherwise all epochs are in the order of the examples, and alike.
-        batches_done (Callable): How many batches of the run have been worked through.
+        num_processes (int): Number of training processes.
+        rank (int): Rank of this process.
+        seed (int): Seed of the orders.
+        shuffle (bool): Shuffle each epoch; otherwise all epochs keep the order of the examples.
+        batches_done (Callable): Returns the number of finished batches of the run.
 
     Raises:
         ValueError: There are fewer examples than processes.
@@ -55,8 +54,8 @@ class BatchStream(DistributedSampler):
     def __init__(self, num_examples: int, batch_size: int, num_processes: int, rank: int, *,
                  seed: int, shuffle: bool, batches_done: Callable[[], int]):
         if num_examples < num_processes:
-            raise ValueError(f"'corpus' must have a sequence for each of {num_processes} "
-                             f"processes (got {num_examples})")
+            raise ValueError(f"'corpus' must have at least one sequence for each of "
+                             f"{num_processes} processes (got {num_examples})")
         self.num_examples, self.batch_size = num_examples, batch_size
         self.num_processes, self.rank = num_processes, rank
         self.seed, self.shuffle, self.batches_done = seed, shuffle, batches_done
@@ -89,14 +88,14 @@ class BatchStream(DistributedSampler):
 
 
 class ShuffledEpochs(DistributedSampler):
-    """Each epoch in an order that depends on the run's seed and the epoch alone.
+    """Shuffles each epoch by the run's seed and the epoch alone.
 
-    An epoch that is resumed goes on behind the batches that are done.
+    A resumed epoch continues after its finished batches.
 
     Args:
-        examples (Dataset): What is shuffled.
+        examples (Dataset): The examples to shuffle.
         batch_size (int): Examples per batch and process.
-        trainer (Trainer): Whose run it is.
+        trainer (Trainer): The trainer of the run.
     """
 
     def __init__(self, examples: Dataset, batch_size: int, trainer: L.Trainer):
@@ -119,13 +118,14 @@ def batches_of_run(trainer: L.Trainer) -> int:
 
 
 def each_once(examples: Sized, trainer: L.Trainer | None) -> UnrepeatedDistributedSampler:
-    """Over all processes every example once, in order; without a trainer there is one process.
+    """Sample every example once over all processes, in order; without a trainer there is one
+    process.
 
     Raises:
         ValueError: There are fewer examples than processes.
     """
     processes, rank = (1, 0) if trainer is None else (trainer.world_size, trainer.global_rank)
     if len(examples) < processes:
-        raise ValueError(f"'trainer.devices' must be at most the examples of each part (got "
-                         f"{processes} processes for {len(examples)} examples)")
+        raise ValueError(f"'trainer.devices' must be at most the number of examples of each part "
+                         f"(got {processes} processes for {len(examples)} examples)")
     return UnrepeatedDistributedSampler(examples, processes, rank, shuffle=False)

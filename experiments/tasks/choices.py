@@ -1,4 +1,4 @@
-"""Questions with several answers to choose from."""
+"""Multiple-choice questions."""
 
 from __future__ import annotations
 
@@ -27,32 +27,32 @@ AT_ONCE = 256
 
 
 class Choices(TokenizedTask):
-    """Questions with several answers, each in a sequence of its own, as BERT has it for SWAG::
+    """Multiple-choice questions, with one sequence per choice, as in BERT for SWAG::
 
-        [CLS] she opens the door [SEP] she walks into the room [SEP]
-          ^ the first token stands for the choice
+        [CLS] she opens the door [SEP] she walks into the room [SEP] ^ the first token represents
+        the choice
 
-    or all in one sequence before the documents that they are about, as Longformer for WikiHop, with
-    [MASK] where that has tokens of its own. The documents are cut into as many pieces as need be,
-    each behind the question and all choices; a choice's logit is the mean of those::
+    or with all choices in one sequence before the documents, as in Longformer for WikiHop, with
+    [MASK] in place of Longformer's extra tokens. Long documents are cut into pieces, each preceded
+    by the question and all choices; a choice's logit is the mean over the pieces::
 
         [CLS] country ancient rome [SEP] [MASK] italy [MASK] greece [SEP] rome is ... [SEP] ...
                                             ^            ^
 
     Args:
-        questions (ChoiceSource): Where they come from.
+        questions (ChoiceSource): The source of the questions.
         tokenizer (str, optional): A tokenizer.json or vocab.txt. If omitted, one of at most
-            ``vocab_size`` tokens is trained on the part for training.
-        vocab_size (int): For a tokenizer that is trained here.
-        max_length (int): The most tokens of a sequence. Of a question and a choice without
-            documents, the longer one is cut.
+            ``vocab_size`` tokens is trained on the training part.
+        vocab_size (int): Maximum vocabulary size of a tokenizer that is trained.
+        max_length (int): Maximum number of tokens of a sequence. Without documents, the longer of
+            the question and the choice is cut.
         batch_size (int): Questions per step and process.
-        seed (int): Which order.
-        num_workers (int): Processes that prepare batches, for each training process.
-        cache (str): A folder for tokenizers that are trained here.
+        seed (int): Seed of the order.
+        num_workers (int): Number of data-loading workers per training process.
+        cache (str): The folder of trained tokenizers.
 
     Raises:
-        ValueError: A value is out of range, the files cannot be used, or the model is for other
+        ValueError: A value is out of range, the files are unusable, or the model does not fit the
             data.
     """
 
@@ -103,13 +103,14 @@ class EncodedChoices:
     """Questions as token ids.
 
     Args:
-        questions (list): What to encode.
-        tokenizer (tokenizers.Tokenizer): What with.
-        max_length (int): The most tokens of a sequence.
-        name (str): What the progress bar says.
+        questions (list): The questions to encode.
+        tokenizer (tokenizers.Tokenizer): The tokenizer.
+        max_length (int): Maximum number of tokens of a sequence.
+        name (str): Label of the progress bar.
 
     Attributes:
-        lengths (np.ndarray): Tokens of all sequences of each question, int64 ``[num_questions]``.
+        lengths (np.ndarray): Total number of tokens of each question's sequences, int64
+            ``[num_questions]``.
 
     Raises:
         ValueError: A question and its choices leave no room for documents; the message has its id.
@@ -154,14 +155,14 @@ class EncodedChoices:
                              for array in arrays))
 
     def _sequences(self, number: int) -> Iterable[tuple[np.ndarray, int, int, list[int], list]]:
-        """Yield, for a question: tokens, the number in the first segment, the number of global
-        ones, the places of choices, and the choices at them."""
+        """Yield, for each sequence of a question: tokens, the number in the first segment, the
+        number of global tokens, the positions of choices, and the choices there."""
         text, choices, documents = self.parts[number]
         cls, sep = [self.special.cls], [self.special.sep]
         if not documents:
             for which, choice in enumerate(choices):
                 room = self.max_length - 3
-                # Whoever is longer gets what the other one leaves, and at least half.
+                # The longer text keeps the rest of the room, and at least half.
                 keep = min(len(text), max(-(-room // 2), room - len(choice)))
                 tokens = np.concatenate([cls, text[:keep], sep, choice[:room - keep], sep])
                 yield tokens, keep + 2, 0, [0], [which]
@@ -172,8 +173,8 @@ class EncodedChoices:
         read = np.concatenate([np.append(document, sep) for document in documents])
         room = self.max_length - len(before)
         if room < 2:
-            raise ValueError(f"'max_length' must be more than {len(before) + 1}, the question "
-                             f"{self.ids[number]!r} with its {len(choices)} choices (got "
+            raise ValueError(f"'max_length' must be more than {len(before) + 1}, the length of "
+                             f"question {self.ids[number]!r} with its {len(choices)} choices (got "
                              f"{self.max_length})")
         for begin, end in window_spans(len(read), room, room):
             yield (np.concatenate([before, read[begin:end]]), len(before), len(before),
@@ -183,15 +184,15 @@ class EncodedChoices:
     def describe(self, about: str, name: str) -> None:
         """Print the number of questions, and their lengths."""
         counts = [len(choices) for _, choices, _ in self.parts]
-        range_of = dict.fromkeys((min(counts), max(counts)))  # one number if they are equal
+        range_of = dict.fromkeys((min(counts), max(counts)))  # a single number if they are equal
         most = np.bincount(self.label).max()
         print(f'{about}, {name:<5} {len(self.label):>7,} questions of '
-              f'{" to ".join(map(str, range_of))} choices; the most frequent number is right in '
+              f'{" to ".join(map(str, range_of))} choices; the most frequent label has '
               f'{most / len(self.label):.1%}; the longest has {self.lengths.max():,} tokens')
 
 
 class _Batches(Dataset):
-    """Maps a list of (epoch, number of the question) to a batch."""
+    """Maps a list of (epoch, question index) to a batch."""
 
     def __init__(self, encoded: EncodedChoices):
         self.encoded = encoded

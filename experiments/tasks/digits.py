@@ -1,4 +1,4 @@
-"""Handwritten digits, read as sequences of 64 pixels."""
+"""Handwritten digits as sequences of 64 pixels."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from graphattn.layers import GraphAttention
 
 
 class Digits(L.LightningDataModule):
-    """The 1,797 real 8x8 images that ship with scikit-learn, in a fixed stratified split::
+    """The 1,797 8x8 images that ship with scikit-learn, in a fixed stratified split::
 
         0  0  5 13  9  1  0  0         tokens: 64 grey levels from 0 to 16, row by row
         0  0 13 15 10 15  5  0         label:  0
@@ -31,11 +31,11 @@ class Digits(L.LightningDataModule):
 
     Args:
         batch_size (int): Images per step and process.
-        path (str, optional): Another file of that format, CSV or gzipped CSV: 64 grey levels and
-            the class on each line.
+        path (str, optional): A file to read instead, CSV or gzipped CSV: 64 grey levels and the
+            class on each line.
 
     Raises:
-        ValueError: The file cannot be read, or a line of it is malformed.
+        ValueError: The file cannot be read, or a line is malformed.
     """
 
     def __init__(self, batch_size: int = 64, path: str | None = None):
@@ -47,7 +47,7 @@ class Digits(L.LightningDataModule):
         self.train = None
 
     def setup(self, stage: str | None = None) -> None:
-        if self.train is None:  # fit sets up, and so does the test that ends it
+        if self.train is None:  # called by fit, and by the test at its end
             self.train, self.val, self.test = (
                 TensorDataset(torch.from_numpy(part[:, :-1]), torch.from_numpy(part[:, -1]))
                 for part in split_digits(self.path))
@@ -63,16 +63,15 @@ class Digits(L.LightningDataModule):
         return self._in_order(self.test)
 
     def unlabelled(self, path: Path, size: int) -> Iterator[tuple[list[str], Batch]]:
-        """Return batches of images that need no labels, rows of 64 grey levels in an array of
-        NumPy.
+        """Return batches of unlabelled images, rows of 64 grey levels in a NumPy array.
 
         Raises:
-            ValueError: The file cannot be used, or a row is of another length.
+            ValueError: The file is unusable, or a row has another length.
         """
         return unlabelled_batches(_images(path), size)
 
     def figures(self, model: nn.Module) -> dict[str, Figure]:
-        """Draw the received-attention map of every head beside test images (SBM, Fig. 7), if heads
+        """Draw the received-attention map of every head next to test images (SBM, Fig. 7), if heads
         attend along graphs."""
         if not any(isinstance(module, GraphAttention) for module in model.modules()):
             return {}
@@ -96,6 +95,6 @@ def _images(path: Path) -> Iterator[tuple[str, tuple[np.ndarray]]]:
 
 
 def collate_images(samples: list[tuple[Tensor, Tensor]]) -> Batch:
-    """Return images as a ragged batch of equally long sequences."""
+    """Collate images into a ragged batch of equally long sequences."""
     image, label = (torch.stack(part) for part in zip(*samples))
     return Batch(image.flatten(), torch.arange(len(image) + 1) * image.size(1), label)

@@ -1,4 +1,4 @@
-"""Classes of long documents."""
+"""Classification of long documents."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ class Documents(TokenizedTask):
         tokens    [CLS] it was the best of times , ... far better rest [SEP]
         label     negative
 
-    A longer document is cut at its end, to ``max_length`` tokens; how many are is printed. Of a
-    pair, which is [CLS] a [SEP] b [SEP], the longer text is cut first. Batches for training hold
-    documents of similar length. Their order depends on (``seed``, epoch) alone.
+    Longer documents are cut to ``max_length`` tokens, and their number is printed. In a pair, [CLS]
+    a [SEP] b [SEP], the longer text is cut first. Training batches hold documents of similar
+    length. Their order depends on (``seed``, epoch) alone.
 
     Args:
-        documents (DocumentSource): Where they come from.
+        documents (DocumentSource): The source of the documents.
         tokenizer (str, optional): A tokenizer.json or vocab.txt. If omitted, one of at most
-            ``vocab_size`` tokens is trained on the part for training.
-        vocab_size (int): For a tokenizer that is trained here.
-        max_length (int): The most tokens of a document, [CLS] and [SEP] included.
+            ``vocab_size`` tokens is trained on the training part.
+        vocab_size (int): Maximum vocabulary size of a tokenizer that is trained.
+        max_length (int): Maximum number of tokens of a document, [CLS] and [SEP] included.
         batch_size (int): Documents per step and process.
-        seed (int): Which order.
-        num_workers (int): Processes that prepare batches, for each training process.
-        cache (str): A folder for tokenizers that are trained here.
+        seed (int): Seed of the order.
+        num_workers (int): Number of data-loading workers per training process.
+        cache (str): The folder of trained tokenizers.
 
     Raises:
-        ValueError: A value is out of range, the files cannot be used, a part or a class has no
-            documents for training, or the model is for other data.
+        ValueError: A value is out of range, the files are unusable, a part has no documents, a
+            class has no training documents, or the model does not fit the data.
     """
 
     shortest = NUM_SPECIAL + 1
@@ -62,7 +62,7 @@ class Documents(TokenizedTask):
                  seed: int = 0, num_workers: int = 0, cache: str = 'data/cache'):
         super().__init__(tokenizer, vocab_size, max_length, batch_size, seed, num_workers, cache)
         self.documents = documents
-        self.classes: list[str] | None = None  # those of the checkpoint, once there is one
+        self.classes: list[str] | None = None  # set from a checkpoint, if there is one
         self.sets: dict[str, EncodedDocuments] = {}
 
     @cached_property
@@ -70,12 +70,12 @@ class Documents(TokenizedTask):
         collection = self.documents.read()
         for part in PARTS:
             if not collection.parts[part]:
-                raise ValueError(f"'documents' must have some for each of {', '.join(PARTS)} "
+                raise ValueError(f"'documents' must have documents for each of {', '.join(PARTS)} "
                                  f"(there are none for {part})")
         learnt = {document.label for document in collection.parts['train']}
         for label, name in enumerate(collection.classes):
             if label not in learnt:
-                raise ValueError(f"'documents' must have some of each class for training (there "
+                raise ValueError(f"'documents' must have training documents of each class (there "
                                  f"are none of {name!r})")
         return collection
 
@@ -112,11 +112,10 @@ class Documents(TokenizedTask):
         return self._in_order('test')
 
     def unlabelled(self, path: Path, size: int) -> Iterator[tuple[list[str], Batch]]:
-        """Yield batches of ``size`` texts of a table that need no labels, as they stand there, and
-        their lines.
+        """Yield the line numbers and batches of ``size`` unlabelled texts of a table, in its order.
 
         Raises:
-            ValueError: The file cannot be used; the message names the line.
+            ValueError: The file is unusable; the message names the line.
         """
         rows, tokenizer = read_texts(path, self.documents.columns), self.load_tokenizer()
         while some := list(islice(rows, size)):
@@ -135,15 +134,15 @@ class EncodedDocuments(Dataset):
     """Token ids and classes; ``documents[i]`` is (ids int64 ``[length]``, class).
 
     Args:
-        documents (list): What to encode.
-        tokenizer (tokenizers.Tokenizer): What with.
-        max_length (int): Longer documents are cut there, at their end.
-        name (str): What the progress bar says.
+        documents (list): The documents to encode.
+        tokenizer (tokenizers.Tokenizer): The tokenizer.
+        max_length (int): Maximum number of tokens of a document; longer ones are cut at the end.
+        name (str): Label of the progress bar.
 
     Attributes:
-        full_lengths (np.ndarray): Tokens of each document before it was cut, int64
+        full_lengths (np.ndarray): Number of tokens of each uncut document, int64
             ``[num_documents]``.
-        lengths (np.ndarray): And after.
+        lengths (np.ndarray): Number of tokens of each cut document, int64 ``[num_documents]``.
     """
 
     def __init__(self, documents: list[Document] | list[Pair], tokenizer: Tokenizer,
@@ -168,8 +167,8 @@ class EncodedDocuments(Dataset):
         """Return the same documents with position i moved to i + ``shift``.
 
         Args:
-            shift (int): How far; what falls off at the end of a document is at its beginning.
-            keep_ends (bool): [CLS] and [SEP] stay where they are.
+            shift (int): Number of positions; tokens wrap around at the end of a document.
+            keep_ends (bool): Keep [CLS] and [SEP] in place.
         """
         rolled, end = copy.copy(self), int(keep_ends)
         rolled.tokens = torch.cat([
@@ -184,11 +183,11 @@ class EncodedDocuments(Dataset):
         num_cut = int((self.full_lengths > self.lengths).sum())
         print(f'{name:<5} {len(self):>7,} documents of {len(self.label.unique())} classes; tokens: '
               f'median {np.median(self.full_lengths):,.0f}, longest {self.full_lengths.max():,}; '
-              f'{num_cut:,} are cut to {self.lengths.max():,}')
+              f'{num_cut:,} cut to {self.lengths.max():,}')
 
 
 class _Batches(Dataset):
-    """Maps a list of (epoch, number of the document) to a batch."""
+    """Maps a list of (epoch, document index) to a batch."""
 
     def __init__(self, documents: EncodedDocuments):
         self.documents = documents
@@ -199,8 +198,8 @@ class _Batches(Dataset):
 
 def encode(documents: Iterable[Document | Pair], tokenizer: Tokenizer,
            max_length: int) -> Iterator[tuple[np.ndarray, int]]:
-    """Yield the ids of each document, int32 ``[length]``, cut to ``max_length``, and their number
-    before."""
+    """Yield the ids of each document, int32 ``[length]``, cut to ``max_length``, and its uncut
+    length."""
     special, documents = special_tokens(tokenizer), iter(documents)
     while some := list(islice(documents, ENCODED_AT_ONCE)):
         encodings = iter(tokenizer.encode_batch_fast(
@@ -213,7 +212,7 @@ def encode(documents: Iterable[Document | Pair], tokenizer: Tokenizer,
 
 
 def collate(examples: list[tuple[Tensor, Tensor]]) -> Batch:
-    """Return documents as a ragged batch."""
+    """Collate documents into a ragged batch."""
     tokens, label = zip(*examples)
     ptr = torch.tensor([0, *map(len, tokens)]).cumsum(0)
     return Batch(torch.cat(tokens), ptr, torch.stack(label))

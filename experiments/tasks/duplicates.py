@@ -1,4 +1,4 @@
-"""Finding repeated tokens: the synthetic task that needs full attention."""
+"""Finding repeated tokens, a synthetic task that requires full attention."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Duplicates(Synthetic):
         tokens  1 4 3 7 3 2 3 1        each uniform in {1, ..., length}
         label   1 0 1 0 1 0 1 1        63.1 % ones at length 256
 
-    (SBM-Transformer, Sec. 5.1.) Arguments are those of :class:`Synthetic`.
+    (SBM-Transformer, Sec. 5.1.) Arguments are as in :class:`Synthetic`.
     """
 
     def draw(self, rng: np.random.Generator) -> Batch:

@@ -1,4 +1,4 @@
-"""Sentences and pairs of sentences from GLUE: its rows encoded, cut and batched."""
+"""GLUE's sentences and pairs of sentences, encoded, cut and batched."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Glue(L.LightningDataModule):
-    """A task of GLUE, from the folder of ``.tsv`` files that its makers distribute::
+    """A GLUE task, from its distributed folder of ``.tsv`` files::
 
         index  sentence1                sentence2              label
         0      No weapons were found.   Weapons were found.    not_entailment
@@ -33,21 +33,21 @@ class Glue(L.LightningDataModule):
         tokens    [CLS] no weapons were found . [SEP] weapons were found . [SEP]
         segments      0  0       0    0     0 0     0       1    1     1 1     1
 
-    The labels of the test sets are not public, so testing is done on the development sets.
+    The labels of the test sets are not public, so the development sets are used for testing.
 
     Args:
         path (str): The task's folder, with ``train.tsv`` and ``dev.tsv`` (MNLI:
             ``dev_matched.tsv`` and ``dev_mismatched.tsv``).
         task (str): One of ``TASKS``: MNLI, QQP, QNLI, SST-2, CoLA, STS-B, MRPC, RTE.
-        tokenizer (str, optional): A tokenizer.json or vocab.txt; if omitted, that in the folder of
-            the pre-trained model.
+        tokenizer (str, optional): A tokenizer.json or vocab.txt; if omitted, the tokenizer of the
+            pre-trained model's run.
         batch_size (int): Examples per step and process.
-        max_length (int): The most tokens of an example; of a pair, the longer sentence is cut
-            first, as BERT does.
+        max_length (int): Maximum number of tokens of an example; in a pair, the longer sentence is
+            cut first, as in BERT.
 
     Raises:
-        ValueError: A file is missing or a line of it malformed, the tokenizer cannot be read, or
-            an argument is out of range.
+        ValueError: A file is missing or a line is malformed, the tokenizer cannot be read, or an
+            argument is out of range.
     """
 
     def __init__(self, path: str, task: str, tokenizer: str | None = None, batch_size: int = 32,
@@ -59,7 +59,7 @@ class Glue(L.LightningDataModule):
             raise ValueError(f"'batch_size' must be positive (got {batch_size})")
         num_special = len(TASKS[task].text) + 1
         if max_length <= num_special:
-            raise ValueError(f"'max_length' must have room for more than the {num_special} special "
+            raise ValueError(f"'max_length' must be more than {num_special}, the number of special "
                              f"tokens (got {max_length})")
         self.path, self.task, self.tokenizer_path = Path(path), task, tokenizer
         self.batch_size, self.max_length = batch_size, max_length
@@ -67,7 +67,7 @@ class Glue(L.LightningDataModule):
 
     @property
     def classes(self) -> list[str]:
-        """Their names in order; none where a score is asked for."""
+        """Return the names of the classes in order; empty if the task predicts a score."""
         return list(TASKS[self.task].classes)
 
     @cached_property
@@ -75,7 +75,7 @@ class Glue(L.LightningDataModule):
         return self.load_tokenizer()
 
     def load_tokenizer(self) -> Tokenizer:
-        """Load the given tokenizer, or that of the pre-trained model."""
+        """Load the given tokenizer, or the tokenizer of the pre-trained model."""
         return load_tokenizer(self.tokenizer_path or self.trainer.lightning_module.tokenizer_path)
 
     def setup(self, stage: str | None = None) -> None:
@@ -93,8 +93,8 @@ class Glue(L.LightningDataModule):
                                sampler=ShuffledEpochs(train, self.batch_size, self.trainer))
 
     def val_dataloader(self) -> list[DataLoader]:
-        """Return one for each development set; over all processes every example comes exactly
-        once."""
+        """Return a loader for each development set; each yields every example exactly once over all
+        processes."""
         return [DataLoader(self.sets[name], 2 * self.batch_size, collate_fn=collate,
                            sampler=each_once(self.sets[name], self.trainer))
                 for name in TASKS[self.task].dev]
@@ -103,10 +103,10 @@ class Glue(L.LightningDataModule):
         return self.val_dataloader()
 
     def unlabelled(self, path: Path, size: int) -> Iterator[tuple[list[str], TextBatch]]:
-        """Yield batches of ``size`` rows of a test set as it is distributed, and their numbers.
+        """Yield the numbers and batches of ``size`` rows of a test set as distributed.
 
         Raises:
-            ValueError: The file cannot be used; the message names the line.
+            ValueError: The file is unusable; the message names the line.
         """
         rows = read_test_rows(path, TASKS[self.task])
         bar = tqdm(desc=path.stem, unit=' rows', disable=None)
@@ -119,7 +119,7 @@ class Glue(L.LightningDataModule):
 
 
 class Examples(Dataset):
-    """Encoded rows; ``examples[i]`` is (tokens, number of them in the first segment, label)."""
+    """Encoded rows; ``examples[i]`` is (tokens, length of the first segment, label)."""
 
     def __init__(self, rows: list[Row], tokenizer: Tokenizer, max_length: int, name: str):
         special = special_tokens(tokenizer)
@@ -149,7 +149,7 @@ class Examples(Dataset):
 
 
 def collate(examples: list[tuple[Tensor, Tensor, Tensor]]) -> TextBatch:
-    """Return examples as a ragged batch; nothing in it is to be predicted but the labels."""
+    """Collate examples into a ragged batch, without tokens to predict."""
     tokens, first, label = zip(*examples)
     segments = [(torch.arange(len(ids)) >= length).long() for ids, length in zip(tokens, first)]
     ptr = torch.tensor([0, *(len(ids) for ids in tokens)]).cumsum(0)

@@ -1,4 +1,4 @@
-"""Images whose density is estimated, and images that the model draws."""
+"""Density estimation of images, and samples from the model."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ SAMPLES = 8
 
 
 class Images(LongRange):
-    """Images as sequences of bytes in raster order, all of one size; in the end a model draws some.
+    """Images of one size as sequences of bytes in raster order. A run ends with samples from the
+    model.
 
     Args:
-        source (SequenceSource): Where they come from; it says the shape of its images.
-        num_samples (int): How many images are drawn in ``samples.png``; 0 for none.
-        **kwargs: Those of :class:`LongRange`. There is no [CLS].
+        source (SequenceSource): The source of the images, which has their shape.
+        num_samples (int): Number of samples in ``samples.png``; 0 for none.
+        **kwargs: Arguments of :class:`LongRange`. There is no [CLS].
 
     Raises:
-        ValueError: As there, or the model has no entry beside the symbols, which stands for the
-            beginning, or the source gives no images.
+        ValueError: As :class:`LongRange`, the model's vocabulary has no start token, or the source
+            has no images.
     """
 
     def __init__(self, source: SequenceSource, max_length: int, num_samples: int = SAMPLES,
@@ -41,13 +42,13 @@ class Images(LongRange):
         num_tokens = self.trainer.lightning_module.model.encoder.token_embedding.num_embeddings
         if num_tokens != self.data.num_tokens + 1:
             raise ValueError(f"'num_tokens' of the encoder must be {self.data.num_tokens + 1}, the "
-                             f"symbols of {self.data.about} and one for the beginning (got "
-                             f"{num_tokens})")
+                             f"symbols of {self.data.about} and a start token (got {num_tokens})")
         if self.data.shape is None:
-            raise ValueError(f"'source' must give images (got {type(self.source).__name__})")
+            raise ValueError(f"'source' must be a source of images (got "
+                             f"{type(self.source).__name__})")
 
     def figures(self, model: nn.Module) -> dict[str, Figure]:
-        """Return images of the part for testing, and as many that the model draws."""
+        """Draw test images next to as many samples from the model."""
         if not self.num_samples:
             return {}
         length, num_tokens = int(np.prod(self.data.shape)), self.data.num_tokens

@@ -1,4 +1,4 @@
-"""Classes of long sequences of few symbols: the tasks of Long Range Arena, and stand-ins."""
+"""Classification of long sequences: the tasks of Long Range Arena, and stand-ins."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ from graphattn.models import CausalLanguageModel
 
 
 class LongRange(L.LightningDataModule):
-    """Sequences of up to thousands of symbols, each with a class; or pairs of them::
+    """Sequences of up to thousands of symbols, or pairs of sequences, each with a class::
 
         tokens    [MAX 2 9 [MIN 4 7 ] 0 ]      the grey levels of an image      the bytes of a text
         label     9                            horse                            favourable
 
-    What is longer is cut at its end. The order for training depends on (``seed``, epoch) alone, and
+    Longer sequences are cut at the end. The training order depends on (``seed``, epoch) alone;
     every example of the other parts is read once.
 
     Args:
-        source (SequenceSource): Where they come from.
-        max_length (int): The most tokens of a sequence, [CLS] included.
-        cls (bool): One more symbol, [CLS], stands before each sequence.
+        source (SequenceSource): The source of the sequences.
+        max_length (int): Maximum number of tokens of a sequence, [CLS] included.
+        cls (bool): Prepend an additional symbol, [CLS], to each sequence.
         batch_size (int): Examples per step and process.
-        seed (int): Which order.
+        seed (int): Seed of the order.
 
     Raises:
-        ValueError: A value is out of range, the files cannot be used, or the model is for other
+        ValueError: A value is out of range, the files are unusable, or the model does not fit the
             data.
     """
 
@@ -60,7 +60,7 @@ class LongRange(L.LightningDataModule):
         self.source, self.max_length, self.cls = source, max_length, cls
         self.batch_size, self.seed = batch_size, seed
         self.data: SequenceData | None = None
-        self.classes: list[str] | None = None  # those of the checkpoint, once there is one
+        self.classes: list[str] | None = None  # set from a checkpoint, if there is one
 
     def state_dict(self) -> dict:
         classes = self.read().classes
@@ -76,7 +76,7 @@ class LongRange(L.LightningDataModule):
         self.read()
 
     def train_dataloader(self) -> DataLoader:
-        # Of all batches of the run, the next one: so a run may stop anywhere and resume there.
+        # Indexed by the batches of the whole run, so that it can resume at any batch.
         sequences = self.data.parts['train']
         sampler = BatchStream(len(sequences.label), self.batch_size, self.trainer.world_size,
                               self.trainer.global_rank, seed=self.seed, shuffle=True,
@@ -91,18 +91,18 @@ class LongRange(L.LightningDataModule):
         return self._longest_first('test')
 
     def unlabelled(self, path: Path, size: int) -> Iterator[tuple[list[str], Batch]]:
-        """Return batches of ``size`` examples that need no labels, as they stand in a file, and
-        what they are called there.
+        """Yield the names and batches of ``size`` unlabelled examples of a file, in its order.
 
         Raises:
-            ValueError: The file cannot be used.
+            ValueError: The file is unusable.
         """
         rows = ((name, [ids[:self.max_length - self.cls] for ids in sequences])
                 for name, sequences in self.source.unlabelled(path))
         return unlabelled_batches(rows, size, self._cls_token)
 
     def _longest_first(self, part: str) -> DataLoader:
-        """Over all processes every example once; what does not fit the memory does not at once."""
+        """Yield every example once over all processes, longest first, so that a lack of memory
+        shows at once."""
         sequences = self.data.parts[part]
         length = np.diff(sequences.ptr).reshape(len(sequences.label), -1).sum(axis=1)
         order = np.argsort(-length, kind='stable').tolist()
@@ -115,7 +115,7 @@ class LongRange(L.LightningDataModule):
         return self.read().num_tokens if self.cls else None
 
     def read(self) -> SequenceData:
-        """Return all sequences, which are read once."""
+        """Return all sequences, read once and cached."""
         if self.data is None:
             data = self.source.read(self.max_length - self.cls)
             if empty := [part for part in PARTS if not len(data.parts[part].label)]:
@@ -127,7 +127,7 @@ class LongRange(L.LightningDataModule):
 
 
 class _Batches(Dataset):
-    """Maps a list of (epoch, number of the example) to a batch."""
+    """Maps a list of (epoch, example index) to a batch."""
 
     def __init__(self, sequences: Sequences, cls_token: int | None):
         self.sequences, self.cls_token = sequences, cls_token
@@ -137,7 +137,7 @@ class _Batches(Dataset):
 
 
 def collate(some: Sequences, cls_token: int | None = None) -> Batch:
-    """Return sequences as a batch, each behind ``cls_token`` if there is one."""
+    """Collate sequences into a batch, each after ``cls_token`` if given."""
     tokens, ptr = some.tokens.astype(np.int64), some.ptr
     if cls_token is not None:
         tokens = np.insert(tokens, ptr[:-1], cls_token)
@@ -147,13 +147,13 @@ def collate(some: Sequences, cls_token: int | None = None) -> Batch:
 
 def unlabelled_batches(rows: Iterator[tuple[str, Iterable[np.ndarray]]], size: int,
                        cls_token: int | None = None) -> Iterator[tuple[list[str], Batch]]:
-    """Yield batches of ``size`` examples that need no labels, and what the examples are called.
+    """Yield the names and batches of ``size`` unlabelled examples.
 
     Args:
-        rows (Iterator): The name of each example, and the ids, ``[length]``, of its sequence or of
-            both.
-        size (int): Examples of a batch.
-        cls_token (int, optional): What stands before each sequence.
+        rows (Iterator): The name of each example, and the ids, ``[length]``, of its one or two
+            sequences.
+        size (int): Number of examples of a batch.
+        cls_token (int, optional): Prepended to each sequence.
     """
     while some := list(islice(rows, size)):
         names, examples = zip(*some)
@@ -162,11 +162,11 @@ def unlabelled_batches(rows: Iterator[tuple[str, Iterable[np.ndarray]]], size: i
 
 
 def check_model(model: nn.Module, data: SequenceData, max_length: int, cls: bool) -> None:
-    """Refuse a model that is for other data.
+    """Refuse a model that does not fit the data.
 
     Raises:
-        ValueError: Its vocabulary or positions are too few; or it is a classifier, and its classes
-            are other ones, or it takes pairs and these are none.
+        ValueError: Its vocabulary or positions are too few, or it is a classifier with another
+            number of classes or of sequences per example.
     """
     encoder = model.encoder
     positions, num_tokens = (table.num_embeddings for table in (
@@ -178,7 +178,7 @@ def check_model(model: nn.Module, data: SequenceData, max_length: int, cls: bool
         raise ValueError(f"'num_tokens' of the encoder must be at least {data.num_tokens + cls}, "
                          f"the symbols of {data.about} (got {num_tokens})")
     if isinstance(model, CausalLanguageModel):
-        return  # to which all sequences are alike
+        return  # not a classifier
     if model.num_classes != data.num_classes:
         raise ValueError(f"'num_classes' of the model must be {data.num_classes}, as in "
                          f"{data.about} (got {model.num_classes})")
@@ -190,7 +190,7 @@ def check_model(model: nn.Module, data: SequenceData, max_length: int, cls: bool
 
 @rank_zero_only
 def describe(data: SequenceData) -> None:
-    """Print a description of the data, and the accuracy of the simplest guess."""
+    """Print a description of the data, and the share of the largest class."""
     print(data.about)
     for part in PARTS:
         sequences = data.parts[part]

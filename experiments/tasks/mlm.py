@@ -1,4 +1,4 @@
-"""Masked tokens and next sentences: BERT's pre-training, on any text."""
+"""BERT's pre-training, masked tokens and next sentences, on any text."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 STAGES = ('train', 'val', 'test')
 MIN_LENGTH = 8
-MASKED, REPLACED = 0.8, 0.1  # of the selected tokens; the others stay as they are
+MASKED, REPLACED = 0.8, 0.1  # of the selected tokens; the rest are unchanged
 
 
 class MaskedLanguage(L.LightningDataModule):
-    r"""Sequences of a corpus in which the hidden tokens are to be found::
+    r"""Sequences of a corpus with hidden tokens to predict::
 
         tokens    [CLS] the loss [MASK] zero . [SEP] it is lamp minimum . [SEP]
         segments    0    0   0     0     0   0   0    1  1   1     1    1   1
@@ -47,39 +47,39 @@ class MaskedLanguage(L.LightningDataModule):
         target                     is                        a
         label     0: the second segment follows the first; 1: it is from another document
 
-    (Devlin et al., BERT, Sec. 3.1 and Appendix A.2.) Of the tokens 15 % are selected anew in each
-    epoch: 80 % of them become [MASK], 10 % a random word, 10 % stay. A sequence is whole sentences
-    of a document, cut once; the second segment, in half of the sequences, is instead as long a
-    piece of another document. What it displaces is not put back as in BERT's own code, but comes
-    in another epoch. What a sequence looks like depends on (``seed``, epoch, its number) alone,
-    not on processes, workers or where a run resumed.
+    (Devlin et al., BERT, Sec. 3.1 and Appendix A.2.) In each epoch, a new 15 % of the tokens are
+    selected: 80 % of them become [MASK], 10 % a random word, 10 % are unchanged. A sequence
+    consists of whole sentences of a document; the sequences are fixed. In half of them, the second
+    segment is replaced by an equally long piece of another document. The replaced sentences are not
+    reused as in BERT's code, but appear in another epoch. A sequence depends on (``seed``, epoch,
+    its index) alone, not on processes, workers or resumption.
 
-    With ``max_length=4096``, without ``next_sentence`` and with ``short_share=0`` a sequence is a
-    whole document, or as much of one as fits, as in Longformer's and Diffuser's pre-training.
+    With ``max_length=4096``, ``next_sentence=False`` and ``short_share=0``, a sequence is a whole
+    document, or as much of it as fits, as in Longformer's and Diffuser's pre-training.
 
-    One document in twenty is for development. They are for testing too, with other masks.
+    One document in twenty is for development, and for testing with other masks.
 
     Args:
         corpus (str): A text file, a folder, or a saved data set, see
-            :func:`experiments.data.text.corpus.read_documents`; or ``'docs'``, the documentation of
-            this Python, which is collected first.
+            :func:`experiments.data.text.corpus.read_documents`; or ``'docs'``, which collects the
+            documentation of the installed Python first.
         tokenizer (str, optional): A tokenizer.json or vocab.txt. If omitted, one of at most
             ``vocab_size`` tokens is trained on the corpus.
-        vocab_size (int): For a tokenizer that is trained here.
-        byte_pairs (bool): It is one of bytes, as RoBERTa's; otherwise of word pieces, as BERT's,
-            which does not know a capital from a small letter.
-        max_length (int): The most tokens in a sequence, the special ones included.
+        vocab_size (int): Maximum vocabulary size of a tokenizer that is trained.
+        byte_pairs (bool): Train a byte-pair tokenizer, like RoBERTa's; otherwise a case-insensitive
+            WordPiece tokenizer, like BERT's.
+        max_length (int): Maximum number of tokens of a sequence, special tokens included.
         batch_size (int): Sequences per step and process.
-        next_sentence (bool): Two segments and a label; otherwise one segment.
-        short_share (float): Share of the sequences that are to be shorter.
-        masked_share (float): Share of the tokens that are to be predicted.
-        seed (int): Which masks, which pairs, which order.
-        num_workers (int): Processes that prepare batches, for each training process.
-        cache (str): A folder for what is derived from corpora: tokenizers and token ids.
+        next_sentence (bool): Make two segments and a label; otherwise one segment.
+        short_share (float): Fraction of shorter sequences.
+        masked_share (float): Fraction of the tokens to predict.
+        seed (int): Seed of masks, pairs and order.
+        num_workers (int): Number of data-loading workers per training process.
+        cache (str): The folder of tokenizers and encoded corpora.
 
     Raises:
-        ValueError: A value is out of range; the corpus or the tokenizer cannot be used; or the
-            model is too small for the sequences or the vocabulary.
+        ValueError: A value is out of range, the corpus or the tokenizer is unusable, or the model
+            is too small for the sequences or the vocabulary.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class MaskedLanguage(L.LightningDataModule):
         for part in ('train', 'val'):
             encoded = EncodedCorpus(folder / part)
             if self.next_sentence and encoded.num_documents < 2:
-                raise ValueError(f"'corpus' must have two documents for each of training and "
+                raise ValueError(f"'corpus' must have two documents for training and two for "
                                  f"development if 'next_sentence' is true (there is one for "
                                  f"{part})")
             self._cut(encoded)
@@ -137,7 +137,7 @@ class MaskedLanguage(L.LightningDataModule):
                     lambda path: tokenizer.save(str(path)))
 
     def setup(self, stage: str | None = None) -> None:
-        # Every process reads what the first one made in prepare_data.
+        # The first process has written the files in prepare_data.
         tokenizer = self.load_tokenizer()
         special = special_tokens(tokenizer)
         folder = self._encoded_folder(tokenizer)
@@ -148,11 +148,11 @@ class MaskedLanguage(L.LightningDataModule):
                          for name, part in parts.items()}
 
     def load_tokenizer(self) -> Tokenizer:
-        """Load the given tokenizer, or the one that was trained here."""
+        """Load the given tokenizer, or the trained one."""
         return load_tokenizer(self.tokenizer_path or self._trained_tokenizer)
 
     def train_dataloader(self) -> DataLoader:
-        # Of all batches of the run, the next one: so a run may stop anywhere and resume there.
+        # Indexed by the batches of the whole run, so that it can resume at any batch.
         return self._loader('train', lambda: batches_of_run(self.trainer), shuffle=True)
 
     def val_dataloader(self) -> DataLoader:
@@ -227,7 +227,7 @@ class MaskedLanguage(L.LightningDataModule):
 
 
 class _Examples(Dataset):
-    """Maps a list of (epoch, number of the sequence) to a batch."""
+    """Maps a list of (epoch, sequence index) to a batch."""
 
     def __init__(self, corpus: EncodedCorpus, begin: np.ndarray, special: SpecialTokens, *,
                  max_length: int, next_sentence: bool, masked_share: float,
@@ -269,19 +269,20 @@ class _Examples(Dataset):
         a = self._tokens(first, cut)
         is_random = last - first == 1 or rng.random() < 0.5
         if is_random:
-            # As long as what it displaces, so that its length tells nothing.
+            # As long as the replaced text, so that the length does not reveal the label.
             displaced = len(self._tokens(cut, last)) or max(1, self.room - len(a))
             b = self._elsewhere(first, displaced, rng)
         else:
             b = self._tokens(cut, last)
-        # The longer one gives way, the first if they are equally long.
+        # The longer text is cut, the first in a tie.
         half = (self.room + 1) // 2
         keep_a = min(len(a), max(half, self.room - len(b)))
         keep_b = min(len(b), self.room - keep_a)
         return [_shorten(a, keep_a, rng), _shorten(b, keep_b, rng)], int(is_random)
 
     def _elsewhere(self, sentence: int, size: int, rng: np.random.Generator) -> np.ndarray:
-        """Whole sentences from anywhere in another document, until there are ``size`` tokens."""
+        """Return whole sentences from a random position of another document, at least ``size``
+        tokens."""
         corpus = self.corpus
         own = np.searchsorted(corpus.document_ptr, sentence, side='right') - 1
         document = rng.integers(corpus.num_documents - 1)
@@ -298,7 +299,7 @@ class _Examples(Dataset):
 
     def _mask(self, tokens: np.ndarray,
               rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Hides some of ``tokens``, in place; gives where they were, and what."""
+        """Hide some of ``tokens`` in place; return their positions and original ids."""
         candidates = np.flatnonzero(~self.is_special[tokens])
         count = min(len(candidates), max(1, round(self.masked_share * len(tokens))))
         selected = np.sort(rng.choice(candidates, count, replace=False))
@@ -311,7 +312,7 @@ class _Examples(Dataset):
 
 
 def _shorten(tokens: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
-    """Drop tokens at both ends at random, as BERT does, until ``size`` are left."""
+    """Drop tokens from random ends, as in BERT, until ``size`` are left."""
     excess = len(tokens) - size
     if excess <= 0:
         return tokens

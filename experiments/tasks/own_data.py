@@ -1,4 +1,4 @@
-"""Options of a run that the user's own data decide."""
+"""Options of a run that follow from the user's data."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ MODEL = 'model.init_args.model.init_args'
 
 
 def fit_model(options: Namespace, num_classes: int, **sizes: int) -> None:
-    """Write the number of classes into the options of a run, and the ``sizes`` of the encoder where
-    its own are smaller. Options that the model lacks are left out."""
+    """Write the number of classes into the options of a run, and raise smaller ``sizes`` of the
+    encoder. Options that the model lacks are skipped."""
     if f'{MODEL}.num_classes' in options:
         options[f'{MODEL}.num_classes'] = num_classes
     for name, size in sizes.items():

@@ -1,4 +1,4 @@
-"""Classes of images, and of sequences of token ids, from files of one's own."""
+"""Classification of images and of token ids from the user's files."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from experiments.tasks.own_data import fit_model
 
 
 class OwnSequences(LongRange):
-    """Sequences described by their files alone: classes, symbols and lengths.
+    """Sequences whose classes, symbols and lengths are read from the files.
 
     Args:
-        source (SequenceSource): Where they come from.
-        classes (list of str, optional): Their names in order; if omitted, the files say them.
-        seed (int): Which order.
+        source (SequenceSource): The source of the sequences.
+        classes (list of str, optional): The names of the classes in order; if omitted, read from
+            the files.
+        seed (int): Seed of the order.
         batch_size (int): Examples per step and process.
-        max_length (int): The most tokens of a sequence.
+        max_length (int): Maximum number of tokens of a sequence.
     """
 
     def __init__(self, source: SequenceSource, classes: list[str] | None, seed: int,
@@ -35,8 +36,8 @@ class OwnSequences(LongRange):
         return data
 
     def fill_options(self, options: Namespace) -> None:
-        """Write the findings of the files into the options of a run, and the sizes that its model
-        needs."""
+        """Write the classes of the files and the required sizes of the model into the options of a
+        run."""
         data = self.read()
         self.classes = list(data.classes)
         options['data.init_args.classes'] = self.classes
@@ -44,14 +45,14 @@ class OwnSequences(LongRange):
 
 
 class ImageFolder(OwnSequences):
-    """Images, a folder of them for each class, as sequences of bytes::
+    """Images in one folder per class, as sequences of bytes::
 
         flowers/rose/1.jpg        flowers/rose/2.jpg        flowers/tulip/7.png
 
     Args:
-        path, val, test, size, colour, classes: As
+        path, val, test, size, colour, classes: As in
             :class:`experiments.data.image_files.ImageFiles`.
-        seed (int): Which images are for development and testing, and the order of training.
+        seed (int): Seed of the division into parts and of the training order.
         batch_size (int): Images per step and process.
 
     Raises:
@@ -73,10 +74,9 @@ class TokenIds(OwnSequences):
     """Sequences of token ids and their classes, from ``.npz`` or ``.npy``.
 
     Args:
-        path, val, test, padding, classes: As
-            :class:`experiments.data.token_arrays.TokenArrays`.
-        seed (int): Which sequences are for development and testing, and the order of training.
-        max_length (int, optional): What is longer is cut there, at its end.
+        path, val, test, padding, classes: As in :class:`experiments.data.token_arrays.TokenArrays`.
+        seed (int): Seed of the division into parts and of the training order.
+        max_length (int, optional): Maximum number of tokens; longer sequences are cut at the end.
         batch_size (int): Sequences per step and process.
 
     Raises:

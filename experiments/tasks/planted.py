@@ -1,4 +1,4 @@
-"""Labels that hang on neighbours at known distances: what a mask learned from data must find."""
+"""Labels that depend on neighbours at known distances, which a learned mask must find."""
 
 from __future__ import annotations
 
@@ -12,23 +12,22 @@ CLS, SEP, FIRST = 0, 1, 2
 
 
 class Planted(Synthetic):
-    r"""Random tokens; a token's label is the sign of what stands at certain distances from it::
+    r"""Random tokens, labelled by the sign of a sum over tokens at certain distances::
 
         tokens  [CLS]  x_1  x_2  ...  x_i  ...  [SEP]       each of num_symbols symbols
         label     -                    1 if sum over d of v(x_{i-d}) + v(x_{i+d}) > 0 else 0
 
-    where v gives every symbol a number, drawn once from a normal distribution, their mean being 0.
-    Neighbours beyond the ends count as 0. A head that attends to just those distances, with equal
-    weights, can compute the label, and every other key that it attends to is noise. [CLS] and
-    [SEP] have no label.
+    where the value v of each symbol is drawn once from a normal distribution and centred.
+    Neighbours beyond the ends count as 0. A head that attends with equal weights to exactly these
+    distances can compute the label; all other keys are noise. [CLS] and [SEP] have no label.
 
     Args:
         distances (list of int): The planted distances d.
-        num_symbols (int): Number of symbols; with [CLS] and [SEP] the vocabulary has 2 more.
-        **kwargs: Those of :class:`Synthetic`.
+        num_symbols (int): Number of symbols; the vocabulary also has [CLS] and [SEP].
+        **kwargs: Arguments of :class:`Synthetic`.
 
     Raises:
-        ValueError: No distance, or one outside 1 to ``length - 3``.
+        ValueError: There is no distance, or a distance outside 1 to ``length - 3``.
     """
 
     def __init__(self, distances: list[int], num_symbols: int = 32, **kwargs):
@@ -41,7 +40,7 @@ class Planted(Synthetic):
         self.distances, self.num_symbols = distances, num_symbols
         value = np.random.default_rng((self.seed, 3)).normal(size=num_symbols)
         value -= value.mean()  # so that half of the labels are 1
-        self.value = np.concatenate([np.zeros(FIRST), value])  # [CLS] and [SEP] weigh nothing
+        self.value = np.concatenate([np.zeros(FIRST), value])  # [CLS] and [SEP] count as 0
 
     def draw(self, rng: np.random.Generator) -> Batch:
         tokens = rng.integers(FIRST, FIRST + self.num_symbols, (self.batch_size, self.length))

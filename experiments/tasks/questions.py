@@ -1,4 +1,4 @@
-"""Questions whose answers are words of a text."""
+"""Questions answered by spans of a text."""
 
 from __future__ import annotations
 
@@ -28,35 +28,34 @@ AT_ONCE = 256
 
 
 class Questions(TokenizedTask):
-    """Questions, and texts in which their answers stand::
+    """Questions, and the texts that contain their answers::
 
         tokens    [CLS] who sang ? [SEP] ... the song was sung by nina simone in ... [SEP]
         segments    0    0   0   0   0    1   1   1    1   1    1   1    1    1   1    1
         first, last                                                 ^    ^
 
-    What does not fit a sequence is cut into windows that overlap; each has the whole question. In
-    training each window counts for itself, and one that holds no answer points at [CLS], as BERT's.
-    A window that cuts every answer in it is left out. A warning names questions
-    without a window that holds a whole answer. When it is tested a question's answer comes
-    from all of its windows.
+    Longer texts are cut into overlapping windows, each with the whole question. In training,
+    windows are independent examples; the target of a window without an answer is [CLS], as in BERT.
+    A window that contains only parts of answers is left out. A warning lists questions without a
+    window that contains a whole answer. In testing, a question is answered from all of its windows.
 
     Args:
-        questions (QuestionSource): Where they come from.
+        questions (QuestionSource): The source of the questions.
         tokenizer (str, optional): A tokenizer.json or vocab.txt. If omitted, one of at most
-            ``vocab_size`` tokens is trained on the part for training.
-        vocab_size (int): For a tokenizer that is trained here.
-        max_length (int): The most tokens of a window.
-        stride (int): Tokens from the beginning of one window of a text to that of the next.
-        max_question (int): Longer questions are cut there.
-        learn_empty (bool): Windows without an answer are trained on. Longformer leaves them out of
+            ``vocab_size`` tokens is trained on the training part.
+        vocab_size (int): Maximum vocabulary size of a tokenizer that is trained.
+        max_length (int): Maximum number of tokens of a window.
+        stride (int): Number of tokens from the start of a window to the start of the next.
+        max_question (int): Maximum number of tokens of a question; longer ones are cut.
+        learn_empty (bool): Train on windows without an answer. Longformer leaves them out for
             TriviaQA.
         batch_size (int): Windows per step and process; in testing, questions.
-        seed (int): Which order.
-        num_workers (int): Processes that prepare batches, for each training process.
-        cache (str): A folder for tokenizers that are trained here.
+        seed (int): Seed of the order.
+        num_workers (int): Number of data-loading workers per training process.
+        cache (str): The folder of trained tokenizers.
 
     Raises:
-        ValueError: A value is out of range, the files cannot be used, or the model is for other
+        ValueError: A value is out of range, the files are unusable, or the model does not fit the
             data.
     """
 
@@ -69,8 +68,8 @@ class Questions(TokenizedTask):
         super().__init__(tokenizer, vocab_size, max_length, batch_size, seed, num_workers, cache)
         check_at_least(1, stride=stride, max_question=max_question)
         if max_question > max_length - NUM_SPECIAL - 1:
-            raise ValueError(f"'max_question' must leave room for the text, so it is at most "
-                             f"{max_length - NUM_SPECIAL - 1} (got {max_question})")
+            raise ValueError(f"'max_question' must be at most {max_length - NUM_SPECIAL - 1}, to "
+                             f"leave room for the text (got {max_question})")
         self.questions, self.stride, self.max_question = questions, stride, max_question
         self.learn_empty = learn_empty
         self.sets: dict[str, EncodedQuestions] = {}
@@ -116,20 +115,20 @@ class Questions(TokenizedTask):
 
 
 class EncodedQuestions:
-    """Questions and their texts as token ids, and the windows that they make.
+    """Questions and their texts as token ids, cut into windows.
 
     Args:
-        questions (list): What to encode.
-        tokenizer (tokenizers.Tokenizer): What with.
-        max_length (int): The most tokens of a window.
-        stride (int): From the beginning of one to that of the next.
-        max_question (int): The most tokens of a question.
-        name (str): What the progress bar says.
+        questions (list): The questions to encode.
+        tokenizer (tokenizers.Tokenizer): The tokenizer.
+        max_length (int): Maximum number of tokens of a window.
+        stride (int): Number of tokens from the start of a window to the start of the next.
+        max_question (int): Maximum number of tokens of a question.
+        name (str): Label of the progress bar.
 
     Attributes:
-        question (np.ndarray): The question of each window, int64 ``[num_windows]``; those of a
-            question follow each other.
-        window_length (np.ndarray): The tokens of each window, int64 ``[num_windows]``.
+        question (np.ndarray): The question of each window, int64 ``[num_windows]``; the windows of
+            a question are consecutive.
+        window_length (np.ndarray): The number of tokens of each window, int64 ``[num_windows]``.
         window_ptr (np.ndarray): The first window of each question, int64 ``[num_questions + 1]``.
     """
 
@@ -159,13 +158,13 @@ class EncodedQuestions:
         self.answers = [self._answers(number) for number in range(len(questions))]
 
     def _answers(self, number: int) -> list[tuple[int, int, int]]:
-        """Return, for a question, the context's number, first token and last one of each answer."""
+        """Return the context, first token and last token of each answer of a question."""
         return [(context, *tokens) for context, begin, end in self.questions[number].spans
                 if (tokens := tokens_of(self.texts[self.text_of[number][context]][1], begin, end))]
 
     def answers_in(self, window: int) -> tuple[list[tuple[int, int]], bool]:
-        """Return the answers that a window holds, first and last token from its own beginning, and
-        whether it has a part of one."""
+        """Return the first and last token, within the window, of each answer that a window
+        contains, and whether it also contains a part of one."""
         whole, has_part, begin, end = [], False, self.begin[window], self.end[window]
         before = 2 + len(self.asked[self.question[window]]) - begin
         for context, first, last in self.answers[self.question[window]]:
@@ -177,11 +176,11 @@ class EncodedQuestions:
         return whole, has_part
 
     def to_learn(self, learn_empty: bool) -> np.ndarray:
-        """Return the windows to train on, int64, and warn of questions whose answers none of them
-        holds.
+        """Return the windows to train on, int64, and warn about questions whose answers are in no
+        window.
 
         Raises:
-            ValueError: There is no answer in any.
+            ValueError: No window contains an answer.
         """
         found = [self.answers_in(window) for window in range(len(self.question))]
         has_whole = np.array([bool(whole) for whole, _ in found], dtype=bool)
@@ -191,14 +190,14 @@ class EncodedQuestions:
         lost = [question.id for question, is_held in zip(self.questions, held)
                 if question.spans and not is_held]
         if lost:
-            warnings.warn(f'no window holds a whole answer of {len(lost)} questions: {listed(lost)}'
-                          f'; they need a longer one, or a smaller stride', stacklevel=2)
-        # What cannot be found in the windows of its question is no question without an answer.
+            warnings.warn(f"no window holds a whole answer of {len(lost)} questions: "
+                          f"{listed(lost)}; raise 'max_length' or lower 'stride'", stacklevel=2)
+        # A question whose answer is in no window is not a question without an answer.
         is_empty &= np.array([is_held or not question.spans for question, is_held in zip(
             self.questions, held)], dtype=bool)[self.question]
         if not has_whole.any():
-            raise ValueError("'max_length' must leave room for answers (no window for training "
-                             "holds one)")
+            raise ValueError("'max_length' must leave room for answers (no training window holds "
+                             "one)")
         return np.flatnonzero(has_whole | is_empty & learn_empty)
 
     def questions_batch(self, numbers: Sequence[int]) -> QuestionBatch:
@@ -211,9 +210,9 @@ class EncodedQuestions:
         """Return a batch of some windows.
 
         Args:
-            windows (sequence of int): Which.
-            numbers (sequence of int): Questions.
-            counts (sequence of int): How many of the windows are each question's.
+            windows (sequence of int): The windows.
+            numbers (sequence of int): Their questions.
+            counts (sequence of int): Number of windows of each question.
         """
         special = self.special
         tokens, offsets, num_global, answers, contexts = [], [], [], [], []
@@ -252,7 +251,7 @@ class EncodedQuestions:
 
 
 class _Windows(Dataset):
-    """Maps a list of (epoch, number of the window) to a batch."""
+    """Maps a list of (epoch, window index) to a batch."""
 
     def __init__(self, encoded: EncodedQuestions, chosen: np.ndarray):
         self.encoded, self.chosen = encoded, chosen
@@ -264,7 +263,7 @@ class _Windows(Dataset):
 
 
 def window_spans(length: int, room: int, stride: int) -> list[tuple[int, int]]:
-    """Return the spans of windows over a text, so that each token is in one.
+    """Return the spans of the windows that cover a text.
 
     Example:
         >>> window_spans(10, 6, 2)
@@ -276,11 +275,11 @@ def window_spans(length: int, room: int, stride: int) -> list[tuple[int, int]]:
 
 
 def tokens_of(offset: np.ndarray, begin: int, end: int) -> tuple[int, int] | None:
-    """Return the first and the last token with any of the characters from ``begin`` to ``end``, or
-    None where these are blanks or dropped by the tokenizer.
+    """Return the first and last token that overlap the characters from ``begin`` to ``end``, or
+    None if these are blanks or dropped by the tokenizer.
 
     Args:
-        offset (np.ndarray): From where to where the tokens stand, ``[num_tokens, 2]``.
+        offset (np.ndarray): Start and end of each token, ``[num_tokens, 2]``.
     """
     first = int(np.searchsorted(offset[:, 1], begin, side='right'))
     last = int(np.searchsorted(offset[:, 0], end, side='left')) - 1

@@ -1,4 +1,4 @@
-"""Tasks whose sequences are drawn, not read."""
+"""Tasks with generated sequences."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from experiments.tasks.batch_stream import ResumableLoader, batches_of_epoch
 
 
 class Synthetic(L.LightningDataModule, ABC):
-    """Every training batch is fresh; those for development and testing are always the same.
+    """Draws new training batches in every epoch; development and test batches are fixed.
 
     Args:
-        length (int): Tokens per sequence.
+        length (int): Number of tokens per sequence.
         batch_size (int): Sequences per step and process.
-        steps_per_epoch (int): Training batches between two evaluations.
-        eval_batches (int): Batches for development, and for testing.
-        seed (int): Which sequences.
+        steps_per_epoch (int): Number of training batches between evaluations.
+        eval_batches (int): Number of batches for development, and for testing.
+        seed (int): Seed of the sequences.
 
     Raises:
         ValueError: A size is not positive.
@@ -39,7 +39,7 @@ class Synthetic(L.LightningDataModule, ABC):
 
     @abstractmethod
     def draw(self, rng: np.random.Generator) -> Batch:
-        """Return one batch of ``batch_size`` sequences. A new task implements this method."""
+        """Return one batch of ``batch_size`` sequences. Subclasses implement this method."""
 
     def train_dataloader(self) -> DataLoader:
         return ResumableLoader(self._batches('train', 2**62), batch_size=None,
@@ -67,10 +67,10 @@ class _Batches(Dataset):
 
 
 class _FreshIndices(DistributedSampler):
-    """Indices that no earlier epoch and no other process has used; an epoch that is resumed goes on
-    behind the batches that are done.
+    """Indices that no earlier epoch and no other process has used. A resumed epoch continues after
+    its finished batches.
 
-    It is a DistributedSampler so that Lightning does not divide its indices once more.
+    It is a DistributedSampler so that Lightning does not divide its indices again.
     """
 
     def __init__(self, steps: int, trainer: L.Trainer):

@@ -1,4 +1,4 @@
-"""Classes of texts, or of pairs of them, from a table of one's own."""
+"""Classification of texts or pairs of texts from the user's table."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from experiments.tasks.own_data import fit_model
 
 
 class Text(Documents):
-    """The texts of a CSV file or of JSON lines, each with a class::
+    """The texts of a CSV or JSON lines file, each with a class::
 
         text,label                       text_a,text_b,label
         "It rains, and rains.",weather   It rains.,The street is wet.,entailed
 
     Args:
-        path, val, test, columns, label, classes: As
+        path, val, test, columns, label, classes: As in
             :class:`experiments.data.text.text_table.TextTable`.
-        seed (int): Which texts are for development and testing, and the order of training.
-        max_length (int): The most tokens of a text or of a pair, [CLS] and [SEP] included.
-        tokenizer, vocab_size, batch_size, num_workers, cache: As
+        seed (int): Seed of the division into parts and of the training order.
+        max_length (int): Maximum number of tokens of a text or pair, [CLS] and [SEP] included.
+        tokenizer, vocab_size, batch_size, num_workers, cache: As in
             :class:`experiments.tasks.Documents`.
 
     Raises:
-        ValueError: As there.
+        ValueError: As in these two classes.
     """
 
     shortest = 5  # [CLS] a [SEP] b [SEP]
@@ -40,7 +40,7 @@ class Text(Documents):
         self.classes = classes
 
     def fill_options(self, options: Namespace) -> None:
-        """Write the classes into the options of a run, and the sizes that its model needs."""
+        """Write the classes and the required sizes of the model into the options of a run."""
         self.classes = list(self.collection.classes)
         options['data.init_args.classes'] = self.classes
         num_tokens = self.vocab_size

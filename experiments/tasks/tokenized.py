@@ -1,5 +1,4 @@
-"""Base of tasks of text: their tokenizer, the options that fit the model, and the order of
-batches."""
+"""Base class of text tasks: tokenizer, checks of the model, and order of batches."""
 
 from __future__ import annotations
 
@@ -37,22 +36,21 @@ BATCHES_IN_BUCKET = 32
 class TokenizedTask(L.LightningDataModule):
     """Texts as token ids, in batches of similar length.
 
-    The order for training depends on (``seed``, epoch) alone, and on the next batch of the run that
-    is wanted; so a run may stop anywhere and resume there, whatever the processes that train and
-    those that prepare batches.
+    The training order depends on (``seed``, epoch) alone, and batches are indexed over the whole
+    run, so a run can resume at any batch, with any number of workers.
 
     Args:
         tokenizer (str, optional): A tokenizer.json or vocab.txt. If omitted, one of at most
-            ``vocab_size`` tokens is trained on the part for training.
-        vocab_size (int): For a tokenizer that is trained here.
-        max_length (int): The most tokens of a sequence.
+            ``vocab_size`` tokens is trained on the training part.
+        vocab_size (int): Maximum vocabulary size of a tokenizer that is trained.
+        max_length (int): Maximum number of tokens of a sequence.
         batch_size (int): Examples per step and process.
-        seed (int): Which order.
-        num_workers (int): Processes that prepare batches, for each training process.
-        cache (str): A folder for tokenizers that are trained here.
+        seed (int): Seed of the order.
+        num_workers (int): Number of data-loading workers per training process.
+        cache (str): The folder of trained tokenizers.
 
     Raises:
-        ValueError: A value is out of range, or the model is for other data.
+        ValueError: A value is out of range, or the model does not fit the data.
     """
 
     def __init__(self, tokenizer: str | None, vocab_size: int, max_length: int, batch_size: int,
@@ -69,11 +67,11 @@ class TokenizedTask(L.LightningDataModule):
     @property
     @abstractmethod
     def shortest(self) -> int:
-        """The least that ``max_length`` may be."""
+        """Return the minimum of ``max_length``."""
 
     @abstractmethod
     def texts(self) -> Iterable[str]:
-        """Yield the texts that a tokenizer is trained on."""
+        """Yield the texts to train a tokenizer on."""
 
     def prepare_data(self) -> None:
         model = None if self.trainer is None else self.trainer.lightning_module.model
@@ -83,7 +81,7 @@ class TokenizedTask(L.LightningDataModule):
         if self.tokenizer_path is None and not path.exists():
             trained = train_tokenizer(self.texts, self.vocab_size)
             write_whole(path, lambda temporary: trained.save(str(temporary)))
-        if model is None:  # the data are only read
+        if model is None:  # without a training
             return
         tokenizer = self.load_tokenizer()
         num_tokens = model.encoder.token_embedding.num_embeddings
@@ -94,24 +92,24 @@ class TokenizedTask(L.LightningDataModule):
         check_same_vocabulary(tokenizer, self.trainer.lightning_module.pretrained_tokenizer)
 
     def check_model(self, model: nn.Module) -> None:
-        """Refuse a model that is for other data, before anything is made."""
+        """Refuse a model that does not fit the data, before anything is written."""
         positions = model.encoder.position_embedding.num_embeddings
         if self.max_length > positions:
             raise ValueError(f"'max_length' must be at most {positions}, the positions of the "
                              f"model (got {self.max_length})")
 
     def load_tokenizer(self) -> Tokenizer:
-        """Load the given tokenizer, or the one that was trained here."""
+        """Load the given tokenizer, or the trained one."""
         return load_tokenizer(self.tokenizer_path or self._trained_tokenizer)
 
     def for_training(self, batches: Dataset, lengths: np.ndarray) -> DataLoader:
-        """Return batches of examples of similar length, without end.
+        """Return a loader of endless batches of examples of similar length.
 
         Args:
-            batches (Dataset): Maps a list of (epoch, number of the example) to a batch.
-            lengths (np.ndarray): Tokens of each example, int64 ``[num_examples]``.
+            batches (Dataset): Maps a list of (epoch, example index) to a batch.
+            lengths (np.ndarray): Number of tokens of each example, int64 ``[num_examples]``.
         """
-        # Of all batches of the run, the next one: so a run may stop anywhere and resume there.
+        # Indexed by the batches of the whole run, so that it can resume at any batch.
         sampler = BucketStream(lengths, self.batch_size, self.trainer.world_size,
                                self.trainer.global_rank, seed=self.seed, shuffle=True,
                                batches_done=lambda: batches_of_run(self.trainer))
@@ -120,7 +118,8 @@ class TokenizedTask(L.LightningDataModule):
 
     def longest_first(self, collate: Callable[[list[int]], tuple],
                       lengths: np.ndarray) -> DataLoader:
-        """Over all processes every example once; what does not fit the memory does not at once."""
+        """Yield every example once over all processes, longest first, so that a lack of memory
+        shows at once."""
         order = np.argsort(-lengths, kind='stable').tolist()
         return DataLoader(order, self.batch_size, sampler=each_once(order, self.trainer),
                           collate_fn=collate)
@@ -134,15 +133,17 @@ class TokenizedTask(L.LightningDataModule):
 
 
 class BucketStream(BatchStream):
-    """Batches of documents of similar length, so that no process waits for another's long ones.
+    """Batches documents of similar length, so that no process waits for the long documents of
+    another.
 
     A shuffled epoch is cut into pieces of a few batches, and each piece is sorted by length; then
-    the batches are shuffled. Documents that are left over from the last batch are any.
+    the batches are shuffled. The documents left out of the last batch are random.
 
     Args:
-        lengths (np.ndarray): Of each document, int64 ``[num_documents]``.
-        *args: As :class:`experiments.tasks.batch_stream.BatchStream` after the number of examples.
-        **kwargs: The same.
+        lengths (np.ndarray): The length of each document, int64 ``[num_documents]``.
+        *args: Arguments of :class:`experiments.tasks.batch_stream.BatchStream` after the number of
+            examples.
+        **kwargs: Keyword arguments of :class:`experiments.tasks.batch_stream.BatchStream`.
     """
 
     def __init__(self, lengths: np.ndarray, *args, **kwargs):

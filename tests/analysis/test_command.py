@@ -179,7 +179,7 @@ def test_heads_of_a_trained_model(runs, tmp_path, capsys):
 @pytest.mark.slow
 def test_bad_checkpoints(runs, tmp_path, capsys, error_line):
     capsys.readouterr()
-    assert 'do not sample' in error_line(main, ['--checkpoint', checkpoint(runs, 'fixed')])
+    assert 'sample their graphs' in error_line(main, ['--checkpoint', checkpoint(runs, 'fixed')])
     assert "'example' must be from 0 to 359" in error_line(
         main, ['--checkpoint', checkpoint(runs, 'sampled'), '--example', 360])
     (tmp_path / 'no.ckpt').write_bytes(b'nothing')
@@ -206,7 +206,7 @@ def test_bad_checkpoints(runs, tmp_path, capsys, error_line):
     (['--graph', 'a.csv', '--pattern', 'star'], '--pattern: not allowed with argument --graph'),
     (['--pattern', 'diffuser', '--graph', 'a.csv'], '--graph: not allowed with argument --pattern'),
     (['--graph', 'a.csv', '--checkpoint', 'b.ckpt'], 'not allowed with argument --graph'),
-    (['--out', 'page.html'], "'out' must be a folder that is not called as a file"),
+    (['--out', 'page.html'], "'out' must be a folder without the suffix of a file"),
     (['--out', '/proc/none/x.csv'], "'out' must be a writable folder"),
 ])
 def test_one_line_for_bad_input(arguments, message, error_line):

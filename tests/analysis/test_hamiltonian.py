@@ -167,8 +167,8 @@ def three_hanging_triangles():
      'removal of tokens', 'without 0 the tokens fall into 3 components'),
     (nx.DiGraph([(0, 1), (1, 0), (0, 2), (2, 3), (3, 2), (0, 4), (4, 5), (5, 4), (1, 4), (3, 6),
                  (5, 6), (6, 7), (7, 6)]),
-     'strong components', 'tokens [24] and [24] do not reach one another'),
-    (three_hanging_triangles(), 'cut tokens', 'a part hangs'),
+     'strong components', 'tokens [24] and [24] do not reach each other'),
+    (three_hanging_triangles(), 'cut tokens', 'part hangs'),
 ])
 def test_certificates_against_a_path(graph, method, reason):
     result = hamiltonian_path(graph)
@@ -294,7 +294,7 @@ def test_same_seed_same_path():
 def test_a_wrong_witness_is_never_returned(monkeypatch, wrong):
     monkeypatch.setitem(DIRECTED_CONSTRUCTIONS, 'order of the tokens', lambda links: wrong)
     chain = BipartiteGraph(torch.tensor([[0, 1, 2], [1, 2, 3]]), 4)
-    with pytest.raises(RuntimeError, match='a path was found that is none'):
+    with pytest.raises(RuntimeError, match='an invalid path was found'):
         hamiltonian_path(chain)
 
 

@@ -151,7 +151,7 @@ def test_a_run_that_was_stopped_early_is_trained_no_further(epochs, steps, tmp_p
     assert 'left to train' not in capsys.readouterr().out
     resume(tmp_path, *options)
     assert read_summary(tmp_path) == before
-    assert f'nothing is left to train after step {steps}\n' in capsys.readouterr().out
+    assert f'nothing to train after step {steps}\n' in capsys.readouterr().out
     (tmp_path / 'checkpoints' / LAST).unlink()  # goes on from the epoch before
     resume(tmp_path, *options)
     assert weights(tmp_path)['global_step'] == steps
@@ -166,7 +166,7 @@ def test_the_better_direction_is_known_by_the_name(metric, mode):
 
 
 def test_without_an_evaluation_the_last_weights_are_tested(tmp_path):
-    with pytest.warns(UserWarning, match="the last weights are tested: 'select_on' 'val/loss'"):
+    with pytest.warns(UserWarning, match="testing the last weights: 'select_on' 'val/loss'"):
         fit(tmp_path, '--select_on=val/loss', '--trainer.limit_val_batches=0',
             '--trainer.max_epochs=1')
     assert read_summary(tmp_path)['tested_after_step'] == 3
@@ -269,7 +269,7 @@ def test_seeds_of_a_config_that_has_changed_are_refused(form, tmp_path):
         config.write_text('init_args: {lr: 0.003}\n')
     fit(tmp_path, '--seeds=1', '--trainer.max_epochs=1', form.format(config))
     config.write_text(config.read_text().replace('0.003', '0.1').replace('3.0e-3', '0.1'))
-    with pytest.raises(ValueError, match='seed3 holds a run of other options'):
+    with pytest.raises(ValueError, match='seed3 holds a run with other options'):
         fit(tmp_path, '--seeds=1', '--trainer.max_epochs=1', form.format(config))
 
 
@@ -302,7 +302,7 @@ def test_more_processes_than_examples_are_refused(tmp_path):
                    ranks=2)
     for process in ended:
         assert process.returncode != 0
-        assert "'trainer.devices' must be at most the examples" in process.stderr
+        assert "'trainer.devices' must be at most the number of examples" in process.stderr
 
 
 def test_an_interrupted_training_says_how_to_go_on(tmp_path, capsys):
@@ -310,8 +310,8 @@ def test_an_interrupted_training_says_how_to_go_on(tmp_path, capsys):
     last = tmp_path / 'checkpoints' / LAST
     run = RunFolder()
     run.on_fit_start(trainer, None)
-    said = f'; the same command goes on from {last}\n'
-    for name, expected in ((None, ', before there was'), (PREVIOUS, said), (LAST, said)):
+    said = f'; the same command resumes from {last}\n'
+    for name, expected in ((None, ', before the first'), (PREVIOUS, said), (LAST, said)):
         if name is not None:
             last.parent.mkdir(exist_ok=True)
             last.with_name(name).touch()
@@ -344,7 +344,7 @@ def test_a_signal_ends_a_training_with_its_status_and_how_to_go_on(name, hook, n
     how = 'interrupted' if number == signal.SIGINT else f'ended by {signal.Signals(number).name}'
     last = folder / 'checkpoints' / LAST
     assert ended.returncode == 128 + number and line.startswith(how), ended
-    assert line == f'{how}; the same command goes on from {last}' and last.exists()
+    assert line == f'{how}; the same command resumes from {last}' and last.exists()
     assert not list(tmp_path.rglob('summary.json')) and not list(folder.rglob('.*'))
     os.environ[SENT] = ''
     try:
@@ -369,6 +369,6 @@ def test_a_signal_that_is_ignored_is_ignored(tmp_path):
 def test_a_cycle_of_another_length_is_refused(tmp_path):
     fit(tmp_path, '--model.decay=one-cycle', '--trainer.max_epochs=1')
     before = {path: path.read_bytes() for path in tmp_path.rglob('*.*') if path.is_file()}
-    with pytest.raises(ValueError, match="'trainer.max_epochs' or .* 3 steps .got 6"):
+    with pytest.raises(ValueError, match="'trainer.max_epochs' and .* 3 steps .got 6"):
         resume(tmp_path, '--model.decay=one-cycle', '--trainer.max_epochs=2')
     assert before == {path: path.read_bytes() for path in tmp_path.rglob('*.*') if path.is_file()}

@@ -1,4 +1,4 @@
-"""Agreement of an answer with the accepted ones, as SQuAD and TriviaQA count it."""
+"""Exact match and F1 of an answer, as in the evaluations of SQuAD and TriviaQA."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _BLANK_FOR_PUNCTUATION = str.maketrans(dict.fromkeys(f'{string.punctuation}â€˜â€
 
 
 def squad_words(text: str) -> list[str]:
-    """Return the words of an answer as SQuAD's evaluation compares them: in small letters, without
+    """Return the words of an answer as SQuAD's evaluation compares them: in lower case, without
     punctuation and articles."""
     return _ARTICLE.sub(' ', text.lower().translate(_NOT_PUNCTUATION)).split()
 
 
 def trivia_words(text: str) -> list[str]:
-    """Return the words as TriviaQA's evaluation does: marks, underscores among them, separate
+    """Return the words as in TriviaQA's evaluation: punctuation, underscores included, separates
     words."""
     return _ARTICLE.sub(' ', text.lower().translate(_BLANK_FOR_PUNCTUATION)).split()
 
@@ -31,13 +31,13 @@ def agreement(answer: str, accepted: Iterable[str],
               words: Callable[[str], list[str]] = squad_words) -> tuple[float, float]:
     """Exact match and F1 with the accepted answer that agrees best.
 
-    F1 is of the words that both have, each as often as both have it. No answer is the empty text;
-    where none is accepted, nothing else is right. (The official scripts of SQuAD 1.1 and 2.0.)
+    F1 counts common words with multiplicity. The empty text means no answer; if no answer is
+    accepted, only the empty text is right. (As in the official scripts of SQuAD 1.1 and 2.0.)
 
     Args:
-        answer (str): What is judged.
-        accepted (Iterable): Right answers; none where the question has no answer. Those without a
-            word, such as "the", are passed over.
+        answer (str): The answer to evaluate.
+        accepted (Iterable): Right answers; empty if the question has no answer. Answers without a
+            word, such as "the", are skipped.
         words (Callable): :func:`squad_words` or :func:`trivia_words`.
     """
     said = words(answer)

@@ -1,4 +1,4 @@
-"""Questions with several answers to choose from, from the files that their makers distribute."""
+"""Multiple-choice questions, from the files that their makers distribute."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ NUM_ENDINGS = 4
 
 
 class ChoiceQuestion(NamedTuple):
-    """A question, and what is to be chosen.
+    """A question and its choices.
 
     Attributes:
-        id (str): Its own among those of its part.
-        text (str): The question, or how a story begins.
-        choices (tuple): The answers, or how it goes on.
-        documents (tuple): What is to be read for it, if anything.
-        label (int): Number of the right choice.
+        id (str): Unique within its part.
+        text (str): The question, or the beginning of a story.
+        choices (tuple): The answers, or the continuations.
+        documents (tuple): The texts to read for the question, if any.
+        label (int): Index of the right choice.
     """
 
     id: str
@@ -34,32 +34,33 @@ class ChoiceQuestion(NamedTuple):
 
 
 class ChoiceSource(ABC):
-    """Base of the sources of questions with choices."""
+    """Base class of the sources of multiple-choice questions."""
 
     @abstractmethod
     def read(self) -> QuestionData:
-        """Return all questions; the same ones each time.
+        """Return all questions; every call returns the same.
 
         Raises:
-            ValueError: A file is missing or malformed; the message names it, and the line or the
-                place in it.
+            ValueError: A file is missing or malformed; the message names the file and the line or
+                the place in it.
         """
 
 
 @dataclass(frozen=True)
 class Swag(ChoiceSource):
-    """SWAG, how a story goes on. Reads the files ``train.csv`` and ``val.csv``, with a header::
+    """SWAG: how does a story continue? Reads ``train.csv`` and ``val.csv``, with a header::
 
         ,video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label
 
-    The first sentence is the question; a choice is the beginning of the second one (``sent2``) and
-    an ending.
+    The first sentence is the question. A choice is the beginning of the second sentence (``sent2``)
+    and an ending.
 
     Args:
         train (str): train.csv.
         dev (str): val.csv.
-        test (str, optional): Another file with labels; dev if omitted, for SWAG's have none.
-        about (str): What the files are.
+        test (str, optional): Another labelled file; dev if omitted, because SWAG's test file has no
+            labels.
+        about (str): A short description of the files.
     """
 
     train: str
@@ -73,7 +74,7 @@ class Swag(ChoiceSource):
 
 @dataclass(frozen=True)
 class WikiHop(ChoiceSource):
-    """WikiHop and MedHop, the candidate that a relation leads to by way of several documents. Reads
+    """WikiHop and MedHop: which candidate does a relation lead to over several documents? Reads
     their files::
 
         [{"id": "WH_train_0", "query": "participant_of juan rossell", "answer": "1996 olympics",
@@ -99,11 +100,12 @@ def _swag_rows(path: str) -> Iterator[ChoiceQuestion]:
     with readable(f'{path} cannot be read'):
         for line, row in csv_rows(Path(path)):
             if missing := [name for name in needed if name not in row]:
-                raise ValueError(f'{path}, line 1: no column {missing[0]!r} (got {", ".join(row)})')
+                raise ValueError(f'{path}, line 1: expected a column {missing[0]!r} (got '
+                                 f'{", ".join(row)})')
             where = f'{path}, line {line}'
             if missing := [name for name in ('sent1', *endings) if not row[name].strip()]:
-                raise ValueError(f'{where}: no text in column {missing[0]!r}; each question has '
-                                 f'{NUM_ENDINGS} choices')
+                raise ValueError(f'{where}: no text in column {missing[0]!r}; each question must '
+                                 f'have {NUM_ENDINGS} choices')
             if row['label'] not in map(str, range(NUM_ENDINGS)):
                 raise ValueError(f'{where}: expected a label from 0 to {NUM_ENDINGS - 1} (got '
                                  f'{row["label"]!r:.60})')

@@ -1,9 +1,9 @@
-r"""Text to learn a language from: files, folders, data sets, and a corpus every machine has.
+r"""Text corpora: files, folders, data sets, and the documentation of the installed Python.
 
     python -m experiments.data.text.corpus --out data/docs
 
 collects the documentation of the Python standard library and of the installed packages: several
-megabytes of English, in ``train.txt`` and ``val.txt``, with the counts in ``sources.json``.
+megabytes of English in ``train.txt`` and ``val.txt``, with counts in ``sources.json``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from graphattn.utils.reading import read_lines
 
 Document = list[str]  # its sentences
 HELD_OUT_SHARE = 0.05
-MAX_ABBREVIATION = 16  # letters, with the marks before it
+MAX_ABBREVIATION = 16  # letters, with preceding punctuation
 
 
 def read_documents(path: str | Path) -> Iterator[Document]:
@@ -40,12 +40,12 @@ def read_documents(path: str | Path) -> Iterator[Document]:
     folder that Hugging Face's ``save_to_disk`` wrote (its ``train`` split, if it has splits; each
     row's ``text`` is a document).
 
-    A text file of which at least half of the lines end a sentence is in BERT's format: line breaks
-    separate sentences, blank lines separate documents. Any other text file is one document, whose
-    lines are joined before they are cut into sentences.
+    A text file is in BERT's format if at least half of its lines end a sentence: line breaks
+    separate sentences, blank lines separate documents. Any other text file is one document; its
+    lines are joined and cut into sentences.
 
     Raises:
-        ValueError: There is no text, or it is not UTF-8, or a data set has no column ``text``.
+        ValueError: There is no text, the text is not UTF-8, or a data set has no column ``text``.
     """
     path = Path(path)
     if (path / 'state.json').exists() or (path / 'dataset_dict.json').exists():
@@ -59,10 +59,10 @@ def read_documents(path: str | Path) -> Iterator[Document]:
 
 
 def text_files(path: Path) -> list[Path]:
-    """``path`` itself, or the text files in it.
+    """Return ``path`` itself, or the text files in it.
 
     Raises:
-        ValueError: There are none.
+        ValueError: There are no text files.
     """
     files, left_out = listed(path, ('.txt',)) if path.is_dir() else ([path], {})
     if not files or not all(file.is_file() for file in files):
@@ -121,7 +121,7 @@ def _read_data_set(path: Path) -> Iterator[Document]:
 
     try:
         data = load_from_disk(str(path))
-    except Exception as error:  # whatever Arrow and JSON raise
+    except Exception as error:  # Arrow and JSON raise many types
         raise ValueError(f"'corpus' cannot be read: {path} ({error})") from error
     if isinstance(data, DatasetDict):
         if 'train' not in data:
@@ -132,8 +132,8 @@ def _read_data_set(path: Path) -> Iterator[Document]:
                          f"{', '.join(data.column_names)})")
     for number, row in enumerate(data.select_columns('text')):
         if not isinstance(row['text'], str | None):
-            raise ValueError(f"'corpus' must have a column 'text' of texts (row {number} of {path} "
-                             f"has {row['text']!r:.60})")
+            raise ValueError(f"'corpus' must have a column 'text' of strings (row {number} of "
+                             f"{path} has {row['text']!r:.60})")
         document = [sentence for line in (row['text'] or '').splitlines() if line.strip()
                     for sentence in split_sentences(' '.join(line.split()))]
         if document:
@@ -141,11 +141,10 @@ def _read_data_set(path: Path) -> Iterator[Document]:
 
 
 def build_docs(out: Path) -> dict:
-    """Write the documentation of the installed Python as a corpus, whole or not at all.
+    """Write the documentation of the installed Python as a corpus, atomically.
 
-    A document is what one module says, docstring after docstring, or one licence. Code, tables and
-    markup are taken out, and so is every sentence that stood before, for licences and inherited
-    docstrings repeat each other.
+    A document is the docstrings of one module, or one licence. Code, tables and markup are removed,
+    and so are repeated sentences, because licences and inherited docstrings repeat each other.
 
     Args:
         out (Path): A folder that does not exist yet, or is empty.
@@ -154,7 +153,7 @@ def build_docs(out: Path) -> dict:
         The counts that ``sources.json`` holds.
 
     Raises:
-        ValueError: There is something at ``out``.
+        ValueError: ``out`` exists and is not an empty folder.
     """
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         raise ValueError(f"'out' must be a new or empty folder (there is something at {out})")
@@ -186,7 +185,7 @@ def installed_documents() -> Iterator[tuple[str, Document]]:
 
 
 def installed_docstrings() -> Iterator[tuple[str, Document]]:
-    """Yield the package and the sentences of every docstring by itself."""
+    """Yield the package and the sentences of every single docstring."""
     for package, texts in _installed_texts():
         for text in texts:
             yield package, english_sentences(text)
@@ -215,7 +214,7 @@ def _is_source(path: Path) -> bool:
 
 
 def docstrings(path: Path) -> Iterator[str]:
-    """Yield the docstrings of a source file, which is parsed and never run."""
+    """Yield the docstrings of a source file. It is parsed, never executed."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')  # other people's escape sequences
@@ -244,7 +243,7 @@ def _whole_text(path: Path) -> Iterator[str]:
 
 
 def distinct(documents: Iterable[tuple[str, Document]]) -> Iterator[tuple[str, Document]]:
-    """Leave out each sentence that an earlier document has, and what is then too short."""
+    """Drop sentences that an earlier document has, and documents that are then too short."""
     seen: set[bytes] = set()
     for package, document in documents:
         fresh = []
@@ -276,12 +275,12 @@ def english_sentences(text: str) -> list[str]:
 
 
 def _blocks(text: str) -> Iterator[str]:
-    """Yield lines that belong together, joined: one indentation, no other list item, no code
-    between."""
+    """Yield paragraphs as joined lines: lines of one indentation, without a new list item or code
+    between them."""
     block: list[str] = []
     item_indent = 0
-    block_indent: int | None = None  # of a list item, the second line's
-    code_indent: int | None = None  # what is indented deeper is code
+    block_indent: int | None = None  # in a list item, of the second line
+    code_indent: int | None = None  # deeper lines are code
     for line in [*text.expandtabs().splitlines(), '']:
         bare = line.strip()
         indent = len(line) - len(line.lstrip())
@@ -293,7 +292,7 @@ def _blocks(text: str) -> Iterator[str]:
         if block and block_indent is None and indent > item_indent:
             block_indent = indent
         if _UNDERLINE.fullmatch(bare) and len(block) == 1:
-            block = []  # it was a heading
+            block = []  # the block was a heading
         if block and (not bare or item or indent != block_indent):
             yield ' '.join(block)
             block = []
@@ -319,7 +318,7 @@ _ITEM = re.compile(r'([-*+•#]|\(?[0-9a-z]{1,2}[.)]|:\w+[^:]*:'
 
 
 def _plain(text: str) -> str:
-    """Take the markup of ReST and Markdown out of running text."""
+    """Remove reST and Markdown markup from running text."""
     for pattern, replacement in _MARKUP:
         text = pattern.sub(replacement, text)
     return ' '.join(text.split())
@@ -336,7 +335,7 @@ _MARKUP = [(re.compile(pattern), replacement) for pattern, replacement in [
 
 
 def _is_english(sentence: str) -> bool:
-    """Return whether text starts and ends as a sentence does, and is nearly all plain words."""
+    """Return whether a text starts and ends like a sentence, and is nearly all plain words."""
     words = sentence.split()
     if not 4 <= len(words) <= 100 or not re.match(r'["\'(]*[A-Z]', sentence):
         return False

@@ -16,33 +16,34 @@ from experiments.data.what_was_read import check_is_text, number_of, tell
 from graphattn.utils.reading import MAX_LINE_LENGTH, read_lines
 
 SEPARATORS = {',': 'commas', ';': 'semicolons', '\t': 'tabs', '|': 'vertical bars'}
-# Messages of the csv module, and what they mean for the file.
+# Messages of the csv module, and their meaning for the user.
 MEANINGS = {
-    'expected after': 'a text goes on behind the quotation mark that closes it; a quotation mark '
-                      'inside of a text is written twice, ""',
-    'unexpected end of data': 'a quotation mark opens a text, and none closes it'}
+    'expected after': 'text follows a closing quotation mark; a quotation mark inside a quoted '
+                      'text must be doubled, ""',
+    'unexpected end of data': 'a quotation mark is never closed'}
 
 
 def csv_rows(path: Path, separator: str = ',') -> Iterator[tuple[int, dict[str, str]]]:
-    r"""Yield the number of the first line of each row of a file with a header, and what the row has
-    in each column; at the end, say on one line what was read.
+    r"""Yield the first line number and the columns of each row of a file with a header; at the end,
+    print one line that summarises what was read.
 
-    The separator is the one that gives the header the most columns, or that of a line ``sep=;``.
-    Lines may end as on Windows or old Macs. Blank rows and columns without a name are left out.
+    The separator is the one that gives the header the most columns, or the one in a first line such
+    as ``sep=;``. Line breaks of Windows and old Macs are accepted. Blank rows and columns without a
+    name are skipped.
 
     Args:
         path (Path): The file, see :func:`graphattn.utils.reading.read_lines`.
-        separator (str): What usually stands between columns of such a file.
+        separator (str): The usual separator of such files.
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: It is no text, a column is there twice, or a row malformed; the message names
-            the line.
+        ValueError: The file is not text, a column name is repeated, or a row is malformed; the
+            message names the line.
     """
     csv.field_size_limit(MAX_LINE_LENGTH)
     check_is_text(path)
     lines = (line for _, part in read_lines(path) for line in io.StringIO(part, newline=''))
-    first, last = next(lines, ''), 0  # last: line of the row before
+    first, last = next(lines, ''), 0  # last: the last line of the row before
     if said := re.fullmatch('sep=(.)\r?\n?', first):
         first, last = next(lines, ''), 1
     separator = said[1] if said else _separator(first, separator)
@@ -57,8 +58,7 @@ def csv_rows(path: Path, separator: str = ',') -> Iterator[tuple[int, dict[str, 
             where, is_blank = f'{path}, line {last + 1}', not any(map(str.strip, row))
             if not is_blank and (len(row) < len(names) or any(row[len(names):])):
                 raise ValueError(f'{where}: expected {len(names)} columns {between} (got '
-                                 f'{len(row)}); a text that has the separator in it stands between '
-                                 f'quotation marks')
+                                 f'{len(row)}); quote texts that contain the separator')
             rows, blank = rows + (not is_blank), blank + is_blank
             if not is_blank:
                 yield last + 1, {name: value for name, value in zip(names, row) if name}
@@ -71,7 +71,7 @@ def csv_rows(path: Path, separator: str = ',') -> Iterator[tuple[int, dict[str, 
 
 
 def _separator(header: str, usual: str) -> str:
-    """Return what divides a header into the most columns; the usual one where several do."""
+    """Return the separator that gives a header the most columns; the usual one in a tie."""
     def num_columns(separator: str) -> int:
         return len(next(csv.reader([header], delimiter=separator), []))
 
@@ -81,4 +81,4 @@ def _separator(header: str, usual: str) -> str:
 def _check_names(names: list[str], where: str) -> None:
     for name, count in Counter(names).items():
         if name and count > 1:
-            raise ValueError(f'{where}: the column {name!r:.60} is there twice')
+            raise ValueError(f'{where}: the column {name!r:.60} is repeated')

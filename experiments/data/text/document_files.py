@@ -1,7 +1,6 @@
 """Collections of labelled documents, from the files that their makers distribute.
 
-Nothing is downloaded, and archives are not unpacked: a collection's ``path`` is what lies there
-when that is done.
+Nothing is downloaded or unpacked: ``path`` is the collection after both.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ NINE_ONE = (0.9, 0.1)
 
 
 class Document(NamedTuple):
-    """A text, and the number of its class."""
+    """A text and its class index."""
 
     text: str
     label: int
@@ -42,7 +41,7 @@ class Document(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """Two texts, and the number of the class of both together."""
+    """Two texts and the class index of the pair."""
 
     first: str
     second: str
@@ -62,10 +61,10 @@ class Collection(NamedTuple):
 
 
 class DocumentSource(ABC):
-    """Base of the sources of documents of a classification task.
+    """Base class of the sources of documents for classification.
 
     Attributes:
-        columns (list of str, optional): What their texts are called in a table, see
+        columns (list of str, optional): The text columns of a table of unlabelled documents, see
             :func:`experiments.data.text.text_table.read_texts`.
     """
 
@@ -73,35 +72,34 @@ class DocumentSource(ABC):
 
     @abstractmethod
     def read(self) -> Collection:
-        """Return all documents; the same ones each time.
+        """Return all documents; every call returns the same.
 
         Raises:
-            ValueError: A file is missing or malformed; the message names it, and the line.
+            ValueError: A file is missing or malformed; the message names the file and line.
         """
 
 
 @dataclass(frozen=True)
 class Hyperpartisan(DocumentSource):
-    """Is a news article extremely one-sided? SemEval-2019, task 4, by article::
+    """SemEval-2019 task 4, by article: is a news article extremely one-sided? Reads the files::
 
         <article id="0000001" title="..."><p>It is time.</p></article>
         <article id="0000001" hyperpartisan="true" ... />               in the file of labels
 
-    An article's text is its body, without the title, addresses of web pages, and repeated blanks.
+    An article's text is its body, without the title, URLs, and repeated blanks. Longformer's split
+    is not clean: of its 65 test articles, 51 are in its training part. It is used unchanged, with a
+    warning. Without ``splits``, the articles are divided 8/1/1 by their text (:func:`part_of`), so
+    that no text is in two parts.
 
-    Longformer's split is not clean: of its 65 articles for testing, 51 are in its training part.
-    It is used as it is, with a warning that says so. Without ``splits``, the articles are divided
-    8/1/1 by what they say (:func:`part_of`), so that no text is in two parts.
-
-    XML is read by expat itself. A document type declaration is an error, and only there can a file
-    declare entities; so nothing expands, and nothing outside the file is read.
+    XML is parsed by expat. A document type declaration, the only place for entity declarations, is
+    an error, so nothing expands and no other file is read.
 
     Args:
         articles (str): articles-training-byarticle-20181122.xml.
         labels (str): ground-truth-training-byarticle-20181122.xml.
         splits (str, optional): A JSON file of ids, ``{"train": [1, 7], "dev": [3], "test": [4]}``,
             such as Longformer's hp-splits.json.
-        seed (int): Which split, if there is no file of them.
+        seed (int): Seed of the split if ``splits`` is omitted.
     """
 
     articles: str
@@ -133,19 +131,19 @@ class Hyperpartisan(DocumentSource):
 
 @dataclass(frozen=True)
 class Newsgroups(DocumentSource):
-    """20 Newsgroups, the newsgroup of a message. Reads the files of 20news-bydate::
+    """20 Newsgroups: which group was a message posted to? Reads the files of 20news-bydate::
 
         20news-bydate-train/sci.space/60822        20news-bydate-test/sci.space/61546
 
-    A message is in Latin-1, as those files are. A tenth of those for training, by what they say, is
-    for development.
+    The files are in Latin-1. A tenth of the training messages, chosen by their text, is for
+    development.
 
     Args:
-        path (str): The folder of the two folders.
-        strip_headers (bool): Leaves out all before the first blank line: who wrote it, where, about
-            what. The papers do not say whether they do; with the headers the task is easier.
-            Messages of nothing else are passed over, and counted.
-        seed (int): Which messages are for development.
+        path (str): The folder with the two folders.
+        strip_headers (bool): Leave out everything before the first blank line, such as sender and
+            subject. The papers do not say whether they do; with headers the task is easier.
+            Messages without a body are skipped and counted.
+        seed (int): Seed of the division.
     """
 
     path: str
@@ -171,21 +169,21 @@ class Newsgroups(DocumentSource):
                     yield Document(text, label)
                 num_headers_only += not text
         if num_headers_only:
-            print(f'{folder}: {num_headers_only} messages are headers only and are passed over')
+            print(f'{folder}: skipped {num_headers_only} messages that have only headers')
 
 
 @dataclass(frozen=True)
 class Imdb(DocumentSource):
-    """Is a review of a film favourable? The files of aclImdb::
+    """IMDB film reviews: is a review favourable? Reads the files of aclImdb::
 
         train/pos/0_9.txt        train/neg/0_3.txt        test/pos/0_10.txt        test/neg/0_2.txt
 
-    Line breaks in HTML become blanks. A tenth of the reviews for training, by what they say, is for
+    HTML line breaks become blanks. A tenth of the training reviews, chosen by their text, is for
     development.
 
     Args:
-        path (str): The folder of ``train`` and ``test``; ``train/unsup`` is not read.
-        seed (int): Which reviews are for development.
+        path (str): The folder with ``train`` and ``test``; ``train/unsup`` is not read.
+        seed (int): Seed of the division.
     """
 
     path: str
@@ -206,20 +204,19 @@ class Imdb(DocumentSource):
 
 @dataclass(frozen=True)
 class AmazonReviews(DocumentSource):
-    """Amazon reviews, the number of stars of a long review. Reads one JSON object on each line::
+    """Amazon reviews: how many stars does a long review give? Reads one JSON object per line::
 
         {"reviewText": "I bought this lamp ...", "overall": 4.0, ...}
 
-    (He and McAuley, 2016.) Diffuser has two sets of them: A-512 is Electronics with
-    ``longer_than=512``; A-2048 is Books with ``longer_than=2048, num_sampled=10_000``. They are
-    divided 8/1/1 by what they say, so that a review that is filed under two products is in one
-    part.
+    (He and McAuley, 2016.) Diffuser uses two sets: A-512 is Electronics with ``longer_than=512``;
+    A-2048 is Books with ``longer_than=2048, num_sampled=10_000``. Reviews are divided 8/1/1 by
+    their text, so that a review filed under two products stays in one part.
 
     Args:
         path (str): A ``.json`` or ``.json.gz`` file.
-        longer_than (int): A review must have more words than that.
-        num_sampled (int, optional): So many of them, drawn at random; all if omitted.
-        seed (int): Which sample and which split.
+        longer_than (int): Keep reviews with more words than this.
+        num_sampled (int, optional): Number of reviews to sample; all if omitted.
+        seed (int): Seed of the sample and of the split.
     """
 
     path: str
@@ -236,7 +233,7 @@ class AmazonReviews(DocumentSource):
         reviews: Iterable[Document] = self._long_reviews()
         if self.num_sampled is not None:
             rng = np.random.default_rng(self.seed)
-            # Those of the smallest numbers; so the file passes once, and only they are kept.
+            # Keep the reviews with the smallest random keys, in one pass over the file.
             numbered = ((rng.random(), place, review) for place, review in enumerate(reviews))
             chosen = sorted(nsmallest(self.num_sampled, numbered), key=lambda entry: entry[1])
             if len(chosen) < self.num_sampled:
@@ -260,14 +257,14 @@ class AmazonReviews(DocumentSource):
 
 
 def part_of(text: str, seed: int = 0, shares: tuple[float, ...] = EIGHT_ONE_ONE) -> str:
-    """Return the part that a document belongs to by its text, so that equal texts share one.
+    """Return the part of a document, a function of its text, so that equal texts share a part.
 
-    Case and blanks do not count. The shares are expected ones.
+    Case and blanks are ignored. The shares are expected values.
 
     Args:
         text (str): The document.
-        seed (int): Another seed gives another division.
-        shares (tuple): Of train, dev and test, or of the first of them.
+        seed (int): Seed of the division.
+        shares (tuple): The shares of train, dev and test; trailing ones may be omitted.
     """
     key = f'{seed} {" ".join(text.lower().split())}'.encode()
     number = int.from_bytes(blake2b(key, digest_size=8).digest()) / 2**64
@@ -277,7 +274,7 @@ def part_of(text: str, seed: int = 0, shares: tuple[float, ...] = EIGHT_ONE_ONE)
 
 def divide(documents: Iterable[Document], seed: int,
            shares: tuple[float, ...] = EIGHT_ONE_ONE) -> dict[str, list[Document]]:
-    """Divide documents by their :func:`part_of`, otherwise in the order in which they come."""
+    """Divide documents by :func:`part_of`, keeping their order."""
     parts: dict[str, list[Document]] = {part: [] for part in PARTS[:len(shares)]}
     for document in documents:
         parts[part_of(document.text, seed, shares)].append(document)
@@ -286,7 +283,7 @@ def divide(documents: Iterable[Document], seed: int,
 
 def read_json_lines(path: Path) -> Iterator[tuple[int, dict]]:
     """Yield the number and the object of each line of a ``.json`` or ``.json.gz`` file; at the end,
-    say on one line what was read. Blank lines are left out.
+    print one line that summarises what was read. Blank lines are skipped.
 
     Raises:
         ValueError: The file cannot be read, or a line is not one JSON object in UTF-8.
@@ -300,9 +297,9 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict]]:
                 blank += 1
                 continue
             if not rows and line.lstrip().startswith('['):
-                raise ValueError(f'{path}, line {number}: expected a JSON object on each line (got '
-                                 f'an array; pandas writes lines by to_json(..., '
-                                 f"orient='records', lines=True))")
+                raise ValueError(f"{path}, line {number}: expected a JSON object on each line (got "
+                                 f"an array); in pandas, write lines by to_json(..., "
+                                 f"orient='records', lines=True)")
             rows += 1
             yield number, json_object(line, f'{path}, line {number}')
         tell(path, number_of('object', rows), {'blank lines': blank})
@@ -322,13 +319,13 @@ def _read_articles(path: str) -> list[_Article]:
     """Return the ``<article>`` elements of a file, each id once.
 
     Raises:
-        ValueError: The file cannot be read, or is not well-formed UTF-8 XML without a document type
-            declaration, or an article has no id of its own.
+        ValueError: The file cannot be read, is not well-formed XML in UTF-8, has a document type
+            declaration, or an article has no unique id.
     """
     articles: dict[int, _Article] = {}
     open_article: tuple[int, dict[str, str], int] | None = None
     text: list[str] = []
-    parser = expat.ParserCreate('utf-8')  # whatever the file declares
+    parser = expat.ParserCreate('utf-8')  # overrides the file's declaration
     parser.buffer_text = True
 
     def fail(problem: str) -> None:
@@ -345,7 +342,7 @@ def _read_articles(path: str) -> list[_Article]:
         if not re.fullmatch('[0-9]{1,9}', number):
             fail(f"expected an article with an 'id' of digits (got {number!r:.60})")
         if int(number) in articles:
-            fail(f'article {int(number)} came before')
+            fail(f'article {int(number)} is repeated')
         open_article = int(number), attributes, parser.CurrentLineNumber
         text.clear()
 
@@ -359,13 +356,13 @@ def _read_articles(path: str) -> list[_Article]:
     parser.StartElementHandler, parser.EndElementHandler = start, end
     parser.CharacterDataHandler = text.append
     parser.StartDoctypeDeclHandler = lambda *_: fail(
-        'a document type declaration, which could declare entities, is not read')
+        'document type declarations are not allowed, because they can declare entities')
     try:
         with Path(path).open('rb') as file:
             parser.ParseFile(file)
     except OSError as error:
-        raise ValueError(f'{path} cannot be read ({error.strerror}); unpack the archive first, and '
-                         f'give the XML file in it') from error
+        raise ValueError(f'{path} cannot be read ({error.strerror}); unpack the archive and give '
+                         f'the XML file in it') from error
     except expat.ExpatError as error:
         raise ValueError(f'{path}, line {error.lineno}: not well-formed XML in UTF-8 '
                          f'({expat.errors.messages[error.code]})') from error
@@ -383,11 +380,11 @@ def _truth(article: _Article, path: str) -> int:
 
 
 def _read_split(path: Path, known: Iterable[int]) -> dict[str, list[int]]:
-    """Return the ids of each part, and warn of those that are in two."""
+    """Return the ids of each part, and warn about ids in two parts."""
     with readable(f"'splits' cannot be read: {path}"):
         split = read_json(path)
     if sorted(split) != sorted(PARTS) or not all(isinstance(ids, list) for ids in split.values()):
-        raise ValueError(f"{path}: expected lists of ids called {', '.join(PARTS)} (got "
+        raise ValueError(f"{path}: expected lists of ids named {', '.join(PARTS)} (got "
                          f"{', '.join(split) or 'nothing'})")
     split = {part: [_article_id(number, path) for number in split[part]] for part in PARTS}
     ids = {part: set(numbers) for part, numbers in split.items()}
@@ -398,8 +395,8 @@ def _read_split(path: Path, known: Iterable[int]) -> dict[str, list[int]]:
              for later, earlier in (('test', 'train'), ('test', 'dev'), ('dev', 'train'))
              if (shared := [number for number in split[later] if number in ids[earlier]])]
     if leaks:
-        warnings.warn(f'{path} leaks: {", ".join(leaks)}; results on it are not results on unseen '
-                      f"articles (leave out 'splits' for a clean one)", stacklevel=3)
+        warnings.warn(f'{path} leaks: {", ".join(leaks)}; test results are not on unseen '
+                      f"articles (leave out 'splits' for a clean split)", stacklevel=3)
     return split
 
 
@@ -410,7 +407,7 @@ def _article_id(number: object, path: Path) -> int:
 
 
 def _folders(path: Path) -> tuple[str, ...]:
-    """Return the names of the folders in a folder; refuse files that are not hidden."""
+    """Return the names of the folders in a folder; refuse files other than hidden ones."""
     entries = sorted(path.iterdir()) if path.is_dir() else []
     entries = [entry for entry in entries if not entry.name.startswith('.')]
     if not entries:
@@ -423,14 +420,14 @@ def _folders(path: Path) -> tuple[str, ...]:
 
 
 def document_paths(folder: Path, *suffixes: str) -> list[Path]:
-    """List the documents in a folder, and say what is left out, if anything is.
+    """List the documents in a folder, and print what is left out, if anything.
 
     Raises:
-        ValueError: There are none.
+        ValueError: There are no documents.
     """
     files, left_out = listed(folder, suffixes)
     if not files:
-        raise ValueError(f"{folder}: expected a folder of documents (there are none called "
+        raise ValueError(f"{folder}: expected a folder of documents (there are no files named "
                          f"{', '.join(suffixes) or 'anything'}); unpack the archive first")
     if left_out:
         tell(folder, number_of('document', len(files)), left_out)

@@ -1,8 +1,7 @@
-"""A corpus as token ids in memory-mapped files, and the sequences that are cut from it.
+"""A corpus as token ids in memory-mapped files, and the sequences cut from it.
 
-A large corpus is encoded in shards by several processes, and what was encoded before a run was
-killed is not encoded again. The shards are then joined, so that what comes out does not depend on
-how many there were.
+Several processes encode a large corpus in shards. Finished shards survive a killed run and are not
+encoded again. The shards are then joined, so that the result does not depend on their number.
 """
 
 from __future__ import annotations
@@ -36,28 +35,28 @@ TOKEN_TYPES = ('uint16', 'uint32')
 DOCUMENTS_AT_ONCE = 256
 CHARACTERS_IN_SHARD = 2**24
 COUNTED = ('documents', 'sentences', 'tokens', 'characters', 'bytes')
-FORMAT = 2  # of the files; in the names of what holds them
+FORMAT = 2  # version of the files, part of the cache key
 
-_tokenizer: Tokenizer  # of a process that encodes
+_tokenizer: Tokenizer  # global of an encoding process
 
 
 class EncodedCorpus:
-    """One part of a corpus, read from the disk as it is needed.
+    """One part of a corpus, read from disk on demand.
 
     Args:
-        folder (Path): What :func:`encode_corpus` wrote for the part.
+        folder (Path): The part's folder, written by :func:`encode_corpus`.
 
     Raises:
-        ValueError: A file in it is missing or damaged.
+        ValueError: A file in the folder is missing or damaged.
 
     Attributes:
-        tokens (np.ndarray): Ids of all sentences, one after the other.
-        sentence_ptr (np.ndarray): Where each sentence begins, int64 ``[num_sentences + 1]``.
+        tokens (np.ndarray): Ids of all sentences, concatenated.
+        sentence_ptr (np.ndarray): The start of each sentence, int64 ``[num_sentences + 1]``.
         document_ptr (np.ndarray): The first sentence of each document, int64
             ``[num_documents + 1]``.
-        counts (np.ndarray): How often each token occurs, int64 ``[vocab_size]``.
-        size (dict): How many documents, sentences, tokens, characters and bytes there are; a blank
-            stands between sentences.
+        counts (np.ndarray): Occurrences of each token, int64 ``[vocab_size]``.
+        size (dict): Numbers of documents, sentences, tokens, characters and bytes, with one blank
+            between sentences.
     """
 
     def __init__(self, folder: Path):
@@ -65,23 +64,23 @@ class EncodedCorpus:
         try:
             layout = read_json(folder / 'layout.json')
             if layout['type'] not in TOKEN_TYPES:
-                raise ValueError(f'layout.json: no type of tokens: {layout["type"]!r:.60}')
+                raise ValueError(f'layout.json: unknown token dtype {layout["type"]!r:.60}')
             self.size = {name: int(layout[name]) for name in COUNTED}
             self.tokens = _memory_map(folder / 'tokens.bin', layout['type'])
             if len(self.tokens) != self.size['tokens']:
-                raise ValueError(f'tokens.bin: {len(self.tokens):,} tokens where there were '
-                                 f'{self.size["tokens"]:,}')
+                raise ValueError(f'tokens.bin: expected {self.size["tokens"]:,} tokens (got '
+                                 f'{len(self.tokens):,})')
             self.sentence_ptr = _read_pointers(folder / 'sentence_ptr.bin', len(self.tokens))
             self.document_ptr = _read_pointers(folder / 'document_ptr.bin', self.num_sentences)
             self.counts = np.array(np.load(folder / 'counts.npy', 'r', allow_pickle=False))
             if self.counts.dtype != np.int64 or self.counts.sum() != len(self.tokens):
-                raise ValueError('counts.npy: not the counts of the tokens')
-        except Exception as error:  # whatever NumPy and the system raise
+                raise ValueError('counts.npy: the counts do not match the tokens')
+        except Exception as error:  # NumPy and the system raise many types
             raise ValueError(f"'cache' is damaged ({folder}: {error}); delete "
                              f"{folder.parent}") from error
 
     def __reduce__(self) -> tuple:
-        # A process that loads data opens the files itself.
+        # A data-loading worker opens the files itself.
         return EncodedCorpus, (self.folder,)
 
     @property
@@ -93,19 +92,18 @@ class EncodedCorpus:
         return len(self.document_ptr) - 1
 
     def unigram_entropy(self, special: tuple[int, ...]) -> float:
-        """Return the entropy of the tokens in nats: the loss of the best model without context."""
+        """Return the entropy of the tokens in nats, the loss of the best model without context."""
         counts = self.counts.astype(np.float64)
         counts[list(special)] = 0.
         share = counts[counts > 0] / counts.sum()
         return float(-(share * np.log(share)).sum())
 
     def cut(self, target: int, short_share: float, seed: int) -> np.ndarray:
-        """Return the sentences with which sequences begin, int64 ``[num_sequences + 1]``,
-        memory-mapped.
+        """Return the first sentence of each sequence, int64 ``[num_sequences + 1]``, memory-mapped.
 
-        As BERT's: a sequence takes whole sentences of one document until they hold ``target``
-        tokens or the document ends; in a share ``short_share`` of the sequences, until they hold
-        uniformly 2 to ``target``. Cut once, and kept beside the corpus.
+        As in BERT, a sequence takes whole sentences of one document until they hold ``target``
+        tokens or the document ends. For a fraction ``short_share`` of the sequences, the limit is
+        uniform from 2 to ``target``. The result is cached next to the corpus.
         """
         path = self.folder / f'cut-{target}-{short_share}-{seed}.bin'
         if not path.exists():
@@ -146,11 +144,11 @@ def _cut_documents(document_ptr: np.ndarray, sentence_ptr: np.ndarray, target: i
 
 
 def corpus_key(path: Path, tokenizer: str) -> str:
-    """Name what encoding gives: the corpus's files, their sizes and times, and the tokenizer.
+    """Return a cache key of the corpus's files, their sizes and times, and the tokenizer.
 
     Args:
-        path (Path): A corpus, as :func:`read_documents` takes it.
-        tokenizer (str): Anything that stands for the tokenizer, such as its JSON.
+        path (Path): A corpus, see :func:`read_documents`.
+        tokenizer (str): Text that identifies the tokenizer, such as its JSON.
     """
     files = sorted(path.rglob('*')) if path.is_dir() else [path]
     seen = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns)
@@ -159,15 +157,15 @@ def corpus_key(path: Path, tokenizer: str) -> str:
 
 
 def encode_corpus(path: Path, tokenizer: Tokenizer, folder: Path) -> None:
-    """Write the parts of a corpus into ``folder``, whole or not at all.
+    """Write the parts of a corpus into ``folder``, atomically.
 
-    The documents pass through once, and as many processes as there are processors encode a shard of
-    them each. Those that are finished lie beside ``folder`` until all are, and are taken as they
-    are if the work begins again. Where another process is at it, this one waits for what it makes.
+    The documents are read once. One process per processor encodes shards of them. Finished shards
+    are kept next to ``folder`` until all are finished, and are reused after a restart. If another
+    process is encoding the same corpus, this one waits for its result.
 
     Args:
-        path (Path): A corpus, as :func:`read_documents` takes it.
-        tokenizer (tokenizers.Tokenizer): What makes ids of a sentence.
+        path (Path): A corpus, see :func:`read_documents`.
+        tokenizer (tokenizers.Tokenizer): Encodes a sentence.
         folder (Path): Will hold ``train`` and ``val``, for :class:`EncodedCorpus`.
 
     Raises:
@@ -183,8 +181,8 @@ def _encode_in_shards(path: Path, tokenizer: Tokenizer, folder: Path) -> None:
     shards = folder.with_name(f'{folder.name}-shards')
     num_processes = len(os.sched_getaffinity(0))
     done: list[Path] = []
-    # What waits for a process does so in a file: Python 3.11.2 never ends if one is killed while
-    # the pipe to them is full.
+    # Pending shards wait in files, not in a pipe: Python 3.11.2 hangs if a worker is killed while
+    # the pipe to it is full.
     with (TemporaryDirectory(prefix=f'.{folder.name}-', dir=folder.parent) as waiting,
           ProcessPoolExecutor(num_processes, get_context('fork'), _begin,
                               (tokenizer.to_str(),)) as pool):
@@ -195,7 +193,7 @@ def _encode_in_shards(path: Path, tokenizer: Tokenizer, folder: Path) -> None:
                 file = Path(waiting) / f'{number}.json'
                 file.write_text(json.dumps(documents))
                 pending.append(pool.submit(_encode_shard, file, done[-1]))
-            while len(pending) > 2 * num_processes:  # so that few documents are in memory
+            while len(pending) > 2 * num_processes:  # limits the documents in memory
                 pending.popleft().result()
         for future in pending:
             future.result()
@@ -204,10 +202,9 @@ def _encode_in_shards(path: Path, tokenizer: Tokenizer, folder: Path) -> None:
         counts = ' and '.join(f'{sum(shard.num_documents for shard in encoded)} for {part}'
                               for part, encoded in parts.items())
         shutil.rmtree(shards, ignore_errors=True)
-        raise ValueError(f"'corpus' must have documents for training and for development, of "
-                         f"which one in twenty is (got {counts} from {path}); blank lines "
-                         f"separate the documents of a file, if each of its lines is a sentence "
-                         f"with a full stop")
+        raise ValueError(f"'corpus' must have documents for training and for development, about "
+                         f"one in twenty (got {counts} from {path}); in a file with one sentence "
+                         f"per line, ended by a full stop, separate documents by blank lines")
     with new_folder(folder) as temporary:
         for part, encoded in parts.items():
             _join(encoded, temporary / part)
@@ -227,10 +224,10 @@ def _in_shards(documents: Iterator[Document]) -> Iterator[list[Document]]:
 
 
 def _begin(tokenizer: str) -> None:
-    """Set up a process, once."""
+    """Initialise an encoding process."""
     global _tokenizer
     from tokenizers import Tokenizer
-    os.environ['TOKENIZERS_PARALLELISM'] = 'false'  # the processes are
+    os.environ['TOKENIZERS_PARALLELISM'] = 'false'  # the processes already run in parallel
     _tokenizer = Tokenizer.from_str(tokenizer)
 
 
@@ -251,7 +248,7 @@ def _encode_shard(file: Path, folder: Path) -> None:
 
 def _encode(documents: list[Document], tokenizer: Tokenizer) -> Iterator[list[list[int]]]:
     """Yield the ids of each sentence of each document. Sentences after the first begin with a
-    blank, which tokenizers of bytes tell apart."""
+    blank, because byte tokenizers distinguish that."""
     sentences = [f' {sentence}' if place else sentence
                  for document in documents for place, sentence in enumerate(document)]
     encoded = iter(tokenizer.encode_batch_fast(sentences, add_special_tokens=False))
@@ -260,8 +257,7 @@ def _encode(documents: list[Document], tokenizer: Tokenizer) -> Iterator[list[li
 
 
 def _nonempty(shards: list[Path], part: str) -> list[EncodedCorpus]:
-    """Return a part of the shards that have any of it; refuse a shard that was changed, by its
-    name."""
+    """Return one part of the shards, without empty ones; refuse a changed shard, naming it."""
     folders = [shard / part for shard in shards]
     return [EncodedCorpus(folder) for folder in folders
             if not (folder / 'tokens.bin').exists() or (folder / 'tokens.bin').stat().st_size
@@ -329,7 +325,8 @@ class _PartWriter:
 
 
 def _read_pointers(path: Path, end: int) -> np.ndarray:
-    """Read pointers from 0 to ``end``, which must rise because compiled loops follow them."""
+    """Read pointers from 0 to ``end``. They must be sorted, because compiled loops index by
+    them."""
     pointers = _memory_map(path, 'int64')
     if pointers[0] != 0 or pointers[-1] != end or not (pointers[1:] > pointers[:-1]).all():
         raise ValueError(f'{path.name}: does not rise from 0 to {end:,}')
@@ -337,5 +334,5 @@ def _read_pointers(path: Path, end: int) -> np.ndarray:
 
 
 def _memory_map(path: Path, dtype: str) -> np.ndarray:
-    # As a plain array, for np.memmap makes a new object of each slice, which doubled the time.
+    # As a plain array, because each slice of an np.memmap is a new object, which doubled the time.
     return np.asarray(np.memmap(path, dtype=dtype, mode='r'))

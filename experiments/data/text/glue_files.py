@@ -1,4 +1,4 @@
-"""GLUE's eight tasks of sentences and pairs of sentences, as its makers distribute them."""
+"""GLUE's eight tasks on sentences and pairs of sentences, as distributed."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from graphattn.utils.reading import filled_lines
 
 @dataclass(frozen=True)
 class GlueTask:
-    """Columns and labels in the files of a task.
+    """Columns and labels of a task's files.
 
     Attributes:
-        text (tuple): Columns of the sentence, or of the two sentences.
-        label (str): Column of the label.
-        classes (tuple): The labels, in the order of their numbers; none where it is a score from
-            0 to 5.
-        metric (str): What the papers report.
-        dev (tuple): The development sets, names of files without ``.tsv``.
-        test (tuple): The test sets, likewise.
-        columns (tuple): Names of the columns of files that have no header.
-        has_broken_rows (bool): Whether rows without both sentences are known, and passed over.
+        text (tuple): The columns of the one or two sentences.
+        label (str): The column of the label.
+        classes (tuple): The labels in class order; empty if the label is a score from 0 to 5.
+        metric (str): The metric that the papers report.
+        dev (tuple): File names of the development sets, without ``.tsv``.
+        test (tuple): File names of the test sets, without ``.tsv``.
+        columns (tuple): Column names of files without a header.
+        has_broken_rows (bool): Whether the files are known to have rows that lack a sentence, which
+            are skipped.
     """
 
     text: tuple[str, ...]
@@ -41,7 +41,7 @@ class GlueTask:
 BINARY, SENTENCES = ('0', '1'), ('sentence1', 'sentence2')
 ENTAILMENT = ('entailment', 'not_entailment')
 TASKS = {
-    # In this order classes 0 and 1 are those that SBM-Transformer's Table 4 counts.
+    # In this order, classes 0 and 1 are the two that SBM-Transformer's Table 4 counts.
     'MNLI': GlueTask(SENTENCES, 'gold_label', ('contradiction', 'neutral', 'entailment'),
                      'accuracy', dev=('dev_matched', 'dev_mismatched'),
                      test=('test_matched', 'test_mismatched')),
@@ -58,7 +58,7 @@ TASKS = {
 
 
 class Row(NamedTuple):
-    """One line of a file: its one or two sentences, and its class or score."""
+    """One row of a file: its one or two sentences, and its class or score."""
 
     text: tuple[str, ...]
     label: int | float
@@ -68,8 +68,7 @@ def read_rows(path: Path, task: GlueTask) -> Iterator[Row]:
     """Yield the rows of one of a task's files.
 
     Raises:
-        ValueError: The file cannot be read, has no rows, lacks a column, or a line of it is
-            malformed.
+        ValueError: The file cannot be read, has no rows or lacks a column, or a line is malformed.
     """
     lines = _lines(path)
     columns = list(task.columns) or _header(lines, path)
@@ -93,8 +92,7 @@ def read_rows(path: Path, task: GlueTask) -> Iterator[Row]:
     if num_rows == 0:
         raise ValueError(f'{path} holds no rows')
     if num_broken:
-        print(f'{path}: {num_broken} of {num_rows + num_broken} rows lack a sentence and are '
-              f'passed over')
+        print(f'{path}: skipped {num_broken} of {num_rows + num_broken} rows that lack a sentence')
 
 
 def _header(lines: Iterator[tuple[int, list[str]]], path: Path) -> list[str]:
@@ -104,31 +102,31 @@ def _header(lines: Iterator[tuple[int, list[str]]], path: Path) -> list[str]:
 
 
 def _positions(path: Path, columns: list[str], needed: tuple[str, ...]) -> list[int]:
-    """Return where the columns that are needed are, each once."""
+    """Return the position of each needed column, which must be unique."""
     for name in needed:
         if name not in columns:
-            raise ValueError(f'{path}, line 1: no column {name!r} (got {", ".join(columns)})')
+            raise ValueError(f'{path}, line 1: expected a column {name!r} (got '
+                             f'{", ".join(columns)})')
         if columns.count(name) > 1:
-            raise ValueError(f'{path}, line 1: the column {name!r} is there twice')
+            raise ValueError(f'{path}, line 1: the column {name!r} is repeated')
     return list(map(columns.index, needed))
 
 
 def read_test_rows(path: Path, task: GlueTask) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield the number and the sentences of each row of a test set, which has a header and no
-    labels. A missing sentence is empty, because the server wants every row.
+    labels. A missing sentence is empty, because GLUE's server requires every row.
 
     Raises:
-        ValueError: The file cannot be read, has no rows, lacks a column, or a line of it is
-            malformed.
+        ValueError: The file cannot be read, has no rows or lacks a column, or a line is malformed.
     """
     lines = _lines(path)
     columns = _header(lines, path)
     positions, is_empty = _positions(path, columns, task.text), True
     for number, entries in lines:
         if not entries[0].isdecimal() or len(entries) > len(columns):
-            raise ValueError(f'{path}, line {number}: expected a number and as many as '
-                             f'{len(columns)} columns between tabs (got {len(entries)}, the first '
-                             f'of them {entries[0]!r:.60})')
+            raise ValueError(f'{path}, line {number}: expected {len(columns)} columns between '
+                             f'tabs, the first a number (got {len(entries)}, the first '
+                             f'{entries[0]!r:.60})')
         is_empty = False
         yield entries[0], tuple(entries[i] if i < len(entries) else '' for i in positions)
     if is_empty:
@@ -136,7 +134,7 @@ def read_test_rows(path: Path, task: GlueTask) -> Iterator[tuple[str, tuple[str,
 
 
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield numbers and entries of the lines; quotation marks are text like any other."""
+    """Yield the number and the entries of each line; quotation marks are ordinary text."""
     with readable(f"'path' cannot be read: {path}",
                   'it must be the folder of one task, as GLUE distributes it'):
         for number, line in filled_lines(path):

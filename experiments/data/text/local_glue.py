@@ -1,14 +1,14 @@
-r"""Tasks in GLUE's file formats from text that every machine has, where GLUE itself is not at hand.
+r"""Stand-ins for three GLUE tasks, in GLUE's file formats, from installed documentation.
 
     python -m experiments.data.text.local_glue --out data/local_glue
 
-They are not GLUE, and results on them are no GLUE results. Sentences come from the documentation of
-the installed Python and its packages, and those for development from documents that
-``experiments.data.text.corpus`` holds out as well:
+They are not GLUE, and results on them are not GLUE results. Sentences come from the documentation
+of the installed Python and its packages; development sentences come from documents that
+``experiments.data.text.corpus`` also holds out:
 
-- ``CoLA``: is a sentence as it was written (1), or were words of it exchanged (0)?
-- ``RTE``: does the second sentence follow the first in its document (``entailment``), or is it
-  from another one (``not_entailment``)?
+- ``CoLA``: is a sentence original (1), or were some of its words exchanged (0)?
+- ``RTE``: does the second sentence follow the first in its document (``entailment``), or is it from
+  another document (``not_entailment``)?
 - ``SST-2``: is a sentence from torch (1) or from the standard library (0)?
 """
 
@@ -39,19 +39,18 @@ def build_local_glue(
     num_dev: int = 1000,
     seed: int = 0,
 ) -> None:
-    """Write the three tasks, all of them or none.
+    """Write the three tasks, all or none.
 
     Args:
-        out (Path): A folder that does not exist yet, or is empty.
-        documents (Iterable): Pairs of the package and the sentences of a document; no sentence
-            may occur twice.
-        num_train (int): Rows of each ``train.tsv``.
-        num_dev (int): Rows of each ``dev.tsv``.
-        seed (int): Which rows.
+        out (Path): A new or empty folder.
+        documents (Iterable): Pairs of the package and the sentences of a document; sentences must
+            be unique.
+        num_train (int): Number of rows of each ``train.tsv``.
+        num_dev (int): Number of rows of each ``dev.tsv``.
+        seed (int): Seed of the choice of rows.
 
     Raises:
-        ValueError: There is something at ``out``, a number is not positive, or the documents do
-            not suffice.
+        ValueError: ``out`` is not empty, a number is not positive, or there are too few documents.
     """
     sizes = {'train': num_train, 'dev': num_dev}
     for part, size in sizes.items():
@@ -82,10 +81,10 @@ def build_local_glue(
 
 def exchanged_words(documents: list[tuple[str, Document]], size: int,
                     rng: np.random.Generator) -> Rows:
-    """CoLA's rows: every other sentence has two neighbouring words exchanged or four shuffled.
+    """Make CoLA's rows: every other sentence has two neighbouring words exchanged or four shuffled.
 
-    The first and the last word stay, and so do all words but plain ones, whose capitals and marks
-    would tell.
+    The first and last words stay in place, and so do words with capitals or punctuation, which
+    would give the change away.
     """
     sentences = [sentence for _, document in documents for sentence in document]
     rows: Rows = []
@@ -98,8 +97,8 @@ def exchanged_words(documents: list[tuple[str, Document]], size: int,
                          sentence if label else ' '.join(disturbed)))
         if len(rows) == size:
             return _shuffled(rows, rng)
-    raise ValueError(f"'num_train' and 'num_dev' ask for {size} sentences, of which words can be "
-                     f"exchanged, and there are {len(rows)}")
+    raise ValueError(f"'num_train' and 'num_dev' require {size} sentences with words to exchange "
+                     f"(there are {len(rows)})")
 
 
 def _disturb(words: list[str], rng: np.random.Generator) -> list[str] | None:
@@ -119,12 +118,12 @@ def _disturb(words: list[str], rng: np.random.Generator) -> list[str] | None:
 
 def following_sentences(documents: list[tuple[str, Document]], size: int,
                         rng: np.random.Generator) -> Rows:
-    """RTE's rows: no sentence comes twice as the first one, or as a true second one."""
+    """Make RTE's rows: no sentence is repeated as the first one, or as the true second one."""
     pairs = [(number, first) for number, (_, document) in enumerate(documents)
              for first in range(0, len(document) - 1, 2)]
     if len(pairs) < size or len(documents) < 2:
-        raise ValueError(f"'num_train' and 'num_dev' ask for {size} pairs of sentences, and there "
-                         f"are {len(pairs)}")
+        raise ValueError(f"'num_train' and 'num_dev' require {size} pairs of sentences (there are "
+                         f"{len(pairs)})")
     rows: Rows = []
     for index, chosen in enumerate(rng.permutation(len(pairs))[:size]):
         number, first = pairs[chosen]
@@ -138,15 +137,15 @@ def following_sentences(documents: list[tuple[str, Document]], size: int,
 
 
 def sources(documents: list[tuple[str, Document]], size: int, rng: np.random.Generator) -> Rows:
-    """SST-2's rows: as many sentences of torch as of the standard library."""
+    """Make SST-2's rows: half of the sentences from torch, half from the standard library."""
     rows: Rows = []
     for label, name in enumerate(('python', 'torch')):
         sentences = [sentence for package, document in documents if package == name
                      for sentence in document]
         wanted = (size + label) // 2
         if len(sentences) < wanted:
-            raise ValueError(f"'num_train' and 'num_dev' ask for {wanted} sentences of {name}, and "
-                             f"there are {len(sentences)}")
+            raise ValueError(f"'num_train' and 'num_dev' require {wanted} sentences of {name} "
+                             f"(there are {len(sentences)})")
         rows += [(sentences[index], label)
                  for index in rng.choice(len(sentences), wanted, replace=False)]
     return _shuffled(rows, rng)
@@ -164,13 +163,13 @@ def _write(path: Path, rows: Rows, header: tuple[str, ...] | None) -> None:
 
 def main(out: str = 'data/local_glue', num_train: int = 4000, num_dev: int = 1000,
          seed: int = 0) -> None:
-    """Make tasks in the formats of CoLA, RTE and SST-2 from installed documentation.
+    """Make stand-ins for CoLA, RTE and SST-2 from installed documentation.
 
     Args:
         out: The folder to make.
-        num_train: Rows for training, of each task.
-        num_dev: Rows for development.
-        seed: Which rows.
+        num_train: Number of training rows of each task.
+        num_dev: Number of development rows of each task.
+        seed: Seed of the choice of rows.
     """
     build_local_glue(Path(out), distinct(installed_documents()), num_train, num_dev, seed)
     print(f'{", ".join(HEADERS)}: {num_train} rows for training and {num_dev} for '

@@ -1,16 +1,17 @@
-r"""Questions in the formats of SQuAD and SWAG from text that every machine has.
+r"""Stand-ins for SQuAD and SWAG, in their file formats, from installed documentation.
 
     python -m experiments.data.text.local_questions --out data/local_questions
 
-They are not SQuAD or SWAG, and results on them are none on those sets. They come from docstrings of
-the installed Python and its packages; those for development and testing are from docstrings that
-:func:`experiments.data.text.document_files.part_of` puts there by what they say.
+They are not SQuAD or SWAG, and results on them are not results on those sets. They come from
+docstrings of the installed Python and its packages, which
+:func:`experiments.data.text.document_files.part_of` divides by their text into training,
+development and testing.
 
-- ``squad/train.json``, ``dev.json``, ``test.json``: a sentence that heads a docstring, or defines
-  something in it, has a gap; which word of the rest of the docstring is missing? As in SQuAD 2.0,
-  some words are nowhere in the rest, if they are asked for.
-- ``swag/train.csv``, ``val.csv``, ``test.csv``: which of four sentences follows on a sentence? The
-  others are from other docstrings.
+- ``squad/train.json``, ``dev.json``, ``test.json``: the first sentence of a docstring, or a
+  definition in it, has a gap; which word of the rest of the docstring is missing? On request, some
+  words do not occur in the rest, as in SQuAD 2.0.
+- ``swag/train.csv``, ``val.csv``, ``test.csv``: which of four sentences follows a sentence? The
+  other three are from other docstrings.
 """
 
 from __future__ import annotations
@@ -46,17 +47,17 @@ which while will with within without would your'''.split())
 
 def build_local_questions(out: Path, documents: Iterable[tuple[str, Document]],
                           share_without: float = 0., seed: int = 0) -> None:
-    """Write all files, or none.
+    """Write the files, all or none.
 
     Args:
-        out (Path): A folder that does not exist yet, or is empty.
+        out (Path): A new or empty folder.
         documents (Iterable): Pairs of the package and the sentences of a docstring.
-        share_without (float): How likely a gap is one that no word of the rest fills.
-        seed (int): Which gaps, and which sentences beside the right one.
+        share_without (float): Probability that no word of the rest fills a gap.
+        seed (int): Seed of the gaps and of the wrong sentences.
 
     Raises:
-        ValueError: There is something at ``out``, a value is out of range, or the documents give no
-            question for some part.
+        ValueError: ``out`` is not empty, a value is out of range, or a part would have no
+            questions.
     """
     if not 0. <= share_without < 1.:
         raise ValueError(f"'share_without' must be in [0, 1) (got {share_without})")
@@ -75,7 +76,7 @@ def build_local_questions(out: Path, documents: Iterable[tuple[str, Document]],
                           for paragraph in gaps(document, share_without, rng)]
             rows = following_sentences(some, rng)
             if not paragraphs or not rows:
-                raise ValueError(f"'documents' must give questions for every part (there are "
+                raise ValueError(f"'documents' must yield questions for every part (there are "
                                  f"{len(paragraphs)} gaps and {len(rows)} choices for {part})")
             rows_of_part = (row for paragraph in paragraphs for row in paragraph['qas'])
             for place, row in enumerate(rows_of_part):
@@ -89,8 +90,8 @@ def build_local_questions(out: Path, documents: Iterable[tuple[str, Document]],
 
 
 def gaps(document: Document, share_without: float, rng: np.random.Generator) -> list[dict]:
-    """SQuAD's paragraphs, each with the questions of one sentence that heads a docstring or defines
-    something."""
+    """Make SQuAD's paragraphs, each with the questions on one first sentence or definition of a
+    docstring."""
     asked = [0, *(place for place, sentence in enumerate(document[1:], 1)
                   if _DEFINES.search(sentence))]
     paragraphs = []
@@ -128,7 +129,7 @@ def _place_of(word: str, text: str) -> int | None:
 
 def following_sentences(documents: list[Document],
                         rng: np.random.Generator) -> list[tuple[object, ...]]:
-    """SWAG's rows."""
+    """Make SWAG's rows."""
     pairs = [pair for document in documents for pair in zip(document, document[1:])]
     if len(pairs) <= NUM_ENDINGS:
         return []
@@ -143,12 +144,12 @@ def following_sentences(documents: list[Document],
 
 
 def main(out: str = 'data/local_questions', share_without: float = 0., seed: int = 0) -> None:
-    """Make questions from the documentation of the installed Python.
+    """Make stand-ins for SQuAD and SWAG from installed documentation.
 
     Args:
         out: The folder to make.
-        share_without: How likely a gap is one that no word of the rest fills.
-        seed: Which gaps and sentences.
+        share_without: Probability that no word of the rest fills a gap.
+        seed: Seed of the gaps and of the wrong sentences.
     """
     build_local_questions(Path(out), distinct(installed_docstrings()), share_without, seed)
     print(f'written to {out}')

@@ -1,8 +1,8 @@
-r"""The package of a piece of documentation: long documents that every machine has.
+r"""Classification of installed documentation by package, a task of long documents.
 
     python -m experiments.data.text.package_docs --out data/cache/package_docs
 
-collects them, one for each module, and prints how many they are.
+collects one document per module, and prints their number.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from graphattn.utils.files import new_folder
 from graphattn.utils.reading import read_json
 
 MASK = 'package'
-SHORT = 5  # letters; in shorter names, such as pip, other words would be mistaken for them
+SHORT = 5  # letters; shorter names, such as pip, occur within other words
 
 
 @dataclass(frozen=True)
@@ -42,24 +42,24 @@ class PackageDocs(DocumentSource):
         text     Returns the package array of the Fourier coefficients. ...
         label    numpy
 
-    A document is the English of one module's docstrings; sentences that stand in two modules are
-    in the first one alone. Every package with enough documents is a class, and the standard library
-    is one. The parts are 8/1/1 by what the documents say.
+    A document is the English text of one module's docstrings; a sentence of two modules is kept in
+    the first only. Every package with enough documents is a class, and so is the standard library.
+    The documents are divided 8/1/1 by their text.
 
-    So that no document prints a label, the names of all classes are replaced by the word "package"
-    in all documents, see :func:`names_pattern`. To replace only a document's own would leave the
-    names of others as a hint.
+    The names of all classes are replaced by the word "package" in all documents, so that no
+    document contains a label, see :func:`names_pattern`. Replacing only a document's own label
+    would leave the names of other classes as a hint.
 
     Args:
-        path (str): A folder that :func:`build_package_docs` wrote; it is made if there is none.
-        min_words (int): Shorter documents are left out.
-        min_documents (int): Packages of fewer documents are left out.
-        num_classes (int, optional): The packages of the most documents, so many of them, so that
-            the task has as many classes on every machine; all packages if omitted.
-        seed (int): Which split.
+        path (str): A folder of :func:`build_package_docs`; created if missing.
+        min_words (int): Documents with fewer words are left out.
+        min_documents (int): Packages with fewer documents are left out.
+        num_classes (int, optional): Number of classes, the packages with the most documents; use it
+            for the same number of classes on every machine. All packages if omitted.
+        seed (int): Seed of the division.
 
     Raises:
-        ValueError: A value is too small, or there are not so many packages.
+        ValueError: A value is too small, or there are too few packages.
     """
 
     path: str = 'data/cache/package_docs'
@@ -86,8 +86,8 @@ class PackageDocs(DocumentSource):
         if len(packages) < (self.num_classes or 2):
             raise ValueError(f"'num_classes' must be at most {len(packages)}, the packages with "
                              f"{self.min_documents} documents of {self.min_words} words in "
-                             f"{folder} (got {self.num_classes or 'none, which needs 2'}); or "
-                             f"lower 'min_documents' or 'min_words'")
+                             f"{folder} (got {self.num_classes or 'none, which needs 2'}); lower "
+                             f"it, 'min_documents' or 'min_words'")
         classes = tuple(sorted(packages[:self.num_classes]))
         label = {package: number for number, package in enumerate(classes)}
         names = _names(folder / 'names.json', classes)
@@ -118,10 +118,10 @@ def _names(path: Path, packages: tuple[str, ...]) -> dict[str, list[str]]:
 
 
 def build_package_docs(out: Path, documents: Iterable[tuple[str, Sentences]]) -> None:
-    """Write documents, and the names of their packages, whole or not at all.
+    """Write documents and the names of their packages, atomically.
 
     Args:
-        out (Path): A folder that does not exist yet.
+        out (Path): A new folder.
         documents (Iterable): Pairs of the package and the sentences of a document.
     """
     distributions = packages_distributions()
@@ -129,7 +129,7 @@ def build_package_docs(out: Path, documents: Iterable[tuple[str, Sentences]]) ->
     with new_folder(out) as folder:
         with (folder / 'documents.json').open('w', encoding='utf-8') as file:
             for package, sentences in documents:
-                if not package.isidentifier():  # the licences beside a package are in no package
+                if not package.isidentifier():  # licences are outside of the packages
                     continue
                 names[package] = variants([package, *distributions.get(package, [])])
                 row = {'package': package, 'text': ' '.join(sentences)}
@@ -138,10 +138,10 @@ def build_package_docs(out: Path, documents: Iterable[tuple[str, Sentences]]) ->
 
 
 def variants(names: Iterable[str]) -> list[str]:
-    """Return other spellings of names, in small letters.
+    """Return spellings of names, in lower case.
 
-    Without underscores around it; with a blank, a hyphen, an underscore or nothing between its
-    parts; and without a number at its end.
+    Outer underscores are removed; parts are joined by a blank, a hyphen, an underscore or nothing;
+    a trailing number is also left out.
 
     Example:
         >>> variants(['_pytest', 'PIL', 'jinja2', 'torch_geometric'])
@@ -156,8 +156,8 @@ def variants(names: Iterable[str]) -> list[str]:
 def names_pattern(names: Iterable[str]) -> re.Pattern[str]:
     """Compile a pattern that finds names in a text, in any case.
 
-    A name of at least five letters is found in any word that contains it, as torch is in PyTorch
-    and torchvision; a shorter one only as a word of its own, or its plural.
+    A name of at least five letters matches any word that contains it, as torch matches PyTorch and
+    torchvision; a shorter name matches only whole words and their plurals.
 
     Example:
         >>> pattern = names_pattern(['torch', 'pip'])
@@ -175,7 +175,7 @@ def main(out: str = 'data/cache/package_docs') -> None:
     """Collect the documentation of the installed packages.
 
     Args:
-        out: The folder to make; what is there is read.
+        out: The folder to make; an existing one is read.
     """
     classes, parts = PackageDocs(out).read()
     print(f'{len(classes)} classes: {", ".join(classes)}')

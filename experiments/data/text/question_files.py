@@ -1,4 +1,4 @@
-"""Questions with texts that hold their answers, from the files that their makers distribute."""
+"""Questions and the texts with their answers, from the files that their makers distribute."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from experiments.data.text.answers import trivia_words
 from experiments.data.what_was_read import readable
 from graphattn.utils.reading import json_value, read_text
 
-MAX_FILE = 2**31  # bytes; TriviaQA's questions of the web have 700 MB
-MAX_SPANS = 64  # of one document, as in Longformer
+MAX_FILE = 2**31  # bytes; TriviaQA's web questions have 700 MB
+MAX_SPANS = 64  # per document, as in Longformer
 MAX_NAMED = 20
 
 
 class Question(NamedTuple):
-    """A question, and what is to be said.
+    """A question and its answers.
 
     Attributes:
-        id (str): Its own among those of its part.
+        id (str): Unique within its part.
         text (str): The question.
-        contexts (tuple): The texts in which the answer may be.
-        spans (tuple): To be learned: number of the context, where in it the answer begins, and
-            where it ends, in characters. Empty where there is none.
-        accepted (tuple): What counts as right; empty where the question has no answer.
+        contexts (tuple): The texts that may hold the answer.
+        spans (tuple): Targets: the index of the context, and the start and end of the answer in
+            characters; empty if there is none.
+        accepted (tuple): The accepted answers; empty if the question has no answer.
     """
 
     id: str
@@ -41,42 +41,42 @@ class Question(NamedTuple):
 
 
 class QuestionData(NamedTuple):
-    """Questions of ``train``, ``dev`` and ``test``, of a kind that has ids, and a few words on
-    them."""
+    """Questions of ``train``, ``dev`` and ``test``, each with an id, and a short description."""
 
     about: str
     parts: dict[str, list]
 
 
 class QuestionSource(ABC):
-    """Base of the sources of questions."""
+    """Base class of the sources of questions."""
 
     @abstractmethod
     def read(self) -> QuestionData:
-        """Return all questions; the same ones each time.
+        """Return all questions; every call returns the same.
 
         Raises:
-            ValueError: A file is missing or malformed; the message names it, and the line or the
-                place in it.
+            ValueError: A file is missing or malformed; the message names the file and the line or
+                the place in it.
         """
 
 
 @dataclass(frozen=True)
 class Squad(QuestionSource):
-    """SQuAD 1.1 or 2.0, or whatever has its format::
+    """SQuAD 1.1 or 2.0, or another data set in its format::
 
         {"data": [{"title": ..., "paragraphs": [{"context": "It is a lamp.", "qas": [
             {"id": "1", "question": "What is it?", "is_impossible": false,
              "answers": [{"text": "a lamp", "answer_start": 6}]}]}]}]}
 
-    A question whose answers are not where they are said to be is not trained on; a warning has its
-    id.
+    Questions whose answers are not at their stated positions are excluded from training, with a
+    warning that lists their ids.
 
     Args:
         train (str): train-v1.1.json or train-v2.0.json.
         dev (str): dev-v1.1.json or dev-v2.0.json.
-        test (str, optional): Another file of them; dev if omitted, for SQuAD's own is not public.
-        about (str): What the files are.
+        test (str, optional): Another labelled file; dev if omitted, because SQuAD's test file is
+            not public.
+        about (str): A short description of the files.
     """
 
     train: str
@@ -91,19 +91,19 @@ class Squad(QuestionSource):
 
 @dataclass(frozen=True)
 class TriviaQa(QuestionSource):
-    """TriviaQA's questions with the pages of Wikipedia, or of the web, that came up for them.
+    """TriviaQA's questions with the Wikipedia or web pages that were retrieved for them.
 
-    An answer is wherever a page has one of its names (distant supervision). For training, pages
-    without any are left out. A file of the verified part says so of itself, and then only what was
-    verified is read of it. Wikipedia's questions are answered from all of their pages; those of the
-    web once for each page, as in the official evaluation.
+    Every occurrence of one of the answer's names in a page is an answer (distant supervision).
+    Pages without one are left out in training. From a file that is marked as verified, only the
+    verified entries are read. Wikipedia questions are answered from all of their pages, web
+    questions once for each page, as in the official evaluation.
 
     Args:
-        train (str): wikipedia-train.json or web-train.json, of the folder ``qa``.
-        dev (str): wikipedia-dev.json, or verified-wikipedia-dev.json, for example.
-        evidence (str): The folder of ``wikipedia`` and ``web``, with a text file for each page.
+        train (str): wikipedia-train.json or web-train.json in the folder ``qa``.
+        dev (str): The development file, such as wikipedia-dev.json or verified-wikipedia-dev.json.
+        evidence (str): The folder with ``wikipedia`` and ``web``, which hold a text file per page.
         test (str, optional): Another file with answers; dev if omitted.
-        max_words (int): Pages are cut there; 4,096 in Longformer's set-up.
+        max_words (int): Maximum number of words of a page; 4,096 in Longformer's setup.
     """
 
     train: str
@@ -165,7 +165,7 @@ class TriviaQa(QuestionSource):
     def _page(folder: Path, name: str) -> str:
         path = folder / name
         if not path.resolve().is_relative_to(folder.resolve()):
-            raise ValueError(f"'evidence' must hold the pages (got {name!r:.60}, which leads out "
+            raise ValueError(f"'evidence' must hold the pages (got {name!r:.60}, which is outside "
                              f"of {folder})")
         with readable(f"'evidence' cannot be read: {path}"):
             return read_text(path)
@@ -173,16 +173,16 @@ class TriviaQa(QuestionSource):
 
 def read_parts(files: Any, read: Callable[[str], Sequence[NamedTuple]],
                learn: Callable[[str], Sequence[NamedTuple]] | None = None) -> dict[str, list]:
-    """Return the parts of a source; the one for development is for testing too if there is no
-    other.
+    """Return the parts of a source; without a test file, the development part is also the test
+    part.
 
     Args:
-        files (Any): Has the paths ``train``, ``dev`` and ``test``, which may be ``None``.
-        read (Callable): The questions of a file.
-        learn (Callable, optional): Those that can be trained on, ``read`` if omitted.
+        files (Any): Has the paths ``train``, ``dev`` and ``test``; ``test`` may be ``None``.
+        read (Callable): Returns the questions of a file.
+        learn (Callable, optional): Returns the trainable questions of a file; ``read`` if omitted.
 
     Raises:
-        ValueError: A part has no questions, or two of the same id.
+        ValueError: A part has no questions, or an id is repeated.
     """
     parts = {'train': list((learn or read)(files.train)), 'dev': list(read(files.dev))}
     parts['test'] = list(read(files.test)) if files.test else parts['dev']
@@ -204,13 +204,13 @@ def _squad_questions(path: str) -> Iterator[Question]:
                     misplaced.append(question.id)
                 yield question
     if misplaced:
-        warnings.warn(f'{path}: answers of {len(misplaced)} questions are not where they are said '
-                      f'to be in their contexts, and cannot be trained on: {listed(misplaced)}',
+        warnings.warn(f'{path}: excluding {len(misplaced)} questions from training, whose answers '
+                      f'are not at their stated positions: {listed(misplaced)}',
                       stacklevel=2)
 
 
 def _squad_question(row: Any, context: str, where: str) -> Question:
-    # Those of SQuAD 2.0 without an answer have none of these, or say so.
+    # In SQuAD 2.0, questions without an answer lack these keys, or have is_impossible.
     answers = value_of(row, 'answers', list, where)
     if 'is_impossible' in row and value_of(row, 'is_impossible', bool, where):
         answers = []
@@ -241,13 +241,12 @@ def _names(answer: dict, where: str) -> tuple[list[str], tuple[str, ...]]:
     normalised = [*value_of(answer, 'NormalizedAliases', list, where),
                   *(' '.join(trivia_words(text)) for text in human)]
     if not all(isinstance(name, str) for name in (*names, *normalised)):
-        raise ValueError(f'{where}: expected texts for names of the answer')
+        raise ValueError(f'{where}: expected strings as names of the answer')
     return [name for name in dict.fromkeys(names) if name.strip()], tuple(normalised)
 
 
 def _spans(text: str, names: list[str]) -> Iterator[tuple[int, int]]:
-    """Yield the spans of a text that are one of the names, as words of their own and in any
-    case."""
+    """Yield the spans of a text that match one of the names as whole words, in any case."""
     if not names:
         return
     by_length = sorted(names, key=len, reverse=True)
@@ -260,7 +259,7 @@ def _spans(text: str, names: list[str]) -> Iterator[tuple[int, int]]:
 
 
 def _list_in(row: dict, name: str, where: str) -> list:
-    """Return a list that may be left out."""
+    """Return the list of a key that may be missing."""
     return value_of(row, name, list, where) if name in row else []
 
 
@@ -275,7 +274,7 @@ def _check_ids(path: str, questions: Sequence[NamedTuple]) -> None:
 
 
 def listed(ids: list[str]) -> str:
-    """Name the first few, and how many more there are."""
+    """Name the first few ids, and the number of further ones."""
     more = f' and {len(ids) - MAX_NAMED} more' if len(ids) > MAX_NAMED else ''
     return ', '.join(ids[:MAX_NAMED]) + more
 
@@ -284,17 +283,19 @@ def read_file(path: str, kind: type) -> Any:
     """Return the JSON object (``dict``) or array (``list``) in a file.
 
     Raises:
-        ValueError: It cannot be read, or holds something else; the message names it, and the line.
+        ValueError: The file cannot be read, or has other contents; the message names the file and
+            line.
     """
     with readable(f'{path} cannot be read'):
         return json_value(read_text(Path(path), max_bytes=MAX_FILE), path, kind)
 
 
 def value_of(row: Any, name: str, kind: type, where: str) -> Any:
-    """Return the value of a JSON object under a name.
+    """Return the value of a key of a JSON object.
 
     Raises:
-        ValueError: It is no object, or has nothing of the kind; the message begins with ``where``.
+        ValueError: ``row`` is not an object, or has no value of this type; the message begins with
+            ``where``.
     """
     value = row.get(name) if isinstance(row, dict) else None
     if not isinstance(value, kind) or isinstance(value, bool) and kind is not bool:

@@ -1,4 +1,4 @@
-"""Tables of labelled texts: CSV, and JSON lines."""
+"""Tables of labelled texts, in CSV and JSON lines."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ JSON = ('.json', '.jsonl', '.ndjson')
 
 @dataclass(frozen=True)
 class TextTable(DocumentSource):
-    """Texts, or pairs of them, and their labels, a row each::
+    """Texts or pairs of texts with their labels, one per row::
 
         text,label                              {"text_a": "It rains.", "text_b": "It is wet.",
         "It rains, and rains.",weather            "label": "entailed"}
 
-    ``.csv`` and ``.tsv`` with a header; or ``.json``, ``.jsonl`` or ``.ndjson`` with an object on
-    each line; each also as ``.gz``. Labels are texts or whole numbers.
+    Files are ``.csv`` or ``.tsv`` with a header, or ``.json``, ``.jsonl`` or ``.ndjson`` with an
+    object on each line; all may be gzipped (``.gz``). Labels are strings or integers.
 
     Args:
-        path (str): The file for training.
-        val (str, optional): The file for development; if omitted, a tenth of ``path``.
-        test (str, optional): The file for testing; the same.
-        columns (list of str, optional): The column of the text, or the two of a pair; if omitted
-            ``text``, or ``text_a`` and ``text_b``.
+        path (str): The training file.
+        val (str, optional): The development file; if omitted, a tenth of ``path``.
+        test (str, optional): The test file; if omitted, another tenth of ``path``.
+        columns (list of str, optional): The column of the text, or the two columns of a pair; if
+            omitted ``text``, or ``text_a`` and ``text_b``.
         label (str): The column of the label.
-        classes (list of str, optional): The classes in their order; if omitted, the labels that
-            occur for training.
-        seed (int): Which tenth.
+        classes (list of str, optional): The classes in order; if omitted, the labels in the
+            training file.
+        seed (int): Seed of the division into parts.
     """
 
     path: str
@@ -58,7 +58,7 @@ class TextTable(DocumentSource):
 
     def __post_init__(self):
         if self.columns is not None and len(self.columns) not in (1, 2):
-            raise ValueError(f"'columns' must be that of a text or the two of a pair (got "
+            raise ValueError(f"'columns' must be one column for texts or two for pairs (got "
                              f"{', '.join(self.columns) or 'none'})")
 
     def read(self) -> Collection:
@@ -79,14 +79,14 @@ class TextTable(DocumentSource):
 
 
 class Row(NamedTuple):
-    """The number of its first line, the text or the pair, and the label where one is asked for."""
+    """The number of a row's first line, its text or pair, and its label if requested."""
 
     line: int
     texts: tuple[str, ...]
     label: str | None
 
     def with_class(self, number: int) -> Document | Pair:
-        """Return its text or pair, of a class."""
+        """Return the text or pair with the index of its class."""
         return (Document if len(self.texts) == 1 else Pair)(*self.texts, number)
 
 
@@ -96,17 +96,18 @@ def read_texts(path: Path, columns: Sequence[str] | None = None,
 
     Args:
         path (Path): The file.
-        columns (list of str, optional): Of the text or of the pair; if omitted ``text``, or
+        columns (list of str, optional): The one or two text columns; if omitted ``text``, or
             ``text_a`` and ``text_b``.
-        label (str, optional): The column of the label; if omitted, none is read.
+        label (str, optional): The column of the label; if omitted, no labels are read.
 
     Raises:
-        ValueError: The file cannot be read or has no rows, a column is missing, a row malformed or
-            a text empty; the message names the file and the line.
+        ValueError: The file cannot be read or has no rows, a column is missing, a row is malformed
+            or a text is empty; the message names the file and line.
     """
     if not any(path.name.endswith((kind, f'{kind}.gz')) for kind in (*SEPARATORS, *JSON)):
-        raise ValueError(f"'path' must be a table called {', '.join((*SEPARATORS, *JSON))}, or so "
-                         f"with .gz behind it (got {path})")
+        raise ValueError(f"'path' must be a table with the suffix "
+                         f"{', '.join((*SEPARATORS, *JSON))}, optionally followed by .gz (got "
+                         f"{path})")
     number = 0
     is_json = path.name.removesuffix('.gz').endswith(JSON)
     for number, row in read_json_lines(path) if is_json else _csv_rows(path):
@@ -115,9 +116,9 @@ def read_texts(path: Path, columns: Sequence[str] | None = None,
             columns = next((names for names in DEFAULTS if set(names) <= row.keys()), DEFAULTS[0])
         for name in (*columns, *([] if label is None else [label])):
             if name not in row:
-                raise ValueError(f"{where}: there is no column {name!r:.60} (there are "
-                                 f"{', '.join(row):.200}); the first line of a CSV file names the "
-                                 f"columns, and 'columns' and 'label' say what yours are called")
+                raise ValueError(f"{where}: expected a column {name!r:.60} (got "
+                                 f"{', '.join(row):.200}); name your columns in the first line of "
+                                 f"a CSV file, and give 'columns' and 'label' if the names differ")
         texts = tuple(_text(row[name], name, where) for name in columns)
         yield Row(number, texts, None if label is None else _label(row[label], label, where))
     if not number:
@@ -139,12 +140,12 @@ def _documents(rows: list[Row], path: Path,
 
 def _text(value: Any, column: str, where: str) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise ValueError(f'{where}: expected a text as {column!r:.60} (got {value!r:.60})')
+        raise ValueError(f'{where}: expected a text in {column!r:.60} (got {value!r:.60})')
     return value.strip()
 
 
 def _label(value: Any, column: str, where: str) -> str:
     if not isinstance(value, str | int) or not str(value).strip():
-        raise ValueError(f'{where}: expected a text or a whole number as {column!r:.60} (got '
+        raise ValueError(f'{where}: expected a string or an integer in {column!r:.60} (got '
                          f'{value!r:.60})')
     return str(value).strip()

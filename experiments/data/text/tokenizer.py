@@ -1,4 +1,4 @@
-"""Tokenizers of word pieces and of byte pairs: trained on a corpus, or read from a file."""
+"""WordPiece and byte-pair tokenizers, trained on a corpus or read from a file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class SpecialTokens(NamedTuple):
-    """The ids of the tokens that are no words."""
+    """The ids of the special tokens."""
 
     pad: int
     unk: int
@@ -29,20 +29,19 @@ class SpecialTokens(NamedTuple):
 
 NAMES = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]')
 ROBERTA_NAMES = ('<pad>', '<unk>', '<s>', '</s>', '<mask>')
-UNKNOWN = 'a \uffff'  # which no vocabulary has
+UNKNOWN = 'a \uffff'  # in no vocabulary
 TRAINING = 'training a tokenizer'
-COVERAGE = 0.9999  # of all characters; those that are rarer become [UNK]
+COVERAGE = 0.9999  # of all characters; rarer ones become [UNK]
 
 
 def train_tokenizer(texts: Callable[[], Iterable[str]], vocab_size: int) -> Tokenizer:
-    """Train a WordPiece tokenizer, like that of bert-base-uncased, on texts.
+    """Train a WordPiece tokenizer on texts, like bert-base-uncased's.
 
     Words are lower-cased, stripped of accents and split at punctuation. The special tokens come
-    first: [PAD] = 0, [UNK] = 1, [CLS] = 2, [SEP] = 3, [MASK] = 4. The same texts give the same
-    vocabulary.
+    first: [PAD] = 0, [UNK] = 1, [CLS] = 2, [SEP] = 3, [MASK] = 4. Training is deterministic.
 
     Args:
-        texts (Callable): Gives pieces of text, the same in each of two calls.
+        texts (Callable): Returns pieces of text, the same in each of two calls.
         vocab_size (int): The most tokens that the vocabulary may hold.
 
     Returns:
@@ -58,8 +57,8 @@ def train_tokenizer(texts: Callable[[], Iterable[str]], vocab_size: int) -> Toke
     learner = Tokenizer(WordPiece(unk_token='[UNK]'))
     _process_as_bert(learner)
     letters = _letters(_watched(texts(), 'counting letters'), learner)
-    # The trainer numbers the pieces of one letter in an order of its own, another one each time,
-    # which then breaks ties; those that it is given as special tokens keep theirs.
+    # The trainer would number single letters in random order, which then breaks ties. As special
+    # tokens they keep the given order.
     given = [*NAMES, *letters, *(f'##{letter}' for letter in letters)]
     if len(given) > vocab_size:
         raise ValueError(f"'vocab_size' must be at least {len(given)}, for the special tokens and "
@@ -75,13 +74,13 @@ def train_tokenizer(texts: Callable[[], Iterable[str]], vocab_size: int) -> Toke
 
 
 def train_byte_pairs(texts: Callable[[], Iterable[str]], vocab_size: int) -> Tokenizer:
-    """Train a tokenizer of pairs of bytes, like that of roberta-base, on texts.
+    """Train a byte-pair tokenizer on texts, like roberta-base's.
 
-    It loses nothing: every text comes back from its tokens, byte for byte. The special tokens come
+    It is lossless: a text can be restored from its tokens, byte for byte. The special tokens come
     first: <s> = 0, <pad> = 1, </s> = 2, <unk> = 3, <mask> = 4.
 
     Args:
-        texts (Callable): Gives pieces of text.
+        texts (Callable): Returns pieces of text.
         vocab_size (int): The most tokens that the vocabulary may hold.
 
     Raises:
@@ -113,14 +112,14 @@ def train_byte_pairs(texts: Callable[[], Iterable[str]], vocab_size: int) -> Tok
 def _watched(texts: Iterable[str], name: str) -> Iterable[str]:
     """Show a progress bar in a terminal if the texts take longer than a second.
 
-    Who hands it to compiled code must hold it: an interrupt would be lost in the end of the bar,
-    which is the first Python after that code has read all texts.
+    A caller that passes the iterable to compiled code must keep a reference to it. Otherwise an
+    interrupt is lost when the bar is closed, in the first Python code after that call.
     """
     return tqdm(texts, desc=name, unit=' texts', delay=1., disable=None)
 
 
 def _letters(texts: Iterable[str], tokenizer: Tokenizer) -> list[str]:
-    """Return the characters that make up nearly all of the texts, the commonest first."""
+    """Return the characters that make up nearly all of the texts, most frequent first."""
     count: Counter[str] = Counter()
     for text in texts:
         count.update(tokenizer.normalizer.normalize_str(text))
@@ -137,7 +136,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     """Load a tokenizer.json, or a vocab.txt as a lower-casing WordPiece tokenizer.
 
     Raises:
-        ValueError: The file cannot be read, lacks a special token, or leaves out numbers.
+        ValueError: The file cannot be read, lacks a special token, or has gaps in its ids.
     """
     from tokenizers import Tokenizer
     from tokenizers.models import WordPiece
@@ -151,8 +150,8 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
             tokenizer = Tokenizer.from_str(read_text(path))
         ids = set(tokenizer.get_vocab().values())
         if ids != set(range(tokenizer.get_vocab_size())):
-            raise ValueError(f'its {tokenizer.get_vocab_size():,} tokens must be numbered from 0 '
-                             f'without gaps, and the last one is {max(ids):,}')
+            raise ValueError(f'its {tokenizer.get_vocab_size():,} tokens must have ids from 0 '
+                             f'without gaps, but the last id is {max(ids):,}')
         tokenizer.encode(UNKNOWN)
     except Exception as error:  # tokenizers raises plain Exception
         raise ValueError(f"'tokenizer' cannot be read: {path} ({error}); it must be a "
@@ -160,55 +159,55 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     special_tokens(tokenizer, path)
     if path.suffix == '.txt':
         _frame_as_bert(tokenizer)
-    tokenizer.no_truncation()  # lengths are the task's business
+    tokenizer.no_truncation()  # the task limits lengths
     tokenizer.no_padding()
     return tokenizer
 
 
 def check_same_vocabulary(tokenizer: Tokenizer, pretrained: Path | None) -> None:
-    """Refuse a tokenizer whose ids mean nothing to a pre-trained model.
+    """Refuse a tokenizer whose ids differ from those of a pre-trained model.
 
     Args:
-        tokenizer (tokenizers.Tokenizer): That of the data.
-        pretrained (Path, optional): The file of the one of the pre-training, if there is any.
+        tokenizer (tokenizers.Tokenizer): The tokenizer of the data.
+        pretrained (Path, optional): The tokenizer file of the pre-training, if there is one.
 
     Raises:
-        ValueError: The two do not give the same tokens the same ids.
+        ValueError: The two assign different ids to some tokens.
     """
     if (pretrained is not None and pretrained.exists()
             and load_tokenizer(pretrained).get_vocab() != tokenizer.get_vocab()):
-        raise ValueError(f"'tokenizer' must be that of the pre-training, {pretrained} (got one "
-                         f"that numbers its tokens otherwise)")
+        raise ValueError(f"'tokenizer' must be the tokenizer of the pre-training, {pretrained} "
+                         f"(got one with other ids)")
 
 
 def special_tokens(tokenizer: Tokenizer, source: str | Path = 'the tokenizer') -> SpecialTokens:
-    """Return the ids of the special tokens, which have the names of BERT or of RoBERTa.
+    """Return the ids of the special tokens, named as in BERT or RoBERTa.
 
     Raises:
-        ValueError: One is missing.
+        ValueError: A special token is missing.
     """
     for names in (ROBERTA_NAMES, NAMES):
         ids = [tokenizer.token_to_id(name) for name in names]
         missing = [name for name, number in zip(names, ids) if number is None]
         if not missing:
             return SpecialTokens(*ids)
-    raise ValueError(f"'tokenizer' must know {', '.join(NAMES)}, or RoBERTa's "
+    raise ValueError(f"'tokenizer' must have the tokens {', '.join(NAMES)}, or RoBERTa's "
                      f"{', '.join(ROBERTA_NAMES)} ({source} lacks {', '.join(missing)})")
 
 
 def cut(texts: list[list[int]], room: int) -> list[list[int]]:
-    """Cut tokens off the end of the longer text, of the second if they are equally long, until
-    ``room`` tokens are left."""
+    """Remove tokens from the end of the longer text (the second in a tie) until ``room`` are
+    left."""
     if len(texts) == 1:
         return [texts[0][:room]]
     first, second = (len(text) for text in texts)
-    # Whoever is longer gets what the other one leaves, and at least half.
+    # The longer text keeps the rest of the room, and at least half.
     keep_first = min(first, max(-(-room // 2), room - second))
     return [texts[0][:keep_first], texts[1][:room - keep_first]]
 
 
 def framed(texts: list[list[int]], special: SpecialTokens) -> np.ndarray:
-    """[CLS] a [SEP], or [CLS] a [SEP] b [SEP], int32."""
+    """Return [CLS] a [SEP], or [CLS] a [SEP] b [SEP], int32."""
     return np.array([special.cls, *(token for text in texts for token in (*text, special.sep))],
                     dtype=np.int32)
 
@@ -224,7 +223,7 @@ def _process_as_bert(tokenizer: Tokenizer) -> None:
 
 
 def _frame_as_bert(tokenizer: Tokenizer) -> None:
-    """Let ``encode(a, b)`` give [CLS] a [SEP] b [SEP] with segments 0 and 1."""
+    """Make ``encode(a, b)`` return [CLS] a [SEP] b [SEP] with segments 0 and 1."""
     from tokenizers.processors import BertProcessing
 
     ids = special_tokens(tokenizer)
@@ -234,7 +233,7 @@ def _frame_as_bert(tokenizer: Tokenizer) -> None:
 
 def _read_vocabulary(path: Path) -> dict[str, int]:
     numbers: dict[str, int] = {}
-    # Other line breaks of Unicode are tokens of some vocabularies.
+    # Not splitlines(), because other Unicode line breaks are tokens of some vocabularies.
     for number, word in enumerate(read_text(path).removesuffix('\n').split('\n')):
         if numbers.setdefault(word, number) != number:
             raise ValueError(f'line {number + 1}: {word!r:.60} is listed twice')

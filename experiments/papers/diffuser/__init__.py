@@ -1,1 +1,1 @@
-"""The studies of Diffuser: attention diffusion along local, global and random edges."""
+"""Studies of Diffuser: attention diffusion along local, global and random edges."""

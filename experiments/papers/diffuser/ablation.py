@@ -1,8 +1,8 @@
-r"""Diffuser without one of its parts at a time (Table S.7).
+r"""Ablation of Diffuser's parts, one at a time (Table S.7).
 
     python -m experiments.papers.diffuser.ablation --scale small
 
-The paper's averages are over Long Range Arena; here long documents are classified.
+The paper averages over Long Range Arena; here the task is classification of long documents.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
     """Train a classifier without each of the parts.
 
     Args:
-        scale: How much of it.
-        **kwargs: Those of :func:`document_study`.
+        scale: Scale of the study.
+        **kwargs: Arguments of :func:`document_study`.
     """
     runs, seeds = document_study('ablation', scale, SEEDS[scale], **kwargs)
     kinds = {'Diffuser': runs.diffuser().diffused(),

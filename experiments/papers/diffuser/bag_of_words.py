@@ -1,4 +1,4 @@
-r"""Logistic regression on word counts: the bar for any model of documents.
+r"""Logistic regression on word counts, the baseline for models of documents.
 
     python -m experiments.papers.diffuser.bag_of_words \
         experiments.data.text.package_docs.PackageDocs
@@ -9,14 +9,14 @@ from __future__ import annotations
 from experiments.data.text.document_files import Collection, DocumentSource
 from experiments.runs.command_line import run_function
 
-STRENGTHS = (1., 10., 100.)  # inverse, of the L2 penalty; one is chosen on the development part
+STRENGTHS = (1., 10., 100.)  # inverse L2 penalties, chosen on the development part
 
 
 def bag_of_words(collection: Collection) -> dict[str, dict[str, float]]:
-    """Accuracy and macro F1 of a logistic regression on TF-IDF of words, for dev and test.
+    """Return accuracy and macro F1 of a logistic regression on TF-IDF features, for dev and test.
 
     Args:
-        collection (Collection): The documents; all of each is read, nothing is cut.
+        collection (Collection): The documents, which are not cut.
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
@@ -40,10 +40,10 @@ def bag_of_words(collection: Collection) -> dict[str, dict[str, float]]:
 
 
 def main(documents: DocumentSource) -> None:
-    """Fits and prints it.
+    """Fit the baseline and print its scores.
 
     Args:
-        documents: Where they come from.
+        documents: The source of the documents.
     """
     collection = documents.read()
     sizes = ', '.join(f'{len(part)} for {name}' for name, part in collection.parts.items())

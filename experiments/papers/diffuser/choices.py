@@ -1,10 +1,10 @@
-r"""Choosing one of several answers (SparseBERT, Table 2; Diffuser, Table S.4).
+r"""Multiple choice (SparseBERT, Table 2; Diffuser, Table S.4).
 
     python -m experiments.papers.diffuser.choices --scale small
 
-Models with several attentions, beside two guesses: the number that is right most often, and the
-choice that shares most of its words with the question. At the paper's scale on SWAG and WikiHop,
-which must be had first; below it on sentences that follow one another in docstrings, a stand-in.
+Compares models with several attentions, and two baselines: the most frequent label, and the choice
+that shares most of its words with the question. The paper's scale uses SWAG and WikiHop, which must
+be downloaded first; smaller scales use a stand-in, consecutive sentences of docstrings.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FILES = {'train': 'swag/train.csv', 'dev': 'swag/val.csv', 'test': 'swag/test.cs
 DEFAULT = {'smoke': (FULL,), 'small': (FULL, NO_DIAGONAL, DIFFUSER),
            'paper': (FULL, NO_DIAGONAL, 'Longformer', 'BigBird', DIFFUSER)}
 METRICS = {'accuracy, %': ('accuracy', 100.)}
-# What stands for full attention on WikiHop is RoBERTa on pieces of 512 tokens.
+# Full attention on WikiHop is RoBERTa on pieces of 512 tokens.
 PAPER = {'SWAG': {FULL: 82.5, NO_DIAGONAL: 83.5},
          'WikiHop': {FULL: 71.82, 'Longformer': 75.30, 'BigBird': 74.54, DIFFUSER: 75.80}}
 
@@ -44,11 +44,11 @@ def main(scale: ScaleName = 'small', sets: list[str] | None = None,
     """Train a model of each attention on each set.
 
     Args:
-        scale: How much of it.
-        sets: Some of swag and wikihop, at the paper's scale.
-        names: Which attentions.
-        seeds: Trainings of each.
-        out: Folder of all studies.
+        scale: Scale of the study.
+        sets: Data sets of the paper's scale, swag and wikihop.
+        names: The attentions.
+        seeds: Number of trainings of each.
+        out: The folder of all studies.
     """
     study = Study('choices', scale, out)
     known = attentions(COUNT[scale])

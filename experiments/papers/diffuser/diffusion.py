@@ -1,13 +1,13 @@
-r"""Attention diffusion, added to the patterns of Diffuser, BigBird and Longformer (Table S.3).
+r"""Attention diffusion along the patterns of Diffuser, BigBird and Longformer (Table S.3).
 
     python -m experiments.papers.diffuser.diffusion --scale small
 
-Classifiers of long documents are trained along the edges of each with one hop and with five, and
-with full attention. Nothing is pre-trained, where the paper begins with RoBERTa's weights.
+Trains classifiers of long documents along each pattern with one hop and with five, and with full
+attention. Nothing is pre-trained, whereas the paper starts from RoBERTa's weights.
 
-The class is read from [CLS], which is global in BigBird and Longformer, so that every model sees
-all of a document in its first layer. In the authors' code of Diffuser it never is global, which is
-why Diffuser is here with it and without.
+The class is predicted from [CLS]. It is global in BigBird and Longformer, so that the first layer
+sees the whole document. In the code of Diffuser's authors it is never global, so Diffuser is
+trained both ways.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
     """Train a classifier for each kind of attention.
 
     Args:
-        scale: How much of it.
-        **kwargs: Those of :func:`document_study`.
+        scale: Scale of the study.
+        **kwargs: Arguments of :func:`document_study`.
     """
     runs, seeds = document_study('diffusion', scale, SEEDS[scale], **kwargs)
     local_cls = runs.diffuser(cls_global=False)

@@ -1,4 +1,4 @@
-"""Trainings that the studies of diffusion share: classifiers of long documents."""
+"""Shared trainings of the studies of diffusion: classifiers of long documents."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ from graphattn.patterns import (
 DOCUMENTS = '--data.init_args.documents.init_args'
 CONFIGS = Path(__file__).parent / 'configs'
 METRICS = {'accuracy, %': ('accuracy', 100.), 'macro F1, %': ('macro_f1', 100.)}
-# Tokens that a query attends to in each way (Table S.10). Small documents are a quarter as long
-# as the paper's, and with a quarter of each the densities are the paper's as well.
+# Local, global and random keys per query (Table S.10). At the small scale, documents and counts are
+# a quarter of the paper's, so densities are equal.
 COUNT = {'smoke': 8, 'small': 16, 'paper': 64}
 CLUSTERS = {'smoke': 4, 'small': 32, 'paper': 128}
 HOPS, TELEPORT = 5, 0.1  # Sec. "Ablation Studies"
@@ -46,14 +46,14 @@ HOPS, TELEPORT = 5, 0.1  # Sec. "Ablation Studies"
 
 @dataclass(frozen=True)
 class Attention:
-    """One kind of attention: where the edges come from, and how far values travel along them.
+    """A kind of attention: the source of its edges, and the number of hops.
 
     Args:
-        name (str): Of the run's folder; the same name is the same edges.
+        name (str): Name of the run's folder; equal names mean equal edges.
         edges (Pattern or tuple): A pattern, drawn with the seed of the run and shared by all
-            layers, or options of the command line that say what the source is.
+            layers, or command-line options for the source.
         hops (int): Number of hops.
-        teleport (float): Share of its own value that a token keeps at each hop.
+        teleport (float): Fraction of its original value that a token keeps in each hop.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Attention:
     teleport: float = 0.
 
     def diffused(self, hops: int = HOPS, teleport: float = TELEPORT) -> Attention:
-        """Return the same edges with more hops."""
+        """Return attention along the same edges with more hops."""
         return replace(self, hops=hops, teleport=teleport)
 
     def options(self, seed: int) -> list[str]:
@@ -79,9 +79,9 @@ class DocumentRuns:
     """Runs of :meth:`Study.trained` on long documents; the same arguments are the same run.
 
     Args:
-        study (Study): Whose scale chooses the config, and where the runs go.
-        documents (Path, optional): Another config of :mod:`experiments.train` to begin with, for
-            documents of your own.
+        study (Study): The study, whose scale chooses the config and whose folder holds the runs.
+        documents (Path, optional): Another config of :mod:`experiments.train`, for your own
+            documents.
     """
 
     study: Study
@@ -89,20 +89,20 @@ class DocumentRuns:
 
     @property
     def count(self) -> int:
-        """Return the number of tokens that a query attends to in each of Diffuser's three ways."""
+        """Return the number of keys per query of each of Diffuser's three kinds."""
         return COUNT[self.study.scale]
 
     def diffuser(self, window: int | None = None, num_global: int | None = None,
                  num_random: int | None = None, *, uniform: bool = False,
                  cls_global: bool = True) -> Attention:
-        """Diffuser's edges, perhaps without one kind; one hop.
+        """Return attention along Diffuser's edges, with one hop.
 
         Args:
             window (int, optional): Width of the blocks.
             num_global (int, optional): Number of global tokens.
-            num_random (int, optional): Random keys of each query.
-            uniform (bool): They are evenly spaced.
-            cls_global (bool): The token that the class is read from is one of the global ones.
+            num_random (int, optional): Number of random keys per query.
+            uniform (bool): Replace random keys by evenly spaced ones.
+            cls_global (bool): Make [CLS] one of the global tokens.
         """
         counts = [self.count if count is None else count
                   for count in (window, num_global, num_random)]
@@ -111,19 +111,20 @@ class DocumentRuns:
                          _edges(*counts, uniform, cls_global))
 
     def block_model(self, density_weight: float, max_length: int) -> Attention:
-        """Return edges that each head samples beside a local window; one hop.
+        """Return attention along a local window and edges that each head samples, with one hop.
 
         Args:
-            density_weight (float): Of the penalty on density.
-            max_length (int): Where documents are cut: a quarter of all pairs is a lot at first.
+            density_weight (float): Weight of the penalty on density.
+            max_length (int): Maximum number of tokens of a document, because sampled graphs start
+                with a quarter of all pairs.
         """
         try:
             model = laid_over(*self._configs)['model']['init_args']['model']
             encoder = model['init_args']['encoder']['init_args']
             heads, channels = encoder['heads'], encoder['channels']
         except (KeyError, TypeError) as error:
-            raise ValueError(f"'documents' must be a config of a classifier with heads and "
-                             f"channels ({self._configs[-1]} lacks {error})") from error
+            raise ValueError(f"'documents' must be a config of a classifier with 'heads' and "
+                             f"'channels' ({self._configs[-1]} lacks {error})") from error
         source = {'class_path': 'graphattn.sources.BlockModelSource',
                   'init_args': {'heads': heads, 'head_channels': channels // heads,
                                 'clusters': CLUSTERS[self.study.scale], 'estimator': 'paper',
@@ -135,17 +136,18 @@ class DocumentRuns:
 
     @property
     def bigbird(self) -> Attention:
-        """BigBird's edges; one hop."""
+        """Return attention along BigBird's edges, with one hop."""
         return Attention('bigbird', get('bigbird', block=self.count))
 
     @property
     def longformer(self) -> Attention:
-        """Longformer's edges, in windows of eight times what Diffuser has; one hop."""
+        """Return attention along Longformer's edges, in windows of eight times Diffuser's width,
+        with one hop."""
         return Attention('longformer', get('longformer', radius=4 * self.count, num_global=1))
 
     @property
     def full(self) -> Attention:
-        """All edges; one hop."""
+        """Return full attention, with one hop."""
         return Attention('full', Full())
 
     def trained(self, attention: Attention, seed: int) -> Path:
@@ -154,7 +156,7 @@ class DocumentRuns:
                               *attention.options(seed))
 
     def scored(self, attention: Attention, seeds: range) -> dict[str, float | None]:
-        """Return means and deviations on the test part over classifiers of these seeds."""
+        """Return test means and deviations over the classifiers of these seeds."""
         return over_seeds((self.trained(attention, seed) for seed in seeds), METRICS)
 
     def compared(self, column: str, kinds: dict[str, Attention], seeds: range, title: str,
@@ -162,11 +164,11 @@ class DocumentRuns:
         """Report a row and a bar for each kind of attention.
 
         Args:
-            column (str): Title of the names.
+            column (str): Column of the names.
             kinds (dict): The attentions by name.
-            seeds (range): Of the trainings.
-            title (str): What the paper says.
-            paper (tuple): Title of its figures, and these by name.
+            seeds (range): Seeds of the trainings.
+            title (str): The claim of the paper.
+            paper (tuple): Column of the paper's values, and the values by name.
         """
         rows = [{column: name, 'hops': attention.hops, **self.scored(attention, seeds),
                  paper[0]: paper[1].get(name)}
@@ -191,14 +193,14 @@ class DocumentRuns:
 
     @cached_property
     def _runs(self) -> Runs:
-        """The place of the documents is an option, unless their config says it."""
+        """Return the runs; the path of the documents is an option unless their config has it."""
         data = (f'{DOCUMENTS}.path', str(package_docs(self.study)), *self.study.cache
                 ) if self._has_package_docs else ()
         return Runs(self.study, 'documents', self._configs, data)
 
 
 def package_docs(study: Study) -> Path:
-    """Return the folder of package documentation, which all studies of a scale share."""
+    """Return the folder of package documentation, shared by all studies of a scale."""
     return study.made('package_docs', lambda folder: build_package_docs(
         folder, few_documents() if study.scale == 'smoke' else distinct(installed_documents())))
 
@@ -215,20 +217,20 @@ def document_study(
     """Return the runs and the seeds of a study of long documents.
 
     Args:
-        name: Of the study.
-        scale: How much of it.
-        num_seeds: How many seeds, unless told otherwise.
-        documents: A config of experiments.train for some; if omitted, the scale's own: installed
-            packages' documentation, or for the paper's scale Amazon reviews.
-        seeds: Trainings of each kind.
-        out: Folder of all studies.
+        name: Name of the study.
+        scale: Scale of the study.
+        num_seeds: Default number of seeds.
+        documents: A config of experiments.train with documents; if omitted, installed packages'
+            documentation, or Amazon reviews at the paper's scale.
+        seeds: Number of trainings of each kind.
+        out: The folder of all studies.
     """
     return DocumentRuns(Study(name, scale, out), documents), range(seeds or num_seeds)
 
 
 def _edges(window: int, num_global: int, num_random: int, uniform: bool,
            cls_global: bool) -> Pattern:
-    """``get('diffuser')`` without the kinds whose count is 0."""
+    """Return ``get('diffuser')`` without the kinds whose count is 0."""
     parts: list[Pattern] = []
     if window:
         parts.append(OverlappingBlocks(window))

@@ -2,9 +2,9 @@ r"""Numbers of local, global and random edges (Fig. S.6).
 
     python -m experiments.papers.diffuser.edge_types --scale small
 
-One kind at a time is varied, the others have the usual number, and then random and global edges
-are exchanged for each other. The paper says that each kind helps less and less, and that the best
-is a mixture of random and global ones.
+Varies one kind at a time, with default numbers of the others, and then the ratio of random to
+global edges. The paper finds diminishing returns of each kind, and that a mixture of random and
+global edges is best.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
     """Train a classifier for each number of each kind of edges.
 
     Args:
-        scale: How much of it.
-        **kwargs: Those of :func:`document_study`.
+        scale: Scale of the study.
+        **kwargs: Arguments of :func:`document_study`.
     """
     runs, seeds = document_study('edge_types', scale, SEEDS[scale], **kwargs)
     counts = [round(share * runs.count) for share in SHARES[scale]]

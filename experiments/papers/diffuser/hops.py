@@ -1,9 +1,9 @@
-r"""Numbers of hops, and sizes of the teleport (Fig. S.5).
+r"""Number of hops and teleport probability (Fig. S.5).
 
     python -m experiments.papers.diffuser.hops --scale small
 
-Classifiers of long documents along Diffuser's edges. The paper says that more hops are better up
-to five, and that five with a teleport of 0.1 are the best.
+Trains classifiers of long documents along Diffuser's edges. The paper finds that more hops are
+better up to five, and that five hops with a teleport of 0.1 are best.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
     """Train a classifier for each number of hops and each teleport.
 
     Args:
-        scale: How much of it.
-        **kwargs: Those of :func:`document_study`.
+        scale: Scale of the study.
+        **kwargs: Arguments of :func:`document_study`.
     """
     runs, seeds = document_study('hops', scale, SEEDS[scale], **kwargs)
     settings = [('hops', hops, (hops, TELEPORT)) for hops in NUM_HOPS[scale]]

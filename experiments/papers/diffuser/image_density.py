@@ -1,11 +1,11 @@
-r"""Densities of images, byte by byte (Diffuser, Table S.5).
+r"""Density estimation of images, byte by byte (Diffuser, Table S.5).
 
     python -m experiments.papers.diffuser.image_density --scale small
 
-Bits that each byte of an image costs, in the light of those before it, beside models that count
-bytes and PNG. At the paper's scale on CIFAR-10 and ImageNet at 64 x 64 pixels, which must be had
-first; below it on the digits and pieces of the photographs that ship with scikit-learn, which are
-stand-ins. Each run's folder has images that its model drew, in samples.png.
+Reports the bits per byte of an image given the bytes before, compared with n-grams of bytes and
+with PNG. The paper's scale uses CIFAR-10 and ImageNet at 64 x 64 pixels, which must be downloaded
+first; smaller scales use stand-ins, scikit-learn's digits and pieces of its photographs. Each run's
+folder has samples of its model in samples.png.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SEEDS = {'smoke': 1, 'small': 3, 'paper': 1}
 SETS = {'smoke': ('digits',), 'small': ('digits', 'pictures'), 'paper': ('cifar10', 'imagenet64')}
 DEFAULT = {'smoke': (DIFFUSER,), 'small': (FULL, 'Diffuser, 1 hop', DIFFUSER),
            'paper': (FULL, 'Diffuser, 1 hop', DIFFUSER)}
-ORDERS = (0, 1, 3)  # bytes that the models that count look back
+ORDERS = (0, 1, 3)  # context bytes of the n-grams
 BITS = {'bits per byte': ('bits_per_dim', 1.)}
 PAPER = {'CIFAR-10': {DIFFUSER: 2.78, 'Sparse Transformer': 2.80, 'PixelSNAIL': 2.85,
                       'PixelCNN++': 2.92, 'PixelCNN': 3.03},
@@ -48,11 +48,11 @@ def main(scale: ScaleName = 'small', sets: list[str] | None = None,
     """Train a model of each attention on each set.
 
     Args:
-        scale: How much of it.
-        sets: Some of digits and pictures, or at the paper's scale of cifar10 and imagenet64.
-        names: Which attentions.
-        seeds: Trainings of each.
-        out: Folder of all studies.
+        scale: Scale of the study.
+        sets: Data sets: digits and pictures, or cifar10 and imagenet64 at the paper's scale.
+        names: The attentions.
+        seeds: Number of trainings of each.
+        out: The folder of all studies.
     """
     study = Study('image_density', scale, out)
     known = attentions(COUNT[scale])
@@ -76,13 +76,12 @@ def main(scale: ScaleName = 'small', sets: list[str] | None = None,
     about = 'CIFAR-10 and ImageNet' if scale == 'paper' else (
         'stand-ins: digits of 17 grey levels, pieces of two photographs')
     shown = [row for row in rows if 'bits per byte' in row]
-    title = f'What a byte of an image costs; in grey, what counts bytes, and PNG.\n{about}'
+    title = f'Bits per byte of an image; in grey, n-grams and PNG.\n{about}'
     study.report(rows, bars(shown, 'attention', [*BITS], title, panel='set'), about)
 
 
 def counted(data: SequenceData) -> list[dict]:
-    """Return rows of what counts the bytes of the part for training, and of PNG, on the part for
-    testing."""
+    """Return rows of n-grams fitted on the training part, and of PNG, on the test part."""
     learn, test = (sequences_of(data.parts[part]) for part in ('train', 'test'))
     return [*counting_rows(learn, test, ORDERS, data.num_tokens),
             {'attention': 'PNG', 'bits per byte': png_bits(data.parts['test'], data.shape)}]

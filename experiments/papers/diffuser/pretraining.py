@@ -1,17 +1,17 @@
-r"""Masked tokens of long documents (Diffuser, Table S.2): pattern by hops, in bits.
+r"""Masked language modelling of long documents (Diffuser, Table S.2), in bits.
 
     python -m experiments.papers.diffuser.pretraining --scale small
     python -m experiments.papers.diffuser.pretraining --scale paper \
         --corpus data/books_news_wikipedia \
         --roberta data/roberta-base/model.safetensors --tokenizer data/roberta-base/tokenizer.json
 
-All begin alike and train for as many steps: with RoBERTa's weights at the paper's scale, below it
-with those of a model that each seed first trains on short pieces with full attention, since on long
-documents alone a small model learns for a long time only how frequent tokens are. The papers call
-the loss of a token in bits BPC, as Longformer's script computes it; here are also those of a
-character and of a byte. Beside them stand models of the same text that count: unigrams and n-grams
-of bytes, which predict every byte from those before it, where masked models see both sides and most
-of the text; and one that predicts every token from its two neighbours, none of them hidden.
+All models have the same initialisation and number of steps. The paper's scale starts from RoBERTa's
+weights. Smaller scales start from a model that each seed first trains on short pieces with full
+attention, because on long documents alone a small model learns little but token frequencies for a
+long time. The papers call the bits per token BPC, as in Longformer's script; here bits per
+character and per byte are reported as well. The baselines are unigrams and n-grams of bytes, which
+predict every byte from the bytes before (masked models see both sides and most of the text), and a
+model that predicts every token from its two visible neighbours.
 """
 
 from __future__ import annotations
@@ -43,14 +43,15 @@ SEEDS = {'smoke': 1, 'small': 3, 'paper': 1}
 DEFAULT = {'smoke': (FULL, DIFFUSER),
            'small': (FULL, 'Longformer', 'BigBird', 'Diffuser, 1 hop', DIFFUSER),
            'paper': ('Longformer', 'BigBird', 'Diffuser, 1 hop', DIFFUSER)}
-ORDERS = (0, 2, 5)  # symbols that the models of bytes look back
+ORDERS = (0, 2, 5)  # context bytes of the n-grams
 UNITS = ('token', 'character', 'byte')
 BITS = {f'bits per {unit}': (f'bits_per_{unit}', 1.) for unit in UNITS}
 AT_FIRST = 'bits per token, step 0'
-# Of a token, after 0 and 10,000 steps and in the end: after 50,000, but RoBERTa's own without any.
+# Per token, after 0 and 10,000 steps and at the end: after 50,000 steps, except for RoBERTa, which
+# is not trained further.
 PAPER = {DIFFUSER: (3.52, 1.96, 1.68), 'Longformer': (None, None, 1.86),
          'BigBird': (None, None, 1.82), FULL: (None, None, 2.02)}
-MAX_BYTES, MAX_TOKENS = 2**25, 2**23  # of either part, for the models that count
+MAX_BYTES, MAX_TOKENS = 2**25, 2**23  # of each part, for the n-grams
 
 
 def main(scale: ScaleName = 'small', names: list[str] | None = None, corpus: str | None = None,
@@ -59,15 +60,15 @@ def main(scale: ScaleName = 'small', names: list[str] | None = None, corpus: str
     """Pre-train a model of each attention.
 
     Args:
-        scale: How much of it.
-        names: Which attentions.
-        corpus: Text, as :class:`experiments.tasks.MaskedLanguage` takes it; the documentation of
-            this Python if omitted.
-        roberta: Weights of a RoBERTa of the sizes of the scale, with which all begin; short
-            pieces are then not trained on.
-        tokenizer: A tokenizer.json; one of byte pairs is trained on the corpus if omitted.
-        seeds: Trainings of each.
-        out: Folder of all studies.
+        scale: Scale of the study.
+        names: The attentions.
+        corpus: The corpus, see :class:`experiments.tasks.MaskedLanguage`; the documentation of the
+            installed Python if omitted.
+        roberta: Initial weights, of a RoBERTa with the sizes of the scale; skips the training on
+            short pieces.
+        tokenizer: A tokenizer.json; if omitted, a byte-pair tokenizer is trained on the corpus.
+        seeds: Number of trainings of each.
+        out: The folder of all studies.
     """
     study = Study('pretraining', scale, out)
     known = attentions(COUNT[scale])
@@ -101,14 +102,13 @@ def main(scale: ScaleName = 'small', names: list[str] | None = None, corpus: str
 
 
 def local_corpus(study: Study) -> Path:
-    """Return the documentation of this Python; smoke tests take a little of it."""
+    """Return the documentation of the installed Python; for smoke tests a small part."""
     return study.made('documentation',
                       write_few_documents if study.scale == 'smoke' else build_docs)
 
 
 def neighbours(run: Path) -> dict:
-    """Return a row of the model that counts which token of a run's data stands between which
-    two."""
+    """Return a row of the model that predicts a token of a run's data from its two neighbours."""
     data = data_of(run)
     data.setup()
     train, test = (token_documents(data.examples[part].corpus) for part in ('train', 'test'))
@@ -119,14 +119,13 @@ def neighbours(run: Path) -> dict:
 
 
 def token_documents(corpus: EncodedCorpus) -> list[np.ndarray]:
-    """Return as many of the first documents as there is room for."""
+    """Return the first documents, up to ``MAX_TOKENS`` tokens."""
     ends = corpus.sentence_ptr[corpus.document_ptr]
     return np.split(corpus.tokens[:MAX_TOKENS], ends[(0 < ends) & (ends < MAX_TOKENS)])
 
 
 def byte_models(corpus: Path) -> list[dict]:
-    """Return rows of models that count bytes of the part for training and predict those of
-    development."""
+    """Return rows of n-grams of bytes, fitted on the training part and evaluated on development."""
     parts: dict[bool, list[np.ndarray]] = {True: [], False: []}
     left = {True: MAX_BYTES, False: MAX_BYTES}
     num_characters = 0

@@ -1,10 +1,11 @@
-r"""Answers in texts (SparseBERT, Table 2; Diffuser, Table S.4).
+r"""Question answering (SparseBERT, Table 2; Diffuser, Table S.4).
 
     python -m experiments.papers.diffuser.question_answering --scale small
 
-Models with several attentions find the words that answer a question, beside a guess: the word whose
-neighbours agree the furthest with those of the gap. At the paper's scale on SQuAD 1.1, SQuAD 2.0
-and TriviaQA, which must be had first; below it on gaps in docstrings, which are a stand-in.
+Compares models with several attentions that find the answer to a question in a text, and a
+baseline: the word with the longest match to the neighbours of the gap. The paper's scale uses SQuAD
+1.1, SQuAD 2.0 and TriviaQA, which must be downloaded first; smaller scales use a stand-in, gaps in
+docstrings.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ FILES = {part: f'squad/{part}.json' for part in ('train', 'dev', 'test')}
 DEFAULT = {'smoke': (FULL, LINKED), 'small': (FULL, NO_DIAGONAL, DIFFUSER, LINKED),
            'paper': (FULL, NO_DIAGONAL, 'Longformer', 'BigBird', DIFFUSER)}
 METRICS = {'exact match, %': ('exact_match', 100.), 'F1, %': ('f1', 100.)}
-# Exact match and F1; what stands for full attention on TriviaQA is RoBERTa on pieces of 512 tokens.
+# Exact match and F1; full attention on TriviaQA is RoBERTa on pieces of 512 tokens.
 PAPER = {'SQuAD 1.1': {FULL: (79.7, 87.1), NO_DIAGONAL: (80.3, 87.9)},
          'SQuAD 2.0': {FULL: (72.9, 75.5), NO_DIAGONAL: (73.2, 75.9)},
          'TriviaQA': {FULL: (66.87, 74.02), 'Longformer': (67.24, 74.82),
@@ -49,11 +50,11 @@ def main(scale: ScaleName = 'small', sets: list[str] | None = None,
     """Train a model of each attention on each set.
 
     Args:
-        scale: How much of it.
-        sets: Some of squad1, squad2 and triviaqa, at the paper's scale.
-        names: Which attentions.
-        seeds: Trainings of each.
-        out: Folder of all studies.
+        scale: Scale of the study.
+        sets: Data sets of the paper's scale, squad1, squad2 and triviaqa.
+        names: The attentions.
+        seeds: Number of trainings of each.
+        out: The folder of all studies.
     """
     study = Study('question_answering', scale, out)
     known = {**attentions(COUNT[scale]),
@@ -77,7 +78,7 @@ def main(scale: ScaleName = 'small', sets: list[str] | None = None,
 
 
 def printed(name: str) -> dict[str, float | None]:
-    """Return the papers' figures."""
+    """Return the papers' values."""
     return {f'{kind}, {column}': figures[name][place] if name in figures else None
             for kind, figures in PAPER.items()
             for place, column in enumerate(('paper EM', 'paper F1'))}

@@ -1,10 +1,10 @@
-r"""Accuracy of a classifier whose input is rolled by a few tokens (Fig. S.11).
+r"""Accuracy of classifiers on inputs rolled by a few tokens (Fig. S.11).
 
     python -m experiments.papers.diffuser.rolling --scale small
 
-The classifiers of the study of diffusion are tested again. The paper rolls all tokens, so that
-another one than [CLS] stands where the class is read. Beside that, the text alone is rolled here,
-between [CLS] and [SEP], which tells how much of the drop comes from the place of [CLS].
+Tests the classifiers of the study of diffusion again. The paper rolls all tokens, which moves [CLS]
+away from the position that predicts the class. Here the text between [CLS] and [SEP] is also rolled
+alone, to measure how much of the drop is due to the position of [CLS].
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from experiments.runs.command_line import run_function
 
 SEEDS = {'smoke': 1, 'small': 3, 'paper': 3}
 SHIFTS = {'smoke': (0, 4), 'small': (0, 1, 4, 16, 64), 'paper': (0, 1, 2, 4, 8, 16, 32, 64)}
-ROLLED = {'all tokens': False, 'the text alone': True}  # whether [CLS] and [SEP] keep their place
+ROLLED = {'all tokens': False, 'the text alone': True}  # whether [CLS] and [SEP] stay in place
 
 
 def main(scale: ScaleName = 'small', **kwargs) -> None:
-    """Train classifiers, if they are not there, and tests them on rolled documents.
+    """Train classifiers if necessary, and test them on rolled documents.
 
     Args:
-        scale: How much of it.
-        **kwargs: Those of :func:`document_study`.
+        scale: Scale of the study.
+        **kwargs: Arguments of :func:`document_study`.
     """
     runs, seeds = document_study('rolling', scale, SEEDS[scale], **kwargs)
     rows = []
@@ -51,7 +51,7 @@ def _kinds(runs: DocumentRuns) -> dict:
 
 
 def _accuracy(run: Path, shifts: tuple[int, ...]) -> dict[tuple[str, int], float]:
-    """Return the accuracy on the test part, by what is rolled and how far."""
+    """Return the test accuracy, by what is rolled and by the shift."""
     training, data, trainer = restored(run)
     trainer.test(training, data, verbose=False)  # also reads the documents
     documents = data.sets['test']

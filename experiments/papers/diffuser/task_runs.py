@@ -1,5 +1,4 @@
-"""Trainings of the studies of questions, pre-training and densities: one task, several
-attentions."""
+"""Trainings of one task with several attentions, for questions, pre-training and images."""
 
 from __future__ import annotations
 
@@ -18,23 +17,23 @@ from experiments.runs.checkpoints import LAST
 from graphattn.patterns import Full, SlidingWindow, get
 
 FULL, NO_DIAGONAL, DIFFUSER = 'full', 'full, no diagonal', 'Diffuser'
-COUNT = {'smoke': 4, 'small': 16, 'paper': 64}  # of each of Diffuser's three kinds of edges
+COUNT = {'smoke': 4, 'small': 16, 'paper': 64}  # for each of Diffuser's three kinds of edges
 
 
 @dataclass(frozen=True)
 class TaskRuns(Runs):
-    """Runs on one task, each with an attention.
+    """Runs on a task with several attentions.
 
     Args:
-        study, name, configs, options: As for :class:`Runs`.
-        begin (TaskRuns, optional): What each seed first trains with full attention; the others
-            begin with its parameters.
+        study, name, configs, options: As in :class:`Runs`.
+        begin (TaskRuns, optional): A task that each seed first trains with full attention, to
+            initialise all runs.
     """
 
     begin: TaskRuns | None = None
 
     def trained(self, attention: Attention, seed: int, *options: str, suffix: str = '') -> Path:
-        """Train a model with this attention in all layers; the rest is as for :meth:`fit`."""
+        """Train a model with an attention in all layers, see :meth:`fit`."""
         if self.begin is not None:
             first = self.begin.trained(Attention('full', Full()), seed)
             options += ('--model.init_args.pretrained', str(first / 'checkpoints' / LAST))
@@ -49,8 +48,8 @@ class TaskRuns(Runs):
 
 
 def attentions(count: int) -> dict[str, Attention]:
-    """Attentions by name, with ``count`` tokens of each kind in Diffuser's, which keep BigBird's
-    block and the half of Longformer's window as wide."""
+    """Return attentions by name, with ``count`` keys of each of Diffuser's kinds; BigBird's blocks
+    and half of Longformer's window have matching widths."""
     diffuser = Attention('diffuser', get('diffuser', window=count, num_global=count,
                                          num_random=count, cls_global=True))
     return {FULL: Attention('full', Full()),
@@ -62,13 +61,13 @@ def attentions(count: int) -> dict[str, Attention]:
 
 def question_tasks(study: Study, kind: str, sets: Sequence[str],
                    files: dict[str, str]) -> list[TaskRuns]:
-    """Return the runs on released sets of questions, or below the paper's scale on a stand-in.
+    """Return the runs on released data sets of questions, or on a stand-in below the paper's scale.
 
     Args:
-        study (Study): Where the runs go.
+        study (Study): The study of the runs.
         kind (str): ``'questions'`` or ``'choices'``.
-        sets (sequence of str): Names of the sets.
-        files (dict): By its part, a file of the stand-in in the folder of local questions.
+        sets (sequence of str): Names of the data sets.
+        files (dict): The files of the stand-in in the folder of local questions, by part.
     """
     if study.scale == 'paper':
         return [TaskRuns(study, name, (SHIPPED / kind / f'{name}.yaml',)) for name in sets]
@@ -80,20 +79,20 @@ def question_tasks(study: Study, kind: str, sets: Sequence[str],
 
 
 def local_questions(study: Study) -> Path:
-    """Return the folder of questions from installed documentation, which all studies of a scale
-    share."""
+    """Return the folder of questions from installed documentation, shared by all studies of a
+    scale."""
     return study.made('local_questions', lambda folder: build_local_questions(
         folder, few_documents() if study.scale == 'smoke' else distinct(installed_docstrings())))
 
 
 def counting_rows(learn: list, test: list, orders: Sequence[int],
                   num_symbols: int = 256) -> list[dict]:
-    """Return rows of models that count bytes: the bits of each byte in the light of those before.
+    """Return rows of n-grams of bytes: the bits per byte given the bytes before.
 
     Args:
-        learn, test (list): Sequences of bytes, to count and to predict.
-        orders (sequence of int): How far each model looks back.
-        num_symbols (int): How many values a byte may have.
+        learn, test (list): Sequences of bytes to count and to predict.
+        orders (sequence of int): Number of context bytes of each model.
+        num_symbols (int): Number of possible values of a byte.
     """
     return [{'attention': f'bytes, {order + 1}-grams' if order else 'bytes, unigrams',
              'bits per byte': ngram_bits(learn, test, order, num_symbols)} for order in orders]

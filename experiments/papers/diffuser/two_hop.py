@@ -1,10 +1,10 @@
-r"""Does one layer of several hops see what one layer of one hop cannot?
+r"""Does one layer of several hops reach what one layer of one hop cannot?
 
     python -m experiments.papers.diffuser.two_hop --scale small
 
-A token must name an answer that stands two edges away (:class:`TwoHop`). One layer is trained with
-several numbers of hops, and so are two layers of one hop, which reach as far. With one hop of one
-layer the answer is out of sight: exactly the share of a guess is right.
+A token must predict an answer that is two edges away (:class:`TwoHop`). Trains one layer with
+several numbers of hops, and two layers of one hop, which have the same reach. One hop of one layer
+cannot reach the answer, so its accuracy is exactly chance.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from experiments.runs.command_line import run_function
 from experiments.runs.summary import read_summary
 
 CONFIG = str(Path(__file__).parent / 'configs' / 'two_hop.yaml')
-CHANCE = 1 / 8  # one of the answers of the config
+CHANCE = 1 / 8  # the config has 8 answers
 MODELS = ((1, 1), (1, 2), (1, 3), (1, 5), (2, 1))  # layers and hops
 SEEDS = {'smoke': [0], 'small': [0, 1, 2], 'paper': [0, 1, 2]}
 SIZES = {'smoke': ['--trainer.max_epochs', '1', '--data.init_args.steps_per_epoch', '3',
@@ -27,18 +27,18 @@ SIZES = {'smoke': ['--trainer.max_epochs', '1', '--data.init_args.steps_per_epoc
 
 
 def main(scale: ScaleName = 'small', out: Path = Path('runs/studies')) -> None:
-    """Train every model with each seed and reports how often it finds the answer.
+    """Train every model with each seed and report its accuracy.
 
     Args:
-        scale: How large; the paper has no such experiment, so its scale is the small one.
-        out: Folder of all studies.
+        scale: Scale of the study; the papers have no such experiment, so 'paper' equals 'small'.
+        out: The folder of all studies.
     """
     study = Study('two_hop', scale, out)
     runs = {model: {seed: train(study, *model, seed) for seed in SEEDS[scale]} for model in MODELS}
     rows = [row(*model, of_seed) for model, of_seed in runs.items()]
     names = [_name(*model) for model in runs]
     figure = bars([{'model': name, **row} for name, row in zip(names, rows)], 'model', ['mean'],
-                  'The answer stands two edges away: test accuracy',
+                  'The answer is two edges away: test accuracy',
                   levels={'mean': {'chance': CHANCE}})
     learning, (axes,) = panels_of(['in training, one line for each seed'], '', (6., 4.))
     for number, (name, of_seed) in enumerate(zip(names, runs.values())):
@@ -57,7 +57,7 @@ def train(study: Study, layers: int, hops: int, seed: int) -> Path:
 
 
 def row(layers: int, hops: int, run_of_seed: dict[int, Path]) -> dict:
-    """Return the test accuracy of one model: each seed's, mean and standard deviation."""
+    """Return the test accuracy of a model: of each seed, mean and standard deviation."""
     accuracy = {f'seed {seed}': read_summary(run)['accuracy'] for seed, run in run_of_seed.items()}
     found = list(accuracy.values())
     return {'layers': layers, 'hops': hops, **accuracy, **mean_and_spread('mean', found),

@@ -1,1 +1,1 @@
-"""Studies that combine the papers, or try what none of them has."""
+"""Studies that combine the papers or go beyond them."""

@@ -1,12 +1,13 @@
-r"""Attach a model trained with full attention to a graph: its loss before, after, and adapted.
+r"""Loss of a model trained with full attention: before and after attaching it to a graph, and
+adapted.
 
     python -m experiments.papers.ours.attached --scale small
 
-A small ModernBERT of transformers' own learns to find masked tokens with full attention. Then
-:func:`graphattn.hugging_face.attach` lets its attention flow along a window, along BigBird's graph
-and along graphs that a block model draws, which has yet to learn. The loss is that on the masked
-tokens of development text: before, right after, and after a few steps of training more, beside the
-same steps with full attention.
+A small ModernBERT of transformers is trained on masked tokens with full attention. Then
+:func:`graphattn.hugging_face.attach` replaces its attention by attention along a window, along
+BigBird's graph, or along graphs of an untrained block model. The loss on masked tokens of
+development text is reported before, right after, and after a few more training steps, compared with
+the same steps of full attention.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ CLUSTERS = 16
 MODEL = '--model.init_args.model.init_args'
 SEEDS = {'smoke': 1, 'small': 3, 'paper': 5}
 ADAPTATION = {'smoke': 2, 'small': 200, 'paper': 200}  # steps
-# Of the two trainings: what differs from the config. No paper has this experiment.
+# Changes to the config for both trainings. No paper has this experiment.
 SMOKE_SIZES = {'max_length': 32, 'channels': 16, 'heads': 2}
 SMOKE = ['--trainer.val_check_interval', '2', '--trainer.limit_val_batches', '1',
          '--trainer.limit_test_batches', '2', '--data.init_args.batch_size', '4',
@@ -49,14 +50,14 @@ SMOKE = ['--trainer.val_check_interval', '2', '--trainer.limit_val_batches', '1'
 
 def main(scale: ScaleName = 'small', corpus: str | None = None, seeds: PositiveInt | None = None,
          out: Path = Path('runs/studies')) -> None:
-    """Train a ModernBERT with each seed, attaches it to each graph, and trains it a little more.
+    """Train a ModernBERT with each seed, attach it to each graph, and train it a little more.
 
     Args:
-        scale: How large; no paper has this experiment, so its scale is the small one with more
+        scale: Scale of the study; no paper has this experiment, so 'paper' is 'small' with more
             seeds.
-        corpus: Text to learn from; the documentation of this Python if omitted.
-        seeds: Trainings.
-        out: Folder of all studies.
+        corpus: The corpus; the documentation of the installed Python if omitted.
+        seeds: Number of trainings.
+        out: The folder of all studies.
     """
     runs, _, seeds = text_study('attached', scale, SEEDS[scale], corpus=corpus, seeds=seeds,
                                 out=out)
@@ -69,13 +70,13 @@ def main(scale: ScaleName = 'small', corpus: str | None = None, seeds: PositiveI
 
 
 def pretrained(runs: TextRuns, seed: int) -> Path:
-    """Return the run of full attention."""
+    """Return the run with full attention."""
     steps = ['--trainer.max_steps', '4'] if runs.study.scale == 'smoke' else []
     return _trained(runs, f'attached-bert-{seed}', seed, *steps)
 
 
 def adapted(runs: TextRuns, attention: str, seed: int) -> Path:
-    """Return the run that goes on from there along a graph."""
+    """Return the run that continues it along a graph."""
     steps = str(ADAPTATION[runs.study.scale])
     checkpoint = pretrained(runs, seed) / 'checkpoints' / 'last.ckpt'
     along = [f'{MODEL}.along={_along(runs, attention)}'] * (attention != FULL)
@@ -91,12 +92,12 @@ def _trained(runs: TextRuns, name: str, seed: int, *options: str) -> Path:
 
 
 def source_of(runs: TextRuns, attention: str) -> GraphSource | str:
-    """Return the source or pattern that a model of the study's size is attached to."""
+    """Return the source or pattern to attach a model of the study's size to."""
     return PATTERNS.get(attention) or BlockModelSource(**_block_model(runs))
 
 
 def _along(runs: TextRuns, attention: str) -> str:
-    """Return the same for a command line."""
+    """Return the source or pattern for a command line."""
     return PATTERNS.get(attention) or json.dumps(
         {'class_path': 'graphattn.sources.BlockModelSource', 'init_args': _block_model(runs)})
 
@@ -114,7 +115,7 @@ def _sizes(runs: TextRuns) -> dict[str, int]:
 
 
 def row(runs: TextRuns, attention: str, seeds: range) -> dict:
-    """Return the losses of one attention: mean and spread over the seeds."""
+    """Return the losses of an attention: mean and deviation over the seeds."""
     losses: dict[str, list[float]] = {BEFORE: [], AFTER: [], ADAPTED: []}
     for seed in seeds:
         run = pretrained(runs, seed)
@@ -129,7 +130,7 @@ def row(runs: TextRuns, attention: str, seeds: range) -> dict:
 
 
 def loss_right_after(runs: TextRuns, run: Path, attention: str) -> float:
-    """Return the loss of a pre-trained model that is attached and not trained since."""
+    """Return the loss of a pre-trained model right after attaching."""
     training, data, trainer = restored(run)
     if attention != FULL:
         attach(training.model.bert, source_of(runs, attention))
@@ -138,8 +139,8 @@ def loss_right_after(runs: TextRuns, run: Path, attention: str) -> float:
 
 
 def density(runs: TextRuns, run: Path, attention: str) -> float:
-    """Return the density for the longest sequences, or of the graphs that the source drew in the
-    end."""
+    """Return the density for the longest sequences, or of the graphs that the trained source
+    sampled."""
     if attention == FULL:
         return 100.
     if attention in PATTERNS:
@@ -149,7 +150,7 @@ def density(runs: TextRuns, run: Path, attention: str) -> float:
 
 
 def draw(rows: list[dict], about: str) -> Figure:
-    """Draw three losses for each attention, with their spread."""
+    """Draw three losses for each attention, with deviations."""
     losses = [{'attention': f'{row["attention"]}, {row["density, %"]:.0f} % of the pairs',
                'when': when, LOSS: row[f'{when}, loss'],
                spread_of(LOSS): row[f'{when}, spread']}

@@ -1,4 +1,4 @@
-"""A transformers model in the training of masked tokens that our own models have."""
+"""A wrapper of a transformers model, for our training on masked tokens."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from graphattn.sources import GraphSource
 
 
 class Positions(NamedTuple):
-    """Rotary ones, for which a model holds no parameters."""
+    """Rotary positions, which have no parameters."""
 
     num_embeddings: int
 
 
 class Embeddings(NamedTuple):
-    """Members of an encoder that data and training read."""
+    """The attributes of an encoder that data and training use."""
 
     token_embedding: nn.Embedding
     position_embedding: Positions
@@ -31,28 +31,27 @@ class Embeddings(NamedTuple):
 
 
 class AttachedBert(nn.Module):
-    """``transformers.ModernBertForMaskedLM``, called as
-    :class:`graphattn.models.MaskedLanguageModel` is.
+    """``transformers.ModernBertForMaskedLM`` with the interface of
+    :class:`graphattn.models.MaskedLanguageModel`.
 
-    The BERT of 2018 adds embeddings of positions to tokens. So small, it then stays for thousands
-    of steps at a loss for which it need not tell one position from another. With rotary positions
-    it leaves that within a few hundred.
+    BERT (2018) adds embeddings of positions to tokens. At this size, its loss then stays for
+    thousands of steps on a plateau that does not use positions. With rotary positions, it leaves
+    the plateau within a few hundred steps.
 
     Args:
         num_tokens (int): Size of the vocabulary; token 0 is padding.
-        max_length (int): The most tokens of a sequence.
+        max_length (int): Maximum number of tokens of a sequence.
         channels (int): Size of each token.
         heads (int): Number of attention heads.
-        num_layers (int): Number of layers, with full attention in each.
-        hidden_channels (int, optional): Hidden size of the feed-forward networks, which have as
-            many gates, ``2 * channels`` if omitted.
-        along (GraphSource or str, optional): What :func:`graphattn.hugging_face.attach` attaches it
-            to; its own attention if omitted.
-        pretrained (str, optional): A checkpoint of such a model that is not attached, to begin
-            with.
+        num_layers (int): Number of layers, all with full attention.
+        hidden_channels (int, optional): Hidden size and number of gates of the feed-forward
+            networks, ``2 * channels`` if omitted.
+        along (GraphSource or str, optional): Source or pattern for
+            :func:`graphattn.hugging_face.attach`; the model's own attention if omitted.
+        pretrained (str, optional): A checkpoint of such an unattached model to initialise from.
 
     Raises:
-        ValueError: The checkpoint is damaged or of another model.
+        ValueError: The checkpoint is damaged, or does not fit the model.
     """
 
     def __init__(self, num_tokens: int, max_length: int, channels: int, heads: int,
@@ -77,22 +76,21 @@ class AttachedBert(nn.Module):
 
     @property
     def encoder(self) -> Embeddings:
-        """Its embeddings, by our names."""
+        """Return the embeddings, by our names."""
         return Embeddings(self.bert.get_input_embeddings(), self.positions)
 
     def forward(
         self, tokens: Tensor, ptr: Tensor, *, segments: None = None, selected: Tensor,
         return_graphs: bool = False,
     ) -> tuple[Tensor, None, list[BipartiteGraph | PairMask]]:
-        """Return logits of the selected tokens, and the graphs that sources have drawn for the
-        batch.
+        """Return logits of the selected tokens, and the graphs that sources sampled for the batch.
 
         Args:
-            tokens (Tensor): int64 ``[num_tokens]``, of all sequences.
-            ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``.
-            segments (None): There are none.
-            selected (Tensor): Which tokens are to be predicted, int64 ``[num_selected]``.
-            return_graphs (bool): For the sake of the call.
+            tokens (Tensor): Ids of all sequences, int64 ``[num_tokens]``.
+            ptr (Tensor): The start of each sequence, int64 ``[num_sequences + 1]``.
+            segments (None): Unsupported.
+            selected (Tensor): Positions of the tokens to predict, int64 ``[num_selected]``.
+            return_graphs (bool): Ignored, for a common interface.
         """
         graphs: list[BipartiteGraph | PairMask] = []
         hooks = [module.register_forward_hook(lambda _, given, graph: graphs.append(graph))

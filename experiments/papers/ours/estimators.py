@@ -1,17 +1,17 @@
-r"""Gradients of a block model, and which of them keep its edges.
+r"""Gradient estimators of a block model, and whether they keep its edges.
 
     python -m experiments.papers.ours.estimators --scale small
 
-A loss reaches the probabilities of sampled edges through an estimator
-(:func:`graphattn.samplers.straight_through`, which derives what each of them does). Repeated tokens
-need all edges (:mod:`experiments.papers.sbm_transformer.repeated_tokens`): an estimator should find
-them, and keep them. Each is trained with both distributions and several seeds. A run has *lost* its
-edges if it ends with less than half of the highest density it had, and has *solved* the task if it
-ends with 99 % of the tokens right. By Algorithm 1's distribution (``poisson``) no density exceeds
-63 %. Full attention, which has all edges from the start, shows what the steps suffice for.
+A loss reaches the probabilities of sampled edges through an estimator (derived in
+:func:`graphattn.samplers.straight_through`). The task of repeated tokens requires all edges
+(:mod:`experiments.papers.sbm_transformer.repeated_tokens`): an estimator should find and keep them.
+Each estimator is trained with both distributions and several seeds. A run has *lost* its edges if
+its final density is less than half of its maximum, and has *solved* the task if its final accuracy
+is 99 %. With Algorithm 1's distribution (``poisson``), no density exceeds 63 %. Full attention,
+which has all edges from the start, is the reference.
 
-The paper has no such study. Its scale here is that of Figure 4; the smaller one has sequences of 32
-tokens.
+The paper has no such study. The paper's scale is that of its Figure 4; the small scale has
+sequences of 32 tokens.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ CLUSTERS = {'smoke': 4, 'small': 16, 'paper': 128}
 
 def main(scale: ScaleName = 'small', seeds: PositiveInt | None = None,
          out: Path = Path('runs/studies')) -> None:
-    """Train with every estimator and distribution, and counts which runs keep their edges.
+    """Train with every estimator and distribution, and count the runs that keep their edges.
 
     Args:
-        scale: How much of it.
-        seeds: Trainings of each kind.
-        out: Folder of all studies.
+        scale: Scale of the study.
+        seeds: Number of trainings of each kind.
+        out: The folder of all studies.
     """
     study = Study('estimators', scale, out)
     chosen = range(seeds or SEEDS[scale])
@@ -85,7 +85,7 @@ def _row(distribution: str | None, estimator: str, runs: list[Path]) -> dict:
 
 
 def draw(runs: dict[tuple[str, str], list[Path]]) -> Figure:
-    """Density and loss on the way, one line for each seed."""
+    """Draw density and loss by step, a line for each seed."""
     figure = Figure(figsize=(11, 6.5), layout='constrained')
     panels = figure.subplots(len(DISTRIBUTIONS), 2, sharex=True)
     for (density, loss), distribution in zip(panels, DISTRIBUTIONS):

@@ -1,16 +1,16 @@
-r"""Do local edges supply what self-pretraining supplies?
+r"""Do local edges replace self-pretraining?
 
     python -m experiments.papers.ours.local_or_pretrained --scale small --tasks '[ListOps]'
 
-Transformers that are pre-trained on a task's own inputs, without its labels, do far better on Long
-Range Arena (Amos et al., "Never train from scratch", 2024), and the reason seems to be that labels
-do not teach attention what is near ("Towards understanding self-pretraining for sequence
-classification", 2026). Local edges know it by construction. So full attention, a window, a block
-model, and a block model beside a window are trained twice each: from scratch, and from an encoder
-that has learned to predict each next token.
+Transformers that are pre-trained on the inputs of a task, without labels, perform far better on
+Long Range Arena (Amos et al., "Never train from scratch", 2024), apparently because labels do not
+teach attention locality ("Towards understanding self-pretraining for sequence classification",
+2026). Local edges have it by construction. So full attention, a window, a block model, and a block
+model with a window are trained twice each: from scratch, and from an encoder pre-trained to predict
+next tokens.
 
-A pre-training takes as many steps as the training after it, so what is pre-trained has had twice as
-many. In it no token attends to a later one.
+The pre-training is causal and has as many steps as the training, so pre-trained models have twice
+as many steps in total.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ PAPER = {SCRATCH: {'ListOps': 36.4, 'Text': 64.3, 'Retrieval': 57.5, 'Image': 42
 
 
 def main(scale: ScaleName = 'small', **kwargs) -> None:
-    """Train each attention with and without pre-training and compares.
+    """Train each attention with and without pre-training and compare.
 
     Args:
-        scale: How much of it.
-        **kwargs: Those of :func:`long_range_study`.
+        scale: Scale of the study.
+        **kwargs: Arguments of :func:`long_range_study`.
     """
     runs, tasks, seeds = long_range_study('local_or_pretrained', scale, SEEDS[scale],
                                           DEFAULT_TASKS[scale], **kwargs)
@@ -60,7 +60,7 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
 
 
 def row(runs: LongRangeRuns, task: str, attention: str, seeds: range) -> dict:
-    """Both trainings of one attention, and how well it predicts tokens."""
+    """Return the results of both trainings of an attention, and its loss on next tokens."""
     found = {how: runs.scored(task, attention, seeds, pretrained=how == PRETRAINED)
              for how in (SCRATCH, PRETRAINED)}
     columns = {'task': task, 'attention': attention}
@@ -75,7 +75,7 @@ def row(runs: LongRangeRuns, task: str, attention: str, seeds: range) -> dict:
 
 
 def draw(rows: list[dict], baselines: dict[str, dict[str, float]], about: str) -> Figure:
-    """Draw a panel for each task, two bars for each attention, and the guesses as lines."""
+    """Draw a panel for each task, with two bars per attention, and baselines as lines."""
     trainings = [{**row, 'training': how, 'accuracy, %': row[f'{how}, %'],
                   'accuracy, spread': row[f'{how}, spread']}
                  for row in rows for how in (SCRATCH, PRETRAINED)]

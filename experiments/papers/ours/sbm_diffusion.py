@@ -1,9 +1,9 @@
-r"""Diffusion along edges that every head samples: what no paper has.
+r"""Diffusion along edges that every head samples, a combination that no paper has.
 
     python -m experiments.papers.ours.sbm_diffusion --scale small
 
-Block models (SBM-Transformer) beside a local window, with one hop and with five (Diffuser), free
-and with a penalty on their density (SBM, Sec. 5.2): do several hops need fewer edges?
+Trains block models (SBM-Transformer) with a local window, with one hop and with five (Diffuser),
+with and without a penalty on density (SBM, Sec. 5.2): do several hops need fewer edges?
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
     """Train classifiers whose heads sample their edges, with one hop and with several.
 
     Args:
-        scale: How much of it.
-        **kwargs: Those of :func:`document_study`.
+        scale: Scale of the study.
+        **kwargs: Arguments of :func:`document_study`.
     """
     runs, seeds = document_study('sbm_diffusion', scale, SEEDS[scale], **kwargs)
     rows = []

@@ -1,1 +1,1 @@
-"""The studies of SBM-Transformer: edges that each head samples from a block model."""
+"""Studies of SBM-Transformer: edges that each head samples from a block model."""

@@ -1,15 +1,13 @@
-r"""Images that draw few edges or many, and the pixels that they attend to (SBM-Transformer, Fig. 7,
-8).
+r"""Images with few or many sampled edges, and their attended pixels (SBM-Transformer, Fig. 7, 8).
 
     python -m experiments.papers.sbm_transformer.attention_received --scale small
 
-Of the block models that the study of the penalty on density trains with a penalty, the most
-accurate one. ``TASK.png`` shows images of the test part that it classifies correctly, those of
-lowest and of highest density, beside the share of queries that attend to each pixel. The paper:
-images that are harder, and darker ones, draw more edges, and the first layer attends to dark areas.
-Hence the table says of each head, over the first images of the test part, how density goes with
-whether an image is classified correctly and with its mean grey level, and how the attention that a
-pixel receives goes with its own: Pearson's correlations.
+Uses the most accurate penalised block model of the study of the density penalty. ``TASK.png`` shows
+correctly classified test images of lowest and highest density, with the fraction of queries that
+attend to each pixel. The paper claims that harder and darker images have more edges, and that the
+first layer attends to dark areas. So the table has, for each head, over the first test images, the
+density of right and wrong images, and Pearson's correlations of density with mean grey level and of
+received attention with the grey level of a pixel.
 """
 
 from __future__ import annotations
@@ -33,21 +31,21 @@ from experiments.runs.summary import read_summary
 
 SHAPES = {STAND_IN: (8, 8), 'image': (32, 32), 'pathfinder': (32, 32)}
 MAX_IMAGES = 1000
-DRAWN = 4  # images of each kind
-DRAWS = {'smoke': 2, 'small': 32, 'paper': 4}  # graphs whose mean is drawn
+DRAWN = 4  # images per kind
+DRAWS = {'smoke': 2, 'small': 32, 'paper': 4}  # sampled graphs to average
 
 
 def main(scale: ScaleName = 'small', **kwargs) -> None:
-    """Train block models, if they are not there, and shows what images their heads attend to.
+    """Train block models if necessary, and draw the pixels that their heads attend to.
 
     Args:
-        scale: How much of it.
-        **kwargs: Those of :func:`density_study`.
+        scale: Scale of the study.
+        **kwargs: Arguments of :func:`density_study`.
     """
     of_tasks, seeds = density_study('attention_received', scale, **kwargs)
     of_tasks = [runs for runs in of_tasks if runs.task in SHAPES]
     if not of_tasks:
-        raise ValueError(f"'tasks' must have one with images: {', '.join(SHAPES)}")
+        raise ValueError(f"'tasks' must include a task with images: {', '.join(SHAPES)}")
     rows: list[dict] = []
     pictures: dict[str, Figure] = {}
     points: dict[str, tuple[Tensor, Tensor]] = {}
@@ -69,20 +67,20 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
 
 
 def extremes(found: OfInputs, label: Tensor, number: int) -> Tensor:
-    """Return the correctly classified sequences of lowest density, then those of highest."""
+    """Return the correctly classified sequences of lowest density, then of highest density."""
     right = (found.predicted == label).nonzero()[:, 0]
     order = right[found.density.mean(dim=(0, 1))[right].argsort()]
     return torch.cat([order[:number], order[number:][-number:]])
 
 
 def head_rows(images: Tensor, label: Tensor, found: OfInputs, received: list[Tensor]) -> list[dict]:
-    """Return one row for each head of each layer.
+    """Return a row for each head of each layer.
 
     Args:
         images (Tensor): int64 ``[num_images, num_pixels]``.
-        label (Tensor): Their classes, int64 ``[num_images]``.
-        found (OfInputs): What the model made of them.
-        received (list): What their pixels receive, as :func:`received_shares` has it.
+        label (Tensor): Classes of the images, int64 ``[num_images]``.
+        found (OfInputs): The model's densities and predictions.
+        received (list): Attention received by pixels, from :func:`received_shares`.
     """
     is_right, grey = found.predicted == label, images.float()
     rows = []
@@ -100,13 +98,13 @@ def head_rows(images: Tensor, label: Tensor, found: OfInputs, received: list[Ten
 
 
 def correlation(first: Tensor, second: Tensor) -> float | None:
-    """Pearson's; ``None`` if one does not vary."""
+    """Return Pearson's correlation; ``None`` if one tensor is constant."""
     coefficient = float(torch.corrcoef(torch.stack([first, second]).double())[0, 1])
     return coefficient if coefficient == coefficient else None
 
 
 def titles(label: Tensor) -> list[str]:
-    """Return titles of :func:`extremes`, by their classes."""
+    """Return titles of :func:`extremes`, with their classes."""
     kinds = ['lowest'] * DRAWN + ['highest'] * DRAWN
     return [f'{kind}\nclass {value}' for kind, value in zip(kinds, label.tolist())]
 

@@ -1,7 +1,7 @@
-"""The attentions whose costs are compared: as layers, and as steps that are counted.
+"""The attentions whose costs are compared, as layers and as counted operations.
 
-Sizes are those of SBM-Transformer's models for Long Range Arena (its Table 7): two heads of 32, 128
-clusters, 256 landmarks, projected keys or features, two rounds of hashes.
+Sizes are as in SBM-Transformer's models for Long Range Arena (Table 7): two heads of 32, 128
+clusters, 256 landmarks, projected keys or features, and two rounds of hashes.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ WIDTH = CHANNELS // HEADS
 
 
 class Eager(Baseline):
-    """Full attention that forms its weights, which is what the papers compare with."""
+    """Full attention that forms its weights, with which the papers compare."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, seed: int) -> Tensor:
         return (query / math.sqrt(WIDTH) @ key.mT).softmax(dim=-1) @ value
 
 
 class Fused(Baseline):
-    """Full attention of torch, which forms them block by block and keeps none."""
+    """Torch's full attention, which forms weights block by block and stores none."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, seed: int) -> Tensor:
         return F.scaled_dot_product_attention(query, key, value)
@@ -53,7 +53,7 @@ MODULES: dict[str, Callable[..., Baseline]] = {
     'Reformer': Reformer, 'Performer': Performer,
     'Performer, ReLU': partial(Performer, kernel='relu'),
     'Linformer': Linformer, 'Nystromformer': Nystromformer}
-# What k stands for in Table 6: rounds of hashes, features, projected keys, landmarks.
+# k of Table 6: rounds of hashes, features, projected keys, landmarks.
 RANKS = {'Reformer': 2, 'Performer': 256, 'Performer, ReLU': 256, 'Linformer': 256,
          'Nystromformer': 256}
 STEPS: dict[str, Callable[[int, int, int], flops.Steps]] = {  # of n, d and k
@@ -69,7 +69,7 @@ PATTERNS = [name for name in patterns_at(2048, RADIUS) if name != FULL]
 
 
 class Case(NamedTuple):
-    """One attention on a sequence of n tokens; of block models also how dense its graph is."""
+    """An attention on a sequence of n tokens, with the graph's density for block models."""
 
     name: str
     n: int
@@ -93,7 +93,7 @@ class Case(NamedTuple):
             pattern, hops = self.pattern()
             return GraphAttention(CHANNELS, HEADS, PatternSource(pattern), hops=hops,
                                   teleport=TELEPORT if hops > 1 else 0.)
-        if self.name == POISSON:  # whose edges have probability 1 - exp(-p)
+        if self.name == POISSON:  # its edges have probability 1 - exp(-p)
             source = BlockModelSource(HEADS, WIDTH, CLUSTERS, distribution='poisson',
                                       exploration=0.)
             bring_to_density(source, -math.log1p(-self.density))
@@ -103,8 +103,7 @@ class Case(NamedTuple):
         return GraphAttention(CHANNELS, HEADS, source)
 
     def attend(self) -> tuple[nn.Module, Callable[[], Tensor]]:
-        """Return a layer and a function that applies it, for edges alone along a graph drawn
-        once."""
+        """Return a layer and a function that applies it; for edges alone, along a fixed graph."""
         layer, (x, ptr) = self.layer(), self.tokens()
         if self.name == EDGES:
             graph = cache(self.graph)
@@ -112,12 +111,12 @@ class Case(NamedTuple):
         return layer, lambda: layer(x, ptr)
 
     def graph(self) -> BipartiteGraph | None:
-        """Return the graph that is attended along, if there is one."""
+        """Return the graph of the attention, if there is one."""
         with torch.no_grad():
             return self.layer().eval()(*self.tokens(), return_graph=True)[1]
 
     def steps(self, trains: bool = False) -> flops.Steps:
-        """Return the operations of one head on one sequence."""
+        """Return the operations of a head on a sequence."""
         if self.name in STEPS:
             return STEPS[self.name](self.n, WIDTH, RANKS.get(self.name, 0))
         num_edges = self.graph().num_edges
@@ -128,7 +127,7 @@ class Case(NamedTuple):
         return flops.block_model(self.n, WIDTH, CLUSTERS, self._drawn(), num_edges / HEADS, trains)
 
     def _drawn(self) -> flops.Steps:
-        """Return the operations of one head that draw its graph."""
+        """Return the operations of a head for sampling its graph."""
         if self.name == POISSON:
             return flops.algorithm_1(self.n, CLUSTERS)
         layer, (x, ptr) = self.layer().eval(), self.tokens()
@@ -139,8 +138,8 @@ class Case(NamedTuple):
 
 
 def peaks(case: Case) -> tuple[int, int]:
-    """Return the most bytes in use, the graph included, in inference and in a training step;
-    neither is the first, which compiles."""
+    """Return the peak bytes, the graph included, of inference and of a training step, both after a
+    warm-up that compiles."""
     free_at_once()
     for step in (infer, train):
         step(*case.attend())

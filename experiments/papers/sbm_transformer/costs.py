@@ -2,22 +2,23 @@ r"""Costs of each attention at Long Range Arena's lengths (SBM, Tables 3, 5, 6; 
 
     python -m experiments.papers.sbm_transformer.costs --scale small
 
-One layer of every attention on one sequence, with the sizes of the paper's models. Operations are
-counted as they are done: the probabilities that drawing a graph takes are among them, of which the
-paper's Table 5 has none. Times are medians of runs in turns, and each peak of memory is that of a
-process of its own; graphs count.
+Measures one layer of every attention on one sequence, with the sizes of the paper's models.
+Operations include the probabilities for sampling a graph, which the paper's Table 5 omits. Times
+are medians of interleaved runs; peaks of memory are measured in separate processes and include
+graphs.
 
-``table.csv`` compares the attentions: operations and peaks beside those of the paper's Table 3,
-relative to full attention as there, and times relative to torch's, which is the faster one.
+``table.csv`` compares the attentions: operations and peaks relative to full attention, with the
+values of the paper's Table 3, and times relative to torch's full attention, the faster one.
 ``steps.csv`` has the operations of a block model's head, step by step, in the order of Table 5.
-``classes.csv`` says by how much operations grow when n, d or k doubles, and the memory of inference
-with n, beside the classes of Table 6. ``crossings.csv`` says at which density edges cost what full
-attention does.
+``classes.csv`` has the growth of operations when n, d or k doubles, and of inference memory with n,
+compared with Table 6. ``crossings.csv`` has the densities at which block models cost as much as
+full attention.
 
-The paper measures whole models on GPUs with their trained graphs. Here graphs are drawn at the same
-densities with equal probabilities, by the exact distribution: above a few per cent that takes all
-probabilities, k / 2d times the operations of full attention. Algorithm 1 does without, and stands
-beside it. The paper's operations for Retrieval are those for ListOps, of half the length.
+The paper measures whole models on GPUs with their trained graphs. Here graphs are sampled at the
+same densities with equal probabilities, by the exact distribution: above a few per cent, it
+computes all probabilities, k / 2d times the operations of full attention. Algorithm 1, which avoids
+that, is also measured. The paper's operations for Retrieval are those for ListOps, of half the
+length.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ from graphattn.utils.files import write_whole
 from graphattn.utils.reading import read_json
 
 LENGTHS = {'ListOps': 2048, 'Text': 3072, 'Retrieval': 4096, 'Image': 1024, 'Pathfinder': 1024}
-# The lengths of the data, where models are longer, and of the benchmark, where the paper's differ.
+# Lengths of the data, if models are longer, and of the benchmark, if the paper's differ.
 OTHER_LENGTHS = [('ListOps', 2000), ('Text', 4000), ('Text', 4096), ('Retrieval', 4000)]
 TASKS = {'smoke': [(task, n // 16) for task, n in LENGTHS.items()],
          'small': list(LENGTHS.items()), 'paper': [*LENGTHS.items(), *OTHER_LENGTHS]}
@@ -65,10 +66,10 @@ ROUNDS = {'smoke': 1, 'small': 3, 'paper': 7}
 ALL = (*MODULES, *PATTERNS)
 CHOSEN = {'smoke': (FORMED, FUSED, 'Performer', 'BigBird'), 'small': ALL, 'paper': ALL}
 DENSITIES = {'smoke': (0.1,), 'small': (0.02, 0.1, 0.25, 0.5), 'paper': (0.02, 0.1, 0.25, 0.5)}
-# Of models trained with lambda = 0.1, whose costs Table 3 has (Table 9).
+# Densities (Table 9) of the models in Table 3, trained with lambda = 0.1.
 TRAINED = {'ListOps': 0.0115, 'Text': 0.1062, 'Retrieval': 0.0249, 'Image': 0.0133,
            'Pathfinder': 0.0261}
-PAPER_FLOPS = {  # Table 3, times full attention
+PAPER_FLOPS = {  # Table 3, relative to full attention
     FORMED: dict.fromkeys(LENGTHS, 1.),
     'linear, released': dict(zip(LENGTHS, (0.02, 0.01, 0.02, 0.04, 0.04))),
     'Reformer': dict(zip(LENGTHS, (0.05, 0.03, 0.05, 0.10, 0.10))),
@@ -93,12 +94,12 @@ COSTS = {'MFLOPs': 'operations', 'infer ms': 'time of inference',
 
 
 def main(scale: ScaleName = 'small', out: Path = Path('runs/studies')) -> None:
-    """Measure every attention at every length and compares.
+    """Measure every attention at every length and compare.
 
     Args:
-        scale: Lengths are a sixteenth in smoke tests; the paper's scale adds those of the data,
-            and measures more often. What was measured is kept, length by length.
-        out: Folder of all studies.
+        scale: Smoke tests use a sixteenth of the lengths; the paper's scale adds the lengths of the
+            data, and more rounds. Finished lengths are kept.
+        out: The folder of all studies.
     """
     study = Study('costs', scale, out)
     lengths = sorted({n for _, n in TASKS[scale]})
@@ -114,7 +115,8 @@ def main(scale: ScaleName = 'small', out: Path = Path('runs/studies')) -> None:
 
 
 def measured_once(study: Study, n: int) -> list[dict]:
-    """Return the measurements at a length, those of an earlier run if it asked for the same."""
+    """Return the measurements at a length, from an earlier run with the same cases if there is
+    one."""
     cases = cases_at(study.scale, n)
     asked = {'cases': [list(case) for case in cases], 'rounds': ROUNDS[study.scale],
              'threads': torch.get_num_threads()}
@@ -138,7 +140,7 @@ def cases_at(scale: ScaleName, n: int) -> list[Case]:
 
 
 def measure(cases: list[Case], rounds: int) -> list[dict]:
-    """Return one row for each case: operations, times and peaks."""
+    """Return a row for each case: operations, times and peaks."""
     n = cases[0].n
     layers = {case: case.attend() for case in cases}
     seconds = {run.__name__: interleave({case: lambda own=own, run=run: run(*own)
@@ -161,7 +163,7 @@ def measure(cases: list[Case], rounds: int) -> list[dict]:
 
 
 def counted(case: Case) -> float | None:
-    """Millions of operations that torch counts, of those it sees, without the projections."""
+    """Return the millions of operations that torch counts, without the projections."""
     if case.name not in STEPS:
         return None
     layer, attend = case.attend()
@@ -174,7 +176,7 @@ def counted(case: Case) -> float | None:
 
 
 def compare(task: str, measured: list[dict]) -> list[dict]:
-    """Return the rows of a task, beside the paper's."""
+    """Return the rows of a task, with the paper's values."""
     formed, fused = (next(row for row in measured if row['attention'] == name)
                      for name in (FORMED, FUSED))
     of_other_tasks = {*TRAINED.values()} - {TRAINED[task]}
@@ -190,21 +192,22 @@ def compare(task: str, measured: list[dict]) -> list[dict]:
         **{f'{step} / SDPA': row[f'{step} ms'] / fused[f'{step} ms']
            for step in ('infer', 'train')},
         **{f'{step} MiB': row[f'{step} MiB'] for step in ('infer', 'train')},
-        # Beside what a process holds anyway, a short sequence may take no memory that is seen.
+        # The memory of a short sequence may be invisible next to the process's own.
         'memory / formed': row['infer MiB'] / formed['infer MiB'] if formed['infer MiB'] else None,
         'paper, memory': paper(PAPER_MEMORY, task, row),
     } for row in measured if row['asked density'] not in of_other_tasks]
 
 
 def paper(figures: dict, task: str, row: dict) -> float | None:
-    """Return Table 3's figure, for a block model only at the density of its trained one."""
+    """Return the value of Table 3; for a block model only at the density of the paper's trained
+    model."""
     if row['asked density'] not in (None, TRAINED[task]) or row['tokens'] > 2 * LENGTHS[task]:
         return None
     return figures.get(row['attention'], {}).get(task)
 
 
 def time_to_draw(row: dict, measured: list[dict]) -> float | None:
-    """Return the share of inference that is spent before there is a graph."""
+    """Return the fraction of inference time that samples the graph."""
     if row['attention'] not in (SAMPLED, POISSON):
         return None
     edges = next(other for other in measured if other['attention'] == EDGES
@@ -217,7 +220,7 @@ def of_drawing(share: float | None) -> float | None:
 
 
 def steps_table(scale: ScaleName) -> list[dict]:
-    """Return the operations of one head that samples its graph at the density of the trained
+    """Return the operations of a head that samples its graph at the density of the trained
     model."""
     rows = []
     for task, n in TASKS[scale]:
@@ -235,7 +238,7 @@ IN_TABLE_5 = {'memberships': 'nd^2 + nkd', 'mixing': 'k^2 d', 'logits': 'md', 's
 
 
 def crossings(measured: list[dict]) -> list[dict]:
-    """At which density a block model costs as much as full attention of each kind."""
+    """Return the densities at which a block model costs as much as each kind of full attention."""
     rows = []
     for name, full in product((EDGES, POISSON, SAMPLED), (FUSED, FORMED)):
         own = sorted((row for row in measured if row['attention'] == name),
@@ -248,7 +251,7 @@ def crossings(measured: list[dict]) -> list[dict]:
 
 
 def crossing(rows: list[dict], column: str, full: float) -> str:
-    """On straight lines between the densities that were measured."""
+    """Interpolate the crossing linearly between measured densities."""
     if rows[0][column] >= full:
         return f'below {rows[0]["density"]:.1%}'
     for low, high in zip(rows, rows[1:]):
@@ -272,8 +275,8 @@ def draw_lengths(measured: dict[int, list[dict]]) -> Figure:
 
 
 def draw_densities(measured: dict[int, list[dict]]) -> Figure:
-    """Draw the costs of a block model over those of SDPA, where its graph is given and where it is
-    drawn as well, at two lengths."""
+    """Draw the costs of a block model relative to SDPA, with and without sampling of its graph, at
+    two lengths."""
     drawn, more = [], ', drawing included'
     styles = {f'{title}{which}': {'color': f'C{number}', 'ls': '--' if which else '-'}
               for number, title in enumerate(COSTS.values()) for which in ('', more)}
@@ -291,7 +294,7 @@ def draw_densities(measured: dict[int, list[dict]]) -> Figure:
 
 
 def logarithmic(figure: Figure, ticks: Sequence[int]) -> Figure:
-    """Give all axes of a figure logarithmic scales, with numbers written out."""
+    """Make all axes of a figure logarithmic, with plain numbers."""
     for axes in figure.axes:
         axes.set(xscale='log', yscale='log')
         axes.set_xticks(ticks, [f'{tick:,}' for tick in ticks])

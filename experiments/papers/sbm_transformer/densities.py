@@ -1,12 +1,12 @@
-r"""Density of graphs in each layer, from input to input (SBM-Transformer, Fig. 5).
+r"""Density of graphs by layer and its variation over inputs (SBM-Transformer, Fig. 5).
 
     python -m experiments.papers.sbm_transformer.densities --scale small
 
-Block models of the study of the penalty on density, for each lambda the most accurate seed; the
-paper draws the unregularised one and the best regularised one. Of each layer there is the density
-averaged over heads, and of each head its own: mean over the inputs of the test part, deviation from
-input to input, lowest and highest. The paper: without a penalty two layers can differ by more than
-10 points, and on Pathfinder the upper one varies very much with the input.
+Uses the block models of the study of the density penalty, the most accurate seed for each lambda;
+the paper shows the unregularised and the best regularised model. For each layer (averaged over
+heads) and each head, the table has mean, deviation, minimum and maximum over the test inputs. The
+paper finds that without a penalty two layers can differ by more than 10 points, and that on
+Pathfinder the upper layer varies strongly with the input.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ ALL_HEADS = 'mean of heads'
 
 
 def main(scale: ScaleName = 'small', **kwargs) -> None:
-    """Train block models, if they are not there, and looks at each input's graphs.
+    """Train block models if necessary, and measure the graphs of each input.
 
     Args:
-        scale: How much of it.
-        **kwargs: Those of :func:`density_study`.
+        scale: Scale of the study.
+        **kwargs: Arguments of :func:`density_study`.
     """
     of_tasks, seeds = density_study('densities', scale, **kwargs)
     rows = []
@@ -52,10 +52,10 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
 
 
 def layer_rows(density: Tensor) -> list[dict]:
-    """Return one row for each layer, and one for each of its heads, in per cent.
+    """Return a row for each layer and for each of its heads, in per cent.
 
     Args:
-        density (Tensor): ``[layers, heads, num_inputs]``, from 0 to 1.
+        density (Tensor): Densities ``[layers, heads, num_inputs]``, from 0 to 1.
     """
     rows = []
     for layer, of_heads in enumerate(100 * density):

@@ -2,15 +2,16 @@ r"""Accuracy against density (SBM-Transformer, Tables 2, 8 and 9).
 
     python -m experiments.papers.sbm_transformer.density_penalty --scale small
 
-Block models are trained with :math:`\lambda` times their mean density beside the loss, and for
-lambda = 0 also with fixed self-loops (``+I``, against ``+0`` without them). Full attention, a
-window, and tokens that see nothing but themselves are beside them, and guesses that need no model:
-the most frequent class, what the counts of tokens tell, and for ListOps a glance at the root.
+Trains block models with :math:`\lambda` times their mean density added to the loss, and for lambda
+= 0 also with fixed self-loops (``+I``, as opposed to ``+0``). They are compared with full
+attention, a window, tokens that attend only to themselves, and baselines without attention: the
+most frequent class, token counts, and for ListOps the root.
 
-The smaller scales have digits of 8 x 8 pixels instead, and larger lambdas, as they have fewer
-steps. Densities are those of the test part, without exploration, which the authors' code keeps:
-theirs cannot fall below 1 %. Here, where less than that is left, most edges of training were those
-of exploration, and without them accuracy can fall below that of tokens that see themselves alone.
+Smaller scales have digits of 8 x 8 pixels instead, and larger lambdas, because they have fewer
+steps. Densities are on the test part, without exploration. The authors' code keeps exploration, so
+its densities cannot fall below 1 %. Here, below 1 %, most edges of the training were due to
+exploration, and without them the accuracy can fall below that of tokens that attend only to
+themselves.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ FULL, WINDOW, ALONE, SAMPLED, WITH_LOOPS = 'full', 'window', 'itself alone', 'SB
 RADIUS = {'smoke': 8, 'small': 8, 'paper': 32}
 AVERAGE = 'average'
 COLUMNS = (*TASKS['paper'], AVERAGE)
-# Accuracy and its deviation, density and its deviation, in per cent, of Tables 8 and 9.
+# Accuracy, its deviation, density and its deviation, in per cent (Tables 8 and 9).
 PAPER = {
     (FULL, None): dict(zip(COLUMNS, (
         (37.22, 0.52), (64.93, 0.46), (79.55, 1.22), (40.38, 0.76), (74.26, 0.57),
@@ -71,14 +72,14 @@ MARKERS = {FULL: 's', WINDOW: 'D', ALONE: 'v', SAMPLED: 'o', WITH_LOOPS: '^'}
 
 
 def main(scale: ScaleName = 'small', **kwargs) -> None:
-    """Train block models with several penalties on their density, and compares.
+    """Train block models with several penalties on density, and compare.
 
     Args:
-        scale: How much of it.
-        **kwargs: Those of :func:`density_study`.
+        scale: Scale of the study.
+        **kwargs: Arguments of :func:`density_study`.
     """
     of_tasks, seeds = density_study('density_penalty', scale, **kwargs)
-    data = {runs.task: runs.read() for runs in of_tasks}  # what is missing is missed before hours
+    data = {runs.task: runs.read() for runs in of_tasks}  # missing data fail early
     rows = []
     for runs in of_tasks:
         rows += _task(runs, data[runs.task], seeds, scale)
@@ -125,7 +126,7 @@ def _paper(task: str, attention: str, weight: str | None) -> dict[str, float | N
 
 
 def _averages(rows: list[dict]) -> list[dict]:
-    """Over the five tasks, of each attention."""
+    """Return the averages of each attention over the five tasks."""
     averages = []
     for attention, weight in dict.fromkeys((row['attention'], row.get('lambda')) for row in rows):
         same = [row for row in rows if (row['attention'], row.get('lambda')) == (attention, weight)]
@@ -154,7 +155,7 @@ def _draw_task(axes: Axes, rows: list[dict]) -> None:
     for colour, (name, marker) in enumerate(MARKERS.items()):
         own = [row for row in rows if row['attention'] == name]
         plot(axes, own, 'density, %', 'accuracy, %', marker=marker, color=f'C{colour}', label=name)
-        for number, row in enumerate(own if len(own) > 1 else ()):  # neighbours above and below
+        for number, row in enumerate(own if len(own) > 1 else ()):  # alternately above and below
             axes.annotate(rf'$\lambda$ = {row["lambda"]}', fontsize='small', color=f'C{colour}',
                           xy=(row['density, %'], row['accuracy, %']), ha='center',
                           xytext=(0, -16 if number % 2 else 8), textcoords='offset points')

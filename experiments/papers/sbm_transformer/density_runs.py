@@ -1,4 +1,4 @@
-"""Trainings of the studies of density on Long Range Arena: block models, and fixed edges beside."""
+"""Trainings of the studies of density on Long Range Arena: block models and fixed edges."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ PROTOCOL = SHIPPED / 'lra' / 'sbm.yaml'
 STAND_IN = 'digits'
 TASKS = {'smoke': (STAND_IN,), 'small': (STAND_IN,),
          'paper': ('listops', 'text', 'retrieval', 'image', 'pathfinder')}
-# The paper has 5,000 to 62,400 steps. In the 400 of the small scale lambda = 1e-2 takes away a few
-# of the edges, 1e-1 leaves 7 % of the pairs, and 1 less than 1 %.
+# The paper has 5,000 to 62,400 steps. In the 400 steps of the small scale, lambda = 1e-2 removes a
+# few of the edges, 1e-1 leaves 7 % of the pairs, and 1 less than 1 %.
 WEIGHTS = {'smoke': ('0', '1'), 'small': ('0', '1e-2', '1e-1', '1'),
            'paper': ('0', '1e-4', '1e-3', '1e-2', '1e-1')}
 SEEDS = {'smoke': 1, 'small': 3, 'paper': 3}
@@ -32,37 +32,37 @@ SELF_LOOPS = SlidingWindow(0)
 
 @dataclass(frozen=True)
 class DensityRuns:
-    """Runs of :meth:`Study.trained` on one task; the same arguments are the same run.
+    """Runs of :meth:`Study.trained` on a task; equal arguments mean the same run.
 
     Args:
-        study (Study): Whose scale chooses the configs, and where the runs go.
-        task (str): One of the scale's ``TASKS``.
+        study (Study): The study, whose scale chooses the configs and whose folder holds the runs.
+        task (str): A task of the scale, from ``TASKS``.
     """
 
     study: Study
     task: str
 
     def along(self, name: str, pattern: Pattern, seed: int) -> Path:
-        """Return attention in which all heads of all layers follow one pattern."""
+        """Train with one pattern in all heads of all layers."""
         return self._runs.fit(name, seed, f'{SOURCE}={json.dumps(pattern_source(pattern))}')
 
     def sampled(self, weight: str, seed: int, self_loops: bool = False) -> Path:
-        r"""Return attention whose heads sample their edges from block models.
+        r"""Train with heads that sample their edges from block models.
 
         Args:
-            weight (str): :math:`\lambda`, of the penalty on density.
-            seed (int): Start of the parameters, order of the batches and sampled edges.
-            self_loops (bool): Whether every token attends to itself in any case (``+I``).
+            weight (str): :math:`\lambda`, the weight of the penalty on density.
+            seed (int): Seed of initialisation, batches and sampled edges.
+            self_loops (bool): Whether every token also attends to itself (``+I``).
         """
         fixed = [f'{SOURCE}.init_args.fixed', str(SELF_LOOPS)] if self_loops else []
         return self._runs.fit(f'sbm{"+I" * self_loops}-{weight}', seed,
                               '--model.init_args.density_weight', weight, *fixed)
 
     def read(self) -> SequenceData:
-        """Read the task itself.
+        """Read the data of the task.
 
         Raises:
-            ValueError: Its files are missing or malformed.
+            ValueError: A file is missing or malformed.
         """
         data = built(laid_over(*self._runs.configs), data=LongRange).data
         return data.source.read(data.max_length - data.cls)
@@ -83,17 +83,17 @@ def density_study(
     seeds: PositiveInt | None = None,
     out: Path = Path('runs/studies'),
 ) -> tuple[list[DensityRuns], range]:
-    """Return the runs of each task, and the seeds.
+    """Return the runs of each task and the seeds.
 
     Args:
-        name: Of the study.
-        scale: How much of it.
-        tasks: Some of the scale's; all if omitted.
-        seeds: Trainings of each kind.
-        out: Folder of all studies.
+        name: Name of the study.
+        scale: Scale of the study.
+        tasks: Tasks of the scale; all if omitted.
+        seeds: Number of trainings of each kind.
+        out: The folder of all studies.
 
     Raises:
-        ValueError: A task is not one of the scale's.
+        ValueError: A task is not part of the scale.
     """
     tasks = chosen('tasks', tasks or TASKS[scale], TASKS[scale], at=f' at the scale {scale}')
     study = Study(name, scale, out)

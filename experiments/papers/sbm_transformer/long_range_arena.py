@@ -2,17 +2,17 @@ r"""Long Range Arena (SBM-Transformer, Tables 1 and 8; Diffuser, Table S.6).
 
     python -m experiments.papers.sbm_transformer.long_range_arena --scale small --tasks '[ListOps]'
 
-A classifier for each task, attention and seed, tested on every example as it was when it was best
-on the development part. A window alone stands in every table, and so does how often guesses are
-right that see next to nothing: on ListOps the operator of the root alone is worth a third.
+Trains a classifier for each task, attention and seed, and tests the epoch that is best on the
+development part. Every table also has a window, and baselines that read almost nothing: on ListOps,
+the operator of the root alone is right in a third of the cases.
 
-The two papers follow different protocols, and their numbers are not comparable: that of SBM is that
-of Nystromformer (``--protocol sbm``), that of Diffuser is the benchmark's own (``--protocol
-official``). Below the paper's scale neither of them compares with what is printed. The papers'
-windows are blocks that do not overlap, and their Performer under ``sbm`` has ReLU features. Block
-models are drawn by the exact distribution with the gradient of Eq. 9, which is neither the paper's
-text, with Algorithm 1, nor its authors' code. Sinkhorn, Synthesizer and Combiner of Table S.6 are
-not here.
+The results of the two papers are not comparable, because their protocols differ: SBM-Transformer
+follows Nystromformer's (``--protocol sbm``), Diffuser the benchmark's own
+(``--protocol official``). Below the paper's scale, results are not comparable with the printed
+ones. The papers' windows are non-overlapping blocks, and their Performer under ``sbm`` has ReLU
+features. Block models are sampled by the exact distribution with the gradient of Eq. 9, unlike both
+the paper's text, with Algorithm 1, and its authors' code. Sinkhorn, Synthesizer and Combiner of
+Table S.6 are not included.
 """
 
 from __future__ import annotations
@@ -67,12 +67,12 @@ PAPER = {'SBM, Table 8': SBM_TABLE, 'its density': SBM_DENSITY,
 
 
 def main(scale: ScaleName = 'small', attentions: list[str] | None = None, **kwargs) -> None:
-    """Train every attention on every task and compares.
+    """Train every attention on every task and compare.
 
     Args:
-        scale: How much of it.
-        attentions: Which attentions, besides the window.
-        **kwargs: Those of :func:`long_range_study`.
+        scale: Scale of the study.
+        attentions: The attentions, besides the window.
+        **kwargs: Arguments of :func:`long_range_study`.
     """
     runs, tasks, seeds = long_range_study('long_range_arena', scale, SEEDS[scale],
                                           DEFAULT_TASKS[scale], **kwargs)
@@ -92,14 +92,15 @@ def main(scale: ScaleName = 'small', attentions: list[str] | None = None, **kwar
 
 
 def printed(task: str, attention: str) -> dict[str, float | None]:
-    """Return the papers' figures."""
+    """Return the papers' values."""
     number = list(TASKS).index(task)
     return {column: figures[attention][number] if attention in figures else None
             for column, figures in PAPER.items()}
 
 
 def average(attention: str, rows: list[dict]) -> dict:
-    """Average over the tasks as the papers do, though their accuracies differ in worth."""
+    """Average over the tasks as in the papers, although accuracies of different tasks are not
+    comparable."""
     means = {column: statistics.mean(row[column] for row in rows)
              if None not in (row[column] for row in rows) else None
              for column in ('accuracy, %', 'density, %', *PAPER)}
@@ -107,7 +108,7 @@ def average(attention: str, rows: list[dict]) -> dict:
 
 
 def draw(rows: list[dict], baselines: dict[str, dict[str, float]], about: str) -> Figure:
-    """Draw a panel for each task, with the guesses as lines."""
+    """Draw a panel for each task, with baselines as lines."""
     noted = [{**row, 'note': f' at {row["density, %"]:.0f} %'} if row['density, %'] else row
              for row in rows if row['task'] in baselines]
     return bars(noted, 'attention', ['accuracy, %'], 'Accuracy, and share of the pairs; lines are '

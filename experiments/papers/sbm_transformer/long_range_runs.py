@@ -1,4 +1,4 @@
-"""Trainings of the studies of Long Range Arena: classifiers, some after a self-pretraining."""
+"""Trainings of the studies of Long Range Arena: classifiers, optionally self-pretrained."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CONFIGS = Path(__file__).parent / 'configs'
 LRA = SHIPPED / 'lra'
 TASKS = {'ListOps': 'listops', 'Text': 'text', 'Retrieval': 'retrieval', 'Image': 'image',
          'Pathfinder': 'pathfinder'}
-STAND_INS = ('text', 'retrieval', 'image')  # where no set has to be had first
+STAND_INS = ('text', 'retrieval', 'image')  # data sets without a download
 CLUSTERS = {'smoke': 4, 'small': 32, 'paper': 128}
 PAPER_RANK = 256  # projections, features and landmarks, Table 7 of SBM-Transformer
 Protocol = Literal['sbm', 'official', 'clean']
@@ -38,19 +38,20 @@ ATTENTIONS = (FULL, WINDOW, 'Longformer', 'BigBird', 'Star', 'Strided', 'Fixed',
 
 @dataclass(frozen=True)
 class LongRangeRuns:
-    """Runs of :meth:`Study.trained` on the tasks of Long Range Arena; the same arguments are the
-    same run.
+    """Runs of :meth:`Study.trained` on the tasks of Long Range Arena; equal arguments mean the same
+    run.
 
     Args:
-        study (Study): Whose scale chooses the configs, and where the runs go. Below the paper's,
-            sequences are shorter, and stand-ins take the place of sets that must be had first.
-        protocol (str): Which of ``experiments/configs/lra``; those below the paper's scale are
-            ``'clean'``.
-        precision (str, optional): As Lightning's trainer takes it: ``'bf16-mixed'`` on a GPU. That
-            of the configs, float32, if omitted.
+        study (Study): The study, whose scale chooses the configs and whose folder holds the runs.
+            Below the paper's scale, sequences are shorter, and stand-ins replace data sets that
+            must be downloaded.
+        protocol (str): A protocol of ``experiments/configs/lra``; ``'clean'`` below the paper's
+            scale.
+        precision (str, optional): Precision of Lightning's trainer, such as ``'bf16-mixed'`` on a
+            GPU; the configs' float32 if omitted.
 
     Raises:
-        ValueError: There is no such protocol at the scale.
+        ValueError: The scale does not have the protocol.
     """
 
     study: Study
@@ -63,13 +64,13 @@ class LongRangeRuns:
                              f"{self.protocol!r})")
 
     def trained(self, task: str, attention: str, seed: int, pretrained: bool = False) -> Path:
-        """Train a classifier, tested with the weights that were best on the development part.
+        """Train a classifier, and test the weights that are best on the development part.
 
         Args:
             task (str): One of :data:`TASKS`.
             attention (str): One of :data:`ATTENTIONS`.
-            seed (int): Order of the batches, the start, and whatever is drawn.
-            pretrained (bool): It begins with the encoder of :meth:`pretrained`.
+            seed (int): Seed of batches, initialisation and samples.
+            pretrained (bool): Start from the encoder of :meth:`pretrained`.
         """
         options, run = self._options(task, attention, seed), self._name(task, attention)
         if pretrained:
@@ -79,19 +80,19 @@ class LongRangeRuns:
         return self.study.trained(f'{run}-{seed}', *options)
 
     def pretrained(self, task: str, attention: str, seed: int) -> Path:
-        """Pre-train a classifier on the task's own inputs, for as many steps."""
+        """Pre-train on the inputs of the task, for as many steps as the training."""
         return self.study.trained(f'{self._name(task, attention)}-next_tokens-{seed}',
                                   *self._options(task, attention, seed), '--config',
                                   str(LRA / 'self_pretraining.yaml'))
 
     def scored(self, task: str, attention: str, seeds: range,
                pretrained: bool = False) -> dict[str, float | None]:
-        """Return means and deviations on the test part over classifiers of these seeds."""
+        """Return test means and deviations over the classifiers of these seeds."""
         return over_seeds((self.trained(task, attention, seed, pretrained) for seed in seeds),
                           {'accuracy, %': ('accuracy', 100.)})
 
     def baselines(self, task: str) -> dict[str, float]:
-        """Return the accuracy, in per cent, of guesses that see next to nothing of a sequence."""
+        """Return the accuracy, in per cent, of baselines that read almost nothing of a sequence."""
         data = data_of(self.trained(task, WINDOW, 0))
         found = glances(TASKS[task], data.source.read(data.max_length - data.cls))
         return {name: 100 * accuracy for name, accuracy in found.items()}
@@ -128,7 +129,7 @@ class LongRangeRuns:
         return [*own, folder / 'lra.yaml', folder / 'lra' / own[1].name]
 
     def _kept(self, task: str) -> dict[str, Any]:
-        """Return the place of a task's data, except for sets that must be downloaded first."""
+        """Return the path of a task's data, except for data sets that must be downloaded."""
         if task in ('ListOps', 'Pathfinder'):
             return {'cache': str(self.study.out / self.study.scale / 'cache')}
         if task in ('Text', 'Retrieval') and self.study.scale != 'paper':
@@ -139,14 +140,14 @@ class LongRangeRuns:
         return PAPER_RANK if self.study.scale == 'paper' else max(2, length // 8)
 
     def _encoder(self, task: str, attention: str, seed: int) -> dict[str, Any]:
-        """Return the arguments of the encoder that make the attention."""
+        """Return the arguments of the encoder for an attention."""
         config = laid_over(*self._configs(task))
         encoder = config['model']['init_args']['model']['init_args']['encoder']['init_args']
         length, heads, channels = (encoder[name] for name in ('max_length', 'heads', 'channels'))
         head_channels = encoder.get('head_channels', channels // heads)
         if attention in (baselines := baselines_at(length, self._rank(length))):
-            return {'source': None, 'head_channels': None,  # the baseline has its own
-                    'attention_dropout': 0.,  # and drops no weights
+            return {'source': None, 'head_channels': None,  # the baseline sets its own
+                    'attention_dropout': 0.,  # baselines drop no weights
                     'attention': baseline(baselines[attention], channels=channels, heads=heads,
                                           head_channels=head_channels)}
         if attention in (patterns := patterns_at(length)):
@@ -164,12 +165,13 @@ def patterns_at(length: int, radius: int | None = None) -> dict[str, tuple[Patte
     """Return patterns and hops, for sequences of up to ``length`` tokens.
 
     Args:
-        length (int): The most tokens of a sequence. Strides are those that make Strided and Fixed
-            sparsest.
-        radius (int, optional): Of windows; a sixteenth of the tokens is in one if omitted.
+        length (int): Maximum number of tokens of a sequence. It determines the strides that make
+            Strided and Fixed sparsest.
+        radius (int, optional): Radius of windows; if omitted, a window has a sixteenth of the
+            tokens.
     """
     radius, stride = radius or max(2, length // 32), math.isqrt(length)
-    count = radius // 2 * 2  # of the window's tokens, half before and half behind
+    count = radius // 2 * 2  # width of the window, half before and half after
     diffuser = get('diffuser', window=count, num_global=count, num_random=count)
     return {FULL: (Full(), 1), WINDOW: (SlidingWindow(radius), 1),
             'Longformer': (get('longformer', radius=radius, num_global=1), 1),
@@ -183,8 +185,8 @@ def baselines_at(length: int, rank: int) -> dict[str, tuple[str, dict[str, Any]]
     """Return classes of :mod:`experiments.baselines` and their arguments.
 
     Args:
-        length (int): The most tokens of a sequence.
-        rank (int): Projections, features and landmarks.
+        length (int): Maximum number of tokens of a sequence.
+        rank (int): Number of projections, features and landmarks.
     """
     return {'linear': ('Linear', {}), 'linear, released': ('Linear', {'form': 'released'}),
             'Reformer': ('Reformer', {}), 'Performer': ('Performer', {'features': rank}),
@@ -195,14 +197,14 @@ def baselines_at(length: int, rank: int) -> dict[str, tuple[str, dict[str, Any]]
 
 
 def glances(task: str, data: SequenceData) -> dict[str, float]:
-    """Return the accuracy of guesses that see next to nothing of a sequence, from 0 to 1."""
+    """Return the accuracy of baselines that read almost nothing of a sequence, from 0 to 1."""
     learn, test = data.parts['train'], data.parts['test']
     return glance_accuracies(learn, test) if task == 'listops' else {
         'most frequent class': majority_accuracy(learn, test)}
 
 
 def baseline(named: tuple[str, dict[str, Any]], **sizes: int) -> dict[str, Any]:
-    """Return the config of one of :func:`baselines_at`."""
+    """Return the config of a baseline of :func:`baselines_at`."""
     name, arguments = named
     return {'class_path': f'experiments.baselines.{name}', 'init_args': {**sizes, **arguments}}
 
@@ -222,15 +224,16 @@ def long_range_study(
     """Return the runs, the tasks and the seeds of a study of Long Range Arena.
 
     Args:
-        name: Of the study.
-        scale: How much of it.
-        num_seeds: How many seeds, unless told otherwise.
-        default_tasks: Which tasks, unless told otherwise.
-        protocol: That of SBM-Transformer at the paper's scale, if omitted, and the clean one below.
-        precision: bf16-mixed on a GPU, for example; float32 if omitted.
-        tasks: Some of ListOps, Text, Retrieval, Image and Pathfinder.
-        seeds: Trainings of each kind.
-        out: Folder of all studies.
+        name: Name of the study.
+        scale: Scale of the study.
+        num_seeds: Default number of seeds.
+        default_tasks: Default tasks.
+        protocol: The protocol; if omitted, SBM-Transformer's at the paper's scale, and the clean
+            one below.
+        precision: Precision, such as bf16-mixed on a GPU; float32 if omitted.
+        tasks: Tasks out of ListOps, Text, Retrieval, Image and Pathfinder.
+        seeds: Number of trainings of each kind.
+        out: The folder of all studies.
     """
     protocol = protocol or ('sbm' if scale == 'paper' else 'clean')
     runs = LongRangeRuns(Study(name, scale, out), protocol, precision)

@@ -20,13 +20,13 @@ def train(study: Study, name: str, config: str, seed: int, data: dict[str, int],
     """Train one model.
 
     Args:
-        study: Whose scale and folder.
-        name: Of the run.
-        config: One of ``experiments/configs/duplicates``.
-        seed: Start of the parameters, sequences and sampled edges.
-        data: Arguments of :class:`experiments.tasks.Duplicates` that differ from the config's.
-        encoder: Those of the encoder.
-        epochs: How many evaluations there are on the way.
+        study: The study of the run.
+        name: Name of the run.
+        config: A config of ``experiments/configs/duplicates``.
+        seed: Seed of initialisation, sequences and sampled edges.
+        data: Arguments of :class:`experiments.tasks.Duplicates` that override the config.
+        encoder: Arguments of the encoder that override the config.
+        epochs: Number of evaluations during the training.
         lr: Peak learning rate.
     """
     model = {'init_args': {'encoder': {'init_args': encoder}}}
@@ -37,14 +37,14 @@ def train(study: Study, name: str, config: str, seed: int, data: dict[str, int],
 
 
 def means(runs: Sequence[Path]) -> dict[str, float | None]:
-    """Return means over several seeds on the test part."""
+    """Return test means over several seeds."""
     density = [100 * value for run in runs for value in read_summary(run)['density'].values()]
     return {**over_seeds(runs, {'accuracy, %': ('accuracy', 100.), 'loss': ('loss', 1.)}),
             'density, spread': spread(density)}
 
 
 def has_dead_heads(run: Path) -> bool:
-    """Return whether a run ends with less than half of its highest density."""
+    """Return whether a run's final density is less than half of its maximum."""
     _, density = history(run, DENSITY)
     return density[-1] < max(density) / 2
 

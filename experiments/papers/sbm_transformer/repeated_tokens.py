@@ -1,19 +1,19 @@
-r"""Attentions that find repeated tokens (SBM-Transformer, Figure 4).
+r"""Finding repeated tokens with several attentions (SBM-Transformer, Figure 4).
 
     python -m experiments.papers.sbm_transformer.repeated_tokens --scale small
 
-One layer with one head must tell which of 256 tokens occur twice in their sequence, for which
-every token must see every other. The paper: full attention and block models get there, and block
-models become full; linear and low-rank attentions do not. A window is beside them, and what other
-distributions and gradients make of block models: Algorithm 1's distribution is the paper's, whose
-edges never exceed 63 %, and so are the gradient of Eq. 9 and that of its authors' code. A run has
-*lost* its edges if it ends with less than half of the highest density it had.
+One layer with one head must detect which of 256 tokens occur twice in their sequence, so every
+token must attend to every other. The paper finds that full attention and block models solve the
+task, and block models become full, whereas linear and low-rank attentions fail. Here a window, and
+block models with other distributions and gradients are included. The paper has Algorithm 1's
+distribution, with a density of at most 63 %, and the gradient of Eq. 9 or of its authors' code. A
+run has *lost* its edges if its final density is less than half of its maximum.
 
-The paper does not say how positions, embeddings and the optimiser were chosen, and with usual
-choices full attention fails as well; the configs in ``experiments/configs/duplicates`` say what
-works. The smaller scale has batches of 64 sequences, the paper's of 256. Linformer, Performer and
-Nystromformer have 64 projections, features and landmarks at the smaller scale, and at the paper's
-the 256 of its Table 7; with as many landmarks as tokens Nystromformer is full attention.
+The paper does not state positions, embeddings and optimiser, and with usual choices full attention
+fails as well; the configs in ``experiments/configs/duplicates`` hold choices that work. The small
+scale has batches of 64 sequences, the paper's scale of 256. Linformer, Performer and Nystromformer
+have 64 projections, features and landmarks at the small scale, and the 256 of Table 7 at the
+paper's; with as many landmarks as tokens, Nystromformer is full attention.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ SOLVED = {'full': 'yes', 'block model, Algorithm 1, Eq. 9': 'yes', 'linear': 'no
 
 def main(scale: ScaleName = 'small', seeds: PositiveInt | None = None,
          attentions: list[str] | None = None, out: Path = Path('runs/studies')) -> None:
-    """Train every attention with each seed and reports what it finds.
+    """Train every attention with each seed and report the results.
 
     Args:
-        scale: How much of it.
-        seeds: Trainings of each attention.
-        attentions: Some of the table's; all if omitted.
-        out: Folder of all studies.
+        scale: Scale of the study.
+        seeds: Number of trainings of each attention.
+        attentions: Attentions of the table; all if omitted.
+        out: The folder of all studies.
     """
     study = Study('repeated_tokens', scale, out)
     known = models(LENGTH[scale], RANK[scale])
@@ -75,11 +75,11 @@ def main(scale: ScaleName = 'small', seeds: PositiveInt | None = None,
 
 
 def models(length: int, rank: int) -> dict[str, tuple[str, dict]]:
-    """Return the config of each attention, and its changes to the encoder.
+    """Return the config and the changes to the encoder of each attention.
 
     Args:
-        length (int): Tokens of a sequence.
-        rank (int): Projections, features and landmarks.
+        length (int): Number of tokens of a sequence.
+        rank (int): Number of projections, features and landmarks.
     """
     radius = max(1, length // 16)
     patterns = {'window': f'SlidingWindow({radius})',
@@ -102,7 +102,7 @@ def _row(name: str, runs: list[Path]) -> dict:
 
 
 def draw(runs: dict[str, list[Path]], length: int) -> Figure:
-    """Draw loss and density on the way, one line for each seed."""
+    """Draw loss and density by step, a line for each seed."""
     share = 1 - (1 - 1 / length)**(length - 1)  # of the tokens that occur elsewhere
     guess = -share * math.log(share) - (1 - share) * math.log(1 - share)
     figure = Figure(figsize=(12, 6), layout='constrained')

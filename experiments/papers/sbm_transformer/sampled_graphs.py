@@ -1,4 +1,4 @@
-"""Graphs that trained block models draw for each input of the test part."""
+"""Graphs that trained block models sample for each test input."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ BATCH = 32
 
 
 class OfInputs(NamedTuple):
-    """Densities and predictions of each input of a test part.
+    """Densities and predictions for each test input.
 
     Attributes:
-        density (Tensor): Of the graphs of each head, float64 ``[layers, heads, num_sequences]``; an
+        density (Tensor): Density of each graph, float64 ``[layers, heads, num_sequences]``; an
             example of two sequences has two.
-        predicted (Tensor): The classes, int64 ``[num_examples]``.
+        predicted (Tensor): Predicted classes, int64 ``[num_examples]``.
     """
 
     density: Tensor
@@ -33,12 +33,12 @@ class OfInputs(NamedTuple):
 
 @torch.no_grad()
 def of_inputs(model: nn.Module, sequences: Sequences, seed: int = 0) -> OfInputs:
-    """Draw one graph for each head and sequence, and predict.
+    """Sample a graph for each head and sequence, and predict.
 
     Args:
-        model (nn.Module): A classifier whose heads own a graph each.
+        model (nn.Module): A classifier whose heads have a graph each.
         sequences (Sequences): The inputs.
-        seed (int): Of the graphs.
+        seed (int): Seed of the graphs.
     """
     model.eval()
     torch.manual_seed(seed)
@@ -54,13 +54,13 @@ def of_inputs(model: nn.Module, sequences: Sequences, seed: int = 0) -> OfInputs
 
 
 def restored_model(run: Path) -> tuple[nn.Module, Sequences]:
-    """Return the model of a run, and the test part of its task."""
+    """Return the model of a run and the test part of its task."""
     training, data, _ = restored(run)
     data.setup()
     return training.model, data.data.parts['test']
 
 
 def most_accurate(runs: DensityRuns, weight: str, seeds: range) -> Path:
-    """Return the block model of these seeds that is right most often in the test part."""
+    """Return the block model with the highest test accuracy among these seeds."""
     return max((runs.sampled(weight, seed) for seed in seeds),
                key=lambda run: read_summary(run)['accuracy'])

@@ -1,13 +1,12 @@
-r"""Sampled graphs beside a sliding window, that window alone, and full attention (Table 4 of
-SBM-Transformer).
+r"""GLUE with full attention, a window, and a window with sampled graphs (SBM-Transformer, Table 4).
 
     python -m experiments.papers.sbm_transformer.sbm_glue --scale small
 
-All are pre-trained on masked tokens alone and fine-tuned with mean pooling (Sec. 5.3, Table 7).
-The paper reports F1 as the script of Nyströmformer computes it, whose protocol it follows: that of
-class 1, which on MNLI ignores every confusion with a third class. Accuracy and the mean F1 of all
-classes are beside it. The window alone is not in the paper; the paper's Reformer, Performer,
-Linformer and Nystromformer are not here.
+All are pre-trained on masked tokens alone and fine-tuned with mean pooling (Sec. 5.3, Table 7). The
+paper follows Nyströmformer's protocol and reports F1 as its script does: of class 1, which on MNLI
+ignores every confusion with a third class. Here accuracy and the mean F1 of all classes are
+reported as well. The window alone is not in the paper; the paper's Reformer, Performer, Linformer
+and Nystromformer are not included.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from graphattn.utils.reading import read_json
 
 CONFIGS = Path(__file__).parent / 'configs'
 FULL, WINDOW, SAMPLED = 'full', 'window', 'sampled + window'
-# F1 and density of Table 4, in per cent.
+# F1 and density in per cent (Table 4).
 PAPER = {FULL: {'SST-2': 89.8, 'QQP': 84.7, 'MNLI': 84.0, 'QNLI': 85.0, 'density': 100.},
          SAMPLED: {'SST-2': 89.8, 'QQP': 85.2, 'MNLI': 83.5, 'QNLI': 83.6, 'density': 13.5}}
 TASKS = ('SST-2', 'QQP', 'MNLI', 'QNLI')
@@ -36,11 +35,11 @@ SEEDS = {'smoke': 1, 'small': 3, 'paper': 1}
 
 
 def main(scale: ScaleName = 'small', **kwargs) -> None:
-    """Pre-train and fine-tunes full attention, a window, and sampled graphs beside it.
+    """Pre-train and fine-tune full attention, a window, and a window with sampled graphs.
 
     Args:
-        scale: How much of it.
-        **kwargs: Those of :func:`text_study`.
+        scale: Scale of the study.
+        **kwargs: Arguments of :func:`text_study`.
     """
     runs, tasks, seeds = text_study('sbm_glue', scale, SEEDS[scale], TASKS, **kwargs)
     masked_tokens, sampled, tuning = (
@@ -61,19 +60,19 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
               **mean_and_spread('density, %', [
                   100 * statistics.mean(read_summary(run)['density'].values())])}
             for attention, run in pretrained.items()]
-    title = ('Full attention, and graphs sampled beside a window. The paper, on GLUE: F1 is alike, '
+    title = (f'Full attention, and a window with sampled graphs. The paper, on GLUE: equal F1, '
              f'with 13.5 % of the pairs.\n{runs.about}')
     runs.study.report(rows, bars(rows, 'task', ['accuracy, %', 'density, %'], title,
                                  series='attention'), runs.about)
 
 
 def configs(runs: TextRuns, name: str) -> tuple[Path, ...]:
-    """Return configs that are laid over those of SparseBERT's studies."""
+    """Return the configs that override those of SparseBERT's studies."""
     return at_scale(CONFIGS, runs.study.scale, f'{name}.yaml')
 
 
 def window_of(runs: TextRuns) -> str:
-    """Return the window beside the sampled graphs."""
+    """Return the window of the sampled graphs."""
     encoder = laid_over(*configs(runs, 'pretrain_sbm'))['model']['init_args']['model'][
         'init_args']['encoder']
     return encoder['init_args']['source']['init_args']['fixed']
@@ -84,7 +83,7 @@ def _report(run: Path) -> dict[str, float]:
 
 
 def _rows(task: str, attention: str, reports: list[dict], is_glue: bool) -> list[dict]:
-    """Return one row for each development set of a task."""
+    """Return a row for each development set of a task."""
     sets = [name.removeprefix('accuracy/') for name in reports[0] if name.startswith('accuracy/')]
     paper = PAPER.get(attention, {}) if is_glue else {}
     density = [statistics.mean(value for name, value in report.items()

@@ -1,1 +1,1 @@
-"""The studies of SparseBERT: which pairs of tokens matter, and masks that are learned."""
+"""Studies of SparseBERT: the importance of pairs of tokens, and learned masks."""

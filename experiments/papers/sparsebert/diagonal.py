@@ -2,10 +2,10 @@ r"""Attention without its diagonal (SparseBERT, Tables 1 and 4).
 
     python -m experiments.papers.sparsebert.diagonal --scale small
 
-Models are pre-trained and fine-tuned with every pair, without the diagonal, and without as many
-random pairs, which are the same in all heads and layers (Sec. 3.3.3); and along the six fixed
-patterns with and without the diagonal (Sec. 4.3.1). The structured masks of DAM are learned once:
-their pre-training decides about the diagonal itself, so it is put in or out before fine-tuning.
+Pre-trains and fine-tunes models with all pairs, without the diagonal, and without as many random
+pairs, shared by all heads and layers (Sec. 3.3.3); and along the six fixed patterns with and
+without the diagonal (Sec. 4.3.1). DAM's structured masks are learned once, including the diagonal,
+which is then added or removed before fine-tuning.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from graphattn.patterns import (
 )
 
 WITH, WITHOUT, RANDOM = 'with', 'without', 'with, random pairs dropped'
-# Sparsity and average score in per cent, of Tables 1 (development sets) and 4.
+# Sparsity and average score in per cent (Table 1, development sets, and Table 4).
 PAPER = {
     ('Full', WITH): (None, 83.8), ('Full', RANDOM): (None, 83.4), ('Full', WITHOUT): (None, 83.9),
     ('Strided', WITH): (70.4, 79.5), ('Strided', WITHOUT): (71.2, 80.2),
@@ -48,11 +48,11 @@ LOSS = 'masked tokens, loss'
 
 
 def main(scale: ScaleName = 'small', **kwargs) -> None:
-    """Train with and without the diagonal and compares.
+    """Train with and without the diagonal and compare.
 
     Args:
-        scale: How much of it.
-        **kwargs: Those of :func:`text_study`.
+        scale: Scale of the study.
+        **kwargs: Arguments of :func:`text_study`.
     """
     runs, tasks, seeds = text_study('diagonal', scale, SEEDS[scale], **kwargs)
     rows = _full(runs, tasks, seeds)

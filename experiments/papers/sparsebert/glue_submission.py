@@ -1,11 +1,11 @@
-r"""Predictions of fine-tuned models on GLUE's test sets, in the files that its server takes.
+r"""Predictions of fine-tuned models on GLUE's test sets, as files for its server.
 
     python -m experiments.papers.sparsebert.glue_submission \
         --runs runs/glue/NAME/seed0 --glue data/glue --out runs/glue/NAME/submission
 
-``--runs`` is a folder with one run for each task, as
-:mod:`experiments.papers.sparsebert.glue_table` leaves it. The server wants the files of all tasks
-in one archive, those of WNLI and AX too, which the papers leave out.
+``--runs`` is a folder with a run for each task, written by
+:mod:`experiments.papers.sparsebert.glue_table`. The server requires the files of all tasks in one
+archive, including WNLI and AX, which the papers leave out.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ HIGHEST = 5.  # of STS-B's scores
 
 
 def main(runs: Path, glue: Path, out: Path) -> None:
-    """Predict the test sets of all tasks that were trained on.
+    """Predict the test sets of all trained tasks.
 
     Args:
-        runs: A folder with one run for each task.
-        glue: GLUE's data, with one folder for each task.
-        out: The folder of the files.
+        runs: A folder with a run for each task.
+        glue: GLUE's data, with a folder for each task.
+        out: The folder of the predictions.
     """
     check_folder('out', out)
     trained = [task for task in TASKS if (runs / task / 'summary.json').exists()]
     if not trained:
-        raise ValueError(f"'runs' must hold finished runs in folders called {', '.join(TASKS)} "
+        raise ValueError(f"'runs' must hold finished runs in folders named {', '.join(TASKS)} "
                          f"(there are none in {runs})")
     for task in trained:
         run = load_run(runs / task)
@@ -45,12 +45,12 @@ def main(runs: Path, glue: Path, out: Path) -> None:
 
 
 def server_name(task: str, name: str) -> str:
-    """Return the name of GLUE's server for the answers to one of a task's test sets."""
+    """Return the file name that GLUE's server expects for a test set of a task."""
     return {'test_matched': f'{task}-m', 'test_mismatched': f'{task}-mm'}.get(name, task)
 
 
 def predicted(run: Run, path: Path) -> list[tuple[str, str]]:
-    """Return number and label, or score, of each row of a test set."""
+    """Return the number and the label, or score, of each row of a test set."""
     return [(number, run.classes[row.argmax()] if run.classes else
              f'{row.clip(0., HIGHEST).item():.3f}')
             for numbers, values in predictions(run, path, 2 * run.data.batch_size)

@@ -1,12 +1,12 @@
-r"""Fine-tunes a pre-trained model on several tasks of GLUE and prints a row of the papers' tables.
+r"""Fine-tunes a pre-trained model on GLUE tasks and prints a row of the papers' tables.
 
     python -m experiments.papers.sparsebert.glue_table \
         --config experiments/configs/glue/sparsebert.yaml \
         --pretrained runs/mlm/NAME/checkpoints/last.ckpt \
         --glue data/glue --tasks CoLA MRPC RTE --out runs/glue/NAME
 
-Options that are none of its own go to ``experiments.train``. The table covers every run that is in
-the folder, so tasks may be trained one after another.
+Other options are passed to ``experiments.train``. The table covers all runs in the folder, so tasks
+may be trained in several calls.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ COLUMNS = {'MNLI-m': ('MNLI', 'accuracy/dev_matched'),
 
 
 class _Parser(argparse.ArgumentParser):
-    """Raises what it would print with the usage before it."""
+    """Raises errors instead of printing them after the usage."""
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(message)
@@ -45,13 +45,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser = _Parser(
         prog='python -m experiments.papers.sparsebert.glue_table',
         description=__doc__.splitlines()[0],
-        epilog='Other options go to experiments.train.', allow_abbrev=False)
-    parser.add_argument('--config', required=True, help='of the fine-tuning')
+        epilog='Other options are passed to experiments.train.', allow_abbrev=False)
+    parser.add_argument('--config', required=True, help='config of the fine-tuning')
     parser.add_argument('--pretrained', required=True, help='checkpoint')
-    parser.add_argument('--glue', type=Path, required=True, help='with one folder for each task')
+    parser.add_argument('--glue', type=Path, required=True, help='a folder for each task')
     parser.add_argument('--tasks', nargs='*', choices=TASKS, default=list(TASKS), metavar='TASK',
-                        help=f'which to train now, of {", ".join(TASKS)}; all if omitted')
-    parser.add_argument('--seeds', nargs='+', type=int, default=[0], help='one run for each')
+                        help=f'tasks to train, of {", ".join(TASKS)}; all if omitted')
+    parser.add_argument('--seeds', nargs='+', type=int, default=[0], help='a run for each')
     parser.add_argument('--out', type=Path, required=True, help='folder of the runs')
     options, others = parser.parse_known_args(arguments)
     check_folder('out', options.out)
@@ -66,12 +66,12 @@ def main(arguments: list[str] | None = None) -> None:
     report(rows, 'table', options.out)
     missing = [column for column in COLUMNS if not all(column in row for row in rows)]
     if missing:
-        print(f"The papers' averages are of {len(COLUMNS)} numbers; here some lack "
+        print(f"The papers' averages are over {len(COLUMNS)} columns; some rows here lack "
               f'{", ".join(missing)}.')
 
 
 def fine_tune(task: str, seed: int, options: argparse.Namespace, others: list[str]) -> None:
-    """Train once, in a process of its own."""
+    """Train once, in a separate process."""
     command = [sys.executable, '-m', 'experiments.train', 'fit', '--config', options.config,
                '--seed_everything', str(seed),
                '--trainer.default_root_dir', str(options.out / f'seed{seed}' / task),
@@ -84,10 +84,10 @@ def fine_tune(task: str, seed: int, options: argparse.Namespace, others: list[st
 
 
 def table(folder: Path) -> list[dict]:
-    """Return the scores of every seed after the last and the best epoch, in per cent, and their
+    """Return the scores of each seed after the last and the best epoch, in per cent, and their
     means.
 
-    The average is that of the columns that a row has.
+    The average is over the available columns of a row.
     """
     rows = []
     for epoch in (LAST, BEST):
@@ -99,7 +99,7 @@ def table(folder: Path) -> list[dict]:
         rows += [{'dev, after the': epoch, 'run': run, **row,
                   'average': statistics.mean(row.values())} for run, row in runs.items()]
     if not rows:
-        raise ValueError(f"'out' holds no finished run: {folder}")
+        raise ValueError(f"'out' must hold a finished run (there is none in {folder})")
     return rows
 
 

@@ -1,12 +1,12 @@
-r"""Importance of pairs of positions, learned by soft masks (SparseBERT, Fig. 2).
+r"""Importance of pairs of positions by learned soft masks (SparseBERT, Fig. 2).
 
     python -m experiments.papers.sparsebert.importance --scale small
 
-One mask P for each head, shared by all layers, is learned in pre-training (Sec. 3.1). It enters the
-softmax as -c (1 - P), with c = 10: the paper calls c large and gives no number, and at the 10,000
-of the authors' code each query would attend to the one key of the highest P, however little higher.
-The paper averages P over heads "after normalization", taken here as division by the mean of the
-head. Every entry starts at 1/2.
+Pre-training learns a mask P for each head, shared by all layers (Sec. 3.1). It enters the softmax
+as -c (1 - P), with c = 10. The paper only calls c large; with the 10,000 of the authors' code, each
+query would attend only to the key of the highest P, even if it is higher by very little. The paper
+averages P over heads "after normalization", read here as division by the head's mean. Every entry
+starts at 1/2.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ def main(
     corpus: str | None = None,
     out: Path = Path('runs/studies'),
 ) -> None:
-    """Learn soft masks in pre-training and tells how important which pairs are.
+    """Learn soft masks in pre-training and report the importance of pairs.
 
     Args:
-        scale: How much of it.
-        corpus: Text for pre-training; the documentation of this Python if omitted.
-        out: Folder of all studies.
+        scale: Scale of the study.
+        corpus: The corpus of the pre-training; the documentation of the installed Python if
+            omitted.
+        out: The folder of all studies.
     """
     study = Study('importance', scale, out)
     runs = TextRuns(study, corpus)
@@ -75,9 +76,9 @@ def table(probability: Tensor) -> list[dict]:
 
 
 def positions(size: int) -> dict[str, Tensor]:
-    """Return the paper's sets of pairs, bool ``[query, key]``; each pair is in one of them.
+    """Return the paper's disjoint sets of pairs, bool ``[query, key]``.
 
-    Of the pairs that belong to several, the first one has them.
+    A pair that belongs to several sets is in the first of them.
     """
     query, key = torch.meshgrid(torch.arange(size), torch.arange(size), indexing='ij')
     distance, last = (query - key).abs(), size - 1
@@ -98,7 +99,7 @@ def _normalised(probability: Tensor) -> Tensor:
 
 
 def _draw(probability: Tensor, about: str) -> Figure:
-    """Draw the mean of all heads, and P by distance without the first and the last token."""
+    """Draw the mean over heads, and P by distance without the first and the last token."""
     normalised = _normalised(probability)
     average, inside = normalised.mean(dim=0), normalised[:, 1:-1, 1:-1]
     figure, (matrix, offsets) = panels_of(
@@ -123,7 +124,8 @@ def _draw(probability: Tensor, about: str) -> Figure:
 def _draw_ranks(rows: list[dict]) -> Figure:
     ranked = [{**row, 'pairs': f'{row["pairs"]}: {row["paper"]}' if row['paper'] else row['pairs']}
               for row in sorted(rows, key=lambda row: row['rank'])]
-    return points(ranked, 'pairs', ['P / mean of the head'], 'By rank; what the paper says of it')
+    return points(ranked, 'pairs', ['P / mean of the head'], 'By rank, with the claims of the '
+                                                             'paper')
 
 
 if __name__ == '__main__':

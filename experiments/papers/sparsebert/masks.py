@@ -2,14 +2,14 @@ r"""Fixed patterns and learned masks at their sparsities (SparseBERT, Table 3 an
 
     python -m experiments.papers.sparsebert.masks --scale small
 
-Six patterns, with the parameters that give the paper's sparsities at 128 tokens, and DAM's masks,
-unstructured and structured, for four lambdas. Each model is pre-trained and then fine-tuned; a
-learned mask is drawn anew in each step of pre-training and then frozen by threshold.
+Compares six patterns, with the paper's sparsities at 128 tokens, and DAM's unstructured and
+structured masks for four lambdas. Each model is pre-trained and then fine-tuned; a learned mask is
+sampled in each step of the pre-training and then frozen by threshold.
 
-Lambda weighs a sum over heads and pairs (Eq. 7), against a gradient of the task that grows with
-training, and Adam makes of any gradient a step of about the learning rate. So how sparse a lambda
-makes a mask depends on the number of steps, of tokens and of heads: the sparsity that is reached
-stands beside it, and the small scale has smaller lambdas.
+Lambda weights a sum over heads and pairs (Eq. 7) against a task gradient that grows during
+training, and Adam normalises any gradient to a step of about the learning rate. So the sparsity for
+a lambda depends on the numbers of steps, tokens and heads: the table has the reached sparsity, and
+the small scale has smaller lambdas.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from experiments.runs.command_line import run_function
 from experiments.runs.summary import read_summary
 from graphattn.patterns import Pattern, load_masks
 
-# Sparsity and average score in per cent, of Table 3.
+# Sparsity and average score in per cent (Table 3).
 PAPER = {
     'Strided': (70.4, 79.5), 'Fixed': (72.7, 79.7), 'Longformer': (88.7, 80.1),
     'LogSparse': (89.8, 77.9), 'BigBird': (93.2, 79.4), 'Star': (96.1, 78.9),
@@ -54,11 +54,11 @@ DRAWN = {'smoke': '1e-1', 'small': '1e-3', 'paper': '1e-1'}  # lambda, as in Fig
 
 
 def main(scale: ScaleName = 'small', **kwargs) -> None:
-    """Train along fixed patterns and learned masks and compares.
+    """Train along fixed patterns and learned masks and compare.
 
     Args:
-        scale: How much of it.
-        **kwargs: Those of :func:`text_study`.
+        scale: Scale of the study.
+        **kwargs: Arguments of :func:`text_study`.
     """
     runs, tasks, seeds = text_study('masks', scale, SEEDS[scale], **kwargs)
     size = runs.sizes['max_length']
@@ -113,7 +113,7 @@ def _draw(rows: list[dict], about: str) -> Figure:
                                f'better than fixed ones in almost all cases.\n{about}')
     for axes, column in zip(panels, titles):
         x = 'paper, sparsity' if column.startswith('paper') else 'sparsity, %'
-        labels = defaultdict(list)  # of each point, where several masks may have come out equal
+        labels = defaultdict(list)  # by point, because several masks may be equal
         for kind in ('fixed', 'DAM_u', 'DAM_s'):
             own = [row for row in rows if row[column] is not None
                    and kind == ('fixed' if row['mask'] in PATTERNS else row['mask'][:5])]
@@ -130,7 +130,7 @@ def _draw(rows: list[dict], about: str) -> Figure:
 
 
 def _heads(name: str, mask: Tensor) -> Figure:
-    """Draw the mask of each head, query over key."""
+    """Draw the mask of each head, indexed by query and key."""
     figure, panels = panels_of([f'head {head}' for head in range(len(mask))],
                                f'{name}: query over key, dark is attended', (2., 2.6))
     for axes, pairs in zip(panels, mask):

@@ -1,11 +1,10 @@
-r"""Does a structured mask find the neighbours that labels hang on?
+r"""Does a structured mask find the neighbours that labels depend on?
 
     python -m experiments.papers.sparsebert.planted --scale small
 
-A token's label is the sign of a sum over its neighbours at known distances (:class:`Planted`), and
-one layer whose heads learn their masks by diagonals (DAM_s) is trained on it. The study asks which
-distances are on in the frozen masks, and compares the accuracy with models that have random
-diagonals at the same sparsity, and with full attention.
+A token's label is the sign of a sum over its neighbours at known distances (:class:`Planted`).
+Trains one layer whose heads learn masks by diagonals (DAM_s). Reports the distances in the frozen
+masks, and compares the accuracy with random diagonals of the same sparsity and with full attention.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from experiments.runs.summary import read_summary
 from graphattn.patterns import Mask, load_masks, save_masks
 
 CONFIG = str(Path(__file__).parent / 'configs' / 'planted.yaml')
-DISTANCES = {2, 5}  # those of the config
+DISTANCES = {2, 5}  # as in the config
 SEEDS = {'smoke': [0], 'small': [0, 1, 2], 'paper': [0, 1, 2]}
 SIZES = {'smoke': ['--trainer.max_epochs', '1', '--data.init_args.steps_per_epoch', '3',
                    '--data.init_args.batch_size', '4'],
@@ -34,11 +33,11 @@ LEARNED, FROZEN, RANDOM, FULL = 'DAM_s', 'its masks, trained anew', 'random diag
 
 
 def main(scale: ScaleName = 'small', out: Path = Path('runs/studies')) -> None:
-    """Train the models of each seed and reports what their masks hold.
+    """Train the models of each seed and report the distances in their masks.
 
     Args:
-        scale: How large; the paper has no such experiment, so its scale is the small one.
-        out: Folder of all studies.
+        scale: Scale of the study; the paper has no such experiment, so 'paper' equals 'small'.
+        out: The folder of all studies.
     """
     study = Study('planted', scale, out)
     rows, masks_of_seed = [], {}
@@ -59,7 +58,7 @@ def main(scale: ScaleName = 'small', out: Path = Path('runs/studies')) -> None:
 
 
 def train_seed(study: Study, seed: int) -> dict[str, Path]:
-    """Train with each kind of mask: learned, the learned ones from the start, random, full."""
+    """Train with each kind of mask: learned, frozen learned masks from the start, random, full."""
     runs = Runs(study, 'planted', (CONFIG,), tuple(SIZES[study.scale]))
     learned = runs.fit('learned', seed)
     random_file = study.folder / f'random-{seed}.npz'
@@ -79,7 +78,7 @@ def distances_on(masks: tuple[Mask, ...]) -> list[set[int]]:
 
 
 def random_diagonals(masks: tuple[Mask, ...], seed: int) -> tuple[Mask, ...]:
-    """Return for each mask one with other diagonals and, as nearly as possible, as many pairs."""
+    """Return random masks of diagonals with, as nearly as possible, the same numbers of pairs."""
     rng = np.random.default_rng(seed)
     return tuple(Mask(mask.layout, _random_diagonals(mask, rng)) for mask in masks)
 
@@ -96,7 +95,7 @@ def _random_diagonals(mask: Mask, rng: np.random.Generator) -> torch.Tensor:
 
 
 def mean_rows(rows: list[dict]) -> list[dict]:
-    """Return the mean and the deviation over seeds, of each kind of mask."""
+    """Return the mean and the deviation over seeds for each kind of mask."""
     return [{'seed': 'mean', 'masks': name,
              **mean_and_spread('accuracy', [row['accuracy'] for row in own]),
              'sparsity': statistics.mean(row['sparsity'] for row in own)}

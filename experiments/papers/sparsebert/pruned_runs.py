@@ -1,4 +1,4 @@
-"""A pre-training with soft masks, taken up along the pairs that pruning leaves."""
+"""Runs along the pairs that remain after pruning by soft masks."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from graphattn.sources import PatternSource
 
 @dataclass(frozen=True)
 class PrunedRuns:
-    """Hard masks of the heads of one model, and what it does along them.
+    """Hard masks for the heads of a model, and its results along them.
 
-    The model is the one that P was learned with, since what P says of a head holds for that head
-    alone.
+    The model is the one with which P was learned, because the P of a head applies to that head
+    only.
 
     Args:
-        runs (TextRuns): Whose soft masks are pruned.
+        runs (TextRuns): The runs whose soft masks are pruned.
     """
 
     runs: TextRuns
 
     @cached_property
     def pretrained(self) -> Path:
-        """The folder of the pre-training."""
+        """Return the folder of the pre-training."""
         return self.runs.soft()
 
     @cached_property
     def probability(self) -> Tensor:
-        """P of the pre-training, ``[heads, n, n]``."""
+        """Return P of the pre-training, ``[heads, n, n]``."""
         return self._restored[0].model.encoder.source.probability().detach()
 
     def masks(self, percent: float, random_seed: int | None = None) -> tuple[Mask, ...]:
-        """Return one mask for each head, without the ``percent`` of the pairs that P finds the
-        least important, or without as many random ones (SparseBERT, Sec. 3.4)."""
+        """Return a mask for each head without the ``percent`` least important pairs by P, or
+        without as many random pairs (SparseBERT, Sec. 3.4)."""
         if random_seed is None:
             return prune(self.probability, percent / 100)
         heads, size, _ = self.probability.shape
@@ -58,7 +58,7 @@ class PrunedRuns:
         return scores(self.runs.tuned(self.pretrained, task, seed, name=name, masks=path))
 
     def loss(self, masks: tuple[Mask, ...]) -> float:
-        """Return the loss on the masked tokens of development text, with no training along
+        """Return the loss on masked tokens of development text, without training along
         ``masks``."""
         training, data, trainer = self._restored
         training.model.encoder.source = PatternSource(masks)

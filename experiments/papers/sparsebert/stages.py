@@ -1,11 +1,11 @@
-r"""Masks from one stage of training or from two (SparseBERT, Fig. 7).
+r"""Masks learned in one stage or in two (SparseBERT, Fig. 7).
 
     python -m experiments.papers.sparsebert.stages --scale small
 
-One stage: masks are drawn and learned in pre-training (DAM, Sec. 4.1) and then frozen. Two stages:
-soft masks are learned and then pruned (Sec. 3.4). Each model is fine-tuned along its masks; its
-loss on masked tokens before that is there too. Two stages have any sparsity that is asked for, so
-beside the paper's 80 to 95 % they are asked for that of each model of one stage.
+One stage: masks are sampled and learned in pre-training (DAM, Sec. 4.1) and then frozen. Two
+stages: soft masks are learned and then pruned (Sec. 3.4). Each model is fine-tuned along its masks;
+the loss on masked tokens before that is reported as well. Two stages allow any sparsity, so besides
+the paper's 80 to 95 % they are run at the sparsity of each one-stage model.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ LOSS = 'masked tokens, loss'
 
 
 def main(scale: ScaleName = 'small', **kwargs) -> None:
-    """Fine-tune along masks that were learned in one stage and in two.
+    """Fine-tune along masks learned in one stage and in two.
 
     Args:
-        scale: How much of it.
-        **kwargs: Those of :func:`text_study`.
+        scale: Scale of the study.
+        **kwargs: Arguments of :func:`text_study`.
     """
     runs, tasks, seeds = text_study('stages', scale, SEEDS[scale], TASKS, **kwargs)
     pruned = PrunedRuns(runs)
@@ -64,7 +64,7 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
 
 
 def sparsity(run: Path) -> float:
-    """Return the share of the pairs that the frozen masks of a pre-training leave out."""
+    """Return the fraction of the pairs that the frozen masks of a pre-training leave out."""
     masks = load_masks(run / 'masks.npz')
     return 1 - statistics.mean(mask.build(mask.layout.size).density() for mask in masks)
 
@@ -88,7 +88,7 @@ def _row(task: str, masks: str | None, percent: float, one: list[float],
 
 
 def _draw(rows: list[dict], about: str) -> Figure:
-    """Draw a curve for two stages and one for each kind of masks of one stage."""
+    """Draw a curve for two stages, and one for each kind of one-stage masks."""
     by_stage = []
     for row in sorted(rows, key=lambda row: row['sparsity, %']):
         stages = {'two': 'two stages: P, pruned'}

@@ -1,4 +1,4 @@
-"""Trainings of the studies of text: pre-trainings, which they share, and fine-tunings of these."""
+"""Trainings of the studies of text: shared pre-trainings, and fine-tunings."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from graphattn.patterns import Fixed, LogSparse, Pattern, Star, Strided, get
 from graphattn.utils.reading import read_json
 
 CONFIGS = Path(__file__).parent / 'configs'
-# With these parameters SparseBERT's six masks have, at 128 tokens, the sparsity that it prints, but
-# Longformer a tenth of a point less. Its global tokens are the first ones: random ones would be
-# others at each length.
+# Parameters with which SparseBERT's six masks have the printed sparsity at 128 tokens, except for
+# Longformer, with a tenth of a point less. Its global tokens are the first ones, because random
+# ones would differ at each length.
 PATTERNS = {
     'Strided': Strided(4),
     'Fixed': Fixed(4),
@@ -35,24 +35,26 @@ PATTERNS = {
     'BigBird': get('bigbird', block=1, num_global=2, num_random=2),
     'Star': Star(),
 }
-# After the small pre-training, scores of the other local tasks are those of guessing.
+# After the small pre-training, the scores of the other local tasks are at chance.
 LOCAL_TASKS = {'smoke': ('RTE',), 'small': ('SST-2',), 'paper': tuple(HEADERS)}
-LAMBDAS = ('1e-4', '1e-3', '1e-2', '1e-1')  # of DAM, Eq. 7
-# Of a few hundred steps a third is over before attention matters to the loss. Until then, at the
-# size 'small', the penalty outweighs the task for lambda above about 6e-4 (structured) and 6e-3
-# (unstructured), and at 1e-2 and 1e-1 no pair was left; afterwards only above 0.4 and 1.
+LAMBDAS = ('1e-4', '1e-3', '1e-2', '1e-1')  # of DAM (Eq. 7)
+# In a training of a few hundred steps, attention does not affect the loss in the first third. Until
+# then, at the scale 'small', the penalty outweighs the task for lambda above about 6e-4
+# (structured) and 6e-3 (unstructured), and at 1e-2 and 1e-1 no pair was left; afterwards only above
+# 0.4 and 1.
 SMALL_LAMBDAS = ('1e-5', '1e-4', '1e-3', '1e-2')
 
 
 @dataclass(frozen=True)
 class TextRuns:
-    """Runs of :meth:`Study.trained` on text; the same arguments are the same run.
+    """Runs of :meth:`Study.trained` on text; equal arguments mean the same run.
 
     Args:
-        study (Study): Whose scale chooses the configs, and where the runs go.
-        corpus (str, optional): As :class:`experiments.tasks.MaskedLanguage` takes it. If omitted,
-            the documentation of this Python, or a little of it at smoke scale.
-        glue (Path, optional): A folder with one for each task of GLUE. If omitted, the tasks of
+        study (Study): The study, whose scale chooses the configs and whose folder holds the runs.
+        corpus (str, optional): The corpus, see :class:`experiments.tasks.MaskedLanguage`. If
+            omitted, the documentation of the installed Python, or a small part of it at smoke
+            scale.
+        glue (Path, optional): A folder with a folder for each GLUE task. If omitted, the tasks of
             :mod:`experiments.data.text.local_glue`, which are not GLUE.
     """
 
@@ -62,7 +64,7 @@ class TextRuns:
 
     @cached_property
     def sizes(self) -> dict:
-        """The arguments of the encoder that is pre-trained."""
+        """Return the arguments of the pre-trained encoder."""
         config = laid_over(*at_scale(CONFIGS, self.study.scale, 'pretrain.yaml'))
         return config['model']['init_args']['model']['init_args']['encoder']['init_args']
 
@@ -76,7 +78,7 @@ class TextRuns:
         return self.pretrained(f'soft-{seed}', seed, *self._configs('pretrain_soft.yaml'))
 
     def dam(self, kind: Literal['s', 'u'], weight: str, seed: int = 0) -> Path:
-        r"""Pre-train structured or unstructured masks (Sec. 4.1), with lambda."""
+        r"""Pre-train structured or unstructured masks (Sec. 4.1) with a lambda."""
         mode = {'s': 'dam_structured', 'u': 'dam_unstructured'}[kind]
         return self.pretrained(f'dam_{kind}-{weight}-{seed}', seed,
                                 *self._configs('pretrain_dam.yaml'),
@@ -85,16 +87,16 @@ class TextRuns:
 
     def tuned(self, pretrained: Path, task: str, seed: int = 0, *options: str, name: str = '',
               masks: Path | list[str] | str | None = None) -> Path:
-        """Fine-tune a pre-training.
+        """Fine-tune a pre-trained model.
 
         Args:
-            pretrained (Path): The folder of a pre-training of the same corpus.
+            pretrained (Path): The folder of a pre-training on the same corpus.
             task (str): One of :attr:`tasks`.
-            seed (int): Order of the batches, dropout and the new head's start.
-            *options: More of the command line.
-            name (str): What the options change, to tell the run apart.
-            masks (Path, str or list, optional): Other edges than those of the pre-training: a file
-                of masks, or an expression, or one for each head.
+            seed (int): Seed of batches, dropout and the new head.
+            *options: Further command-line options.
+            name (str): Describes the options in the name of the run.
+            masks (Path, str or list, optional): Edges that replace those of the pre-training: a
+                file of masks, an expression, or an expression for each head.
         """
         if masks is not None:
             options = (*options, f'--model.init_args.source={json.dumps(pattern_source(masks))}')
@@ -107,19 +109,20 @@ class TextRuns:
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """The tasks that there are."""
+        """Return the available tasks."""
         if self.glue is None:
             return tuple(HEADERS)
         return tuple(task for task in TASKS if (self.glue / task).is_dir())
 
     @property
     def default_tasks(self) -> tuple[str, ...]:
-        """All there are of GLUE, or the local ones that a pre-training of this scale helps."""
+        """Return all available GLUE tasks, or the local tasks that a pre-training of this scale
+        helps."""
         return self.tasks if self.glue else LOCAL_TASKS[self.study.scale]
 
     @cached_property
     def tasks_folder(self) -> Path:
-        """The folder of the tasks; local ones are made if they are not there."""
+        """Return the folder of the tasks; missing local tasks are made."""
         if self.glue is not None:
             return self.glue
         if self.study.scale == 'smoke':
@@ -141,7 +144,7 @@ class TextRuns:
                                   *self.corpus_options(seed))
 
     def corpus_options(self, seed: int) -> list[str]:
-        """Return options of the command line for trainings on the corpus."""
+        """Return command-line options for trainings on the corpus."""
         return ['--seed_everything', str(seed), '--data.init_args.seed', str(seed),
                 '--data.init_args.corpus', self._corpus, *self.study.cache]
 
@@ -156,7 +159,7 @@ class TextRuns:
 
 
 def scores(run: Path) -> dict[str, float]:
-    """Return the papers' metrics of a fine-tuning's task, in per cent, after the last epoch."""
+    """Return the papers' metrics of a fine-tuning, in per cent, after the last epoch."""
     report = read_json(run / 'dev.json')
     return {column: 100 * report[LAST][metric] for column, (task, metric) in COLUMNS.items()
             if task == report['task']}
@@ -177,15 +180,16 @@ def text_study(
     """Return the runs, the tasks and the seeds of a study of text.
 
     Args:
-        name: Of the study.
-        scale: How much of it.
-        num_seeds: How many seeds, unless told otherwise.
-        glue_tasks: Tasks of GLUE that the paper has; all that are there if omitted.
-        corpus: Text for pre-training; the documentation of this Python if omitted.
-        glue: Folder of GLUE's tasks; local ones, which are not GLUE, if omitted.
-        tasks: Some of the tasks; those of the paper, or some local ones, if omitted.
-        seeds: Trainings of each kind.
-        out: Folder of all studies.
+        name: Name of the study.
+        scale: Scale of the study.
+        num_seeds: Default number of seeds.
+        glue_tasks: GLUE tasks of the paper; all available ones if omitted.
+        corpus: The corpus of the pre-training; the documentation of the installed Python if
+            omitted.
+        glue: The folder of GLUE's tasks; local tasks, which are not GLUE, if omitted.
+        tasks: The tasks; those of the paper, or some local tasks, if omitted.
+        seeds: Number of trainings of each kind.
+        out: The folder of all studies.
     """
     runs = TextRuns(Study(name, scale, out), corpus, glue)
     default = glue_tasks if glue and glue_tasks else runs.default_tasks

@@ -178,7 +178,7 @@ def test_sizes_that_do_not_fit():
         Linear(7, 2)
     with pytest.raises(ValueError, match="'kernel_size' must be odd"):
         Nystromformer(8, 2, kernel_size=4)
-    with pytest.raises(ValueError, match="'max_length' of Linformer is 22"):
+    with pytest.raises(ValueError, match="at most 22 tokens, the 'max_length' of Linformer"):
         run(Linformer(CHANNELS, HEADS, 22).double(), tokens())
 
 

@@ -35,5 +35,5 @@ def test_training_tests_and_resumes(tmp_path):
 def test_a_density_penalty_needs_densities():
     encoder = Encoder(attention=Linear(8, 2), num_tokens=5, max_length=4, channels=8, heads=2,
                       num_layers=1)
-    with pytest.raises(ValueError, match="'density_weight' needs a model"):
+    with pytest.raises(ValueError, match="'density_weight' requires a model"):
         Classification(SequenceClassifier(encoder, 2), density_weight=.1)

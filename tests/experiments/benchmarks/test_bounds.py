@@ -16,5 +16,5 @@ def test_what_takes_more_than_it_may_ends_the_command(name, tmp_path, monkeypatc
     monkeypatch.setattr(bounds, 'taken', lambda launch, capability: own)
     bounds.main(capabilities=[90], out=tmp_path)
     own[name] += 1
-    with pytest.raises(SystemExit, match='1 of 1 kernels take more than'):
+    with pytest.raises(SystemExit, match='1 of 1 kernels exceed their bounds'):
         bounds.main(capabilities=[90], out=tmp_path)

@@ -26,7 +26,7 @@ def test_a_batch_may_label_sequences_pairs_and_tokens(batch):
     (GOOD._replace(label=[1, 0]), r"'label' .* tensor of int64 .got list of 2."),
     (GOOD._replace(tokens=TOKENS.int()), "'tokens' .* of int64 .got torch.int32 of shape"),
     (GOOD._replace(label=LABEL.float()), "'label' .* of int64 .got torch.float32"),
-    (GOOD._replace(tokens=TOKENS.view(2, 2)), r"'tokens' .* one row .* .got shape .2, 2."),
+    (GOOD._replace(tokens=TOKENS.view(2, 2)), r"'tokens' .* one-dimensional.* .got shape .2, 2."),
     (GOOD._replace(ptr=torch.tensor([0, 1])), r"'ptr' .* to the 4 tokens .got .0, 1."),
     (GOOD._replace(ptr=torch.tensor([0, 3, 1, 4])), "'ptr' of a batch must rise"),
     (GOOD._replace(ptr=torch.tensor([], dtype=torch.int64)), "'ptr' of a batch must rise"),

@@ -60,21 +60,21 @@ REFUSED = {
     'UTF-16 of objects': ('a.jsonl', OBJECTS.encode('utf-16'), 'UTF-16; save it as'),
     'the code page of Windows': ('a.csv', COMMAS.replace('rain', 'é').encode('cp1252'),
                                  'line 2: not UTF-8 .*; save it in that encoding'),
-    'a workbook': ('a.csv', b'PK\x03\x04\x14\0', "workbook of Excel .*save .* 'CSV UTF-8'"),
-    'an old workbook': ('a.csv', b'\xd0\xcf\x11\xe0\xa1\xb1', 'workbook of Excel'),
+    'a workbook': ('a.csv', b'PK\x03\x04\x14\0', "Excel workbook .*save .* 'CSV UTF-8'"),
+    'an old workbook': ('a.csv', b'\xd0\xcf\x11\xe0\xa1\xb1', 'Excel workbook'),
     'packed, without saying so': ('a.csv', gzip.compress(COMMAS.encode()), r'gzip.*ends in \.gz'),
     'Parquet': ('a.csv', b'PAR1\x15\x04', 'Parquet'),
-    'a workbook by its name': ('a.xlsx', b'PK\x03\x04\x14\0', 'must be a table called .csv'),
-    'no header': ('a.csv', '"rain, snow",1\nx,2\n', 'first line of a CSV file names the columns'),
-    'a quotation mark that is not closed': ('a.csv', 'text,label\n"rain,1\n', 'none closes it'),
-    'quotation marks behind backslashes': ('a.csv', 'text,label\n"a \\"b\\"",1\n', 'written twice'),
+    'a workbook by its name': ('a.xlsx', b'PK\x03\x04\x14\0', 'must be a table .*suffix .csv'),
+    'no header': ('a.csv', '"rain, snow",1\nx,2\n', "first line of a CSV file, .*'columns'"),
+    'a quotation mark that is not closed': ('a.csv', 'text,label\n"rain,1\n', 'never closed'),
+    'quotation marks behind backslashes': ('a.csv', 'text,label\n"a \\"b\\"",1\n', 'be doubled'),
     'a separator in a text': ('a.csv', 'text;label\nrain; snow;1\n', 'between semicolons .got 3'),
     'a row that is too short': ('a.csv', 'text,label\nrain\n', 'expected 2 columns .* .got 1'),
-    'no label': ('a.csv', 'text,label\nrain,\n', "as 'label' .got ''"),
-    'no text': ('a.csv', 'text,label\n,1\n', "as 'text' .got ''"),
-    'an array of objects': ('a.json', '[{"text": "a"}]', 'an array; pandas writes lines'),
-    'an array over many lines': ('a.json', '[\n {"text": "a"}\n]', 'an array; pandas writes lines'),
-    'labels that are no whole numbers': ('a.jsonl', '{"text": "a", "label": 0.5}', 'whole number'),
+    'no label': ('a.csv', 'text,label\nrain,\n', "in 'label' .got ''"),
+    'no text': ('a.csv', 'text,label\n,1\n', "in 'text' .got ''"),
+    'an array of objects': ('a.json', '[{"text": "a"}]', 'got an array.; in pandas'),
+    'an array over many lines': ('a.json', '[\n {"text": "a"}\n]', 'got an array.; in pandas'),
+    'labels that are no whole numbers': ('a.jsonl', '{"text": "a", "label": 0.5}', 'or an integer'),
 }
 
 
@@ -216,8 +216,8 @@ def test_training_and_prediction_list_the_same_images_and_say_which(tmp_path, ca
     assert sum('yes' in name.lower() for name in names) == 4
     assert not any('no' in name for name in names)
     assert [*names] == sorted(names)
-    left_out = 'hidden: 4, called .txt: 1, without a suffix: 1, called .db: 1'
-    assert said.startswith(f'{folder}: 24 images in 2 folders ') and 'on white' in said
+    left_out = 'hidden: 4, with the suffix .txt: 1, without a suffix: 1, with the suffix .db: 1'
+    assert said.startswith(f'{folder}: 24 images in 2 folders ') and 'pixels white' in said
     assert sorted(said.partition('left out: ')[2].split(', ')) == sorted(left_out.split(', '))
 
 
@@ -235,7 +235,7 @@ def test_images_that_are_white_on_nothing_are_refused(tmp_path):
         white[place % 3, place, 3] = 0
         (folder := tmp_path / f'{place % 2}').mkdir(exist_ok=True)
         Image.fromarray(white).save(folder / f'{place}.png')
-    with pytest.raises(ValueError, match='all 4 images are alike .*on white'):
+    with pytest.raises(ValueError, match='all 4 images are identical .*white'):
         ImageFiles(str(tmp_path)).read(99)
 
 

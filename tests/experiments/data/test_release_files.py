@@ -92,9 +92,9 @@ def test_listops_leaves_round_brackets_out(release):
 @pytest.mark.parametrize('content, match', [
     (b'', 'line 1: expected .Source'),
     (b'Source\tTarget\n', 'holds no trees'),
-    (b'Source\tTarget\n[MIN 1 2 ]\t1\n[MIN 1 2 ]\t10\n', 'line 3: expected 1 as the target'),
-    (b'Source\tTarget\n[MIN 1 2 ]\t2\n', 'line 2: expected 1 as the target, .* .got .2'),
-    (b'Source\tTarget\n[MIN 1 2', 'line 2: the source is no tree'),
+    (b'Source\tTarget\n[MIN 1 2 ]\t1\n[MIN 1 2 ]\t10\n', 'line 3: expected the target 1'),
+    (b'Source\tTarget\n[MIN 1 2 ]\t2\n', 'line 2: expected the target 1, .* .got .2'),
+    (b'Source\tTarget\n[MIN 1 2', 'line 2: the source is not a tree'),
     (b'Source\tTarget\n[MIN 1 [ADD 2 ] ]\t1\n', r"line 2: expected symbols .*\[ADD"),
     (b'Source\tTarget\n\xff\t1\n', 'line 2: not ASCII'),
 ])
@@ -209,7 +209,7 @@ def test_cifar_is_grey_and_in_the_order_of_its_files(release):
 @pytest.mark.parametrize('damage, match', [
     (lambda path: path.write_bytes(path.read_bytes()[:-1]), 'in 61,460 bytes .got 61,459'),
     (lambda path: path.write_bytes(path.read_bytes()[3073:]), 'expected 20 images'),
-    (lambda path: path.write_bytes(b'\x0a' + path.read_bytes()[1:]), 'labels from 0 to 9 .got 10'),
+    (lambda path: path.write_bytes(b'\x0a' + path.read_bytes()[1:]), 'labels from 0 to 9 .*is 10'),
     (lambda path: path.unlink(), 'cannot be read .No such file'),
 ])
 def test_a_bad_file_of_cifar(damage, match, release):

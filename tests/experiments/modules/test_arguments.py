@@ -47,7 +47,7 @@ modules = pytest.mark.parametrize('module', MODULES, ids=lambda kind: kind.__nam
     ('decay', 'linar'), ('betas', (0.9, 1.)), ('betas', (-0.1, 0.9)), ('betas', ('a', 0.9)),
     ('eps', 0.), ('eps', math.nan), ('mask_weight', math.nan), ('mask_lr', 0.), ('mask_lr', 0.1)])
 def test_a_bad_value_is_named(module, name, value):
-    with pytest.raises((TypeError, ValueError), match=f"'{name}' (must|needs)"):
+    with pytest.raises((TypeError, ValueError), match=f"'{name}' (must|requires)"):
         module(MODULES[module](), **{name: value})
 
 

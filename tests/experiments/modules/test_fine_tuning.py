@@ -232,7 +232,7 @@ def test_the_best_epoch_has_the_best_mean_of_the_development_sets(pretrained, tm
 
 @pytest.mark.slow
 @pytest.mark.parametrize('options, match', [
-    (['--data.init_args.task', 'CoLA'], "'task' of the model and of the data must agree"),
+    (['--data.init_args.task', 'CoLA'], "'task' must be the same for model and data"),
     (['--data.init_args.max_length', '41'], "'max_length' must be at most 40, the positions"),
     (['--model.init_args.pretrained', 'nowhere/checkpoints/last.ckpt'],
      "'pretrained' cannot be read"),
@@ -255,7 +255,7 @@ def test_refused_before_a_folder_is_made(options, match, pretrained, tmp_path, c
 def test_the_tokenizer_of_a_larger_model_is_refused(tmp_path):
     checkpoint, _ = write_pretrained(tmp_path / 'pretrained', num_tokens=20)
     config, _ = write_config(tmp_path, checkpoint, 'RTE')
-    with pytest.raises(ValueError, match="'tokenizer' must be that of the pre-trained model"):
+    with pytest.raises(ValueError, match="'tokenizer' must be .* of the pre-trained model"):
         fit(config)
     assert not (tmp_path / 'run').exists()
 

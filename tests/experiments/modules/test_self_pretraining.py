@@ -106,7 +106,7 @@ def test_the_classifier_begins_with_the_encoder(pretrained, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('made, match', [
-    (dict(channels=16), "'pretrained' must hold the encoder of this model: '.*' is .* there and"),
+    (dict(channels=16), "'pretrained' must fit the encoder of this model: '.*' is .* there and"),
     (dict(source=PatternSource('Full')), "source.bias1' is .* there and None here"),
 ])
 def test_the_encoder_of_another_model_is_refused(pretrained, made, match):

@@ -49,7 +49,7 @@ def test_every_flipped_bit_and_every_cut_is_noticed(tmp_path):
     damaged += [content[:-1], content + b'x']
     for wrong in damaged:
         path.write_bytes(wrong)
-        with pytest.raises(ValueError, match='its checksum is wrong'):
+        with pytest.raises(ValueError, match='the checksum is wrong'):
             read_checkpoint(path)
 
 
@@ -118,7 +118,7 @@ def test_only_what_is_asked_for_is_taken_by_any_other_name(tmp_path):
 def test_nothing_is_left_of_what_cannot_be_written(tmp_path):
     save(tmp_path, 1)
     (tmp_path / 'folder' / LAST).mkdir(parents=True)
-    with pytest.raises(OSError, match=f"the checkpoints before it are kept: .*{LAST}'"):
+    with pytest.raises(OSError, match=f"earlier checkpoints are kept: .*{LAST}'"):
         save(tmp_path / 'folder', 2)
     (tmp_path / 'folder' / LAST).rmdir()
     (tmp_path / 'folder').rmdir()

@@ -59,7 +59,7 @@ def test_a_damaged_checkpoint_is_named(run):
     path = run / 'checkpoints/last.ckpt'
     whole = path.read_bytes()
     path.write_bytes(whole[:-1000])
-    with pytest.raises(ValueError, match=f'{path} cannot be read .damaged'):
+    with pytest.raises(ValueError, match=f'{path} cannot be read .the checksum'):
         load_run(run)
     path.write_bytes(whole)
 
@@ -71,7 +71,7 @@ def test_a_config_that_is_not_whole_is_refused(run, name):
     options = yaml.safe_load(text)
     del options[name]
     config.write_text(yaml.safe_dump(options))
-    problem = f"{run}: its config.yaml is not whole: it has no '{name}'"
+    problem = f"{run}: config.yaml is incomplete: it has no '{name}'"
     with pytest.raises(ValueError, match=problem):
         load_run(run)
     config.write_text(text)
@@ -81,6 +81,6 @@ def test_weights_of_another_model_are_refused(run):
     config = run / 'config.yaml'
     text = config.read_text()
     config.write_text(text.replace('num_layers: 2', 'num_layers: 1'))
-    with pytest.raises(ValueError, match='weights of another model'):
+    with pytest.raises(ValueError, match='the weights do not fit'):
         load_run(run)
     config.write_text(text)

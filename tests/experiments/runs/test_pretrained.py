@@ -120,9 +120,9 @@ def test_masks_from_a_file(learned, full, tmp_path):
 @pytest.mark.parametrize('arguments', [{'freeze_how': 'sample'}, {'sparsity': 0.5}])
 def test_nothing_to_freeze(arguments, full, learned):
     name = next(iter(arguments))
-    with pytest.raises(ValueError, match=f"'{name}' must be None where no learned mask"):
+    with pytest.raises(ValueError, match=f"'{name}' requires a learned mask"):
         pretrained_classifier(full[0], 2, **arguments)
-    with pytest.raises(ValueError, match=f"'{name}' must be None where no learned mask"):
+    with pytest.raises(ValueError, match=f"'{name}' requires a learned mask"):
         pretrained_classifier(learned[0], 2, source=PatternSource('Full'), **arguments)
 
 
@@ -153,7 +153,7 @@ def test_the_checkpoint_of_something_else(full, tmp_path):
     classifier = pretrained_classifier(full[0], 10, pooling='mean')
     state = {f'model.{name}': value for name, value in classifier.state_dict().items()}
     write_checkpoint({'state_dict': state}, checkpoint)
-    with pytest.raises(ValueError, match='masked language model .got that of a SequenceClassifier'):
+    with pytest.raises(ValueError, match='a MaskedLanguageModel .got a SequenceClassifier'):
         pretrained_classifier(checkpoint, 2)
 
 
@@ -262,7 +262,7 @@ def test_pre_training_goes_on_from_a_checkpoint(full, roberta_file):
     LanguageModelling(other, pretrained=str(checkpoint))
     torch.testing.assert_close(dict(other.state_dict()), dict(model.state_dict()))
     headless = MaskedLanguageModel(other.encoder, next_sentence=False)
-    with pytest.raises(ValueError, match="'pretrained' must hold the parameters of this model: "
+    with pytest.raises(ValueError, match="'pretrained' must fit the parameters of this model: "
                                          "'next_sentence.bias' is .2,. there and None here"):
         LanguageModelling(headless, pretrained=str(checkpoint))
     with pytest.raises(ValueError, match="'pretrained' must be omitted with 'roberta'"):

@@ -185,7 +185,7 @@ def test_the_same_command_keeps_a_finished_run(place, capsys):
     before = place.files()
     place.fit()
     assert place.files() == before
-    assert f'{place.run} holds this run, which is finished' in capsys.readouterr().err
+    assert f'{place.run} already holds this run, finished' in capsys.readouterr().err
 
 
 def test_the_same_command_goes_on_with_a_run_that_was_killed(place, capsys):
@@ -196,7 +196,7 @@ def test_the_same_command_goes_on_with_a_run_that_was_killed(place, capsys):
     place.fit()
     after = torch.load(place.last, weights_only=True)['state_dict']
     assert all(torch.equal(before[name], after[name]) for name in before)
-    assert f'goes on from {Path(place.last).with_name(PREVIOUS)}' in capsys.readouterr().err
+    assert f'resuming from {Path(place.last).with_name(PREVIOUS)}' in capsys.readouterr().err
     assert not list(place.run.glob('.*'))
 
 
@@ -219,6 +219,6 @@ def test_seeds_are_all_of_the_same_data(tmp_path):
     place.fit('--seeds=1', '--trainer.max_epochs=1')
     write_table(place.data, seed=1)
     before = place.files()
-    with pytest.raises(ValueError, match="'data.init_args.path' has changed .*seed0"):
+    with pytest.raises(ValueError, match="'data.init_args.path' have changed .*seed0"):
         place.fit('--seeds=2', '--trainer.max_epochs=1')
     assert place.files() == before

@@ -106,7 +106,7 @@ RTE_HEADER = '\t'.join(HEADERS['RTE'])
 
 @pytest.mark.parametrize('task, content, match', [
     ('RTE', None, "'path' cannot be read: .*train.tsv .*folder of one task"),
-    ('RTE', b'index\tsentence1\tlabel\n', "train.tsv, line 1: no column 'sentence2' .got index, "),
+    ('RTE', b'index\tsentence1\tlabel\n', "train.tsv, line 1: .* column 'sentence2' .got index, "),
     ('RTE', f'{RTE_HEADER}\n'.encode(), 'train.tsv holds no rows'),
     ('RTE', f'{RTE_HEADER}\n0\tA cat.\tA dog.\n'.encode(),
      r'line 2: expected 4 columns between tabs \(got 3\)'),
@@ -135,14 +135,14 @@ def test_a_bad_file_is_refused_with_its_name_and_line(task, content, match, toke
 def test_a_bad_development_file_is_refused_before_training(tokenizer, tmp_path):
     write_task(tmp_path, 'MNLI')
     (tmp_path / 'dev_mismatched.tsv').write_text('nonsense\n')
-    with pytest.raises(ValueError, match="dev_mismatched.tsv, line 1: no column 'sentence1'"):
+    with pytest.raises(ValueError, match="dev_mismatched.tsv, line 1: .* column 'sentence1'"):
         prepared(Glue(str(tmp_path), 'MNLI', tokenizer))
 
 
 @pytest.mark.parametrize('arguments, match', [
     ({'task': 'WNLI'}, "'task' must be one of MNLI, .* .got 'WNLI'"),
     ({'batch_size': 0}, "'batch_size' must be positive"),
-    ({'max_length': 3}, "'max_length' must have room for more than the 3 special tokens"),
+    ({'max_length': 3}, "'max_length' must be more than 3, the number of special"),
 ])
 def test_arguments_out_of_range(arguments, match):
     with pytest.raises(ValueError, match=match):

@@ -146,7 +146,7 @@ def test_too_few_documents_for_pairs_are_refused():
             some = [Document('text', 0)]
             return Collection(('a',), {'train': some, 'dev': some, 'test': some})
 
-    with pytest.raises(ValueError, match="'documents' must have two or more .* .train has not"):
+    with pytest.raises(ValueError, match="'documents' must have two or more .* .train has fewer"):
         DocumentPairs(One()).read(100)
 
 

@@ -140,7 +140,7 @@ def test_windows_that_cut_an_answer_are_left_out(tokenizer):
 def test_an_answer_that_no_window_holds_is_named(tokenizer):
     whole, long = question(0, 10, 3, 4), question(1, 60, 0, 50)
     examples = encoded(tokenizer, whole, long)
-    with pytest.warns(UserWarning, match='no window holds a whole answer of 1 questions: 1; they'):
+    with pytest.warns(UserWarning, match='no window holds a whole answer of 1 questions: 1; '):
         learned = examples.to_learn(learn_empty=True)
     assert examples.question[learned].tolist() == [0]
     with pytest.warns(UserWarning), pytest.raises(ValueError, match="'max_length' must leave room"):
@@ -152,7 +152,7 @@ def test_an_answer_that_no_window_holds_is_named(tokenizer):
     (dict(max_length=4), "'max_length' must be at least 5"),
     (dict(num_workers=-1), "'num_workers' must be at least 0"),
     (dict(max_question=0), "'max_question' must be at least 1"),
-    (dict(max_length=20, max_question=17), "'max_question' must leave room .* at most 16 .got 17")])
+    (dict(max_length=20, max_question=17), "'max_question' must be at most 16, .*got 17")])
 def test_bad_arguments(options, match):
     with pytest.raises(ValueError, match=match):
         Questions(None, **options)
@@ -302,11 +302,11 @@ def test_bad_options_of_the_objective(options, error, match):
     own = Encoder('SlidingWindow(1)', **SIZES)
     for module, model in ((QuestionAnswering, SpanModel),
                           (MultipleChoice, MultipleChoiceModel)):
-        with pytest.raises(ValueError, match="'global_question' needs an encoder with share_"):
+        with pytest.raises(ValueError, match="'global_question' requires an encoder with share_"):
             module(model(own), global_question=True)
         with pytest.raises(TypeError, match=f"'model' must be a {model.__name__} .got Encoder"):
             module(own)
-    with pytest.raises(ValueError, match="'link_equal' needs an encoder with share_source=True"):
+    with pytest.raises(ValueError, match="'link_equal' requires an encoder with share_source=True"):
         QuestionAnswering(SpanModel(own), link_equal=True)
 
 
@@ -355,7 +355,7 @@ def test_long_choices_are_cut_and_those_without_room_for_documents_named(tokeniz
     batch = EncodedChoices([long], tokenizer, 11, 'test').batch([0])
     assert batch.ptr.diff().tolist() == [11] * 4 and isinstance(batch, ChoiceBatch)
     assert batch.segments[:11].sum() == 5
-    with pytest.raises(ValueError, match="'max_length' must be more than 13, the question 'h'"):
+    with pytest.raises(ValueError, match="'max_length' must be more than 13, .*question 'h'"):
         EncodedChoices([HOP], tokenizer, 12, 'test')
     with pytest.raises(ValueError, match="'max_length' must be at least 5"):
         Choices(None, max_length=4)

@@ -222,8 +222,8 @@ def test_a_corpus_without_documents_for_both_parts(traceable, tmp_path):
     path = tmp_path / 'one.txt'
     path.write_text('One document.\nThat is all.')
     with pytest.raises(ValueError, match=r"'corpus' must have documents .* \(got 1 for train "
-                                         r"and 0 for val from .*one.txt\); blank lines separate "
-                                         "the documents of a file, if each of its lines is a"):
+                                         r"and 0 for val from .*one.txt\); .*"
+                                         "separate documents by blank"):
         encode_corpus(path, traceable[2], tmp_path / 'encoded')
     assert not (tmp_path / 'encoded').exists()
 

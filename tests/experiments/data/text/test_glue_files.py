@@ -40,7 +40,7 @@ def test_broken_rows_of_qqp_are_passed_over_and_counted(tmp_path, capsys):
     path.write_text(path.read_text() + '9\t1\t2\tIs this cut?\n'
                     + line_of('QQP', 'Is the other one empty?', '', '0') + '\n')
     assert len(list(read_rows(path, TASKS['QQP']))) == 3
-    assert f'{path}: 2 of 5 rows lack a sentence' in capsys.readouterr().out
+    assert f'{path}: skipped 2 of 5 rows' in capsys.readouterr().out
 
 
 @pytest.mark.parametrize('task', ALL)
@@ -63,5 +63,5 @@ def test_a_column_that_is_there_twice_is_refused(tmp_path):
     header = '\t'.join([*HEADERS['RTE'], 'label'])
     row = line_of('RTE', 'A train came.', 'It came.', 'entailment') + '\tnot_entailment'
     (tmp_path / 'train.tsv').write_text(f'{header}\n{row}\n')
-    with pytest.raises(ValueError, match="train.tsv, line 1: the column 'label' is there twice"):
+    with pytest.raises(ValueError, match="train.tsv, line 1: the column 'label' is repeated"):
         list(read_rows(tmp_path / 'train.tsv', TASKS['RTE']))

@@ -45,7 +45,7 @@ def test_squad(tmp_path):
 
 
 def test_answers_that_are_not_in_their_context_are_named_and_not_trained_on(tmp_path):
-    with pytest.warns(UserWarning, match='of 3 questions .* cannot be trained on: a, b, c$'):
+    with pytest.warns(UserWarning, match='excluding 3 questions .*positions: a, b, c$'):
         parts = read_squad(tmp_path, [squad_row(0), squad_row('a', 'lamp', 3),
                                       squad_row('b', 'lamps', 11), squad_row('c', 'lamp', -3)])
     assert [question.id for question in parts['train']] == ['0']
@@ -192,13 +192,13 @@ def test_blank_lines_are_no_questions(tmp_path):
 
 @pytest.mark.parametrize('rows, header, match', [
     ([swag_row(0, endings=('a', 'b', 'c', ''))], SWAG_HEADER,
-     "line 2: no text in column 'ending3'; each question has 4 choices"),
+     "line 2: no text in column 'ending3'; each question must have 4"),
     ([swag_row(0, endings=('a', 'b', 'c'))], SWAG_HEADER, 'line 2: expected 12 columns .*got 11'),
     ([swag_row(0), swag_row(1, endings='abcde')], SWAG_HEADER,
      'line 4: expected 12 columns .*got 13'),
     ([swag_row(0, '4')], SWAG_HEADER, "line 2: expected a label from 0 to 3 .got '4'"),
-    ([swag_row(0)[:-1]], SWAG_HEADER[:-1], "line 1: no column 'label'"),
-    ([[*swag_row(0), '3']], [*SWAG_HEADER, 'label'], "line 1: the column 'label' is there twice"),
+    ([swag_row(0)[:-1]], SWAG_HEADER[:-1], "line 1: expected a column 'label'"),
+    ([[*swag_row(0), '3']], [*SWAG_HEADER, 'label'], "line 1: the column 'label' is repeated"),
     ([], SWAG_HEADER, 'train.csv holds no questions')])
 def test_a_malformed_swag_is_refused(rows, header, match, tmp_path):
     path = write_swag(tmp_path / 'train.csv', *rows, header=header)
