@@ -154,8 +154,11 @@ def of_layers(n: int, density: float, heads: int, channels: int, dtype: torch.dt
 
 
 def of_sampling(n: int, density: float, rounds: int) -> list[dict]:
-    """Time all samplers for the graph of one head, and its probabilities forward and backward, by
-    rows of edges and by tiles of pairs. On other devices, rows and tiles are the same."""
+    """Time each sampler on the graph of one head.
+
+    Also time the probabilities of its edges, forward and backward, along rows of edges and over
+    tiles of pairs. The two differ only on a GPU.
+    """
     model = block_model(n, density, CLUSTERS)
     factors = [x.detach().requires_grad_() for x in
                (model.query_factor, model.mixing, model.key_factor)]

@@ -49,7 +49,7 @@ def main(
     device: str = 'cpu',
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Time training steps of encoders of BERT-base's width; peaks are measured in another process.
+    """Time training steps of encoders as wide as BERT-base, and their peak memory apart from that.
 
     Args:
         tokens: Length of each sequence, a multiple of 512.

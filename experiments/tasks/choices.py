@@ -173,9 +173,9 @@ class EncodedChoices:
         read = np.concatenate([np.append(document, sep) for document in documents])
         room = self.max_length - len(before)
         if room < 2:
-            raise ValueError(f"'max_length' must be more than {len(before) + 1}, the length of "
-                             f"question {self.ids[number]!r} with its {len(choices)} choices (got "
-                             f"{self.max_length})")
+            raise ValueError(f"'max_length' must be at least {len(before) + 2}, for question "
+                             f"{self.ids[number]!r} with its {len(choices)} choices and two tokens "
+                             f"of the document (got {self.max_length})")
         for begin, end in window_spans(len(read), room, room):
             yield (np.concatenate([before, read[begin:end]]), len(before), len(before),
                    places.tolist(), list(range(len(choices))))

@@ -89,8 +89,8 @@ def _in_heads(graph: BipartiteGraph, of_head: tuple[int, int]) -> tuple[Tensor, 
     query, key = graph.query, graph.key
     head, key_head = query // max(of_head[0], 1), key // max(of_head[1], 1)
     if not torch.equal(head, key_head):
-        raise ValueError("'heads' must be the number of heads with graphs of their own, whose "
-                         "queries and keys are disjoint")
+        raise ValueError(f"'heads' must be the number of heads with graphs of their own (got edges "
+                         f"between {int((head != key_head).sum())} pairs of different heads)")
     return head, query - head * of_head[0], key - head * of_head[1]
 
 

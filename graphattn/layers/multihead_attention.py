@@ -242,8 +242,8 @@ def _table(mask: Tensor | None, sizes: tuple[int, int, int, int],
     _check_mask('attn_mask', mask, device)
     batch, heads, *lengths = sizes
     if list(mask.shape) not in (lengths, [batch * heads, *lengths]):
-        raise ValueError(f"'attn_mask' must be {lengths} or {[batch * heads, *lengths]} (got shape "
-                         f"{tuple(mask.shape)})")
+        raise ValueError(f"'attn_mask' must have shape {lengths} or {[batch * heads, *lengths]} "
+                         f"(got {tuple(mask.shape)})")
     mask = mask[None, None] if mask.dim() == 2 else mask.unflatten(0, (batch, heads))
     return (~mask if mask.dtype == torch.bool else mask,)
 

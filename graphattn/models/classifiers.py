@@ -119,7 +119,8 @@ class PairClassifier(SequenceClassifier):
 
     def _features(self, pooled: Tensor) -> Tensor:
         if pooled.size(0) % 2:
-            raise ValueError(f"'ptr' must mark pairs of sequences (got {pooled.size(0)} sequences)")
+            raise ValueError(f"'ptr' must mark an even number of sequences, two for each pair (got "
+                             f"{pooled.size(0)})")
         x, y = pooled[::2], pooled[1::2]
         return torch.cat([x, y, x * y, x - y], dim=1)
 

@@ -491,7 +491,8 @@ def _check_config(family: _Family, model: MaskedLanguageModel | SequenceClassifi
     if kind not in family.model_types:
         other = ROBERTA if family is BERT else BERT
         hint = f'; use load_{other.name.lower()}' if kind in other.model_types else ''
-        raise ValueError(f"'config' must be of a {family.name} (got model_type={kind!r}){hint}")
+        raise ValueError(f"'config' must belong to a {family.name} model (got "
+                         f"model_type={kind!r}){hint}")
     _check_computed(config)
     encoder = model.encoder
     theirs = config.get('hidden_act', 'gelu')

@@ -257,9 +257,10 @@ class AmazonReviews(DocumentSource):
 
 
 def part_of(text: str, seed: int = 0, shares: tuple[float, ...] = EIGHT_ONE_ONE) -> str:
-    """Return the part of a document, a function of its text, so that equal texts share a part.
+    """Return whether a document belongs to train, dev or test.
 
-    Case and blanks are ignored. The shares are expected values.
+    The part depends only on the text, without its case and blanks, and on the seed, so that equal
+    texts belong to the same part. The sizes of the parts differ from ``shares`` by chance.
 
     Args:
         text (str): The document.

@@ -103,7 +103,7 @@ class Case(NamedTuple):
         return GraphAttention(CHANNELS, HEADS, source)
 
     def attend(self) -> tuple[nn.Module, Callable[[], Tensor]]:
-        """Return a layer and a function that applies it; for edges alone, along a fixed graph."""
+        """Return a layer and a function that applies it, along a fixed graph for ``EDGES``."""
         layer, (x, ptr) = self.layer(), self.tokens()
         if self.name == EDGES:
             graph = cache(self.graph)
