@@ -413,7 +413,7 @@ BAD = {
                    r"'query', 'key' and 'value' must have .*\[3, 2, 2\]"),
     'batch': (lambda: pair()[1](X, X[:, :1], X[:, :1]), ValueError, "'key' and 'value' must have"),
     'mask_shape': (lambda: pair()[1](X, X, X, attn_mask=torch.zeros(3, 3)), ValueError,
-                   r"'attn_mask' must be \[11, 11\] or \[8, 11, 11\]"),
+                   r"'attn_mask' must have shape \[11, 11\] or \[8, 11, 11\]"),
     'mask_dtype': (lambda: pair()[1](X, X, X, attn_mask=torch.zeros(11, 11).long()), TypeError,
                    "'attn_mask' must be boolean, True = do not attend"),
     'padding': (lambda: pair()[1](X, X, X, key_padding_mask=torch.zeros(11, 2)), ValueError,

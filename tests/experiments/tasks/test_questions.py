@@ -355,7 +355,7 @@ def test_long_choices_are_cut_and_those_without_room_for_documents_named(tokeniz
     batch = EncodedChoices([long], tokenizer, 11, 'test').batch([0])
     assert batch.ptr.diff().tolist() == [11] * 4 and isinstance(batch, ChoiceBatch)
     assert batch.segments[:11].sum() == 5
-    with pytest.raises(ValueError, match="'max_length' must be more than 13, .*question 'h'"):
+    with pytest.raises(ValueError, match="'max_length' must be at least 14, .*question 'h'"):
         EncodedChoices([HOP], tokenizer, 12, 'test')
     with pytest.raises(ValueError, match="'max_length' must be at least 5"):
         Choices(None, max_length=4)
