@@ -97,7 +97,7 @@ def test_help_names_every_command_that_there_is(capsys):
     cli.main(['completion'])
     assert 'eval "$(graphattn completion bash)"' in capsys.readouterr().out
     cli.main(['study'])
-    assert 'attentions that find repeated tokens' in capsys.readouterr().out.lower()
+    assert 'finding repeated tokens' in capsys.readouterr().out.lower()
 
 
 def test_information_is_what_a_report_needs(capsys):
