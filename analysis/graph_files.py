@@ -111,7 +111,8 @@ def read_graph_file(
         header: Whether the first line of an edge list names columns. If omitted, it does if its
             words are common (``source,target``), or if all other lines join numbers.
         numbered: Whether ids are indices of tokens, so that a missing id is a token without edges.
-            If omitted, ids are names unless they are 0 to n - 1. If false, ids are names.
+            If omitted, ids are names unless they are 0 to n - 1. If false, ids are names, which may
+            be words.
         edges: Whether edges are directed from source to target. If omitted, the format decides: an
             edge list is directed, an adjacency list is not.
         bipartite: Whether nodes with the attribute ``bipartite`` 0 are keys and nodes with 1 are

@@ -54,8 +54,8 @@ def block_model(n: int, width: int, clusters: int, drawn: Steps, num_edges: int,
 def sampler(model: FactorModel) -> Steps:
     """Return the operations of :func:`graphattn.samplers.sample_bernoulli` on a CPU for ``model``.
 
-    For many edges, all probabilities are computed; otherwise thinning computes one per surplus
-    draw.
+    For many edges, all probabilities are computed; otherwise the probability of each draw, to thin
+    surplus draws.
 
     Args:
         model (FactorModel): The distribution of the graphs, summed over heads and sequences.

@@ -32,7 +32,7 @@ from graphattn.hugging_face import attach
 from graphattn.patterns import get
 
 MIN_LENGTH = 1024  # the minimum of Hugging Face's BigBird
-BLOCK, NUM_RANDOM, RADIUS = 64, 3, 256  # defaults of BigBird and Longformer, about 512 keys each
+BLOCK, NUM_RANDOM, RADIUS = 64, 3, 256  # defaults of BigBird and Longformer, 512 keys each
 CASES = {
     'graphattn, bigbird': 'BertModel', 'SDPA under its mask': 'BertModel',
     "Hugging Face's BigBird": 'BigBirdModel', 'graphattn, longformer': 'BertModel',

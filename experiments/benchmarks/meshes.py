@@ -2,7 +2,7 @@
 
 Anemoi's kernel requires features of full width, which it adds to the key and the value of every
 edge. Ours is timed twice: without features, and with the same features before their projection. Our
-time includes the projection; anemoi's does not.
+time includes the projection of features; anemoi's does not.
 
 Nodes, edges, heads and channels are as in the table that anemoi's developers published for an H200
 in float16. Edges lead to the nearest points of another grid; both grids are spirals with the same

@@ -218,10 +218,10 @@ def picoseconds(launch: Launch, capability: int, *, gathers: bool = True) -> flo
 
 
 def picoseconds_of_a_draw(launch: Launch, num_keys: int, capability: int) -> float:
-    """Return the minimum time of a thinned draw, among many of a row. It is the larger of
-    instructions (a program's work once, and its loops, which bisect clusters, unrolled if these are
-    few, double a step, bisect keys and multiply some clusters at a time) and of the sectors read by
-    bisection."""
+    """Return the minimum time of a thinned draw, among many of a row. It is the maximum of two
+    times: of the instructions of a program and its loops, which bisect clusters (unrolled if these
+    are few), double a step, bisect keys and multiply some clusters at a time; and of reading the
+    sectors for bisection."""
     code, arguments = compiled(launch, capability), launch.arguments
     steps = num_keys.bit_length()
     turns = (arguments['WIDTH'].bit_length() - 1, steps, steps,

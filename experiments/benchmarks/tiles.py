@@ -84,7 +84,7 @@ def draw_graph(n: int, clusters: int, share: float,
     member = torch.full((n, clusters), rest).scatter_(1, cluster[:, None], share)
     joined = (torch.rand(clusters, clusters) < 2 * density).float() / 2
     if not member.sum(0) @ joined @ member.sum(0):
-        joined[cluster[0], cluster[-1]] = 0.5  # otherwise there may be no edges
+        joined[cluster[0], cluster[-1]] = 0.5  # otherwise there would be no edges
     model = FactorModel(member, joined, member)
     scale = density * n**2 / float(model.expected_edges().sum())
     return sample_bernoulli(FactorModel(member, (joined * scale).clamp(max=1.), member)), cluster

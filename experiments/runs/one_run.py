@@ -41,8 +41,8 @@ def alone_in(folder: Path) -> Iterator[None]:
     try:
         lock.acquire(timeout=0)
     except Timeout as error:
-        raise ValueError(f"'trainer.default_root_dir' is in use by another run (got {folder}); "
-                         f"wait for it to end, or choose another folder"
+        raise ValueError(f"'trainer.default_root_dir' must not be in use by another run (got "
+                         f"{folder}); wait for it to end, or choose another folder"
                          ) from error
     try:
         yield

@@ -180,7 +180,7 @@ def test_heads_of_a_trained_model(runs, tmp_path, capsys):
 def test_bad_checkpoints(runs, tmp_path, capsys, error_line):
     capsys.readouterr()
     assert 'sample their graphs' in error_line(main, ['--checkpoint', checkpoint(runs, 'fixed')])
-    assert "'example' must be from 0 to 359" in error_line(
+    assert 'from 0 to 359 (got 360)' in error_line(
         main, ['--checkpoint', checkpoint(runs, 'sampled'), '--example', 360])
     (tmp_path / 'no.ckpt').write_bytes(b'nothing')
     assert "'checkpoint' cannot be read" in error_line(main, ['--checkpoint', tmp_path / 'no.ckpt'])

@@ -79,7 +79,7 @@ def test_longformer_as_stated_is_not_as_printed(seed):
 
 
 def test_sparsebert_says_what_cannot_be_reproduced(sparsebert):
-    assert '93.1 % of the pairs and not 88.7 %' in remarks_of(sparsebert)
+    assert '93.1 % of the pairs, not 88.7 %' in remarks_of(sparsebert)
     assert '94.5 %' in remarks_of(sparsebert)  # LogSparse, causal
     assert len(sparsebert.figure.axes) == 6
     assert 'printed 88.7' in sparsebert.figure.axes[4].get_title()

@@ -235,8 +235,8 @@ REFUSED = [
 @pytest.mark.parametrize('name, options, words', [
     ('a.mtx', {'numbered': True}, 'must be omitted for an array'),
     ('a.npy', {'edges': 'undirected'}, 'must be omitted for an array'),
-    ('a.npz', {'header': True}, "'header' requires a list of edges .got arrays"),
-    ('a.gml', {'header': False}, "'header' requires a list of edges .got GML"),
+    ('a.npz', {'header': True}, "'header' requires a list of edges (got arrays)"),
+    ('a.gml', {'header': False}, "'header' requires a list of edges (got GML)"),
     ('a.gml', {'edges': 'directed'}, "'edges' must not be 'directed', because the GML"),
     ('a.csv', {'bipartite': True}, "'bipartite' requires"),
     ('a.csv', {'numbered': True}, "'numbered' requires ids that are integers"),

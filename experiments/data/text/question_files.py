@@ -204,8 +204,8 @@ def _squad_questions(path: str) -> Iterator[Question]:
                     misplaced.append(question.id)
                 yield question
     if misplaced:
-        warnings.warn(f'{path}: excluding {len(misplaced)} questions from training, whose answers '
-                      f'are not at their stated positions: {listed(misplaced)}',
+        warnings.warn(f'{path}: {len(misplaced)} questions are excluded from training, because '
+                      f'their answers are not at the stated positions: {listed(misplaced)}',
                       stacklevel=2)
 
 

@@ -265,7 +265,7 @@ def test_pre_training_goes_on_from_a_checkpoint(full, roberta_file):
     with pytest.raises(ValueError, match="'pretrained' must fit the parameters of this model: "
                                          "'next_sentence.bias' is .2,. there and None here"):
         LanguageModelling(headless, pretrained=str(checkpoint))
-    with pytest.raises(ValueError, match="'pretrained' must be omitted with 'roberta'"):
+    with pytest.raises(ValueError, match="'pretrained' and 'roberta' exclude each other"):
         LanguageModelling(other, pretrained=str(checkpoint), roberta=str(roberta_file))
 
 
