@@ -38,7 +38,7 @@ REFUSED = [
     *((name, dict(scale='small', tasks=['listops']), "'tasks' must be some of digits .*got listops")
       for name in ('density_penalty', 'densities', 'attention_received')),
     ('attention_received', dict(scale='paper', tasks=['listops']),
-     "'tasks' must have one with images"),
+     "'tasks' must include a task with images"),
     *(('density_penalty', dict(scale='paper', tasks=[task]), 'data/')
       for task in ('text', 'retrieval', 'image')),
     ('long_range_arena', dict(tasks=['Listops']), "'tasks' must be some of ListOps; .*got Listops"),
