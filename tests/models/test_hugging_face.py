@@ -410,8 +410,8 @@ def test_bad_configs_of_an_encoder(config, match):
     ({'add_cross_attention': True}, r"add_cross_attention=False, .* \(got True\)"),
     ({'num_attention_heads': 4}, r"num_attention_heads=3 .* \(got 4\); build it with heads=4$"),
     ({'layer_norm_eps': 1e-5}, r"layer_norm_eps=1e-12 .* \(got 1e-05\); .* norm_eps=1e-05$"),
-    ({'model_type': 'megatron-bert'}, r"be of a BERT \(got model_type='megatron-bert'\)$"),
-    ({'model_type': 'roberta'}, r"be of a BERT \(got model_type='roberta'\); use load_roberta$"),
+    ({'model_type': 'megatron-bert'}, r"belong to a BERT model \(got model_type='megatron-bert'\)$"),
+    ({'model_type': 'roberta'}, r"belong to a BERT model \(got model_type='roberta'\); use load_roberta$"),
 ])
 def test_configs_with_unsupported_settings(change, match):
     bert, model = hugging_face('BertModel'), classifier()
