@@ -223,7 +223,7 @@ REFUSED = [
       for limit in ('0', '0.0') for seeds in ('null', '2')),
     (['--trainer.max_epochs=-1', '--trainer.max_time=00:00:10:00'],
      "'trainer.max_epochs' or 'trainer.max_steps' must be"),
-    (['--select_on=val/density/x'], "'select_on' must be a development metric .*got 'val/density/x'"),
+    (['--select_on=val/density/x'], "'select_on' must be a .*metric .*got 'val/density/x'"),
 ]
 
 
