@@ -31,7 +31,6 @@ from graphattn.layers.learned_teleport import (
     reset_teleport,
     teleport_parameter,
 )
-from graphattn.layers.projections import project
 from graphattn.layers.rotary import check_rotation, rotate
 from graphattn.ops import LogitTerms
 from graphattn.patterns import Pattern
@@ -255,9 +254,8 @@ class GraphAttention(nn.Module):
         return self.lin_out(out.flatten(1)), graph, weights
 
     def _project(self, x: Tensor, memory: Tensor | None) -> list[Tensor]:
-        of_memory = self.lin_key, self.lin_value
-        projected = (project(x, self.lin_query, *of_memory) if memory is None else
-                     (self.lin_query(x), *project(memory, *of_memory)))
+        attended = x if memory is None else memory
+        projected = self.lin_query(x), self.lin_key(attended), self.lin_value(attended)
         return [tokens.unflatten(-1, (-1, self.head_channels)) for tokens in projected]
 
     def _check_memory(self, ptr: Tensor | Shard, memory: Tensor | None,

@@ -6,7 +6,8 @@ import warnings
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn import MessagePassing, TransformerConv
+from torch.nn.modules.module import _has_any_global_hook
+from torch_geometric.nn import Linear, MessagePassing, TransformerConv
 
 from graphattn import functional, ops
 from graphattn._checks import (
@@ -28,7 +29,6 @@ from graphattn.graphs.from_pyg import (
 )
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.merging import RepeatedEdges
-from graphattn.layers.projections import is_product, project
 from graphattn.ops import LogitTerms
 
 _HOOKS_ON_MESSAGES = [f'_{step}_forward{when}hooks' for when in ('_', '_pre_')
@@ -159,7 +159,7 @@ class GraphTransformerConv(TransformerConv):
         is_sum = (self.aggr in ('add', 'sum') and self.flow == 'source_to_target'
                   and self.decomposed_layers == 1)
         return not is_sum or bool(self.explain) or not (self.lin_edge is None or (
-            is_product(self.lin_edge) and self.lin_edge.bias is None))
+            _is_product(self.lin_edge) and self.lin_edge.bias is None))
 
     def _by_messages(self, x: Tensor | tuple[Tensor, Tensor], edge_index: Edges,
                      edge_attr: Tensor | None, return_attention_weights: bool | None):
@@ -178,14 +178,12 @@ class GraphTransformerConv(TransformerConv):
 
     def _project(self, x: tuple[Tensor, Tensor]) -> list[Tensor | None]:
         """Return keys, values and queries by head, and the root term of each node or None."""
-        of_keys, of_queries = [self.lin_key, self.lin_value], [self.lin_query]
-        if self.root_weight:
-            of_queries.append(self.lin_skip)
-        key, value, query, *root = (
-            project(x[0], *of_keys, *of_queries) if x[0] is x[1] else
-            (*project(x[0], *of_keys), *project(x[1], *of_queries)))
+        of_keys, of_queries = x
+        key, value = self.lin_key(of_keys), self.lin_value(of_keys)
+        query = self.lin_query(of_queries)
+        root = self.lin_skip(of_queries) if self.root_weight else None
         by_head = -1, self.heads, self.out_channels
-        return [*(nodes.view(by_head) for nodes in (key, value, query)), *(root or [None])]
+        return [*(nodes.view(by_head) for nodes in (key, value, query)), root]
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, edges: SortedEdges,
                 edge_attr: Tensor | None) -> Tensor:
@@ -210,7 +208,7 @@ class GraphTransformerConv(TransformerConv):
             return out
         if self.lin_beta is None:
             # Nothing else refers to the output of a plain projection; saves a tensor of its size.
-            is_own = root._base is None and is_product(self.lin_skip)
+            is_own = root._base is None and _is_product(self.lin_skip)
             return root.add_(out) if is_own else root + out
         share = self.lin_beta(torch.cat([out, root, out - root], dim=-1)).sigmoid()
         return share * root + (1 - share) * out
@@ -241,3 +239,11 @@ def _check_nodes(x: Tensor, linear: nn.Module) -> None:
     if x.dim() != 2 or channels not in (-1, x.size(1)):
         raise ValueError(f"'x' must be [num_nodes, {channels}] (got shape {tuple(x.shape)})")
     check_place('x', x, linear)
+
+
+def _is_product(linear: nn.Module) -> bool:
+    """Return whether a projection is a plain linear layer that nothing replaces or modifies, such
+    as hooks and pruning; its weight and bias can then be used without calling it."""
+    return type(linear) in (nn.Linear, Linear) and not _has_any_global_hook() and not (
+        linear._forward_pre_hooks or linear._forward_hooks or linear._backward_pre_hooks
+        or linear._backward_hooks or 'forward' in linear.__dict__)
