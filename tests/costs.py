@@ -1,4 +1,4 @@
-"""Whether a cost grows as its input does."""
+"""The growth of a cost with the size of its input."""
 
 import time
 from collections.abc import Callable

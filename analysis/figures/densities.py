@@ -146,7 +146,7 @@ def diffuser_tables(seed: int = 0) -> Picture:
     remarks = (
         'Window/global/random of 64/64/64 (Table S.10; computed) do not have the printed '
         'densities of Diffuser. 128/96/96 do (fitted), drawn as by the authors: one graph of 4,096 '
-        'tokens, of which shorter inputs use the corner. At 8,192 tokens the row fits a graph of '
+        'tokens; shorter inputs use its corner. At 8,192 tokens the row fits a graph of '
         f'that length. These are means of {_DRAWS} draws, whose totals have a standard deviation '
         f'of up to {spread:.1f} with the number of global tokens in the corner: with 21 of them '
         'there, as in the draw of the authors, 64/64/64 has 14.2 % at 1K. '

@@ -77,8 +77,8 @@ def mixing(
     singular vector is :math:`\sqrt\pi`. On a symmetric graph, whose walk is reversible,
     :math:`\sigma = \beta`, the second largest modulus of the eigenvalues. On a d-regular graph,
     where :math:`\pi_{\min} = 1/n`, this is the paper's theorem with the constant that its norms
-    allow: :math:`\lVert\cdot\rVert_1 \le \sqrt{n} \lVert\cdot\rVert_2`, half of which is total
-    variation. The paper's "spectral gap" is :math:`\beta d`; a small one means fast mixing. On a
+    allow: :math:`\lVert\cdot\rVert_1 \le \sqrt{n} \lVert\cdot\rVert_2`; total variation is half
+    the 1-norm. The paper's "spectral gap" is :math:`\beta d`; a small one means fast mixing. On a
     directed graph, :math:`\beta` is only the asymptotic rate, and :math:`\beta^t` is not a bound.
 
     The theorem is about this plain walk. Diffusion restarts at its seed and never forgets it:

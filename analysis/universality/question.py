@@ -24,7 +24,7 @@ class Universality(Result):
     """Conditions of Assumption 1 (Yun et al.) for patterns applied in turn."""
 
     assumption_1: bool | None
-    """Whether all three conditions hold (sufficient, not necessary); ``None`` if the Hamiltonian
+    """True if all three conditions hold (sufficient, not necessary); ``None`` if the Hamiltonian
     path is unknown and the others hold."""
     self_loops: bool
     """Condition 1."""
@@ -33,7 +33,7 @@ class Universality(Result):
     layers: int | None
     """The s of condition 3; ``None`` if some token does not reach all others."""
     sparsebert_theorem_1: bool
-    """Whether all patterns are full attention without the diagonal, on more than two tokens."""
+    """True if all patterns are full attention without the diagonal, on more than two tokens."""
     reasons: tuple[str, ...]
     """The conditions that fail or are unknown."""
     patterns: int
@@ -53,13 +53,13 @@ class DiffusionUniversality(Result):
     """Self-loops, connected, and a Hamiltonian path (sufficient, not necessary)."""
     self_loops: bool
     connected: bool
-    """Whether the undirected graph is connected."""
+    """True if the undirected graph is connected."""
     hamiltonian_path: bool | None
     global_first_token: bool | None
-    """Whether a path begins at a global token, which attends to all others and is attended by
+    """True if a path begins at a global token, which attends to all others and is attended by
     them."""
     enough_hops: bool
-    """Whether there are more hops than tokens."""
+    """True if there are more hops than tokens."""
     reasons: tuple[str, ...]
     """The conditions that fail or are unknown."""
 

@@ -31,11 +31,11 @@ class SelectiveShift(Result):
     smallest: bool
     """S.19: the first token after the head of the smallest neighbours."""
     one_to_one: bool
-    """Whether the first token of S.20 differs for all sequences, assuming S.18 and S.19."""
+    """True if the first token of S.20 differs for all sequences, assuming S.18 and S.19."""
     one_to_one_as_run: bool
     """The same with the actual outputs of the two heads."""
     distinct: bool
-    """Whether all tokens of all sequences differ in the end, assuming S.18 and S.19."""
+    """True if all tokens of all sequences differ in the end, assuming S.18 and S.19."""
 
 
 def selective_shift(tokens: int = 3, steps: int = 4) -> SelectiveShift:

@@ -42,13 +42,13 @@ class ThreeTokens(Result):
     sequences: int
     """Number of sequences, up to the order of their tokens."""
     as_printed: bool
-    """Whether layers that shift one token after the other result in the three printed sums."""
+    """True if layers that shift one token after the other result in the three printed sums."""
     in_order: bool
     r"""Whether :math:`0 < \tilde l_1 < \tilde l_2 < \tilde l_3 < \delta^{-3}`."""
     one_to_one: bool
     r"""Whether different sequences have different :math:`\tilde l_3`."""
     distinct: bool
-    """Whether all tokens of all sequences differ after the last two layers."""
+    """True if all tokens of all sequences differ after the last two layers."""
 
 
 def three_tokens(steps: int) -> ThreeTokens:
