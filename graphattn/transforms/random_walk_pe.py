@@ -1,4 +1,4 @@
-"""Structural encodings of nodes, as PyG transforms."""
+"""Encode nodes by the probabilities that a random walk returns."""
 
 from __future__ import annotations
 
