@@ -45,8 +45,8 @@ def smallest_outside(matrix: sp.csr_array, null_space: sp.csc_array, count: int,
 
 def _too_close(method: str, got: str) -> ValueError:
     return ValueError(f"'graph' has extreme eigenvalues that are too close together for {method} "
-                      f"(got {got}); up to 4,096 tokens compute all by extremes=None, otherwise "
-                      f"measure a smaller graph")
+                      f"(got {got}); measure a graph of at most 1,024 tokens, which needs no "
+                      f"iteration")
 
 
 def _lanczos(matrix: sp.csr_array, null_space: sp.csc_array, count: int, mean: float

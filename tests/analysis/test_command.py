@@ -13,9 +13,10 @@ import torch
 from matplotlib.figure import Figure
 
 from analysis import command
-from analysis.graphs import as_graph, sampled_graphs
+from analysis.graphs import as_graph
 from analysis.mixing import mixing
 from analysis.result import Result, table
+from analysis.runs import attention_matrices, sampled_graphs
 from graphattn import BipartiteGraph
 from graphattn.patterns import Full, SlidingWindow, Star
 
