@@ -62,7 +62,8 @@ def _check_weights(weights: np.ndarray) -> None:
     bad = weights[~((weights >= 0) & np.isfinite(weights))]
     if bad.size:
         raise ValueError(f"'graph' must have weights that are finite and not negative (got "
-                         f"{bad[0]:g}); take their absolute values, or omit the weights")
+                         f"{bad[0]:g}); replace them, such as by their absolute values, or omit "
+                         f"them")
     with np.errstate(over='ignore'):
         total = weights.sum()
     if not np.isfinite(total):
@@ -100,8 +101,8 @@ def symmetrize(adjacency: sp.csr_array, symmetrization: Symmetrization) -> sp.cs
     num_queries, num_keys = adjacency.shape
     if num_queries != num_keys:
         raise ValueError(f"'graph' must have as many keys as queries to be symmetrised (got "
-                         f"{num_keys} and {num_queries}); analysis.spectrum has the singular values "
-                         f"of other graphs")
+                         f"{num_keys} and {num_queries}); analysis.spectrum has the singular "
+                         f"values of other graphs")
     if symmetrization not in get_args(Symmetrization):
         raise ValueError(f"'symmetrization' must be one of {get_args(Symmetrization)} (got "
                          f"{symmetrization!r})")

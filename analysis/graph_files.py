@@ -108,9 +108,9 @@ def read_graph_file(
     """Read the graph in a file, with the names of its tokens.
 
     The source of an edge is the key, its target the query. Edges of weight 0 are dropped, and
-    repeated edges count once; if weights are read, they add up. In edge lists, a line that begins with ``#`` or ``%`` is a comment.
-    If names separated by commas, semicolons or tabs begin with a mark, only a mark followed by a
-    blank or the same mark begins a comment.
+    repeated edges count once; if weights are read, they add up. In edge lists, a line that begins
+    with ``#`` or ``%`` is a comment. If names separated by commas, semicolons or tabs begin with a
+    mark, only a mark followed by a blank or the same mark begins a comment.
 
     Args:
         path: A file, optionally compressed (``.gz``).

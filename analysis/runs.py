@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from graphattn import BipartiteGraph, GraphAttention
-from graphattn.graphs.pair_mask import PairMask
+from graphattn.graphs import PairMask
 from graphattn.patterns import Full
 from graphattn.utils.reading import check_unpacked, read_yaml
 from graphattn.utils.trust import importing_only

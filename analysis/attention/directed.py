@@ -13,7 +13,6 @@ from analysis.spectrum import Laplacian
 from analysis.walk import strong_components
 
 
-
 def circulation(graph: GraphLike, *, weights: bool = False,
                 teleport: float | None = None) -> sp.csr_array:
     r"""Return the flow :math:`\Phi P` of the stationary walk along the edges of a directed graph.

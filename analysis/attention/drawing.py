@@ -18,7 +18,7 @@ _CYCLE = 10  # colours of the style
 
 @labels_as_text
 def draw(results: dict[str, list[AttentionMatrix]]) -> Figure:
-    """Draw ranks, singular values, and capacity against direction; a colour stands for a label."""
+    """Draw ranks, singular values, and capacity against direction. A label has one colour."""
     height = max(4.2, 1.2 + 0.22 * len(results))
     figure = Figure(figsize=(11, height), layout='constrained')
     ranks, values, plane = figure.subplots(1, 3, width_ratios=[1, 1.1, 1.1])
@@ -35,10 +35,7 @@ def draw(results: dict[str, list[AttentionMatrix]]) -> Figure:
     values.set(title='singular values of A', xlabel='index', ylabel=r'$\sigma$', xscale='log',
                yscale='log')
     plane.set(title='capacity and direction', xlabel='asymmetry G (0: symmetric)',
-              ylabel=r'bounds of Cheeger number $\phi$', xlim=(-0.05, 1.05), yscale='log')
-    lowest = min((sample.phi_below for samples in results.values() for sample in samples
-                  if sample.phi_below), default=0.1)
-    plane.set_ylim(10.**np.floor(np.log10(lowest)), 1.2)
+              ylabel=r'bounds of Cheeger number $\phi$', yscale='log')
     ranks.set_xlim(0.8, 1.2 * max(sample.num_queries for samples in results.values()
                                   for sample in samples))
     for axes in (ranks, values, plane):
@@ -68,7 +65,9 @@ def _draw_values(axes: Axes, samples: list[AttentionMatrix], color: object) -> N
 
 
 def _draw_plane(axes: Axes, samples: list[AttentionMatrix], color: object) -> None:
-    shown = np.array([(sample.asymmetry, sample.phi_below, sample.phi_above) for sample in samples
-                      if sample.asymmetry is not None and sample.phi_below]).reshape(-1, 3)
-    axes.vlines(shown[:, 0], shown[:, 1], shown[:, 2], color=color, linewidth=1.6, alpha=0.7)
-    axes.plot(shown[:, 0], shown[:, 2], '_', color=color, markersize=8)
+    """Draw the means over the samples whose bounds are above 0."""
+    shown = [(sample.asymmetry, sample.phi_below, sample.phi_above) for sample in samples
+             if sample.asymmetry is not None and sample.phi_below]
+    if shown:
+        asymmetry, below, above = np.mean(shown, axis=0)
+        axes.plot([asymmetry] * 2, [below, above], '_-', color=color, linewidth=1.6, markersize=8)

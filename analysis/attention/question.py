@@ -20,7 +20,7 @@ from analysis.walk import strong_components
 
 @dataclass(frozen=True)
 class AttentionMatrix(Result):
-    r"""Measures of an attention matrix A ``[query, key]``; fields are ``None`` if they do not apply.
+    r"""Measures of an attention matrix A ``[query, key]``; ``None`` if they do not apply.
 
     Attributes:
         num_queries, num_keys, num_edges (int): Its size, and the number of weights above 0.
