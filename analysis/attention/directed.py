@@ -67,7 +67,11 @@ def directed_laplacian(graph: GraphLike, *, weights: bool = False,
         >>> directed_laplacian(cycle).smallest(2).values.round(6) + 0
         array([0., 1.])
     """
-    flow = circulation(graph, weights=weights, teleport=teleport)
+    return laplacian_of(circulation(graph, weights=weights, teleport=teleport))
+
+
+def laplacian_of(flow: sp.csr_array) -> Laplacian:
+    """Return the normalised Laplacian of a circulation."""
     return Laplacian(sp.csr_array(flow + flow.T) / 2)
 
 

@@ -9,12 +9,17 @@ import scipy.sparse as sp
 
 from analysis.adjacency import adjacency_of
 from analysis.attention.capacity import capacity_of
-from analysis.attention.directed import MAX_DENSE, circulation_of, normalized_rows
+from analysis.attention.directed import (
+    MAX_DENSE,
+    circulation_of,
+    laplacian_of,
+    normalized_rows,
+)
 from analysis.attention.direction import asymmetry_of, flow_of
 from analysis.attention.rank import rank_of
+from analysis.checks import check_probability
 from analysis.graphs import GraphLike
 from analysis.result import Result
-from analysis.spectrum import Laplacian
 from analysis.walk import strong_components
 
 
@@ -122,6 +127,8 @@ def attention(graph: GraphLike, *, weights: bool = True,
         >>> result.phi >= 1 / 5, result.to_later, round(result.asymmetry, 3)
         (True, 0.0, 0.662)
     """
+    if teleport is not None:
+        check_probability('teleport', teleport)
     matrix = adjacency_of(graph, weights)
     if min(matrix.shape) == 0:
         raise ValueError(f"'graph' must have at least one token (got {matrix.shape[0]} queries and "
@@ -155,7 +162,7 @@ def _directed(matrix: sp.csr_array, teleport: float | None) -> dict[str, object]
     if teleport is None and (num_components > 1 or is_large):
         return dict(strong_components=num_components)
     flow = circulation_of(matrix, teleport)
-    pairs = Laplacian(sp.csr_array(flow + flow.T) / 2).smallest(min(2, matrix.shape[0]))
+    pairs = laplacian_of(flow).smallest(min(2, matrix.shape[0]))
     gap = float(pairs.values[1]) if matrix.shape[0] > 1 else None
     return dict(strong_components=num_components, directed_gap=gap,
                 stationary=flow.sum(axis=1))
