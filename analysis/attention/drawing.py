@@ -41,6 +41,8 @@ def draw(results: dict[str, list[AttentionMatrix]]) -> Figure:
     for axes in (ranks, values, plane):
         axes.grid()
         axes.xaxis.set_minor_formatter(NullFormatter())  # its labels would overlap
+        if not axes.has_data():
+            axes.set(xlim=(0.1, 1), ylim=(0.1, 1))  # a logarithmic axis needs positive limits
     return figure
 
 
@@ -59,9 +61,10 @@ def _draw_ranks(axes: Axes, samples: list[AttentionMatrix], place: int, color: o
 def _draw_values(axes: Axes, samples: list[AttentionMatrix], color: object) -> None:
     for sample in samples:
         shown = sample.singular_values
-        shown = shown[shown > _LEAST * shown[:1].max(initial=1)]
-        axes.plot(np.arange(1, len(shown) + 1), shown, '.-' if len(shown) < 40 else '-',
-                  color=color, linewidth=1.4 if len(samples) == 1 else 0.6)
+        shown = shown[shown > _LEAST * shown.max()]
+        if shown.size:
+            axes.plot(np.arange(1, len(shown) + 1), shown, '.-' if len(shown) < 40 else '-',
+                      color=color, linewidth=1.4 if len(samples) == 1 else 0.6)
 
 
 def _draw_plane(axes: Axes, samples: list[AttentionMatrix], color: object) -> None:

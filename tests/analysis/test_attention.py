@@ -265,6 +265,12 @@ def test_weights_of_a_model_give_its_outputs(name, options):
 # Figure ##############################################################################
 
 @pytest.mark.slow
+@pytest.mark.parametrize('name', ['no edges', 'wide'])
+def test_every_figure_can_be_saved(name, tmp_path):
+    draw({name: [attention(MATRICES[name])]}).savefig(tmp_path / 'a.png')
+
+
+@pytest.mark.slow
 def test_draws_samples_and_matrices_without_a_capacity():
     figure = draw({'samples': [attention(weighted(seed=seed)) for seed in range(3)],
                    'wide': [attention(rectangle(3, 5))], 'one': [attention(MATRICES['one'])],
@@ -272,5 +278,5 @@ def test_draws_samples_and_matrices_without_a_capacity():
     ranks, values, plane = figure.axes
     assert [label.get_text() for label in ranks.get_yticklabels()] == [
         'samples', 'wide', 'one', 'no edges']
-    assert len(values.get_lines()) == 6 and len(plane.get_lines()) == 2
+    assert len(values.get_lines()) == 5 and len(plane.get_lines()) == 2
     assert len(draw({str(n): [attention(weighted())] for n in range(12)}).axes) == 3
