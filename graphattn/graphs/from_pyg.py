@@ -58,7 +58,7 @@ def sort_edges(edges: Edges, num_queries: int, num_keys: int) -> SortedEdges:
 
 
 def _find(edges: Edges, num_queries: int, num_keys: int) -> SortedEdges:
-    _check_kind(edges)
+    check_edges(edges, 'edge_index')
     _check_sizes(edges, num_queries, num_keys)
     if isinstance(edges, BipartiteGraph):
         return SortedEdges(edges, None)
@@ -84,7 +84,7 @@ def edge_index_of(edges: Edges) -> Tensor:
     if isinstance(edges, SparseTensor):
         query, key, _ = edges.coo()
         return torch.stack([key, query])
-    _check_kind(edges)
+    check_edges(edges, 'edge_index')
     if edges.layout == torch.sparse_coo:  # PyG would mark any as coalesced
         return edges._indices().flip(0)
     if is_torch_sparse_tensor(edges):
@@ -106,10 +106,12 @@ def edge_values_of(edges: Edges) -> Tensor | None:
     return edges._values()
 
 
-def _check_kind(edges: Edges) -> None:
-    if not isinstance(edges, Tensor | SparseTensor | BipartiteGraph):
-        raise TypeError(f"'edge_index' must be a Tensor, a SparseTensor or a BipartiteGraph (got "
+def check_edges(edges: Edges, name: str = 'edges') -> Edges:
+    """Return edges, and raise TypeError if they are of another type."""
+    if not isinstance(edges, Edges):
+        raise TypeError(f"'{name}' must be a Tensor, a SparseTensor or a BipartiteGraph (got "
                         f"{type(edges).__name__})")
+    return edges
 
 
 def _check_sizes(edges: Edges, num_queries: int, num_keys: int) -> None:
