@@ -40,7 +40,7 @@ from graphattn.patterns import Neighborhood, RandomRegular
 from graphattn.transforms import LaplacianPE, RandomWalkPE
 
 DEGREE = 8
-MAX_WALKED = 10_000  # nodes; the powers of larger matrices exceed the memory
+MAX_WALKED = 2_000  # nodes; powers of larger matrices are sparse, and fill up
 MAX_SCIPY = 10_000  # beyond, scipy takes minutes in float64
 
 
