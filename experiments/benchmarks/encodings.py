@@ -1,9 +1,9 @@
 """Positional encodings of nodes, compared with PyG's transforms and with scipy's solver.
 
-PyG's transform computes eigenvectors in float32, and scipy's solver is given the float64 matrix of
-the same meaning; both are called as PyG calls them. The last column is the largest residual of an
-eigenvector, from which a large graph's error follows by division by a gap of eigenvalues that may
-be as small as 1e-5.
+PyG's transform computes eigenvectors in float32. Scipy's solver is called as PyG calls it, for the
+float64 matrix. The residuals are those of the returned encodings, which are rounded to float32 in
+PyG and here. An eigenvector's error is its residual divided by the gap to the next eigenvalue,
+which is 1e-5 on the largest mesh.
 
     python -m experiments.benchmarks.encodings
     python -m experiments.benchmarks.encodings --quick
