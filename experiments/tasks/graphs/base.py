@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from hashlib import blake2b
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import lightning as L
 import torch
 from jsonargparse import Namespace
+from torch import Tensor
 from torch.utils.data import DataLoader
 from torch_geometric.data import Batch, Data, InMemoryDataset
 from torch_geometric.loader import NeighborLoader
@@ -29,7 +31,8 @@ class GraphTask(L.LightningDataModule, ABC):
         batch_size (int): Graphs per step and process, or seeds.
         pre_transforms (list of BaseTransform, optional): Applied to each graph once, such as
             encodings; the results are cached on disk.
-        transforms (list of BaseTransform, optional): Applied to each graph whenever it is read.
+        transforms (list of BaseTransform, optional): Applied to training graphs whenever they are
+            loaded, such as :class:`graphattn.transforms.RandomSignFlip`.
         num_neighbors (list of int, optional): Neighbours of each node in each hop from the seeds,
             for one large graph (PyG's ``NeighborLoader``). Without it, each step takes the whole
             graph.
@@ -58,11 +61,6 @@ class GraphTask(L.LightningDataModule, ABC):
     def read(self) -> GraphParts:
         """Return the graphs of all parts. Subclasses implement this method."""
 
-    def identity(self) -> str | None:
-        """Return what the graphs depend on, for the cache of transformed graphs; ``None`` if they
-        are not cached."""
-        return None
-
     def fill_options(self, options: Namespace) -> None:
         """Write the sizes that follow from the graphs into the options of a run."""
         parts = self._read()
@@ -79,7 +77,7 @@ class GraphTask(L.LightningDataModule, ABC):
     def setup(self, stage: str | None = None) -> None:
         if self.data:
             return
-        parts, transform = self._read(), Compose(self.transforms) if self.transforms else None
+        parts = self._read()
         if self.num_neighbors is not None and (parts.level != 'node' or len(parts.graphs) > 1):
             raise ValueError(f"'num_neighbors' requires one graph with targets for nodes (got "
                              f"{len(parts.graphs)} graphs with targets for each {parts.level})")
@@ -88,8 +86,8 @@ class GraphTask(L.LightningDataModule, ABC):
             same = tuple(map(id, graphs))
             if same not in done:
                 done[same] = self._transformed(part, graphs)
-                done[same].transform = transform
-            self.data[part] = done[same]
+            self.data[part] = copy.copy(done[same])
+        self.data['train'].transform = Compose(self.transforms)
 
     def train_dataloader(self) -> DataLoader:
         if self.num_neighbors is not None:
@@ -131,26 +129,26 @@ class GraphTask(L.LightningDataModule, ABC):
         return self.graphs
 
     def _transformed(self, part: str, graphs: list[Data]) -> InMemoryDataset:
-        identity = self.identity()
-        if not self.pre_transforms or identity is None:
-            return _stored(self._pre_transform(part, graphs))
-        said = '\n'.join([identity, part, torch.__version__,
-                          *map(_description, self.pre_transforms)])
-        digest = blake2b(said.encode(), digest_size=8).hexdigest()
-        path = self.cache / f'graphs-{digest}.pt'
+        if not self.pre_transforms:
+            return _stored(graphs)
+        whole = blake2b('\n'.join(map(_description, self.pre_transforms)).encode(), digest_size=8)
+        for graph in graphs:
+            for name, value in sorted(graph.to_dict().items()):
+                whole.update(f'{name} {value.dtype} {tuple(value.shape)}'.encode() if isinstance(
+                    value, Tensor) else f'{name} {value}'.encode())
+                if isinstance(value, Tensor):
+                    whole.update(value.contiguous().numpy().tobytes())
+        path = self.cache / f'graphs-{whole.hexdigest()}.pt'
         if path.exists():
             try:
                 return _stored(torch.load(path, weights_only=True))
             except Exception:  # a damaged file is computed again
                 path.unlink(missing_ok=True)
-        done = self._pre_transform(part, graphs)
+        transform = Compose(self.pre_transforms)
+        done = [transform(copy.copy(graph)) for graph in tqdm(graphs, f'transforming {part}',
+                                                              disable=None)]
         write_whole(path, lambda temporary: torch.save(done, temporary))
         return _stored(done)
-
-    def _pre_transform(self, part: str, graphs: list[Data]) -> list[Data]:
-        transform = Compose(self.pre_transforms)
-        return [transform(graph) for graph in tqdm(graphs, f'transforming {part}', disable=(
-            None if self.pre_transforms else True))]
 
 
 class _ResumableNeighbors(ResumableLoader, NeighborLoader):

@@ -28,6 +28,3 @@ class BlockModelGraphs(GraphTask):
     def read(self) -> GraphParts:
         graphs = block_model_graphs(self.dataset, self.seed, self.cache, self.num_graphs)
         return graph_parts(f'{self.dataset}, drawn by its distribution', graphs, 'classes', 'node')
-
-    def identity(self) -> str:
-        return f'{self.dataset} {self.seed} {self.num_graphs}'
