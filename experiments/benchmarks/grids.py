@@ -157,7 +157,7 @@ def draw(rows: list[dict], out: Path) -> None:
             place = np.arange(len(names)) + 0.8 * (number + 0.5) / len(kinds) - 0.4
             bars = axes.barh(place, [times.get((name, case), math.nan) for name in names],
                              0.8 / len(kinds), label=case)
-            axes.bar_label(bars, fmt='{:,.3g}'.format, padding=2, fontsize='x-small')
+            axes.bar_label(bars, fmt='{:,.0f}', padding=2, fontsize='x-small')
         axes.set(xscale='log', xlabel='milliseconds', title=title,
                  yticks=range(len(names)), yticklabels=names)
         axes.margins(x=0.2)
