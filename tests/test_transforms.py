@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import networkx as nx
+import numpy as np
 import pytest
 import torch
 import torch_geometric.transforms as pyg
 from torch_geometric.data import Batch, Data
-from torch_geometric.utils import erdos_renyi_graph
+from torch_geometric.utils import erdos_renyi_graph, from_scipy_sparse_matrix
 
 from graphattn import spectra
 from graphattn.spectra import NotConverged
 from graphattn.transforms import LaplacianPE, RandomSignFlip, RandomWalkPE, laplacian_pe
+from tests.test_spectra import GRAPHS, laplacian_and_null_space
 
 
 def draw(num_nodes: int, weighted: bool = False) -> Data:
@@ -96,6 +99,19 @@ def test_eigenvectors_of_a_repeated_eigenvalue_span_pygs(solver):
     theirs = pyg.AddLaplacianEigenvectorPE(6, is_undirected=True)(cycle).laplacian_eigenvector_pe
     for planes in zip(ours.split(2, 1), theirs.split(2, 1)):
         torch.testing.assert_close(*(plane @ plane.T for plane in planes), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize('name', GRAPHS)
+def test_no_eigenvector_of_a_special_graph_is_missed(name, solver):
+    adjacency = nx.to_scipy_sparse_array(GRAPHS[name], dtype=float)
+    edge_index, weight = from_scipy_sparse_matrix(adjacency)
+    data = Data(edge_index=edge_index, edge_weight=weight, num_nodes=adjacency.shape[0])
+    encoding = LaplacianPE(12)(data).laplacian_eigenvector_pe.double().numpy()
+    laplacian, _ = laplacian_and_null_space(GRAPHS[name])
+    expected = np.linalg.eigvalsh(laplacian.toarray())[1:13]
+    found = encoding.T @ (laplacian @ encoding)
+    np.testing.assert_allclose(found, np.diag(expected), atol=1e-6)
+    np.testing.assert_allclose(encoding.T @ encoding, np.eye(12), atol=1e-6)
 
 
 def test_components_are_told_apart_first(solver):

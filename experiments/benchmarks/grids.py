@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from jsonargparse.typing import PositiveInt
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
@@ -157,16 +158,21 @@ def draw(rows: list[dict], out: Path) -> None:
             place = np.arange(len(names)) + 0.8 * (number + 0.5) / len(kinds) - 0.4
             bars = axes.barh(place, [times.get((name, case), math.nan) for name in names],
                              0.8 / len(kinds), label=case)
-            axes.bar_label(bars, fmt='{:,.3g}'.format, padding=2, fontsize='x-small')
+            axes.bar_label(bars, fmt=rounded, padding=2, fontsize='x-small')
         axes.set(xscale='log', xlabel='milliseconds', title=title,
                  yticks=range(len(names)), yticklabels=names)
         axes.margins(x=0.2)
         axes.xaxis.set_major_formatter('{x:,g}')
+        axes.xaxis.set_minor_formatter(NullFormatter())
         axes.grid(axis='x')
     panels[0].invert_yaxis()
     figure.legend(*panels[0].get_legend_handles_labels(), loc='outside lower center', ncols=4)
     figure.suptitle(machine(), fontsize='medium')
     report_figure(figure, 'grids', out)
+
+
+def rounded(number: float) -> str:
+    return f'{number:,.0f}' if number >= 100 else f'{number:.3g}'
 
 
 if __name__ == '__main__':

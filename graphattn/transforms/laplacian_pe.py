@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import scipy.linalg
 import scipy.sparse as sp
 import torch
 from scipy.sparse import csgraph
@@ -15,7 +14,7 @@ from graphattn._checks import check_bool, check_size
 from graphattn.spectra import NotConverged, smallest_eigenvectors
 from graphattn.transforms.adjacency import adjacency_of
 
-MAX_DENSE = 300  # nodes, up to which all eigenvalues take less time than an iteration
+MAX_DENSE = 200  # nodes, up to which all eigenvectors take less time than an iteration
 
 
 class LaplacianPE(BaseTransform):
@@ -115,12 +114,21 @@ def _eigenvectors(adjacency: np.ndarray | sp.csr_array, count: int) -> np.ndarra
 
 
 def _of_small(scaled: np.ndarray, root: np.ndarray, count: int) -> np.ndarray:
-    """Find all eigenvalues. The trivial eigenvector is moved beyond the largest eigenvalue, 2."""
+    """Find all eigenvectors. The trivial one is moved beyond the largest eigenvalue, 2.
+
+    Small matrices use one thread, because several, which wait for one another, take ten times as
+    long while other processes use the cores.
+    """
     trivial = root / max(np.linalg.norm(root), np.finfo(float).tiny)
     shifted = 3 * np.outer(trivial, trivial) - scaled
     shifted.flat[::len(root) + 1] += 1
-    return scipy.linalg.eigh(shifted, subset_by_index=[0, count - 1], overwrite_a=True,
-                             check_finite=False)[1]
+    threads = torch.get_num_threads()
+    try:
+        if len(root) <= MAX_DENSE:
+            torch.set_num_threads(1)
+        return torch.linalg.eigh(torch.from_numpy(shifted)).eigenvectors[:, :count].numpy()
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _of_large(adjacency: sp.csr_array, root: np.ndarray, inverse: np.ndarray, count: int
