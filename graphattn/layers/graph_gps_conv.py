@@ -9,19 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch_geometric.nn import GPSConv, MessagePassing
-from torch_geometric.utils.sparse import index2ptr
 
-from graphattn._checks import (
-    MAX_SIDE,
-    check_dropout,
-    check_features,
-    check_has_numbers,
-    check_integers,
-    check_kind,
-    check_sides,
-)
-from graphattn._tensors import cache_host_copies, host_copy
+from graphattn._checks import check_dropout, check_features, check_kind, check_sides
+from graphattn._tensors import cache_host_copies
 from graphattn.graphs.from_pyg import Edges
+from graphattn.graphs.pyg_data import ptr_of_batch
 from graphattn.patterns import Pattern
 from graphattn.sources import GraphSource
 
@@ -123,7 +115,7 @@ class GraphGPSConv(GPSConv):
         """
         check_features(x, self.channels, self.mlp[0])
         batch = x.new_zeros(len(x), dtype=torch.long) if batch is None else batch
-        ptr = _ptr_of(batch, len(x))
+        ptr = ptr_of_batch(batch, len(x))
         attended = self.attn(x, ptr, source=source)
         parts = [(attended, self.norm2)]
         if self.conv is not None:
@@ -136,20 +128,3 @@ class GraphGPSConv(GPSConv):
         if norm is None:
             return x
         return norm(x, batch=batch) if self.norm_with_batch else norm(x)
-
-
-def _ptr_of(batch: Tensor, num_nodes: int) -> Tensor:
-    check_integers('batch', batch)
-    check_has_numbers('batch', batch)
-    if batch.shape != (num_nodes,):
-        raise ValueError(f"'batch' must hold the graph of each of the {num_nodes} nodes (got shape "
-                         f"{tuple(batch.shape)})")
-    numbers = host_copy(batch)
-    if bool((numbers.diff() < 0).any()):
-        raise ValueError("'batch' must ascend, because the nodes of a graph must be adjacent; sort "
-                         "the nodes by 'batch'")
-    num_graphs = int(numbers[-1]) + 1 if num_nodes else 0
-    if num_nodes and int(numbers[0]) < 0 or num_graphs > MAX_SIDE:
-        raise ValueError(f"'batch' must number graphs from 0 (got {int(numbers[0])} to "
-                         f"{num_graphs - 1})")
-    return index2ptr(batch, num_graphs)

@@ -1,4 +1,4 @@
-"""Who watches or changes the steps of a PyG layer, which a fused kernel would skip."""
+"""Hooks and subclasses that need the steps of message passing, which a fused kernel skips."""
 
 from __future__ import annotations
 
