@@ -54,7 +54,7 @@ MAY_IMPORT = {
     'distributed': GROUND | {'functional', 'placement', 'sources', 'layers'},
     'compile': {'graphs', 'patterns', 'samplers', 'ops', 'functional'},
     'decoding': GROUND | {'functional', 'placement'},
-    'transforms': {'_checks'},
+    'transforms': {'_checks', 'graphs', 'patterns'},
     'experiments': {'experiments.runs'},
     'experiments.runs': ALL,
     'experiments.data': ALL | {'experiments.runs'},

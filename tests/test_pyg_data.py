@@ -7,6 +7,7 @@ import torch
 from torch_geometric.data import Batch, Data, HeteroData
 from torch_geometric.loader import DataLoader
 from torch_geometric.transforms import ToSparseTensor
+from torch_geometric.typing import WITH_TORCH_SPARSE
 
 from graphattn import BipartiteGraph
 from tests.graphs import GRAPHS
@@ -94,7 +95,8 @@ def test_a_batch_vector_is_enough():
 def test_a_transposed_adjacency_has_the_direction_of_the_edges(name):
     graph = GRAPHS[name]()
     data = graph.to_data(bipartite=True)
-    assert BipartiteGraph.from_data(ToSparseTensor()(data)) == graph
+    for layout in [None] * WITH_TORCH_SPARSE + [torch.sparse_csr, torch.sparse_coo]:
+        assert BipartiteGraph.from_data(ToSparseTensor(layout=layout)(data)) == graph
 
 
 def test_nodes_that_were_moved_after_batching_are_refused():

@@ -83,6 +83,9 @@ class GraphGPSConv(GPSConv):
                          norm_kwargs)
         self.attn = attention
         self.attn_type = type(attention).__name__
+        for part in attention.modules():
+            if isinstance(part, MessagePassing):
+                part.explain = False  # explainers weigh the edges of the data, those of conv
 
     def reset_parameters(self) -> None:
         """Reinitialise all parameters."""

@@ -1,5 +1,6 @@
-"""PyG transforms: structural encodings of nodes."""
+"""PyG transforms: structural encodings of nodes, and edges of patterns."""
 
+from graphattn.transforms.add_attention_edges import AddAttentionEdges
 from graphattn.transforms.random_walk_pe import RandomWalkPE
 
-__all__ = ['RandomWalkPE']
+__all__ = ['AddAttentionEdges', 'RandomWalkPE']

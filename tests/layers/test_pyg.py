@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+import warnings
 from collections.abc import Callable
 from functools import wraps
 
 import pytest
 import torch
-from torch import Tensor
-from torch_geometric.nn import MessagePassing, TransformerConv
+import torch_geometric
+from torch import Tensor, nn
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.explain import AttentionExplainer, Explainer, GNNExplainer
+from torch_geometric.loader import DataLoader, NeighborLoader
+from torch_geometric.nn import (
+    HeteroConv,
+    MessagePassing,
+    Sequential,
+    TransformerConv,
+    to_hetero,
+)
+from torch_geometric.typing import WITH_PYG_LIB, WITH_TORCH_SPARSE
 
 from graphattn import BipartiteGraph
-from graphattn.layers import EdgeAttention, GraphTransformerConv
+from graphattn.layers import (
+    EdgeAttention,
+    GraphAttention,
+    GraphGPSConv,
+    GraphTransformerConv,
+    MultiheadAttention,
+)
+from graphattn.sources import PatternSource
+from graphattn.transforms import AddAttentionEdges
 from tests.graphs import GRAPHS
 
 GRAPH = GRAPHS['square']()
@@ -116,3 +138,193 @@ def test_a_changed_convolution_is_pygs(change: Callable[[type], MessagePassing])
     expected = features(change(TransformerConv))
     torch.testing.assert_close(features(change(GraphTransformerConv)), expected)
     assert not torch.allclose(expected, features(TransformerConv(8, 4, 2)))
+
+
+# PyG's tools #########################################################################
+
+X = QKV[0].flatten(1)
+SHUFFLED = GRAPH.edge_index.as_tensor()[:, torch.randperm(
+    GRAPH.num_edges, generator=torch.Generator().manual_seed(1))]
+PTR, BATCH = torch.tensor([0, 5, 12]), torch.tensor([0] * 5 + [1] * 7)
+
+
+class Attend(nn.Module):
+    """A convolution around EdgeAttention."""
+
+    def __init__(self, in_channels: int = 8, out_channels: int = 4, heads: int = 2):
+        super().__init__()
+        self.lin, self.heads = nn.Linear(in_channels, heads * out_channels), heads
+        self.attention = EdgeAttention()
+
+    def forward(self, x: Tensor | tuple[Tensor, Tensor], edge_index: Tensor) -> Tensor:
+        x = x if isinstance(x, tuple) else (x, x)
+        key, query = (self.lin(side).unflatten(1, (self.heads, -1)) for side in x)
+        return self.attention(query, key, key, edge_index).flatten(1)
+
+
+def gps() -> GraphGPSConv:
+    return GraphGPSConv(8, GraphTransformerConv(8, 4, 2), GraphAttention(8, 2, 'Full()'),
+                        norm=None)
+
+
+CONVS: dict[str, Callable[[], nn.Module]] = {
+    'GraphTransformerConv': lambda: GraphTransformerConv(8, 4, 2), 'EdgeAttention': Attend,
+    'GraphGPSConv': gps}
+CASES: dict[str, tuple[Callable[[], nn.Module], dict[str, Tensor]]] = {
+    'GraphTransformerConv': (CONVS['GraphTransformerConv'], dict(x=X, edge_index=SHUFFLED)),
+    'GraphGPSConv': (gps, dict(x=X, edge_index=SHUFFLED, batch=BATCH)),
+    'EdgeAttention': (EdgeAttention, dict(zip(('query', 'key', 'value', 'edge_index'),
+                                              (*QKV, SHUFFLED)))),
+    'GraphAttention': (lambda: GraphAttention(8, 2, 'SlidingWindow(1)'), dict(x=X, ptr=PTR)),
+    'MultiheadAttention': (lambda: MultiheadAttention(8, 2, source='SlidingWindow(1)'),
+                           dict(query=X, key=X, value=X)),
+}
+
+
+@pytest.fixture(params=CASES)
+def case(request) -> tuple[nn.Module, dict[str, Tensor]]:
+    make, inputs = CASES[request.param]
+    torch.manual_seed(0)
+    return make(), inputs
+
+
+def call(layer: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
+    out = layer(*inputs.values())
+    return out[0] if isinstance(out, tuple) else out
+
+
+def test_layers_are_parts_of_a_sequential(case):
+    layer, inputs = case
+    names = ', '.join(inputs)
+    model = Sequential(names, [(layer, f'{names} -> x'), nn.Identity()])
+    torch.testing.assert_close(call(model, inputs), call(layer, inputs))
+
+
+@pytest.mark.parametrize('copied', [copy.deepcopy,
+                                    lambda layer: pickle.loads(pickle.dumps(layer))],
+                         ids=['deepcopy', 'pickle'])
+def test_layers_are_copied_before_and_after_use(case, copied):
+    layer, inputs = case
+    fresh = copied(layer)
+    expected = call(layer, inputs)
+    for each in (fresh, copied(layer)):
+        torch.testing.assert_close(call(each, inputs), expected)
+
+
+@pytest.mark.slow
+def test_layers_are_compiled(case):
+    layer, inputs = case
+    torch._dynamo.reset()
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        run = torch_geometric.compile(layer, backend='eager')
+        torch.testing.assert_close(call(run, inputs), call(layer, inputs))
+
+
+class TwoLayers(nn.Module):
+    def __init__(self, make: Callable[[], nn.Module]):
+        super().__init__()
+        self.first, self.second = make(), make()
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.second(self.first(x, edge_index).relu(), edge_index)
+
+
+@pytest.mark.parametrize('algorithm', [AttentionExplainer, lambda: GNNExplainer(epochs=2)],
+                         ids=['attention', 'GNN'])
+@pytest.mark.parametrize('name', CONVS)
+def test_explainers_weigh_the_edges_of_the_data(name, algorithm):
+    model = TwoLayers(CONVS[name])
+    expected, alphas = model(X, SHUFFLED), []
+    explainer = Explainer(
+        model, algorithm(), explanation_type='model', edge_mask_type='object',
+        model_config=dict(mode='multiclass_classification', task_level='node', return_type='raw'))
+    edge_mask = explainer(X, SHUFFLED).edge_mask
+    assert edge_mask.shape == (SHUFFLED.size(1),) and edge_mask.sum() > 0
+    torch.testing.assert_close(model(X, SHUFFLED), expected)
+    torch.testing.assert_close(copy.deepcopy(model)(X, SHUFFLED), expected)
+    if algorithm is AttentionExplainer:
+        # Only the convolutions attend along the edges of the data.
+        for conv in [conv for conv in model.modules() if isinstance(conv, MessagePassing)]:
+            if conv.explain is not False:
+                conv.register_message_forward_hook(
+                    lambda _, inputs, out: alphas.append(inputs[0].get('alpha', out)))
+        model(X, SHUFFLED)
+        assert [len(alpha) for alpha in alphas] == [SHUFFLED.size(1)] * 2
+
+
+def hetero_data() -> HeteroData:
+    data = HeteroData()
+    data['author'].x, data['paper'].x = X[:7], X[7:]
+    data['author', 'writes', 'paper'].edge_index = torch.tensor([[6, 0, 3, 1], [4, 0, 0, 2]])
+    data['paper', 'cites', 'paper'].edge_index = torch.tensor([[4, 0, 3, 1], [4, 0, 0, 2]])
+    data['paper', 'of', 'author'].edge_index = torch.tensor([[4, 0, 3, 1], [4, 0, 0, 6]])
+    return data
+
+
+@pytest.mark.parametrize('name', ['GraphTransformerConv', 'EdgeAttention'])
+def test_a_convolution_of_each_edge_type_is_the_same_alone(name):
+    data = hetero_data()
+    convs = {edge_type: CONVS[name]() for edge_type in data.edge_types}
+    out = HeteroConv(convs, aggr='sum')(data.x_dict, data.edge_index_dict)
+    expected = dict.fromkeys(data.node_types, 0)
+    for (source, _, target), conv in zip(data.edge_types, convs.values()):
+        pair = data[source].x, data[target].x
+        edges = data[source, _, target].edge_index
+        expected[target] = expected[target] + conv(pair, edges)
+    torch.testing.assert_close(out, expected)
+
+
+@pytest.mark.slow
+def test_a_model_becomes_heterogeneous_as_with_pyg():
+    data, outs = hetero_data(), []
+    for conv in (TransformerConv, GraphTransformerConv):
+        torch.manual_seed(0)
+        model = to_hetero(TwoLayers(lambda conv=conv: conv(8, 4, 2)), data.metadata())
+        outs.append(model(data.x_dict, data.edge_index_dict))
+    torch.testing.assert_close(*outs)
+
+
+needs_sampler = pytest.mark.skipif(not (WITH_PYG_LIB or WITH_TORCH_SPARSE),
+                                   reason='neither pyg-lib nor torch-sparse is installed')
+
+
+@needs_sampler
+@pytest.mark.parametrize('name', CONVS)
+def test_sampled_neighbours_have_the_values_of_the_whole_graph(name):
+    model = TwoLayers(CONVS[name]).eval()
+    for conv in model.children():
+        if name == 'GraphGPSConv':
+            conv.attn.source = PatternSource('SlidingWindow(0)')  # the same in every sample
+    expected = model(X, SHUFFLED)
+    for batch in NeighborLoader(Data(x=X, edge_index=SHUFFLED), [-1, -1], batch_size=5):
+        out = model(batch.x, batch.edge_index)[:batch.batch_size]
+        torch.testing.assert_close(out, expected[batch.input_id])
+        if name != 'GraphGPSConv':  # a block: the last layer only computes the first nodes
+            x = model.first(batch.x, batch.edge_index).relu()
+            edge_index = batch.edge_index[:, batch.edge_index[1] < batch.batch_size]
+            out = model.second((x, x[:batch.batch_size]), edge_index)
+            torch.testing.assert_close(out, expected[batch.input_id])
+
+
+class Molecules(torch.utils.data.Dataset):
+    """Graphs that a worker makes, with the edges of a pattern and its graph."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Data:
+        data = Data(x=X[:index + 2], edge_index=torch.tensor([[0], [1]]))
+        return AddAttentionEdges('RandomRegular(1)')(data)
+
+
+@pytest.mark.slow
+def test_workers_make_the_batches_of_the_main_process():
+    layer = GraphAttention(8, 2)
+    outs = []
+    for num_workers in (0, 1):
+        for batch in DataLoader(Molecules(), 2, num_workers=num_workers):
+            graph = BipartiteGraph.from_edge_index(batch.attention_edge_index, batch.num_nodes,
+                                                   query_ptr=batch.ptr)
+            outs.append(layer(batch.x, batch.ptr, graph=graph))
+    torch.testing.assert_close(outs[:2], outs[2:])
