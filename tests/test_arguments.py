@@ -111,7 +111,7 @@ MEANT = {
     'key_padding_mask': torch.zeros(5, dtype=torch.bool),
     # patterns, samplers, sources
     'register.name': 'mine', 'build': Full,
-    'StructureSource.pattern': PatternSource(Full()), 'edges': EDGES, 'sequence': 0,
+    'StructureSource.source': PatternSource(Full()), 'edges': EDGES, 'sequence': 0,
     'pattern': Full(), 'left': Full(), 'right': Full(), 'layout': FreeLayout(5), 'size': 5,
     'values': '1' * 25, 'PairMask.values': torch.rand(2, 25),
     'MaskGraph.reorder.query_order': torch.arange(10),

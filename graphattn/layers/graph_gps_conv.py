@@ -10,9 +10,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch_geometric.nn import GPSConv, MessagePassing
 
-from graphattn._checks import check_dropout, check_features, check_kind, check_sides
+from graphattn._checks import (
+    check_bool,
+    check_dropout,
+    check_features,
+    check_kind,
+    check_sides,
+)
 from graphattn._tensors import cache_host_copies
 from graphattn.graphs.from_pyg import Edges
+from graphattn.graphs.graph import BipartiteGraph
+from graphattn.graphs.pair_mask import PairMask
 from graphattn.graphs.pyg_data import ptr_of_batch
 from graphattn.patterns import Pattern
 from graphattn.sources import GraphSource
@@ -32,8 +40,8 @@ class GraphGPSConv(GPSConv):
     Args:
         channels (int): Size of each node.
         conv (MessagePassing, optional): The local part.
-        attention (nn.Module): The global part: :class:`graphattn.layers.GraphAttention`, or a
-            module with its call and with ``channels``, ``heads`` and ``reset_parameters()``.
+        attention (nn.Module, optional): The global part: :class:`graphattn.layers.GraphAttention`,
+            or a module with its call and with ``channels``, ``heads`` and ``reset_parameters()``.
         dropout (float): Dropout after each part and inside the MLP.
         act, act_kwargs, norm, norm_kwargs: As in PyG.
 
@@ -55,8 +63,8 @@ class GraphGPSConv(GPSConv):
         torch.Size([9, 8])
     """
 
-    def __init__(self, channels: int, conv: MessagePassing | None, attention: nn.Module, *,
-                 dropout: float = 0., act: str | Callable = 'relu',
+    def __init__(self, channels: int, conv: MessagePassing | None, attention: nn.Module | None,
+                 *, dropout: float = 0., act: str | Callable = 'relu',
                  act_kwargs: dict[str, Any] | None = None,
                  norm: str | Callable | None = 'batch_norm',
                  norm_kwargs: dict[str, Any] | None = None):
@@ -64,8 +72,11 @@ class GraphGPSConv(GPSConv):
         check_dropout(dropout=dropout)
         if conv is not None:
             check_kind('conv', conv, nn.Module)
-        check_kind('attention', attention, nn.Module)
-        if not hasattr(attention, 'channels'):
+        if attention is not None:
+            check_kind('attention', attention, nn.Module)
+        elif conv is None:
+            raise ValueError("'conv' or 'attention' must be given (got neither)")
+        if attention is not None and not hasattr(attention, 'channels'):
             raise TypeError(f"'attention' must be a GraphAttention, or a module with its call (got "
                             f"{type(attention).__name__}); GraphAttention({channels}, heads, "
                             f"'Full()') is full attention")
@@ -76,14 +87,14 @@ class GraphGPSConv(GPSConv):
         for name, options in (('act_kwargs', act_kwargs), ('norm_kwargs', norm_kwargs)):
             if options is not None:
                 check_kind(name, options, dict)
-        if attention.channels != channels:
+        if attention is not None and attention.channels != channels:
             raise ValueError(f"'attention' must have the layer's {channels} channels (got "
                              f"{attention.channels})")
-        super().__init__(channels, conv, attention.heads, dropout, act, act_kwargs, norm,
-                         norm_kwargs)
+        super().__init__(channels, conv, getattr(attention, 'heads', 1), dropout, act, act_kwargs,
+                         norm, norm_kwargs)
         self.attn = attention
         self.attn_type = type(attention).__name__
-        for part in attention.modules():
+        for part in () if attention is None else attention.modules():
             if isinstance(part, MessagePassing):
                 part.explain = False  # explainers weigh the edges of the data, those of conv
 
@@ -98,8 +109,9 @@ class GraphGPSConv(GPSConv):
 
     @cache_host_copies
     def forward(self, x: Tensor, edge_index: Edges, batch: Tensor | None = None, *,
-                source: GraphSource | Pattern | str | None = None,
-                **kwargs: Any) -> Tensor:
+                source: GraphSource | Pattern | str | None = None, return_graph: bool = False,
+                **kwargs: Any
+                ) -> Tensor | tuple[Tensor, BipartiteGraph | PairMask | None]:
         """Apply one layer.
 
         Args:
@@ -108,24 +120,29 @@ class GraphGPSConv(GPSConv):
             batch (Tensor, optional): The graph of each node, int64 ``[num_nodes]``, ascending, as
                 in a PyG ``Batch``; one graph if omitted.
             source (GraphSource, Pattern or str, optional): Replaces the source of ``attention``.
+            return_graph (bool): Also return the graph of ``attention``.
             **kwargs: Further arguments of ``conv``.
 
         Returns:
-            Tensor ``[num_nodes, channels]``.
+            Tensor ``[num_nodes, channels]``, or a pair of it and the graph, ``None`` if there is
+            none.
 
         Raises:
             TypeError, ValueError: As the two parts, or ``batch`` does not ascend.
         """
         check_features(x, self.channels, self.mlp[0])
         batch = x.new_zeros(len(x), dtype=torch.long) if batch is None else batch
-        ptr = ptr_of_batch(batch, len(x))
-        attended = self.attn(x, ptr, source=source)
-        parts = [(attended, self.norm2)]
+        check_bool(return_graph=return_graph)
+        ptr, parts, graph = ptr_of_batch(batch, len(x)), [], None
         if self.conv is not None:
-            parts.insert(0, (self.conv(x, edge_index, **kwargs), self.norm1))
+            parts.append((self.conv(x, edge_index, **kwargs), self.norm1))
+        if self.attn is not None:
+            attended, graph = self.attn(x, ptr, source=source, return_graph=True)
+            parts.append((attended, self.norm2))
         out = sum(self._normalize(x + F.dropout(part, self.dropout, self.training), norm, batch)
                   for part, norm in parts)
-        return self._normalize(out + self.mlp(out), self.norm3, batch)
+        out = self._normalize(out + self.mlp(out), self.norm3, batch)
+        return (out, graph) if return_graph else out
 
     def _normalize(self, x: Tensor, norm: nn.Module | None, batch: Tensor) -> Tensor:
         if norm is None:

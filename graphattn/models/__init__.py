@@ -1,4 +1,4 @@
-"""Encoders, task heads, and weights from Hugging Face."""
+"""Encoders, graph transformers, task heads, and weights from Hugging Face."""
 
 from graphattn.models.causal_language_model import CausalLanguageModel
 from graphattn.models.classifiers import (
@@ -7,12 +7,14 @@ from graphattn.models.classifiers import (
     TokenClassifier,
 )
 from graphattn.models.encoder import Encoder
+from graphattn.models.feature_encoder import FeatureEncoder
+from graphattn.models.graph_transformer import GraphTransformer
 from graphattn.models.hugging_face import encoder_of, load_bert, load_roberta, to_hugging_face
 from graphattn.models.masked_language_model import MaskedLanguageModel
 from graphattn.models.multiple_choice_model import MultipleChoiceModel
 from graphattn.models.pooler import Pooler
 from graphattn.models.span_model import SpanModel, best_spans
 
-__all__ = ['CausalLanguageModel', 'Encoder', 'MaskedLanguageModel', 'MultipleChoiceModel',
+__all__ = ['CausalLanguageModel', 'Encoder', 'FeatureEncoder', 'GraphTransformer', 'MaskedLanguageModel', 'MultipleChoiceModel',
            'PairClassifier', 'Pooler', 'SequenceClassifier', 'SpanModel', 'TokenClassifier',
            'best_spans', 'encoder_of', 'load_bert', 'load_roberta', 'to_hugging_face']

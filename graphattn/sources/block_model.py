@@ -16,6 +16,7 @@ from graphattn._checks import (
     check_number,
     check_sides,
 )
+from graphattn.graphs.from_pyg import Edges
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.patterns import Pattern
 from graphattn.samplers import FactorModel, straight_through
@@ -27,6 +28,7 @@ from graphattn.shard import Shard
 from graphattn.sources.base import GraphSource, fold_ptr
 from graphattn.sources.pattern_source import PatternSource
 from graphattn.sources.sampled_graph import SampledGraph
+from graphattn.sources.structure_source import StructureSource
 
 PRESETS = ('paper', 'repo')
 DISTRIBUTIONS = {'bernoulli': draw_bernoulli, 'poisson': draw_poisson}
@@ -239,6 +241,10 @@ class BlockModelSource(GraphSource):
         centroid = self.centroid.mT
         return [_at_least_float(torch.bmm(part, centroid)).sigmoid_().flatten(0, 1)
                 for part in embedding.split((query.size(0), key.size(0)), dim=1)]
+
+    def __or__(self, edges: Edges) -> StructureSource:
+        """Join the edges of this source with edges of the data."""
+        return StructureSource(self, edges)
 
     def extra_repr(self) -> str:
         return (f'heads={self.heads}, head_channels={self.head_channels}, '

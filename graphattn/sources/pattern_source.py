@@ -191,7 +191,7 @@ class PatternSource(GraphSource):
                           'expression, is built outside of compiled code')
 
     def __or__(self, edges: Edges) -> StructureSource:
-        """Join these edges with those of the pattern."""
+        """Join the edges of this source with edges of the data."""
         return StructureSource(self, edges)
 
     def extra_repr(self) -> str:

@@ -53,6 +53,11 @@ class SampledGraph(BipartiteGraph):
         """Ones ``[num_edges]`` that carry the gradient of :attr:`edge_prob`."""
         return self._edge_gate
 
+    def with_fixed(self, edges: BipartiteGraph) -> SampledGraph:
+        """Add edges of probability 1."""
+        fixed = edges if self.fixed is None else self.fixed | edges
+        return SampledGraph(self._edges | edges, self.model, fixed)
+
     def _probability(self, **known: Tensor) -> Tensor:
         edge_prob = probability_of_edges(self.model, self._edges, **known)
         if self.fixed is None:

@@ -1,4 +1,4 @@
-"""The edges of a pattern together with edges of the data."""
+"""The edges of a source together with edges of the data."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from graphattn._checks import check_generator, check_kind
+from graphattn._tensors import host_copy
 from graphattn.graphs.cache import GRAPHS
 from graphattn.graphs.from_pyg import (
     Edges,
@@ -17,25 +18,29 @@ from graphattn.graphs.from_pyg import (
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.merging import RepeatedEdges
 from graphattn.sources.base import GraphSource
+from graphattn.sources.sampled_graph import SampledGraph
 
 
 class StructureSource(GraphSource):
-    """Join the edges of a pattern with the edges of a graph among the tokens. ``source | edges``
-    makes it from a :class:`graphattn.sources.PatternSource`.
+    """Join the edges of a source with the edges of a graph among the tokens, as ``source | edges``
+    does.
+
+    Heads that sample their edges (:class:`graphattn.sources.BlockModelSource`) attend along the
+    edges of the data with probability 1, and so does every head of a source of one graph each.
 
     With the preset ``'exphormer'``, it has the three kinds of edges of Exphormer: the edges of the
     graph, of an expander, and of virtual nodes, which are the first tokens of each sequence.
 
     Args:
-        pattern (GraphSource): Edges that do not depend on the data.
+        source (GraphSource): A pattern's or a block model's source.
         edges (Tensor, SparseTensor or BipartiteGraph): Edges of the batch in the next call: int64
             ``edge_index`` ``[2, num_edges]``, key over query, in any order, an ``EdgeIndex``, a
             transposed adjacency ``adj_t``, or a graph. Repeated edges are merged.
 
     Raises:
         TypeError: An argument is of the wrong type.
-        ValueError: In a call, ``pattern`` returns edges with probabilities, because edges of the
-            data have none.
+        ValueError: In a call, ``source`` returns a learned mask, or other edges with probabilities
+            than a block model's.
 
     Source: Shirzad et al., "Exphormer" (2023), Sec. 3.
 
@@ -50,15 +55,15 @@ class StructureSource(GraphSource):
         torch.Size([9, 8])
     """
 
-    def __init__(self, pattern: GraphSource, edges: Edges):
+    def __init__(self, source: GraphSource, edges: Edges):
         super().__init__()
-        check_kind('pattern', pattern, GraphSource)
+        check_kind('source', source, GraphSource)
         if not isinstance(edges, Edges):
             raise TypeError(f"'edges' must be a Tensor, a SparseTensor or a BipartiteGraph (got "
                             f"{type(edges).__name__})")
-        self.pattern, self.edges = pattern, edges
-        self.per_head, self.heads = pattern.per_head, pattern.heads
-        self.max_length = pattern.max_length
+        self.source, self.edges = source, edges
+        self.per_head, self.heads = source.per_head, source.heads
+        self.max_length = source.max_length
 
     def forward(
         self,
@@ -81,25 +86,39 @@ class StructureSource(GraphSource):
         device = device_of(self.edges)
         if device != query.device:
             raise ValueError(f"'edges' must be on {query.device} like the tokens (got {device})")
-        drawn = self.pattern(query, key, ptr, generator=generator)
-        if not isinstance(drawn, BipartiteGraph) or drawn.edge_prob is not None:
-            raise ValueError(f"'pattern' must return edges without probabilities, as a "
-                             f"PatternSource does (got {drawn} of {type(self.pattern).__name__})")
-        return self._joined(drawn, ptr, query.size(0))
+        graph = self.source(query, key, ptr, generator=generator)
+        is_plain = type(graph) is BipartiteGraph and graph.edge_prob is None
+        if not is_plain and not isinstance(graph, SampledGraph):
+            raise ValueError(f"'source' must return edges of a pattern or a block model (got "
+                             f"{graph} of {type(self.source).__name__})")
+        return self._joined(graph, ptr, query.size(0))
 
     @torch.compiler.disable(reason='edges are sorted, and compared with one another')
-    def _joined(self, drawn: BipartiteGraph, ptr: Tensor, num_tokens: int) -> BipartiteGraph:
-        edges, pattern = identity_of(self.edges), identity_of(drawn)
-        cache_key = None if edges is None or pattern is None else (*edges, *pattern)
-        return GRAPHS.get(cache_key, lambda: drawn | self._structure(ptr, num_tokens))
+    def _joined(self, graph: BipartiteGraph, ptr: Tensor, num_tokens: int) -> BipartiteGraph:
+        structure = self._structure(ptr, num_tokens)
+        if isinstance(graph, SampledGraph):
+            return graph.with_fixed(structure)
+        edges, drawn = identity_of(self.edges), identity_of(graph)
+        cache_key = None if edges is None or drawn is None else (*edges, *drawn)
+        return GRAPHS.get(cache_key, lambda: graph | structure)
 
     def _structure(self, ptr: Tensor, num_tokens: int) -> BipartiteGraph:
+        """Return the edges of the data, once for each head that owns a graph; all layers share
+        it."""
+        heads, edges = self.heads if self.per_head else 1, identity_of(self.edges)
+        cache_key = None if edges is None else (*edges, heads, *host_copy(ptr).tolist())
+        return GRAPHS.get(cache_key, lambda: self._repeated(ptr, num_tokens, heads))
+
+    def _repeated(self, ptr: Tensor, num_tokens: int, heads: int) -> BipartiteGraph:
         try:
             graph = sort_edges(self.edges, num_tokens, num_tokens).graph
         except RepeatedEdges:  # without values they can be merged
             graph = BipartiteGraph.from_edge_index(edge_index_of(self.edges), num_tokens)
         graph = BipartiteGraph.from_csr(*graph.csr, graph.num_keys, query_ptr=ptr, key_ptr=ptr)
-        return BipartiteGraph.batch([graph] * (self.heads if self.per_head else 1))
+        return BipartiteGraph.batch([graph] * heads)
+
+    def logit_terms(self, graph: BipartiteGraph) -> dict[str, Tensor]:
+        return self.source.logit_terms(graph)
 
     def extra_repr(self) -> str:
         return f'edges={self.edges if isinstance(self.edges, BipartiteGraph) else "edge_index"}'

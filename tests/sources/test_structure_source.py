@@ -1,4 +1,4 @@
-"""A pattern beside the edges of the data."""
+"""A source beside the edges of the data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ from torch_geometric.nn import GCNConv, GPSConv
 from graphattn import BipartiteGraph
 from graphattn.layers import GraphAttention, GraphGPSConv, GraphTransformerConv
 from graphattn.patterns import Full, RandomKeys, SlidingWindow, get
-from graphattn.sources import BlockModelSource, PatternSource, StructureSource
+from graphattn.sources import (
+    BlockModelSource,
+    LearnedMaskSource,
+    PatternSource,
+    StructureSource,
+)
 
 PTR = torch.tensor([0, 4, 4, 9])
 BATCH = torch.tensor([0] * 4 + [2] * 5)
@@ -74,9 +79,35 @@ def test_an_edge_between_two_graphs_is_refused():
 def test_bad_edges_and_sampled_patterns_are_refused():
     with pytest.raises(TypeError, match="'edges' must be a Tensor, a SparseTensor or a Bipartite"):
         PatternSource(Full()) | 'edges'
-    source = StructureSource(BlockModelSource(2, 4, 3), EDGES)
-    with pytest.raises(ValueError, match="'pattern' must return edges without probabilities"):
-        source(TOKENS, TOKENS, PTR)
+    for mask in (LearnedMaskSource(2, 5), LearnedMaskSource(2, 5, mode='soft')):
+        with pytest.raises(ValueError, match="'source' must return edges of a pattern or a block"):
+            StructureSource(mask, EDGES)(TOKENS, TOKENS, PTR)
+
+
+@pytest.mark.parametrize('fixed', [None, 'SlidingWindow(0)'])
+def test_a_block_model_keeps_the_edges_of_the_data_in_every_head(fixed):
+    of_data, block_model = BipartiteGraph.batch([structure()] * 2), BlockModelSource(2, 4, 3,
+                                                                                     fixed=fixed)
+    joined, seed = block_model | EDGES, torch.Generator().manual_seed
+    drawn = block_model(TOKENS, TOKENS, PTR, generator=seed(0))
+    graph = joined(TOKENS, TOKENS, PTR, generator=seed(0))
+    assert graph == drawn | of_data
+    is_sure = graph.isin(of_data if fixed is None else drawn.fixed | of_data)
+    assert (graph.edge_prob[is_sure] == 1).all() and (graph.edge_prob[~is_sure] < 1).all()
+    joined.eval()
+    assert joined(TOKENS, TOKENS, PTR, generator=seed(0)).edge_prob is None
+
+
+def test_only_drawn_edges_have_a_gradient_to_the_block_model():
+    block_model, layer = BlockModelSource(2, 4, 3), GraphAttention(8, 2)
+    x = torch.randn(9, 8)
+    full = BipartiteGraph.batch([BipartiteGraph.from_edge_index(
+        torch.tensor([[j, i] for own in (range(4), range(4, 9)) for i in own for j in own]).T, 9,
+        query_ptr=PTR)])
+    layer(x, PTR, source=block_model | full).square().sum().backward()
+    assert block_model.centroid.grad is None or not block_model.centroid.grad.any()
+    layer(x, PTR, source=block_model | EDGES).square().sum().backward()
+    assert block_model.centroid.grad.any()
 
 
 # GPS #################################################################################

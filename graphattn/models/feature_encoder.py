@@ -1,0 +1,76 @@
+"""Embedding of the features of nodes and edges."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from graphattn._checks import MAX_SIDE, check_sides, check_size
+
+
+class FeatureEncoder(nn.Module):
+    """Embed the features of nodes or of edges.
+
+    Args:
+        features (int or list of int): Number of real features, for a linear layer; or the number of
+            categories of each categorical feature, for the sum of their embeddings.
+        channels (int): Size of the result.
+
+    Raises:
+        TypeError, ValueError: A number is not a positive int.
+
+    Example:
+        >>> import torch
+        >>> from graphattn.models import FeatureEncoder
+        >>> atoms = torch.tensor([[6, 1], [8, 0]])  # element and charge
+        >>> FeatureEncoder([100, 3], 16)(atoms).shape
+        torch.Size([2, 16])
+    """
+
+    def __init__(self, features: int | list[int], channels: int):
+        super().__init__()
+        check_sides(channels=channels)
+        self.features, self.channels = features, channels
+        if isinstance(features, list):
+            for size in features or [0]:
+                check_size('features', size, at_least=1, at_most=MAX_SIDE)
+            self.linear = None
+            self.embeddings = nn.ModuleList(nn.Embedding(size, channels) for size in features)
+        else:
+            check_sides(features=features)
+            self.linear, self.embeddings = nn.Linear(features, channels), None
+
+    def forward(self, x: Tensor, name: str = 'x') -> Tensor:
+        """Embed ``x``.
+
+        Args:
+            x (Tensor): ``[num_nodes, features]``, real; or int64 ``[num_nodes, num_categorical]``,
+                where one categorical feature may be ``[num_nodes]``.
+            name (str): Name of ``x`` in messages.
+
+        Returns:
+            Tensor ``[num_nodes, channels]``.
+
+        Raises:
+            ValueError: ``x`` has another shape, or a category is out of range.
+        """
+        x = x.unsqueeze(1) if x.dim() == 1 else x
+        width = self.features if self.embeddings is None else len(self.features)
+        if x.dim() != 2 or x.size(1) != width:
+            raise ValueError(f"'{name}' must have {width} features (got shape {tuple(x.shape)})")
+        if self.linear is not None:
+            return self.linear(x.to(self.linear.weight.dtype))
+        if x.is_floating_point():
+            raise ValueError(f"'{name}' must hold categories (got {x.dtype}); build the model with "
+                             f"the number of real features instead of {self.features}")
+        return torch.stack([self._embedded(x[:, i], i, name) for i in range(width)]).sum(dim=0)
+
+    def _embedded(self, category: Tensor, i: int, name: str) -> Tensor:
+        size = self.features[i]
+        if category.numel() and not 0 <= int(category.min()) <= int(category.max()) < size:
+            raise ValueError(f"column {i} of '{name}' must hold categories from 0 to {size - 1} "
+                             f"(got {int(category.min())} to {int(category.max())})")
+        return self.embeddings[i](category)
+
+    def extra_repr(self) -> str:
+        return f'{self.features}, {self.channels}'

@@ -1,0 +1,213 @@
+"""A graph transformer over the graphs of a PyG batch."""
+
+from __future__ import annotations
+
+import copy
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Data
+from torch_geometric.nn import (
+    GINConv,
+    GINEConv,
+    MaxAggregation,
+    MeanAggregation,
+    MessagePassing,
+    ResGatedGraphConv,
+    SumAggregation,
+)
+
+from graphattn._checks import check_bool, check_choice, check_dropout, check_kind, check_sides
+from graphattn._tensors import cache_host_copies
+from graphattn.graphs.graph import BipartiteGraph
+from graphattn.graphs.pair_mask import PairMask
+from graphattn.layers import GraphAttention, GraphGPSConv, GraphTransformerConv
+from graphattn.layers.graph_attention import check_source
+from graphattn.models.feature_encoder import FeatureEncoder
+from graphattn.patterns import Pattern
+from graphattn.sources import GraphSource
+
+POOLING = {'mean': MeanAggregation, 'sum': SumAggregation, 'max': MaxAggregation}
+LOCAL = 'gin', 'gated_gcn', 'transformer'
+Local = Literal['gin', 'gated_gcn', 'transformer']
+
+
+class GraphTransformer(nn.Module):
+    """Embeddings of nodes, edges and encodings, GPS layers, and a head.
+
+    Each layer is a :class:`graphattn.layers.GraphGPSConv`: messages along the edges of the data,
+    and attention among the nodes of each graph. With ``source='Full()'`` it is GPS; with
+    ``source='RandomRegular(3)'`` and ``joins_edges`` it attends along an expander and the edges
+    of the data, as Exphormer does without virtual nodes.
+
+    Args:
+        features (int or list of int): Features of nodes, see :class:`FeatureEncoder`.
+        out_channels (int): Size of the output: classes, labels or values.
+        channels (int): Size of each node.
+        heads (int): Number of attention heads.
+        num_layers (int): Number of layers.
+        source (GraphSource, Pattern or str, optional): Source of the edges of attention. Every
+            layer gets its own copy with new parameters. Without source and attention, layers have
+            messages alone.
+        attention (nn.Module, optional): Module to use instead of graph attention, see
+            :class:`graphattn.layers.GraphGPSConv`.
+        joins_edges (bool): Attend along the edges of the data too
+            (:class:`graphattn.sources.StructureSource`).
+        local (str, optional): Messages: ``'gin'`` (PyG's ``GINEConv``, or ``GINConv`` without
+            features of edges), ``'gated_gcn'`` (PyG's ``ResGatedGraphConv``), ``'transformer'``
+            (:class:`graphattn.layers.GraphTransformerConv`) or ``None``.
+        edge_features (int or list of int, optional): Features of edges, for the messages.
+        encodings (dict, optional): Sizes of further node attributes, by name, such as
+            ``{'random_walk_pe': 16}``; they are normalised and projected.
+        level (str): ``'node'`` or ``'graph'``, what the output is for.
+        pooling (str): Pooling of the nodes of a graph: ``'mean'``, ``'sum'`` or ``'max'``.
+        dropout (float): Dropout in each layer.
+        attention_dropout (float): Dropout on the attention weights.
+        norm (str): Norm of the layers, by its name in PyG.
+
+    Raises:
+        TypeError, ValueError: An argument is of the wrong type or out of range, or both ``source``
+            and ``attention`` are given.
+
+    Source: Rampášek et al., "Recipe for a General, Powerful, Scalable Graph Transformer" (2022);
+    Shirzad et al., "Exphormer" (2023).
+
+    Example:
+        >>> import torch
+        >>> from torch_geometric.data import Batch, Data
+        >>> from graphattn.models import GraphTransformer
+        >>> path = Data(x=torch.randn(3, 5), edge_index=torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]))
+        >>> model = GraphTransformer(5, 2, channels=16, heads=4, num_layers=2, source='Full()')
+        >>> model(Batch.from_data_list([path, path])).shape
+        torch.Size([6, 2])
+    """
+
+    def __init__(
+        self,
+        features: int | list[int],
+        out_channels: int,
+        *,
+        channels: int,
+        heads: int,
+        num_layers: int,
+        source: GraphSource | Pattern | str | None = None,
+        attention: nn.Module | None = None,
+        joins_edges: bool = False,
+        local: Local | None = 'gin',
+        edge_features: int | list[int] | None = None,
+        encodings: dict[str, int] | None = None,
+        level: Literal['node', 'graph'] = 'node',
+        pooling: Literal['mean', 'sum', 'max'] = 'mean',
+        dropout: float = 0.,
+        attention_dropout: float = 0.,
+        norm: str = 'batch_norm',
+    ):
+        super().__init__()
+        check_sides(out_channels=out_channels, channels=channels, num_layers=num_layers)
+        check_bool(joins_edges=joins_edges)
+        check_choice('level', level, ('node', 'graph'))
+        check_choice('pooling', pooling, POOLING)
+        check_dropout(dropout=dropout, attention_dropout=attention_dropout)
+        if local is not None:
+            check_choice('local', local, LOCAL)
+        if source is not None and attention is not None:
+            raise ValueError("'source' and 'attention' exclude each other (got both)")
+        if joins_edges and source is None:
+            raise ValueError("'joins_edges' requires a 'source'")
+        if local is None and source is None and attention is None:
+            raise ValueError("'local', 'source' or 'attention' must be given (got none)")
+        self.out_channels, self.channels, self.level = out_channels, channels, level
+        self.joins_edges = joins_edges
+        self.node_encoder = FeatureEncoder(features, channels)
+        self.edge_encoder = None
+        if edge_features is not None and local is not None:
+            self.edge_encoder = FeatureEncoder(edge_features, channels)
+        self.encodings = dict(encodings or {})
+        if self.encodings:
+            check_sides(**self.encodings)
+            size = sum(self.encodings.values())
+            self.encoding_norm = nn.BatchNorm1d(size)
+            self.encoding = nn.Linear(size, channels)
+        source = None if source is None else check_source(source, heads)
+        self.layers = nn.ModuleList()
+        for _ in range(num_layers):
+            conv = None if local is None else _local(local, channels, heads,
+                                                     self.edge_encoder is not None)
+            own = copy.deepcopy(attention)
+            if source is not None:
+                own = GraphAttention(channels, heads, copy.deepcopy(source),
+                                     dropout=attention_dropout)
+                own.source.reset_parameters()
+            elif own is not None:
+                own.reset_parameters()
+            self.layers.append(GraphGPSConv(channels, conv, own, dropout=dropout, norm=norm))
+        self.pool = POOLING[pooling]() if level == 'graph' else None
+        self.head = nn.Sequential(nn.Linear(channels, channels), nn.ReLU(),
+                                  nn.Linear(channels, out_channels))
+
+    @cache_host_copies
+    def forward(self, data: Data, *, return_graphs: bool = False
+                ) -> Tensor | tuple[Tensor, list[BipartiteGraph | PairMask]]:
+        """Return the output of each node or graph.
+
+        Args:
+            data (Data): A graph, or a batch of graphs, with ``x``, ``edge_index``, the encodings
+                and, if the model has ``edge_features``, ``edge_attr``.
+            return_graphs (bool): Also return the graph of attention of each layer.
+
+        Returns:
+            Tensor ``[num_nodes, out_channels]``, or ``[num_graphs, out_channels]``; or a pair of it
+            and the list of graphs.
+
+        Raises:
+            TypeError: ``data`` is no Data.
+            ValueError: An attribute is missing or has another shape.
+        """
+        check_kind('data', data, Data)
+        check_bool(return_graphs=return_graphs)
+        x, edge_index = self._embed(data), self._attribute(data, 'edge_index')
+        kwargs = {}
+        if self.edge_encoder is not None:
+            kwargs['edge_attr'] = self.edge_encoder(self._attribute(data, 'edge_attr'), 'edge_attr')
+        graphs = []
+        for layer in self.layers:
+            source = layer.attn.source | edge_index if self.joins_edges else None
+            x, graph = layer(x, edge_index, data.batch, source=source, return_graph=True, **kwargs)
+            graphs += [] if graph is None else [graph]
+        if self.pool is not None:
+            num_graphs = 1 if data.batch is None else data.num_graphs
+            x = self.pool(x, x.new_zeros(len(x), dtype=torch.long) if data.batch is None
+                          else data.batch, dim_size=num_graphs)
+        out = self.head(x)
+        return (out, graphs) if return_graphs else out
+
+    def _embed(self, data: Data) -> Tensor:
+        x = self.node_encoder(self._attribute(data, 'x'))
+        if not self.encodings:
+            return x
+        parts = [self._attribute(data, name).reshape(len(x), -1) for name in self.encodings]
+        for (name, size), part in zip(self.encodings.items(), parts):
+            if part.size(1) != size:
+                raise ValueError(f"'{name}' must have {size} columns (got {part.size(1)})")
+        encoding = torch.cat(parts, dim=1).to(self.encoding.weight.dtype)
+        return x + self.encoding(self.encoding_norm(encoding))
+
+    def _attribute(self, data: Data, name: str) -> Tensor:
+        value = getattr(data, name, None)
+        if not isinstance(value, Tensor):
+            advice = ('; add it by a transform, such as graphattn.transforms.RandomWalkPE'
+                      if name in self.encodings else '')
+            raise ValueError(f"'data' must have {name!r} (got {data}){advice}")
+        return value
+
+
+def _local(name: Local, channels: int, heads: int, has_edge_features: bool) -> MessagePassing:
+    if name == 'transformer':
+        return GraphTransformerConv(channels, channels // heads, heads,
+                                    edge_dim=channels if has_edge_features else None)
+    if name == 'gated_gcn':
+        return ResGatedGraphConv(channels, channels,
+                                 edge_dim=channels if has_edge_features else None)
+    mlp = nn.Sequential(nn.Linear(channels, channels), nn.ReLU(), nn.Linear(channels, channels))
+    return GINEConv(mlp) if has_edge_features else GINConv(mlp)
