@@ -109,8 +109,9 @@ class GraphGPSConv(GPSConv):
 
     @cache_host_copies
     def forward(self, x: Tensor, edge_index: Edges, batch: Tensor | None = None, *,
-                source: GraphSource | Pattern | str | None = None, return_graph: bool = False,
-                **kwargs: Any
+                source: GraphSource | Pattern | str | None = None,
+                graph: BipartiteGraph | PairMask | None = None, edge_bias: Tensor | None = None,
+                return_graph: bool = False, **kwargs: Any
                 ) -> Tensor | tuple[Tensor, BipartiteGraph | PairMask | None]:
         """Apply one layer.
 
@@ -120,6 +121,10 @@ class GraphGPSConv(GPSConv):
             batch (Tensor, optional): The graph of each node, int64 ``[num_nodes]``, ascending, as
                 in a PyG ``Batch``; one graph if omitted.
             source (GraphSource, Pattern or str, optional): Replaces the source of ``attention``.
+            graph (BipartiteGraph or PairMask, optional): Graph of ``attention`` instead of one from
+                its source. Its segments are the graphs of ``batch``.
+            edge_bias (Tensor, optional): Added to the logits of ``attention``, ``[num_edges]`` or
+                ``[num_edges, heads]`` in the order of ``graph.edge_index``; requires ``graph``.
             return_graph (bool): Also return the graph of ``attention``.
             **kwargs: Further arguments of ``conv``.
 
@@ -133,11 +138,16 @@ class GraphGPSConv(GPSConv):
         check_features(x, self.channels, self.mlp[0])
         batch = x.new_zeros(len(x), dtype=torch.long) if batch is None else batch
         check_bool(return_graph=return_graph)
-        ptr, parts, graph = ptr_of_batch(batch, len(x)), [], None
+        ptr, parts = ptr_of_batch(batch, len(x)), []
+        # Other attention modules need not support them.
+        along = {name: value for name, value in (('graph', graph), ('edge_bias', edge_bias))
+                 if value is not None}
+        if self.attn is None and along:
+            raise ValueError(f"'{next(iter(along))}' must be None for a layer without 'attention'")
         if self.conv is not None:
             parts.append((self.conv(x, edge_index, **kwargs), self.norm1))
         if self.attn is not None:
-            attended, graph = self.attn(x, ptr, source=source, return_graph=True)
+            attended, graph = self.attn(x, ptr, source=source, return_graph=True, **along)
             parts.append((attended, self.norm2))
         out = sum(self._normalize(x + F.dropout(part, self.dropout, self.training), norm, batch)
                   for part, norm in parts)

@@ -32,6 +32,7 @@ from graphattn.layers import (
     GraphTransformerConv,
     MultiheadAttention,
 )
+from graphattn.patterns import Full
 from graphattn.sources import PatternSource
 from graphattn.transforms import AddAttentionEdges
 from tests.graphs import GRAPHS
@@ -305,6 +306,27 @@ def test_sampled_neighbours_have_the_values_of_the_whole_graph(name):
             edge_index = batch.edge_index[:, batch.edge_index[1] < batch.batch_size]
             out = model.second((x, x[:batch.batch_size]), edge_index)
             torch.testing.assert_close(out, expected[batch.input_id])
+
+
+def test_a_bias_on_pairs_is_pygs_attention_under_a_mask():
+    """As in GraphGPS, whose layer adds a bias for each pair of nodes of a graph."""
+    layer = gps()
+    attention, dense = layer.attn, nn.MultiheadAttention(8, 2, batch_first=True)
+    dense.in_proj_weight.data = torch.cat([linear.weight for linear in (
+        attention.lin_query, attention.lin_key, attention.lin_value)]).detach()
+    dense.in_proj_bias.data = torch.cat([linear.bias for linear in (
+        attention.lin_query, attention.lin_key, attention.lin_value)]).detach()
+    dense.out_proj.load_state_dict(attention.lin_out.state_dict())
+    graph = BipartiteGraph.batch([Full().build(5), Full().build(7)])
+    edge_bias = torch.randn(graph.num_edges, 2)
+    biases = edge_bias.T.split([25, 49], dim=1)
+    expected = [dense(*[x.unsqueeze(0)] * 3, attn_mask=bias.reshape(2, len(x), len(x)))[0][0]
+                for x, bias in zip(X.split([5, 7]), biases)]
+    h = (X + layer.conv(X, SHUFFLED)) + (X + torch.cat(expected))
+    out = layer(X, SHUFFLED, BATCH, graph=graph, edge_bias=edge_bias)
+    torch.testing.assert_close(out, h + layer.mlp(h))
+    with pytest.raises(ValueError, match="'edge_bias' must be None for a layer without"):
+        GraphGPSConv(8, layer.conv, None)(X, SHUFFLED, BATCH, edge_bias=edge_bias)
 
 
 class Molecules(torch.utils.data.Dataset):
