@@ -110,6 +110,8 @@ def to_data(self: BipartiteGraph, bipartite: bool = False) -> Data | HeteroData:
 def read_edges(edges: Tensor | SparseTensor) -> Tensor:
     """Return ``edge_index`` ``[2, num_edges]`` as a plain Tensor, in the given order, of an
     ``edge_index`` or of a transposed adjacency ``adj_t`` ``[query, key]``."""
+    if type(edges) is Tensor and edges.layout == torch.strided:
+        return edges
     from torch_geometric import EdgeIndex
     from torch_geometric.typing import SparseTensor
     from torch_geometric.utils import is_torch_sparse_tensor, to_edge_index

@@ -31,6 +31,8 @@ from graphattn.ops import Backend, LogitTerms
 from graphattn.ops.backend import everywhere
 from graphattn.ops.edge_math import edge_logit, edge_softmax
 
+Nodes = Tensor | tuple[Tensor, Tensor]
+
 
 class EdgeAttention(MessagePassing):
     r"""Attention as message passing: queries receive the weighted sum of the values of their keys.
@@ -118,9 +120,9 @@ class EdgeAttention(MessagePassing):
 
     def forward(
         self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
+        query: Nodes,
+        key: Nodes,
+        value: Nodes,
         graph: BipartiteGraph | Tensor,
         *,
         edge_bias: Tensor | None = None,
@@ -132,7 +134,8 @@ class EdgeAttention(MessagePassing):
         """Attend along the edges.
 
         Args:
-            query (Tensor): ``[num_queries, heads, channels]``.
+            query (Tensor): ``[num_queries, heads, channels]``. With a plain ``edge_index``, it may
+                be a pair of the sources' and the targets', as in PyG, and so may the others.
             key (Tensor): ``[num_keys, num_kv_heads, channels]``; ``num_kv_heads`` divides
                 ``heads``.
             value (Tensor): ``[num_keys, num_kv_heads, value_channels]``.
@@ -156,6 +159,7 @@ class EdgeAttention(MessagePassing):
                 edge twice.
         """
         if not isinstance(graph, BipartiteGraph):
+            query, key, value = _ends(query, key, value)
             _check_edges(query, key, graph)
         check_bool(return_attention_weights=return_attention_weights)
         if placement is not LOCAL:
@@ -273,6 +277,12 @@ _MESSAGE_STEPS = 'edge_update', 'message', 'aggregate'
 _ON_MESSAGES = hooks_on(*_MESSAGE_STEPS)
 _ON_MESSAGE_AND_AGGREGATE = hooks_on('message_and_aggregate')
 _ON_FUSED = [*hooks_on('propagate'), *_ON_MESSAGE_AND_AGGREGATE]
+
+
+def _ends(query: Nodes, key: Nodes, value: Nodes) -> list[Tensor]:
+    """Return the targets' queries, and the sources' keys and values, of pairs as in PyG."""
+    return [nodes[end] if isinstance(nodes, tuple) and len(nodes) == 2 else nodes
+            for nodes, end in ((query, 1), (key, 0), (value, 0))]
 
 
 def _check_edges(query: Tensor, key: Tensor, edges: Tensor) -> None:
