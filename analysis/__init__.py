@@ -7,5 +7,5 @@ neither its drawing nor its command, and so neither matplotlib nor a parser::
     python -m analysis.spectrum --pattern 'SlidingWindow(3) | GlobalTokens(2)' --n 1024
 
 ``figures`` reproduces figures of the papers. The modules next to the packages are shared:
-``graphs``, ``result``, ``checks``, ``command``, ``adjacency`` and ``walk``.
+``graphs``, ``runs``, ``result``, ``checks``, ``command``, ``adjacency`` and ``walk``.
 """

@@ -1,19 +1,78 @@
-"""The symmetric adjacency matrix of spectral questions."""
+"""The adjacency matrix of a graph, with or without its weights, and its symmetric forms."""
 
 from __future__ import annotations
 
 from typing import Literal, get_args
 
+import networkx as nx
+import numpy as np
 import scipy.sparse as sp
+from torch import Tensor
 
 from analysis.graphs import GraphLike, as_graph
-from graphattn import BipartiteGraph
 
 Symmetrization = Literal['union', 'mean', 'intersection']
 
 
-def symmetric_adjacency(graph: GraphLike,
-                        symmetrization: Symmetrization = 'union') -> sp.csr_array:
+def adjacency_of(graph: GraphLike, weights: bool = False) -> sp.csr_array:
+    """Return the adjacency matrix of a graph.
+
+    Args:
+        graph: See :func:`analysis.graphs.as_graph`. With weights also a floating tensor
+            ``[query, key]``.
+        weights: Whether entries are the weights of the edges: the entries of an array, or
+            networkx's attribute ``weight``. Other edges have weight 1. The weights of repeated
+            edges add up, and an edge of weight 0 is none.
+
+    Returns:
+        float64 CSR array ``[query, key]`` without explicit zeros.
+
+    Raises:
+        ValueError: A weight is negative or not finite, or the graph is a batch.
+    """
+    if not weights:
+        return as_graph(graph).to_scipy()
+    matrix = sp.csr_array(_weighted(graph), copy=True)
+    if matrix.dtype.kind not in 'biuf':
+        raise TypeError(f"'graph' must have real weights (got {matrix.dtype}); convert them to "
+                        f"float")
+    matrix = matrix.astype(float)
+    matrix.sum_duplicates()
+    _check_weights(matrix.data)
+    matrix.eliminate_zeros()
+    return matrix
+
+
+def _weighted(graph: GraphLike) -> sp.sparray | sp.spmatrix | np.ndarray:
+    if isinstance(graph, Tensor) and graph.dim() == 2 and graph.is_floating_point():
+        return graph.detach().cpu().double().numpy()
+    checked = as_graph(graph)
+    if sp.issparse(graph):
+        return graph
+    if isinstance(graph, nx.Graph) and len(graph):
+        try:
+            return nx.to_scipy_sparse_array(graph, dtype=float).T
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"'graph' must have numbers as weights ({error}); convert the "
+                            f"attribute weight to float") from error
+    return checked.to_scipy()
+
+
+def _check_weights(weights: np.ndarray) -> None:
+    bad = weights[~((weights >= 0) & np.isfinite(weights))]
+    if bad.size:
+        raise ValueError(f"'graph' must have weights that are finite and not negative (got "
+                         f"{bad[0]:g}); replace them, such as by their absolute values, or omit "
+                         f"them")
+    with np.errstate(over='ignore'):
+        total = weights.sum()
+    if not np.isfinite(total):
+        raise ValueError(f"'graph' must have weights with a finite sum (got up to "
+                         f"{weights.max():g}); divide them by the largest")
+
+
+def symmetric_adjacency(graph: GraphLike, symmetrization: Symmetrization = 'union',
+                        weights: bool = False) -> sp.csr_array:
     r"""Return the symmetric adjacency matrix of a graph.
 
     .. math::
@@ -23,23 +82,30 @@ def symmetric_adjacency(graph: GraphLike,
     Self-loops are kept and count once. All three equal :math:`A` if it is symmetric.
 
     Args:
-        graph: See :func:`analysis.graphs.as_graph`, with as many keys as queries.
+        graph: See :func:`adjacency_of`, with as many keys as queries.
         symmetrization (str): How an edge without its reverse is treated.
+        weights (bool): Whether entries are the weights of the edges.
 
     Returns:
         float64 CSR array ``[n, n]``.
 
     Raises:
-        ValueError: The numbers of keys and queries differ, or ``symmetrization`` is unknown.
+        ValueError: The numbers of keys and queries differ, a weight is negative or not finite, or
+            ``symmetrization`` is unknown.
     """
-    graph = as_graph(graph)
-    if graph.num_queries != graph.num_keys:
+    return symmetrize(adjacency_of(graph, weights), symmetrization)
+
+
+def symmetrize(adjacency: sp.csr_array, symmetrization: Symmetrization) -> sp.csr_array:
+    """Return the symmetric form of an adjacency matrix, see :func:`symmetric_adjacency`."""
+    num_queries, num_keys = adjacency.shape
+    if num_queries != num_keys:
         raise ValueError(f"'graph' must have as many keys as queries to be symmetrised (got "
-                         f"{graph}); analysis.spectrum has the singular values of other graphs")
+                         f"{num_keys} and {num_queries}); analysis.spectrum has the singular "
+                         f"values of other graphs")
     if symmetrization not in get_args(Symmetrization):
         raise ValueError(f"'symmetrization' must be one of {get_args(Symmetrization)} (got "
                          f"{symmetrization!r})")
-    adjacency = graph.to_scipy()
     reverse = adjacency.T.tocsr()
     if symmetrization == 'mean':
         return (adjacency + reverse) / 2
@@ -47,8 +113,7 @@ def symmetric_adjacency(graph: GraphLike,
     return combine(reverse)
 
 
-def describe_symmetrization(graph: BipartiteGraph, symmetrization: str) -> str:
-    """Return the name of the symmetrisation, or 'not needed' for a symmetric graph."""
-    adjacency = graph.to_scipy()
+def describe_symmetrization(adjacency: sp.csr_array, symmetrization: str) -> str:
+    """Return the name of the symmetrisation, or 'not needed' for a symmetric matrix."""
     is_symmetric = (adjacency != adjacency.T.tocsr()).nnz == 0
     return 'not needed' if is_symmetric else symmetrization

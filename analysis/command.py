@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import inspect
 import io
 import json
 import os
@@ -18,15 +19,15 @@ from tqdm import tqdm
 from analysis.checks import check_count
 from analysis.graph_files import ENDINGS as GRAPH_ENDINGS
 from analysis.graph_files import read_graph_file
-from analysis.graphs import MAX_TOKENS, graph_of_pattern, sampled_graphs
+from analysis.graphs import MAX_TOKENS, GraphLike, graph_of_pattern
 from analysis.result import Result, Results, scalar_names, table
-from graphattn import BipartiteGraph
+from analysis.runs import attention_matrices, sampled_graphs
 from graphattn.style import in_style
 from graphattn.utils.extras import with_advice
 from graphattn.utils.files import check_folder, csv_cell, write_whole
 from graphattn.utils.memory import within_free_memory
 
-Graphs = dict[str, list[BipartiteGraph]]
+Graphs = dict[str, list[GraphLike]]
 Names = Sequence[str] | None  # of the tokens of a graph file
 
 
@@ -57,6 +58,7 @@ def ask(
 
     Args:
         question: Called as ``question(graph, **options)``; its keyword arguments become options.
+            If ``weights`` is one of them, graphs of files and checkpoints have their weights.
         draw: Maps ``{label: results}`` to a figure; the samples of a head share a label.
         arguments: The command line; the process's own if omitted.
         name: Name of the module, and of the files.
@@ -67,7 +69,13 @@ def ask(
         SystemExit: Status 2, with one line on standard error, if an argument is invalid.
     """
     parser = new_parser(name, pattern, n)
-    parser.add_function_arguments(question, skip={'graph'})
+    parser.add_function_arguments(question, skip={'graph', 'weights'})
+    weights = inspect.signature(question).parameters.get('weights')
+    if weights is not None:
+        parser.add_argument('--weights', type=bool, nargs='?', const=True,
+                            default=weights.default,
+                            help='use the weights of the edges: those of a graph file, or the '
+                                 'attention of a checkpoint to as many examples as --samples')
 
     def run(options: Namespace) -> None:
         graphs, names = load(options)
@@ -92,8 +100,9 @@ def new_parser(name: str, pattern: str, n: int,
                          help=f'a graph file instead: {", ".join(GRAPH_ENDINGS)}, or any other; '
                               f'the segments of a batched graph are measured one by one')
     sources.add_argument('--checkpoint', type=str,
-                         help='the sampled graphs of a trained model instead')
-    parser.add_function_arguments(read_graph_file, skip={'path'})
+                         help='the sampled graphs of a trained model instead: a checkpoint, or the '
+                              'folder of a run')
+    parser.add_function_arguments(read_graph_file, skip={'path', 'weights'})
     parser.add_argument('--trust', type=str, default='',
                         help="packages whose classes the checkpoint's config.yaml may name, "
                              "separated by commas")
@@ -108,14 +117,16 @@ def new_parser(name: str, pattern: str, n: int,
 
 def load(options: Namespace) -> tuple[Graphs, Names]:
     """Return the graphs of a command by label: the samples of a head, or the segments of a file."""
+    weights = options.get('weights', False)
     if options.checkpoint is not None:
-        samples = sampled_graphs(options.checkpoint, options.example, options.samples, options.seed,
-                                 options.trust.split(','))
-        return samples, None
+        read = attention_matrices if weights else sampled_graphs
+        return read(options.checkpoint, options.example, options.samples, options.seed,
+                    options.trust.split(',')), None
     if options.graph is not None:
-        file = read_graph_file(options.graph, **{name: options[name] for name in FILE_OPTIONS})
+        file = read_graph_file(options.graph, weights=weights,
+                               **{name: options[name] for name in FILE_OPTIONS})
         say(f'{options.graph}: {file.said}')
-        return {Path(options.graph).name: file.graph.unbatch()}, file.names
+        return {Path(options.graph).name: file.segments()}, file.names
     return {pattern: [graph_of_pattern(pattern, options.n, options.seed)]
             for pattern in options.pattern}, None
 

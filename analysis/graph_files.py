@@ -79,6 +79,8 @@ class GraphFile:
         names (tuple of str, optional): The names of the tokens, if they are not plain numbers.
         has_weights (bool): Whether some edges have a weight other than 1. The graph keeps only
             whether a weight is 0.
+        matrices (tuple of scipy.sparse.csr_array, optional): The weights of each segment, float64
+            ``[query, key]``, if they were asked for.
         said (str): A description of how the file was read, in one line.
     """
 
@@ -86,6 +88,11 @@ class GraphFile:
     names: tuple[str, ...] | None = None
     has_weights: bool = False
     said: str = ''
+    matrices: tuple[sp.csr_array, ...] | None = None
+
+    def segments(self) -> list[BipartiteGraph] | list[sp.csr_array]:
+        """Return the graph of each segment, or its weights if they were asked for."""
+        return self.graph.unbatch() if self.matrices is None else list(self.matrices)
 
 
 def read_graph_file(
@@ -96,13 +103,14 @@ def read_graph_file(
     numbered: bool | None = None,
     edges: Direction | None = None,
     bipartite: bool = False,
+    weights: bool = False,
 ) -> GraphFile:
     """Read the graph in a file, with the names of its tokens.
 
     The source of an edge is the key, its target the query. Edges of weight 0 are dropped, and
-    repeated edges count once. In edge lists, a line that begins with ``#`` or ``%`` is a comment.
-    If names separated by commas, semicolons or tabs begin with a mark, only a mark followed by a
-    blank or the same mark begins a comment.
+    repeated edges count once; if weights are read, they add up. In edge lists, a line that begins
+    with ``#`` or ``%`` is a comment. If names separated by commas, semicolons or tabs begin with a
+    mark, only a mark followed by a blank or the same mark begins a comment.
 
     Args:
         path: A file, optionally compressed (``.gz``).
@@ -117,6 +125,7 @@ def read_graph_file(
             edge list is directed, an adjacency list is not.
         bipartite: Whether nodes with the attribute ``bipartite`` 0 are keys and nodes with 1 are
             queries. If false, each node is a token, both key and query.
+        weights: Whether to read the weights of the edges, 1 where the file has none.
 
     Raises:
         ValueError: The file does not exist, contains no graph, or has too many tokens.
@@ -133,14 +142,14 @@ def read_graph_file(
             if (numbered, edges, bipartite) != (None, None, False):
                 raise ValueError("'numbered', 'edges' and 'bipartite' must be omitted for an "
                                  "array, because it has no node ids")
-            return _MATRICES[chosen](path)
+            return _MATRICES[chosen](path, weights)
         if chosen == 'edges':
             listed = read_edge_list(
                 path, is_table=_ending(path) in ('.csv', '.tsv'), header=header, numbered=numbered,
                 is_certain=format == 'edges')
         else:
             listed = _LISTS[chosen](path)
-        return _graph_file(listed, chosen, numbered, edges, bipartite)
+        return _graph_file(listed, chosen, numbered, edges, bipartite, weights)
     except Exception as error:  # zip, arrays, XML and GML raise many types
         reason = str(error) or type(error).__name__
         raise ValueError(f"'graph' cannot be read: {path} ({reason})") from error
@@ -182,27 +191,35 @@ def _format_of(path: Path) -> Format:
 
 
 def _graph_file(listed: ListedGraph, chosen: Format, numbered: bool | None,
-                edges: Direction | None, bipartite: bool) -> GraphFile:
+                edges: Direction | None, bipartite: bool, keeps_weights: bool) -> GraphFile:
     if edges == 'directed' and not listed.is_directed and chosen not in _SAY_NO_DIRECTION:
         raise ValueError(f"'edges' must not be 'directed', because the {_TITLES[chosen]} states "
                          f"undirected edges")
     is_directed = edges == 'directed' or listed.is_directed and edges is None
     weights = np.ones(len(listed.edges)) if listed.weights is None else listed.weights
-    ends = listed.edges[weights != 0]
+    ends, own = listed.edges[weights != 0], weights[weights != 0]
     if bipartite:
-        graph, names = _of_parts(listed, ends, is_directed), None
+        ends, num_queries, num_keys = _of_parts(listed, ends, is_directed)
+        names = None
     else:
-        token, num_tokens, names = as_tokens(listed.nodes, numbered)
-        ends = token[ends].reshape(-1, 2)
-        ends = ends if is_directed else np.concatenate([ends, ends[:, ::-1]])
-        graph = BipartiteGraph.from_edge_index(torch.from_numpy(ends.T.copy()), num_tokens)
+        token, num_queries, names = as_tokens(listed.nodes, numbered)
+        ends, num_keys = token[ends].reshape(-1, 2), num_queries
+        if not is_directed:
+            is_edge = ends[:, 0] != ends[:, 1]  # a self-loop is its own reverse
+            ends = np.concatenate([ends, ends[is_edge, ::-1]])
+            own = np.concatenate([own, own[is_edge]])
+    key, query = ends.T
+    graph = BipartiteGraph.from_edge_index(torch.from_numpy(ends.T.copy()), num_queries, num_keys)
     has_weights = _are_weights(weights)
-    said = _said(listed, chosen, graph, is_directed, has_weights, names, bipartite)
-    return GraphFile(graph, names, has_weights, said)
+    said = _said(listed, chosen, graph, is_directed, has_weights, keeps_weights, names, bipartite)
+    matrices = (sp.csr_array((own, (query, key)), shape=(num_queries, num_keys)),)
+    return GraphFile(graph, names, has_weights, said, matrices if keeps_weights else None)
 
 
-def _of_parts(listed: ListedGraph, ends: np.ndarray, is_directed: bool) -> BipartiteGraph:
-    """Return the graph with part 0 as keys and part 1 as queries."""
+def _of_parts(listed: ListedGraph, ends: np.ndarray,
+              is_directed: bool) -> tuple[np.ndarray, int, int]:
+    """Return edges from keys to queries, with part 0 as keys and part 1 as queries, and the numbers
+    of queries and keys."""
     if listed.parts is None:
         raise ValueError("'bipartite' requires the attribute bipartite, 0 or 1, on all nodes")
     part = listed.parts[ends]
@@ -214,12 +231,12 @@ def _of_parts(listed: ListedGraph, ends: np.ndarray, is_directed: bool) -> Bipar
     place = np.where(listed.parts == 0, np.cumsum(listed.parts == 0),
                      np.cumsum(listed.parts == 1)) - 1
     num_keys, num_queries = np.bincount(listed.parts, minlength=2).tolist()
-    return BipartiteGraph.from_edge_index(torch.from_numpy(place[ends].reshape(-1, 2).T.copy()),
-                                          num_queries, num_keys)
+    return place[ends].reshape(-1, 2), num_queries, num_keys
 
 
 def _said(listed: ListedGraph, chosen: Format, graph: BipartiteGraph, is_directed: bool,
-          has_weights: bool, names: tuple[str, ...] | None, bipartite: bool) -> str:
+          has_weights: bool, keeps_weights: bool, names: tuple[str, ...] | None,
+          bipartite: bool) -> str:
     """Return a line that describes how a graph was read."""
     weights = np.ones(len(listed.edges)) if listed.weights is None else listed.weights
     num_zero = int((weights == 0).sum())
@@ -227,7 +244,8 @@ def _said(listed: ListedGraph, chosen: Format, graph: BipartiteGraph, is_directe
     num_repeated = len(weights) - num_zero - num_edges
     left_out = [*listed.left_out,
                 *([f'{num_zero:,} of weight 0'] if num_zero else []),
-                *([f'{num_repeated:,} repeated'] if num_repeated else [])]
+                *([f'{num_repeated:,} repeated{" (weights added)" * keeps_weights}']
+                  if num_repeated else [])]
     hints = [*listed.hints]
     if listed.parts is not None and not bipartite:
         hints.append('its two parts are read as one: --bipartite true makes part 0 keys and part '
@@ -237,7 +255,8 @@ def _said(listed: ListedGraph, chosen: Format, graph: BipartiteGraph, is_directe
     title = _TITLES[chosen] + (f', {listed.title}' if listed.title else '')
     return '; '.join([
         f'{title}: {_sizes(graph, num_edges, bipartite)}',
-        f'{"directed" if is_directed else "undirected"}, {_of_weights(has_weights)}, {ids}',
+        f'{"directed" if is_directed else "undirected"}, '
+        f'{_of_weights(has_weights, keeps_weights)}, {ids}',
         *([f'left out: {", ".join(left_out)}'] if left_out else []), *hints])
 
 
@@ -259,45 +278,50 @@ def _sizes(graph: BipartiteGraph, num_edges: int, has_parts: bool = False) -> st
             f'{edges}')
 
 
-def _of_weights(has_weights: bool) -> str:
-    return ('weights (ignored, except for 0)' if has_weights
-            else 'no weights')
+def _of_weights(has_weights: bool, keeps_weights: bool) -> str:
+    if not has_weights:
+        return 'no weights'
+    return 'weights' if keeps_weights else 'weights (ignored, except for 0)'
 
 
 # Arrays ##############################################################################
 
 
-def _read_npz(path: Path) -> GraphFile:
+def _read_npz(path: Path, keeps_weights: bool) -> GraphFile:
     check_arrays(path)
     with np.load(path, allow_pickle=False) as arrays:
         if 'format' not in arrays:
-            return _of_arrays({name: arrays[name] for name in arrays.files})
-    return _of_matrix(sp.load_npz(path), path.name, 'sparse array of scipy')
+            return _of_arrays({name: arrays[name] for name in arrays.files}, keeps_weights)
+    return _of_matrix(sp.load_npz(path), path.name, 'sparse array of scipy', keeps_weights)
 
 
-def _read_matrix_market(path: Path) -> GraphFile:
+def _read_matrix_market(path: Path, keeps_weights: bool) -> GraphFile:
     content = read_bytes(path, max_bytes=_MAX_GRAPH)
     rows, columns, entries, *_ = scipy.io.mminfo(BytesIO(content))
     check_num_tokens(max(rows, columns))
     if entries > len(content):  # each entry takes a line, or a number in a dense matrix
         raise ValueError(f'it declares {entries:,} entries but has {len(content):,} bytes')
     matrix = sp.coo_array(scipy.io.mmread(BytesIO(content), spmatrix=False))
-    return _of_matrix(matrix, path.name, _TITLES['matrix_market'])
+    return _of_matrix(matrix, path.name, _TITLES['matrix_market'], keeps_weights)
 
 
-def _of_matrix(matrix: sp.sparray | sp.spmatrix, name: str, title: str) -> GraphFile:
+def _of_matrix(matrix: sp.sparray | sp.spmatrix, name: str, title: str,
+               keeps_weights: bool) -> GraphFile:
     check_num_tokens(max(matrix.shape))
     _check_finite(name, matrix.data)
     graph, has_weights = BipartiteGraph.from_scipy(matrix), _are_weights(matrix.data)
-    return GraphFile(graph, None, has_weights, _said_of_matrix(title, graph, has_weights))
+    said = _said_of_matrix(title, graph, has_weights, keeps_weights)
+    return GraphFile(graph, None, has_weights, said,
+                     (sp.csr_array(matrix),) if keeps_weights else None)
 
 
-def _read_npy(path: Path) -> GraphFile:
-    return _of_arrays({path.name: np.load(path, mmap_mode='r', allow_pickle=False)})
+def _read_npy(path: Path, keeps_weights: bool) -> GraphFile:
+    return _of_arrays({path.name: np.load(path, mmap_mode='r', allow_pickle=False)},
+                      keeps_weights)
 
 
-def _of_arrays(arrays: dict[str, np.ndarray]) -> GraphFile:
-    segments, has_weights = [], False
+def _of_arrays(arrays: dict[str, np.ndarray], keeps_weights: bool) -> GraphFile:
+    segments, matrices, has_weights = [], [], False
     for name, values in arrays.items():
         if values.dtype.kind not in 'biuf' or values.ndim not in (2, 3):
             raise ValueError(f'{name} must be a numeric array [query, key] or [segment, query, '
@@ -307,17 +331,20 @@ def _of_arrays(arrays: dict[str, np.ndarray]) -> GraphFile:
         has_weights |= _are_weights(values)
         for segment in values if values.ndim == 3 else values[None]:
             segments.append(BipartiteGraph.from_mask(torch.from_numpy(segment != 0)))
+            matrices += [sp.csr_array(segment)] if keeps_weights else []
     if not segments:
         raise ValueError('it holds no arrays')
     title = ('adjacency array' if len(segments) == 1
              else f'{len(segments):,} adjacency arrays, together')
     graph = BipartiteGraph.batch(segments)
-    return GraphFile(graph, None, has_weights, _said_of_matrix(title, graph, has_weights))
+    said = _said_of_matrix(title, graph, has_weights, keeps_weights)
+    return GraphFile(graph, None, has_weights, said, tuple(matrices) if keeps_weights else None)
 
 
-def _said_of_matrix(title: str, graph: BipartiteGraph, has_weights: bool) -> str:
+def _said_of_matrix(title: str, graph: BipartiteGraph, has_weights: bool,
+                    keeps_weights: bool) -> str:
     return (f'{title}: {_sizes(graph, graph.num_edges)}; directed, rows are queries and columns '
-            f'keys, {_of_weights(has_weights)}')
+            f'keys, {_of_weights(has_weights, keeps_weights)}')
 
 
 def _check_finite(name: str, values: np.ndarray) -> None:
@@ -384,7 +411,7 @@ def _of_networkx(graph: nx.Graph) -> ListedGraph:
 
 _MAX_GRAPH = 2**28  # bytes of a file that is read as a whole
 _SAY_NO_DIRECTION = 'edges', 'adjlist', 'multiline_adjlist'
-_MATRICES: dict[str, Callable[[Path], GraphFile]] = {
+_MATRICES: dict[str, Callable[[Path, bool], GraphFile]] = {
     'npz': _read_npz, 'npy': _read_npy, 'matrix_market': _read_matrix_market}
 _LISTS: dict[str, Callable[[Path], ListedGraph]] = {
     'adjlist': _networkx(read_adjlist), 'multiline_adjlist': _networkx(read_multiline_adjlist),

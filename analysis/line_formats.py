@@ -61,7 +61,8 @@ def read_metis(path: Path) -> ListedGraph:
                          f'neighbours, because METIS lists each edge twice (got {len(lines) - 1:,} '
                          f'lines and {len(edges):,} neighbours)')
     weights = [weight_of(cell) for row in rows for cell in row[of_nodes + 1::step]]
-    return _counted(edges, num_nodes, False, np.array(weights) if step == 2 else None)
+    edges, first = np.unique(np.sort(edges, axis=1), axis=0, return_index=True)
+    return _counted(edges, num_nodes, False, np.array(weights)[first] if step == 2 else None)
 
 
 def _counted(edges: np.ndarray, num_nodes: int, is_directed: bool,
@@ -160,8 +161,11 @@ def read_pajek(path: Path) -> ListedGraph:
     if not section:
         raise ValueError("expected a line '*Vertices'")
     parts = None if num_left is None else (np.arange(len(names)) >= num_left).astype(int)
-    return ListedGraph(list(names.values()), as_edges(ends) - 1, has_arcs, np.array(weights),
-                       parts)
+    edges, weights = as_edges(ends) - 1, np.array(weights)
+    if not has_arcs:  # both directions of each edge are listed
+        is_first = edges[:, 0] <= edges[:, 1]
+        edges, weights = edges[is_first], weights[is_first]
+    return ListedGraph(list(names.values()), edges, has_arcs, weights, parts)
 
 
 def _pajek_section(mark: str, is_first: bool) -> str:
@@ -197,7 +201,7 @@ def _pajek_edges(section: str, cells: list[str],
     weight = weight_of(cells[2]) if len(cells) > 2 and not is_list else 1.
     ends = [(source, target) for target in targets]
     if section.startswith('*edges'):
-        ends += [(target, source) for target in targets]
+        ends += [(target, source) for target in targets if target != source]
     return ends, [weight] * len(ends)
 
 

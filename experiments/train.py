@@ -80,8 +80,8 @@ from graphattn.utils.trust import importing_only, trusting
 COMMANDS = {'fit': 'Trains a model and tests it.',
             'validate': 'Evaluates a checkpoint on development data.',
             'test': 'Tests a checkpoint.'}
-LESS_IS_BETTER = {'loss', 'perplexity', 'bits'}
-MORE_IS_BETTER = {'accuracy', 'exact', 'f1', 'matthews', 'pearson', 'spearman'}
+LESS_IS_BETTER = {'loss', 'perplexity', 'bits', 'mae'}
+MORE_IS_BETTER = {'accuracy', 'exact', 'f1', 'matthews', 'pearson', 'precision', 'auc', 'spearman'}
 SPAWNING = 'ddp_spawn', 'ddp_fork', 'ddp_notebook'
 _PARSERS: dict[str, Parser] = {}
 WATCHING = 'lightning.pytorch.callbacks',  # what the config of a test may also name

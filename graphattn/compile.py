@@ -17,6 +17,7 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from itertools import product
 
+import numpy as np
 import torch
 from torch import Tensor
 from tqdm import tqdm
@@ -108,8 +109,17 @@ def sort(num_nodes: int, dtype: torch.dtype) -> None:
     BipartiteGraph.from_edge_index(_graph(num_nodes).edge_index, num_nodes, return_perm=True)
 
 
+def join(num_nodes: int, dtype: torch.dtype) -> None:
+    """Join the edges of two graphs, and find those of one in the other."""
+    from graphattn.graphs.cpu_merge import find_in_rows, merge_rows
+    indptr, key = (rows.numpy() for rows in _graph(num_nodes).csr)
+    merge_rows(indptr, key, indptr, key, indptr.copy(), np.empty(2 * key.size, key.dtype))
+    find_in_rows(indptr, key, indptr, key, np.empty(key.size, np.bool_))
+
+
 OPERATIONS: list[Callable[[int, torch.dtype], None]] = [
-    attend, attend_with_features, attend_and_diffuse, weigh_and_sum, sample, sort]
+    attend, attend_with_features, attend_and_diffuse, weigh_and_sum, sample, sort,
+    join]
 
 
 def _graph(num_nodes: int) -> BipartiteGraph:

@@ -14,6 +14,7 @@ import pytest
 import scipy.sparse as sp
 import torch
 from torch import Tensor, nn
+from torch_geometric.data import Data
 
 import graphattn
 from graphattn import BipartiteGraph
@@ -119,7 +120,9 @@ MEANT = {
     'MaskGraph.values': torch.ones(2, 25), 'MaskGraph.with_edge_prob.edge_prob': torch.rand(26),
     'MaskGraph.isin.other': MaskGraph(torch.ones(2, 25), FreeLayout(5), PTR), 'length': 5,
     'block': 2, 'count': 1, 'width': 2, 'degree': 1, 'radius': 1, 'stride': 2, 'name': 'star',
-    'window': 2, 'inner': (2,),
+    'window': 2, 'inner': (2,), 'features': 8, 'FeatureEncoder.forward.x': torch.randn(5, 8),
+    'GraphTransformer.forward.data': Data(x=torch.randn(5, 8), edge_index=EDGES),
+    'GraphTransformer.channels': 8,
     'masks': [Mask(FreeLayout(1), '1')], 'expression': 'star', 'sparsity': .5, 'seed': 0,
     'probability': torch.rand(2, 3, 3), 'model': factor_model(),
     'query_factor': torch.rand(5, 3), 'mixing': torch.rand(3, 3), 'key_factor': torch.rand(5, 3),
@@ -161,7 +164,7 @@ def meant(name: str, parameter: str):
 
 def required(name: str) -> dict:
     return {key: meant(name, key) for key, parameter in parameters(name).items()
-            if parameter.default is parameter.empty or key == 'source'}
+            if parameter.default is parameter.empty or key in ('source', 'edges')}
 
 
 def call(name: str, **arguments):

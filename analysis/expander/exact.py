@@ -39,8 +39,9 @@ def exact_expansion(adjacency: sp.csr_array) -> dict[str, float]:
     outer = np.bitwise_count(reached & ~member)
     inner = outer[::-1]  # the outer boundary of the complement, whose bits are inverted
     proper = slice(1, 2**n - 1)
-    smaller_volume = np.minimum(volume, degree.sum() - volume)
-    conductance = np.divide(boundary, smaller_volume, out=np.zeros(2**n), where=boundary > 0)
+    smaller_volume = np.minimum(volume, volume[::-1])
+    conductance = np.divide(boundary, smaller_volume, out=np.zeros(2**n),
+                            where=(boundary > 0) & (smaller_volume > 0))
     is_half = (size > 0) & (size <= n / 2)
     ratios = {'edge_expansion': boundary, 'vertex_expansion': outer,
               'inner_vertex_expansion': inner}

@@ -9,11 +9,16 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse import csgraph
 
-from analysis.adjacency import Symmetrization, describe_symmetrization, symmetric_adjacency
+from analysis.adjacency import (
+    Symmetrization,
+    adjacency_of,
+    describe_symmetrization,
+    symmetrize,
+)
 from analysis.expander.diameter import find_diameter, is_bipartite
 from analysis.expander.exact import EXACT_UP_TO, exact_expansion
 from analysis.expander.sweep import fiedler_order, sweep
-from analysis.graphs import GraphLike, as_graph
+from analysis.graphs import GraphLike
 from analysis.result import Result, token_numbers
 from analysis.spectrum import Laplacian
 
@@ -105,7 +110,8 @@ class Expansion(Result):
     sweep_conductances: np.ndarray | None = None
 
 
-def expander(graph: GraphLike, *, symmetrization: Symmetrization = 'union') -> Expansion:
+def expander(graph: GraphLike, *, symmetrization: Symmetrization = 'union',
+             weights: bool = False) -> Expansion:
     r"""Measure the expansion of a graph.
 
     With :math:`\lambda_i` the eigenvalues of the normalised Laplacian, :math:`\Lambda_i` those of
@@ -139,17 +145,19 @@ def expander(graph: GraphLike, *, symmetrization: Symmetrization = 'union') -> E
       vertex expansions (Definitions 4, 5) are computed over all sets.
 
     Args:
-        graph: See :func:`analysis.graphs.as_graph`, with as many keys as queries.
+        graph: See :func:`analysis.adjacency.adjacency_of`, with as many keys as queries.
         symmetrization: How an edge without its reverse is treated: union, mean or intersection, see
             :func:`analysis.adjacency.symmetric_adjacency`. With mean, the edge has weight 1/2; a
             graph with equal in-degrees and out-degrees is then regular, but not simple.
+        weights: Whether to use the weights of edges instead of 1. Diameters and vertex expansions
+            depend on the existence of edges only.
 
     Returns:
         Expansion.
 
     Raises:
-        ValueError: The graph has no nodes, or its numbers of keys and queries differ.
-        scipy.sparse.linalg.ArpackNoConvergence: The extreme eigenvalues are too close together.
+        ValueError: The graph has no nodes, its numbers of keys and queries differ, a weight is
+            negative or not finite, or the extreme eigenvalues are too close together.
 
     Source: Feng et al., "Diffuser" (2023), Definitions 1, 2 and 4, Theorem 2; Friedman, "Some
     geometric aspects of graphs and their eigenfunctions" (1993); Chung, "Spectral Graph Theory"
@@ -162,24 +170,23 @@ def expander(graph: GraphLike, *, symmetrization: Symmetrization = 'union') -> E
         >>> petersen.expander, petersen.is_ramanujan, petersen.diameter
         ('(3, 0.667)', True, 2)
     """
-    graph = as_graph(graph)
-    adjacency = symmetric_adjacency(graph, symmetrization)
-    if graph.num_queries == 0:
-        raise ValueError(f"'graph' must have at least one token (got {graph})")
+    directed = adjacency_of(graph, weights)
+    adjacency, n = symmetrize(directed, symmetrization), directed.shape[0]
+    if n == 0:
+        raise ValueError("'graph' must have at least one token (got none)")
     normalized = Laplacian(adjacency)
     degree = normalized.degree
-    is_strongly_connected = csgraph.connected_components(graph.to_scipy(),
-                                                         connection='strong')[0] == 1
+    is_strongly_connected = csgraph.connected_components(directed, connection='strong')[0] == 1
     is_connected = normalized.num_components == 1
     diameter, diameter_is_exact = find_diameter(adjacency, degree) if is_connected else (None, True)
-    facts = _spectral_facts(adjacency, normalized) if graph.num_queries > 1 else {}
-    if 1 < graph.num_queries <= EXACT_UP_TO:
+    facts = _spectral_facts(adjacency, normalized) if n > 1 else {}
+    if 1 < n <= EXACT_UP_TO:
         facts |= exact_expansion(adjacency)
-    if normalized.is_regular and degree[0] > 0 and graph.num_queries > 1:
+    if normalized.is_regular and degree[0] > 0 and n > 1:
         facts |= _regular_facts(adjacency, facts, diameter)
     return Expansion(
-        num_nodes=graph.num_queries,
-        symmetrization=describe_symmetrization(graph, symmetrization),
+        num_nodes=n,
+        symmetrization=describe_symmetrization(directed, symmetrization),
         min_degree=float(degree.min()), mean_degree=float(degree.mean()),
         max_degree=float(degree.max()), is_regular=normalized.is_regular,
         num_components=normalized.num_components, is_connected=is_connected,

@@ -14,7 +14,7 @@ from tqdm import tqdm
 from analysis.walk import members_of
 
 ROUNDING = 1e-12  # of sums of probabilities; smaller values count as 0
-_MAX_DENSE = 4096  # tokens; a matrix of 128 MiB, solved in seconds
+MAX_DENSE = 4096  # tokens; a matrix of 128 MiB, solved in seconds
 _CERTAIN = 1e-9  # worst accuracy of limits by steps
 _MAX_STEPS = 2000
 _PANEL = 128  # tokens censored together, so that the rest is updated by one matrix product
@@ -48,7 +48,7 @@ def period_of(walk: sp.csr_array) -> int:
 def stationary_distribution(walk: sp.csr_array, closed: list[np.ndarray],
                             is_reversible: bool) -> np.ndarray:
     """Return the stationary distribution in which each closed class is weighted by its size. Beyond
-    ``_MAX_DENSE`` tokens, values below ``ROUNDING`` are 0."""
+    ``MAX_DENSE`` tokens, values below ``ROUNDING`` are 0."""
     stationary = np.zeros(walk.shape[0])
     degree = np.diff(walk.indptr).astype(float)
     for members in tqdm(closed, desc='stationary distribution', unit='class', delay=2,
@@ -63,7 +63,7 @@ def stationary_distribution(walk: sp.csr_array, closed: list[np.ndarray],
 
 def _stationary_of_class(walk: sp.csr_array) -> np.ndarray:
     n = walk.shape[0]
-    if n <= _MAX_DENSE:
+    if n <= MAX_DENSE:
         # Each token has a step to one that is censored later, so that no divisor is below 1 / n.
         order = np.argsort(dijkstra(walk.T, indices=0, unweighted=True), kind='stable')
         mass = np.empty(n)
@@ -73,7 +73,7 @@ def _stationary_of_class(walk: sp.csr_array) -> np.ndarray:
         _, vector = eigs(walk.T, k=1, which='LR', v0=np.ones(n))
     except ArpackNoConvergence as error:
         raise ValueError(f"'graph' mixes too slowly to find its stationary distribution with more "
-                         f"than {_MAX_DENSE} tokens (got {n}); use fewer tokens") from error
+                         f"than {MAX_DENSE} tokens (got {n}); use fewer tokens") from error
     mass = np.abs(vector[:, 0].real)
     return np.where(mass < ROUNDING * mass.sum(), 0, mass)
 
@@ -122,10 +122,10 @@ def restart_limits(walk: sp.csr_array, sources: np.ndarray, teleport: float,
         stationary: Any stationary distribution of the walk.
 
     Raises:
-        ValueError: The graph has more than ``_MAX_DENSE`` tokens and the walk forgets its start too
+        ValueError: The graph has more than ``MAX_DENSE`` tokens and the walk forgets its start too
             slowly for such a small teleport, so that the limit is not accurate.
     """
-    if walk.shape[0] <= _MAX_DENSE:
+    if walk.shape[0] <= MAX_DENSE:
         return _limits_by_censoring(walk, sources, teleport)
     limits = _limits_by_steps(walk, sources, teleport, stationary)
     return _limits_by_solving(walk, sources, teleport) if limits is None else limits
@@ -180,5 +180,5 @@ def _limits_by_solving(walk: sp.csr_array, sources: np.ndarray, teleport: float)
     if not error <= _CERTAIN:
         raise ValueError(f"'teleport' is too small for the limits of a slowly mixing graph of "
                          f"{walk.shape[0]:,} tokens (got {teleport:g}); use a larger one, or at "
-                         f"most {_MAX_DENSE:,} tokens")
+                         f"most {MAX_DENSE:,} tokens")
     return limits

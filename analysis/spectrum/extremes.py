@@ -10,6 +10,8 @@ from scipy.sparse import csgraph, linalg
 _FACTOR_WORK = 2e9
 # Relative to the mean eigenvalue, of an eigenpair's residual.
 _ACCURACY = 1e-9
+# Relative to the mean eigenvalue; an eigenvector with a larger residual is refused.
+_MAX_ERROR = 1e-7
 # Of the entries in a factorisation, whose rounding is then about 1e-12 of the matrix.
 _MAX_GROWTH = 1e4
 
@@ -23,11 +25,28 @@ def smallest_outside(matrix: sp.csr_array, null_space: sp.csc_array, count: int,
         null_space: Orthonormal basis ``[n, c]``, possibly without columns.
         count: Number of eigenpairs.
         mean: Scale of the eigenvalues, to which the accuracy is relative.
+
+    Raises:
+        ValueError: The iteration does not converge.
     """
     order = _band_order(matrix)
-    if order is None:
-        return _lanczos(matrix, null_space, count, mean), 'Lanczos'
-    return _shift_invert(matrix, null_space, count, mean, order), 'shift-invert'
+    method = 'Lanczos' if order is None else 'shift-invert'
+    try:
+        vectors = (_lanczos(matrix, null_space, count, mean) if order is None
+                   else _shift_invert(matrix, null_space, count, mean, order))
+    except linalg.ArpackError as error:
+        raise _too_close(method, 'no convergence') from error
+    image = matrix @ vectors
+    error = np.linalg.norm(image - vectors * np.einsum('nk,nk->k', vectors, image), axis=0).max()
+    if not error <= _MAX_ERROR * mean:
+        raise _too_close(method, f'a residual of {error:.1g}')
+    return vectors, method
+
+
+def _too_close(method: str, got: str) -> ValueError:
+    return ValueError(f"'graph' has extreme eigenvalues that are too close together for {method} "
+                      f"(got {got}); measure a graph of at most 1,024 tokens, which needs no "
+                      f"iteration")
 
 
 def _lanczos(matrix: sp.csr_array, null_space: sp.csc_array, count: int, mean: float

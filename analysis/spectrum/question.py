@@ -8,13 +8,21 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse import csgraph
 
-from analysis.adjacency import Symmetrization, describe_symmetrization, symmetric_adjacency
+from analysis.adjacency import (
+    Symmetrization,
+    adjacency_of,
+    describe_symmetrization,
+    symmetrize,
+)
 from analysis.checks import check_count
-from analysis.graphs import GraphLike, as_graph
+from analysis.graphs import GraphLike
 from analysis.result import Result
 from analysis.spectrum.laplacian import Laplacian, LaplacianKind
-from analysis.spectrum.singular_values import all_singular_values, largest_singular_values
-from graphattn import BipartiteGraph
+from analysis.spectrum.singular_values import (
+    all_singular_values,
+    join_queries_to_keys,
+    largest_singular_values,
+)
 
 # At this size, a float64 matrix, its eigenvectors and LAPACK's workspace take 0.5 GB, growing as
 # n^2.
@@ -62,10 +70,11 @@ def spectrum(
     laplacian: LaplacianKind = 'normalized',
     symmetrization: Symmetrization = 'union',
     extremes: int | None = None,
+    weights: bool = False,
 ) -> Spectrum:
     r"""Compute the eigenvalues of a graph's Laplacian, or its singular values if it is not square.
 
-    With A the symmetric adjacency matrix and D its row sums,
+    With A the symmetric adjacency matrix, of ones or weights, and D its row sums,
 
     .. math::
         L_{\texttt{normalized}} = D^{-1/2} (D - A) D^{-1/2}, \qquad
@@ -81,20 +90,22 @@ def spectrum(
     queries to keys, except for isolated nodes.
 
     Args:
-        graph: See :func:`analysis.graphs.as_graph`.
+        graph: See :func:`analysis.adjacency.adjacency_of`.
         laplacian: normalized or combinatorial; ignored unless there are as many keys as queries.
         symmetrization: How an edge without its reverse is treated: union, mean or intersection, see
             :func:`analysis.adjacency.symmetric_adjacency`.
         extremes: Number of smallest and of largest eigenvalues, or of largest singular values, to
             compute instead of all; at least 2.
+        weights: Whether to use the weights of edges instead of 1, see
+            :func:`analysis.adjacency.adjacency_of`.
 
     Returns:
         Spectrum.
 
     Raises:
-        TypeError, ValueError: An argument is invalid, the graph has no nodes, or it has more than
-            4,096 nodes and ``extremes`` is omitted.
-        scipy.sparse.linalg.ArpackNoConvergence: The extremes are too close together.
+        TypeError, ValueError: An argument is invalid, the graph has no nodes, a weight is negative
+            or not finite, the graph has more than 4,096 nodes and ``extremes`` is omitted, or the
+            extremes are too close together.
 
     Source: Chung, "Spectral Graph Theory" (1997), Sec. 1.2; Feng et al., "Diffuser" (2023),
     Appendix B.
@@ -105,11 +116,12 @@ def spectrum(
         >>> spectrum(nx.complete_graph(5)).values.round(2) + 0
         array([0.  , 1.25, 1.25, 1.25, 1.25])
     """
-    graph = as_graph(graph)
-    _check(graph, extremes)
-    if graph.num_queries != graph.num_keys:
-        return _singular_values(graph, extremes)
-    system = Laplacian(symmetric_adjacency(graph, symmetrization), laplacian)
+    adjacency = adjacency_of(graph, weights)
+    _check(adjacency, extremes)
+    num_queries, num_keys = adjacency.shape
+    if num_queries != num_keys:
+        return _singular_values(adjacency, extremes)
+    system = Laplacian(symmetrize(adjacency, symmetrization), laplacian)
     n = system.num_nodes
     if extremes is None or 2 * extremes >= n:
         index, parts = np.arange(n), [system.all()]
@@ -120,7 +132,7 @@ def spectrum(
     residuals = np.concatenate([part.residuals for part in parts])
     return Spectrum(
         matrix=f'{laplacian} Laplacian',
-        symmetrization=describe_symmetrization(graph, symmetrization),
+        symmetrization=describe_symmetrization(adjacency, symmetrization),
         num_components=system.num_components,
         lambda_2=float(values[1]) if n > 1 else None, lambda_max=float(values[-1]),
         sigma_2=None, max_residual=float(residuals.max()),
@@ -128,10 +140,12 @@ def spectrum(
         index=index, values=values, residuals=residuals)
 
 
-def _check(graph: BipartiteGraph, extremes: int | None) -> None:
-    smaller_side = min(graph.num_queries, graph.num_keys)
+def _check(adjacency: sp.csr_array, extremes: int | None) -> None:
+    num_queries, num_keys = adjacency.shape
+    smaller_side = min(num_queries, num_keys)
     if smaller_side == 0:
-        raise ValueError(f"'graph' must have at least one token (got {graph})")
+        raise ValueError(f"'graph' must have at least one token (got {num_queries} queries and "
+                         f"{num_keys} keys)")
     if extremes is None and smaller_side > FULL_NODES:
         raise ValueError(f"'graph' must have at most {FULL_NODES} tokens for all eigenvalues (got "
                          f"{smaller_side}); compute some at both ends by extremes=6 or --extremes "
@@ -140,10 +154,8 @@ def _check(graph: BipartiteGraph, extremes: int | None) -> None:
         check_count('extremes', extremes, at_least=2)  # for lambda_2
 
 
-def _singular_values(graph: BipartiteGraph, extremes: int | None) -> Spectrum:
-    adjacency = graph.to_scipy()
-    joined = sp.csr_array(sp.block_array([[None, adjacency], [adjacency.T, None]]))
-    count = min(graph.num_queries, graph.num_keys)
+def _singular_values(adjacency: sp.csr_array, extremes: int | None) -> Spectrum:
+    joined, count = join_queries_to_keys(adjacency), min(adjacency.shape)
     num_components = csgraph.connected_components(joined, directed=False)[0]
     if extremes is None or extremes >= count:
         values, residuals = all_singular_values(adjacency)

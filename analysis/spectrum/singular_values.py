@@ -9,10 +9,18 @@ import scipy.sparse as sp
 from analysis.spectrum.laplacian import Laplacian
 
 
+def join_queries_to_keys(adjacency: sp.csr_array) -> sp.csr_array:
+    """Return the symmetric adjacency matrix of the graph that joins queries to keys: first the
+    queries, then the keys."""
+    return sp.csr_array(sp.block_array([[None, adjacency], [adjacency.T, None]]))
+
+
 def all_singular_values(adjacency: sp.csr_array) -> tuple[np.ndarray, np.ndarray]:
     """Return every singular value, and its residual."""
-    query_degree, key_degree = (np.maximum(adjacency.sum(axis=axis), 1) for axis in (1, 0))
-    matrix = adjacency.toarray() / np.sqrt(np.outer(query_degree, key_degree))
+    query_degree, key_degree = (adjacency.sum(axis=axis) for axis in (1, 0))
+    matrix = adjacency.toarray()
+    matrix /= np.sqrt(np.where(query_degree > 0, query_degree, 1))[:, None]
+    matrix /= np.sqrt(np.where(key_degree > 0, key_degree, 1))
     left, values, right = scipy.linalg.svd(matrix, full_matrices=False, check_finite=False)
     errors = matrix @ right.T - left * values, matrix.T @ left - right.T * values
     return values, np.linalg.norm(np.vstack(errors), axis=0) / np.sqrt(2)

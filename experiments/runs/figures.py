@@ -11,6 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor, nn
 
+from graphattn import BipartiteGraph
+from graphattn.graphs import PairMask
 from graphattn.style import COLOURS
 from graphattn.utils.files import write_whole
 
@@ -141,14 +143,23 @@ def received_shares(model: nn.Module, images: Tensor, draws: int = 1) -> list[Te
     padding = model.encoder.padding_token
     is_token = torch.ones_like(tokens, dtype=torch.bool) if padding is None else tokens != padding
     num_queries = is_token.view(num_images, draws, num_pixels)[:, 0].sum(dim=1, keepdim=True)
+    lengths = is_token.view(-1, num_pixels).sum(dim=1).tolist()
     shares = []
     for graph in graphs:
-        received = graph.out_degree().view(-1, int(is_token.sum())).float()
+        received = _received(graph, lengths)
         of_pixels = received.new_full((len(received), len(tokens)), math.nan)
         of_pixels[:, is_token] = received
         mean = of_pixels.view(-1, num_images, draws, num_pixels).mean(dim=2)
         shares.append(mean / num_queries)
     return shares
+
+
+def _received(graph: BipartiteGraph | PairMask, lengths: list[int]) -> Tensor:
+    """Return the number of queries that attend to each token, or their weight in a soft mask,
+    ``[heads, num_tokens]``."""
+    if isinstance(graph, PairMask):
+        return torch.cat([graph.dense(length).sum(dim=1) for length in lengths], dim=1).float()
+    return graph.out_degree().view(-1, sum(lengths)).float()
 
 
 def mask_probabilities(probability: Tensor) -> Figure:

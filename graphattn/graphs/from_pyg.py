@@ -59,7 +59,7 @@ def sort_edges(edges: Edges, num_queries: int, num_keys: int) -> SortedEdges:
 
 
 def _find(edges: Edges, num_queries: int, num_keys: int) -> SortedEdges:
-    _check_kind(edges)
+    check_edges(edges, 'edge_index')
     _check_sizes(edges, num_queries, num_keys)
     if isinstance(edges, BipartiteGraph):
         return SortedEdges(edges, None)
@@ -82,7 +82,7 @@ def edge_index_of(edges: Edges) -> Tensor:
     """Return ``edge_index`` ``[2, num_edges]``, key over query, in the given order."""
     if isinstance(edges, BipartiteGraph):
         return torch.stack([edges.key, edges.query])
-    _check_kind(edges)
+    check_edges(edges, 'edge_index')
     return read_edges(edges)
 
 
@@ -100,10 +100,12 @@ def edge_values_of(edges: Edges) -> Tensor | None:
     return edges._values()
 
 
-def _check_kind(edges: Edges) -> None:
-    if not isinstance(edges, Tensor | SparseTensor | BipartiteGraph):
-        raise TypeError(f"'edge_index' must be a Tensor, a SparseTensor or a BipartiteGraph (got "
+def check_edges(edges: Edges, name: str = 'edges') -> Edges:
+    """Return edges, and raise TypeError if they are of another type."""
+    if not isinstance(edges, Edges):
+        raise TypeError(f"'{name}' must be a Tensor, a SparseTensor or a BipartiteGraph (got "
                         f"{type(edges).__name__})")
+    return edges
 
 
 def _check_sizes(edges: Edges, num_queries: int, num_keys: int) -> None:

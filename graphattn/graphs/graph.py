@@ -39,7 +39,9 @@ from graphattn.graphs.csc import csc_of_rows
 from graphattn.graphs.edge_prob import constant_of
 from graphattn.graphs.pairs import (
     find_pairs,
+    find_rows,
     is_ascending,
+    merge_rows,
     number_pairs,
     rows_of_pairs,
     sort_pairs,
@@ -393,6 +395,9 @@ class BipartiteGraph:
         """Return the edges of either graph. Set operations drop ``edge_prob``, which is no longer
         valid."""
         self._check_same_shape(other, '|')
+        merged = merge_rows(self.csr, other.csr)
+        if merged is not None:
+            return BipartiteGraph._of(*merged, self._num_keys, self._segments, None)
         return self._with_pairs(sort_pairs(torch.cat([self._pairs(), other._pairs()])))
 
     def __and__(self, other: BipartiteGraph) -> BipartiteGraph:
@@ -409,7 +414,8 @@ class BipartiteGraph:
         """Return which edges of this graph ``other`` also has, bool ``[num_edges]``."""
         check_kind('other', other, BipartiteGraph)
         self._check_same_shape(other, 'isin')
-        return find_pairs(self._pairs(), other._pairs())
+        is_found = find_rows(self.csr, other.csr)
+        return find_pairs(self._pairs(), other._pairs()) if is_found is None else is_found
 
     def select_edges(self, keep: Tensor) -> BipartiteGraph:
         """Keep the edges for which ``keep`` is ``True``, with their probabilities and gradients.

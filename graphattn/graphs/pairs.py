@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import cache
+from importlib import import_module
 
 import numpy as np
 import torch
@@ -89,7 +90,7 @@ def sort_edges_by_counting(
     """Return the rows of edges in any order (pointer and narrow keys), the permutation that sorts
     them, and whether it is not the identity. Return ``None`` for invalid or duplicate edges, and if
     counting is slower than sorting: with far more keys than edges, and on GPUs."""
-    sort = _compiled_sort() if _is_numpys(edge_index) else None
+    sort = _compiled('sort_into_rows', 'cpu_sort') if _is_numpys(edge_index) else None
     num_edges = edge_index.size(1)
     if sort is None or num_keys > _KEYS_WORTH_COUNTING + 8 * num_edges:
         return None
@@ -101,16 +102,47 @@ def sort_edges_by_counting(
     return (indptr, key, perm, is_reordered) if has_rows else None
 
 
+Rows = tuple[Tensor, Tensor]  # where each query's edges begin, and their ascending keys
+
+
+def merge_rows(rows: Rows, others: Rows) -> Rows | None:
+    """Return the edges of either graph of the same size, or ``None`` if sorting is as fast."""
+    merge = _compiled('merge_rows', 'cpu_merge') if _are_many(rows, others) else None
+    if merge is None:
+        return None
+    (indptr, key), (other_indptr, other_key) = rows, others
+    merged_indptr = torch.empty_like(indptr)
+    merged = key.new_empty(key.numel() + other_key.numel())
+    end = merge(*(x.numpy() for x in (indptr, key, other_indptr, other_key, merged_indptr, merged)))
+    return merged_indptr, merged[:end].clone()
+
+
+def find_rows(rows: Rows, others: Rows) -> Tensor | None:
+    """Return which edges the other graph also has, bool ``[num_edges]``, or ``None`` if searching
+    is as fast."""
+    find = _compiled('find_in_rows', 'cpu_merge') if _are_many(rows, others) else None
+    if find is None:
+        return None
+    is_found = rows[1].new_empty(rows[1].numel(), dtype=torch.bool)
+    find(*(x.numpy() for x in (*rows, *others, is_found)))
+    return is_found
+
+
+def _are_many(rows: Rows, others: Rows) -> bool:
+    return (all(map(_is_numpys, (*rows, *others)))
+            and rows[1].numel() + others[1].numel() >= _EDGES_WORTH_COMPILING)
+
+
 _KEYS_WORTH_COUNTING = 1 << 16
+_EDGES_WORTH_COMPILING = 1 << 15  # the loops take a second to compile, once
 
 
 @cache
-def _compiled_sort() -> Callable | None:
+def _compiled(name: str, module: str) -> Callable | None:
     try:
-        from graphattn.graphs.cpu_sort import sort_into_rows
+        return getattr(import_module(f'graphattn.graphs.{module}'), name)
     except CompilerMissing:
         return None
-    return sort_into_rows
 
 
 def _is_numpys(pair: Tensor) -> bool:

@@ -15,6 +15,7 @@ from graphattn.models.multiple_choice_model import MultipleChoiceModel
 from graphattn.models.pooler import Pooler
 from graphattn.models.span_model import SpanModel, best_spans
 
-__all__ = ['CausalLanguageModel', 'Encoder', 'FeatureEncoder', 'GraphTransformer', 'MaskedLanguageModel', 'MultipleChoiceModel',
-           'PairClassifier', 'Pooler', 'SequenceClassifier', 'SpanModel', 'TokenClassifier',
-           'best_spans', 'encoder_of', 'load_bert', 'load_roberta', 'to_hugging_face']
+__all__ = ['CausalLanguageModel', 'Encoder', 'FeatureEncoder', 'GraphTransformer',
+           'MaskedLanguageModel', 'MultipleChoiceModel', 'PairClassifier', 'Pooler',
+           'SequenceClassifier', 'SpanModel', 'TokenClassifier', 'best_spans',
+           'encoder_of', 'load_bert', 'load_roberta', 'to_hugging_face']

@@ -5,7 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from graphattn._checks import MAX_SIDE, check_sides, check_size
+from graphattn._checks import (
+    MAX_SIDE,
+    check_floating,
+    check_integers,
+    check_place,
+    check_sides,
+    check_size,
+)
 
 
 class FeatureEncoder(nn.Module):
@@ -15,6 +22,7 @@ class FeatureEncoder(nn.Module):
         features (int or list of int): Number of real features, for a linear layer; or the number of
             categories of each categorical feature, for the sum of their embeddings.
         channels (int): Size of the result.
+        name (str): Name of ``features`` in messages.
 
     Raises:
         TypeError, ValueError: A number is not a positive int.
@@ -27,17 +35,17 @@ class FeatureEncoder(nn.Module):
         torch.Size([2, 16])
     """
 
-    def __init__(self, features: int | list[int], channels: int):
+    def __init__(self, features: int | list[int], channels: int, name: str = 'features'):
         super().__init__()
         check_sides(channels=channels)
         self.features, self.channels = features, channels
         if isinstance(features, list):
             for size in features or [0]:
-                check_size('features', size, at_least=1, at_most=MAX_SIDE)
+                check_size(name, size, at_least=1, at_most=MAX_SIDE)
             self.linear = None
             self.embeddings = nn.ModuleList(nn.Embedding(size, channels) for size in features)
         else:
-            check_sides(features=features)
+            check_sides(**{name: features})
             self.linear, self.embeddings = nn.Linear(features, channels), None
 
     def forward(self, x: Tensor, name: str = 'x') -> Tensor:
@@ -54,15 +62,21 @@ class FeatureEncoder(nn.Module):
         Raises:
             ValueError: ``x`` has another shape, or a category is out of range.
         """
+        if self.linear is not None:
+            check_floating(name, x)
+            check_place(name, x, self.linear)
+        else:
+            check_integers(name, x)
+            device = self.embeddings[0].weight.device
+            if x.device != device:
+                raise ValueError(f"'{name}' must be on {device}, where the layer is (got "
+                                 f"{x.device})")
         x = x.unsqueeze(1) if x.dim() == 1 else x
         width = self.features if self.embeddings is None else len(self.features)
         if x.dim() != 2 or x.size(1) != width:
             raise ValueError(f"'{name}' must have {width} features (got shape {tuple(x.shape)})")
         if self.linear is not None:
-            return self.linear(x.to(self.linear.weight.dtype))
-        if x.is_floating_point():
-            raise ValueError(f"'{name}' must hold categories (got {x.dtype}); build the model with "
-                             f"the number of real features instead of {self.features}")
+            return self.linear(x)
         return torch.stack([self._embedded(x[:, i], i, name) for i in range(width)]).sum(dim=0)
 
     def _embedded(self, category: Tensor, i: int, name: str) -> Tensor:

@@ -17,6 +17,7 @@ from torch_geometric.nn import (
     ResGatedGraphConv,
     SumAggregation,
 )
+from torch_geometric.nn.resolver import normalization_resolver
 
 from graphattn._checks import check_bool, check_choice, check_dropout, check_kind, check_sides
 from graphattn._tensors import cache_host_copies
@@ -106,6 +107,12 @@ class GraphTransformer(nn.Module):
         super().__init__()
         check_sides(out_channels=out_channels, channels=channels, num_layers=num_layers)
         check_bool(joins_edges=joins_edges)
+        check_kind('norm', norm, str)
+        try:
+            normalization_resolver(norm, channels)
+        except ValueError as error:
+            raise ValueError(f"'norm' must be a norm of PyG, such as 'batch_norm' (got {norm!r})"
+                             ) from error
         check_choice('level', level, ('node', 'graph'))
         check_choice('pooling', pooling, POOLING)
         check_dropout(dropout=dropout, attention_dropout=attention_dropout)
@@ -122,7 +129,9 @@ class GraphTransformer(nn.Module):
         self.node_encoder = FeatureEncoder(features, channels)
         self.edge_encoder = None
         if edge_features is not None and local is not None:
-            self.edge_encoder = FeatureEncoder(edge_features, channels)
+            self.edge_encoder = FeatureEncoder(edge_features, channels, 'edge_features')
+        if encodings is not None:
+            check_kind('encodings', encodings, dict)
         self.encodings = dict(encodings or {})
         if self.encodings:
             check_sides(**self.encodings)

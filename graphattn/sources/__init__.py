@@ -29,9 +29,10 @@ attends to the ``k`` keys of its sequence that come next to it in the order of h
 
 from graphattn.sources.base import GraphSource
 from graphattn.sources.block_model import BlockModelSource
+from graphattn.sources.hop_mask import HopMaskSource
 from graphattn.sources.learned_mask import LearnedMaskSource
 from graphattn.sources.pattern_source import PatternSource, as_source
 from graphattn.sources.structure_source import StructureSource
 
-__all__ = ['BlockModelSource', 'GraphSource', 'LearnedMaskSource', 'PatternSource',
-           'StructureSource', 'as_source']
+__all__ = ['BlockModelSource', 'GraphSource', 'HopMaskSource', 'LearnedMaskSource',
+           'PatternSource', 'StructureSource', 'as_source']

@@ -10,6 +10,7 @@ from graphattn._tensors import host_copy
 from graphattn.graphs.cache import GRAPHS
 from graphattn.graphs.from_pyg import (
     Edges,
+    check_edges,
     device_of,
     edge_index_of,
     identity_of,
@@ -58,10 +59,7 @@ class StructureSource(GraphSource):
     def __init__(self, source: GraphSource, edges: Edges):
         super().__init__()
         check_kind('source', source, GraphSource)
-        if not isinstance(edges, Edges):
-            raise TypeError(f"'edges' must be a Tensor, a SparseTensor or a BipartiteGraph (got "
-                            f"{type(edges).__name__})")
-        self.source, self.edges = source, edges
+        self.source, self.edges = source, check_edges(edges)
         self.per_head, self.heads = source.per_head, source.heads
         self.max_length = source.max_length
 
@@ -106,7 +104,8 @@ class StructureSource(GraphSource):
         """Return the edges of the data, once for each head that owns a graph; all layers share
         it."""
         heads, edges = self.heads if self.per_head else 1, identity_of(self.edges)
-        cache_key = None if edges is None else (*edges, heads, *host_copy(ptr).tolist())
+        place = heads, *host_copy(ptr).tolist()
+        cache_key = None if edges is None else (*edges, 'structure', *place)
         return GRAPHS.get(cache_key, lambda: self._repeated(ptr, num_tokens, heads))
 
     def _repeated(self, ptr: Tensor, num_tokens: int, heads: int) -> BipartiteGraph:

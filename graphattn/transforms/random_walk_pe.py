@@ -10,6 +10,7 @@ from torch_geometric.transforms import BaseTransform
 from torch_geometric.transforms.add_positional_encoding import add_node_attr
 
 from graphattn._checks import check_size
+from graphattn.transforms.adjacency import adjacency_of
 
 MAX_DENSE = 2_000  # nodes, as in PyG: the powers of a small graph have few zeros
 
@@ -30,7 +31,8 @@ class RandomWalkPE(BaseTransform):
 
     Raises:
         TypeError: An argument is of the wrong type.
-        ValueError: ``walk_length`` is below 1, or a graph has negative weights.
+        ValueError: ``walk_length`` is below 1, or a graph has weights that are negative or not
+            finite.
 
     Example:
         >>> import torch
@@ -51,7 +53,7 @@ class RandomWalkPE(BaseTransform):
         self.walk_length, self.attr_name = walk_length, attr_name
 
     def forward(self, data: Data) -> Data:
-        adjacency = _adjacency(data)
+        adjacency = adjacency_of(data, MAX_DENSE).astype(np.float32)
         degree = adjacency.sum(axis=1)
         step = adjacency / np.where(degree > 0, degree, 1)[:, None]
         step = step.tocsr() if sp.issparse(step) else step
@@ -64,20 +66,3 @@ class RandomWalkPE(BaseTransform):
                 power, transposed = longer, longer.T
         encoding = torch.from_numpy(np.stack(returns, axis=1)).float()
         return add_node_attr(data, encoding.to(data.edge_index.device), attr_name=self.attr_name)
-
-
-def _adjacency(data: Data) -> np.ndarray | sp.csr_array:
-    """Return the weights of the edges, from row to column; repeated edges add up."""
-    if data.edge_index is None:
-        raise ValueError("'data' must have an edge_index (got none)")
-    num_nodes, weight = data.num_nodes, data.edge_weight
-    weight = torch.ones(data.num_edges) if weight is None else weight.detach().cpu()
-    if weight.dim() != 1 or not bool((weight >= 0).all()):
-        raise ValueError(f"'edge_weight' must be [num_edges] and not negative (got shape "
-                         f"{tuple(weight.shape)}, down to {float(weight.min())})")
-    weight, (row, column) = weight.float(), data.edge_index.cpu()
-    if num_nodes <= MAX_DENSE:
-        dense = torch.zeros(num_nodes, num_nodes)
-        return dense.index_put_((row, column), weight, accumulate=True).numpy()
-    return sp.csr_array((weight.numpy(), (row.numpy(), column.numpy())),
-                        shape=(num_nodes, num_nodes))

@@ -13,9 +13,10 @@ import torch
 from matplotlib.figure import Figure
 
 from analysis import command
-from analysis.graphs import as_graph, sampled_graphs
+from analysis.graphs import as_graph
 from analysis.mixing import mixing
 from analysis.result import Result, table
+from analysis.runs import attention_matrices, sampled_graphs
 from graphattn import BipartiteGraph
 from graphattn.patterns import Full, SlidingWindow, Star
 
@@ -177,6 +178,33 @@ def test_heads_of_a_trained_model(runs, tmp_path, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize('run, question', [
+    ('sampled', 'spectrum'), ('fixed', 'attention'), ('sampled', 'expander')])
+def test_attention_of_a_trained_model(runs, run, question, tmp_path, capsys):
+    matrices = attention_matrices(runs / run, example=3, samples=2, seed=1)
+    assert list(matrices) == [f'layer 0, head {head}' for head in range(4)]
+    assert all(len(samples) == 2 for samples in matrices.values())
+    for matrix in matrices['layer 0, head 1']:
+        np.testing.assert_allclose(matrix.sum(axis=1), 1, atol=1e-6)
+    np.testing.assert_allclose(
+        attention_matrices(runs / run, example=4, samples=1)['layer 0, head 0'][0].shape, 64)
+    main_of(question)(['--checkpoint', str(runs / run), '--weights', '--samples', '2',
+                       '--out', str(tmp_path)])
+    assert 'layer 0, head 3' in capsys.readouterr().out
+    saved = json.loads((tmp_path / f'{question}.json').read_text())
+    assert saved.keys() == matrices.keys() and len(saved['layer 0, head 2']) == 2
+    assert (tmp_path / f'{question}.png').stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_examples_at_the_end_of_a_test_set(runs, error_line):
+    last = attention_matrices(runs / 'fixed', example=358, samples=8)
+    assert [len(samples) for samples in last.values()] == [2] * 4
+    assert 'from 0 to 359 (got 360)' in error_line(main_of('spectrum'), [
+        '--checkpoint', str(runs / 'fixed'), '--weights', '--example', '360'])
+
+
+@pytest.mark.slow
 def test_bad_checkpoints(runs, tmp_path, capsys, error_line):
     capsys.readouterr()
     assert 'sample their graphs' in error_line(main, ['--checkpoint', checkpoint(runs, 'fixed')])
@@ -222,6 +250,7 @@ def main_of(question):
 @pytest.mark.slow
 @pytest.mark.parametrize('question, options, printed, holds', [
     ('spectrum', [], 'lambda 2', lambda star, _: len(star['values']) == 32),
+    ('attention', [], 'effective rank', lambda star, _: len(star['singular_values']) == 32),
     ('expander', [], 'sweep conductance', lambda star, _: star['diameter'] == 2),
     ('mixing', ['--steps', '100'], 'mixing time', lambda star, _: (
         star['mixing_time'] == mixing(Star().build(32)).mixing_time

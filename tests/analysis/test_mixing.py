@@ -183,7 +183,7 @@ def test_without_sigma_where_probabilities_underflow(seed):
 
 
 def test_without_sigma_where_an_iteration_gave_rounding_for_probabilities(monkeypatch):
-    monkeypatch.setattr(limits, '_MAX_DENSE', 10)
+    monkeypatch.setattr(limits, 'MAX_DENSE', 10)
     result = mixing(torch.from_numpy(few_lead_on(40)))
     assert result.sigma is None and result.closed_classes == 1
     rare = result.stationary < 1e-12
@@ -271,7 +271,7 @@ def test_restart_keeps_the_seed_where_the_plain_walk_forgets_it():
 def test_iterative_and_dense_ways_agree(expression, monkeypatch):
     graph = parse(expression).build(120, seed=3)
     dense = mixing(graph)
-    for module, limit in ((limits, '_MAX_DENSE'), (rates, '_MAX_SYMMETRIC'),
+    for module, limit in ((limits, 'MAX_DENSE'), (rates, '_MAX_SYMMETRIC'),
                           (rates, '_MAX_GENERAL')):
         monkeypatch.setattr(module, limit, 10)
     monkeypatch.setattr(distances, '_STARTS_AT_ONCE', 50)
@@ -378,7 +378,7 @@ def test_limits_of_many_tokens_are_right_or_refused(name, is_fast, teleport, mon
     sources = np.arange(min(9, walk.shape[0]))
     expected = limits.restart_limits(walk, sources, teleport, None)
     stationary = mixing(graph).stationary
-    monkeypatch.setattr(limits, '_MAX_DENSE', 1)
+    monkeypatch.setattr(limits, 'MAX_DENSE', 1)
     try:
         found = limits.restart_limits(walk, sources, teleport, stationary)
     except ValueError as error:

@@ -11,8 +11,8 @@ import pytest
 
 from analysis import command
 
-COMMANDS = ['diffusion', 'expander', 'figures', 'hamiltonian', 'mixing', 'report', 'spectrum',
-            'speed', 'universality']
+COMMANDS = ['attention', 'diffusion', 'expander', 'figures', 'hamiltonian', 'mixing', 'report',
+            'spectrum', 'speed', 'universality']
 NAMES = '京都', '大阪', '東京', '奈良'
 
 

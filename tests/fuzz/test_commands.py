@@ -33,13 +33,14 @@ VALUES = st.sampled_from([*NUMBERS, *WORDS, *PATTERNS, *HERE.values(), 'edges.tx
 
 BASE = {'--n': '12', '--out': 'results', '--pattern': 'SlidingWindow(2)', '--seed': '0'}
 QUESTIONS = {
+    'attention': ['--teleport', '--weights'],
     'diffusion': ['--hops', '--teleport', '--time', '--queries', '--queries_seed', '--spectra'],
-    'expander': ['--symmetrization'],
+    'expander': ['--symmetrization', '--weights'],
     'hamiltonian': ['--directed', '--time_limit'],
     'mixing': ['--steps', '--epsilon', '--lazy', '--teleport', '--starts', '--starts_seed'],
     'report': ['--time_limit'],
     'speed': ['--heads', '--head_channels', '--hops', '--backward', '--at_least'],
-    'spectrum': ['--extremes', '--laplacian', '--symmetrization'],
+    'spectrum': ['--extremes', '--laplacian', '--symmetrization', '--weights'],
     'universality': ['--clusters', '--hops', '--max_layers', '--time_limit'],
 }
 GRAPHS = ['--n', '--out', '--pattern', '--seed', '--samples', '--example', '--graph',

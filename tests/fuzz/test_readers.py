@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from analysis.graph_files import read_graph
-from analysis.graphs import sampled_graphs
+from analysis.runs import sampled_graphs
 from experiments.data.digits import read_digits
 from experiments.data.image_files import ImageFiles
 from experiments.data.imagenet64 import ImageNet64

@@ -19,11 +19,14 @@ from graphattn.ops.cpu.schedule import GRAIN, max_row_length, next_item, worthwh
 from graphattn.ops.cpu.simd import (
     LANES,
     exp,
+    first_lanes,
     load,
+    load_some,
     multiply,
     multiply_add,
     splat,
     store,
+    store_some,
     sum_lanes_of_each,
 )
 from graphattn.ops.cpu.softmax import (
@@ -185,6 +188,7 @@ def _dots(dot, x, x_row, y, y_row, n):
     """Write ``dot[e] = <x[x_row[e]], y[y_row[e]]>``."""
     width = x.shape[1]
     whole = width // LANES * LANES
+    some = first_lanes(width - whole)
     for e in range(0, n, 4):
         x0, x1, x2, x3 = (x_row[e] * width, x_row[e + 1] * width, x_row[e + 2] * width,
                           x_row[e + 3] * width)
@@ -196,11 +200,14 @@ def _dots(dot, x, x_row, y, y_row, n):
             sum1 = multiply_add(load(x, x1 + c), load(y, y1 + c), sum1)
             sum2 = multiply_add(load(x, x2 + c), load(y, y2 + c), sum2)
             sum3 = multiply_add(load(x, x3 + c), load(y, y3 + c), sum3)
+        for _ in range(whole, width, LANES):
+            x0, x1, x2, x3 = x0 + whole, x1 + whole, x2 + whole, x3 + whole
+            y0, y1, y2, y3 = y0 + whole, y1 + whole, y2 + whole, y3 + whole
+            sum0 = multiply_add(load_some(x, x0, some), load_some(y, y0, some), sum0)
+            sum1 = multiply_add(load_some(x, x1, some), load_some(y, y1, some), sum1)
+            sum2 = multiply_add(load_some(x, x2, some), load_some(y, y2, some), sum2)
+            sum3 = multiply_add(load_some(x, x3, some), load_some(y, y3, some), sum3)
         store(dot, e, sum_lanes_of_each(sum0, sum1, sum2, sum3))
-    if whole < width:
-        for e in range(n):
-            for c in range(whole, width):
-                dot[e] += x[x_row[e], c] * y[y_row[e], c]
 
 
 @jit_inline
@@ -213,8 +220,8 @@ def _put_sum(out, row, weight, y, y_row, first, last, factor):
         for e in range(first, last):
             one = multiply_add(splat(weight[e]), load(y, y_row[e] * width + c), one)
         store(out, row * width + c, multiply(splat(factor), one))
-    for c in range(whole, width):
-        rest = zero
+    for c in range(whole, width, LANES):
+        one, some = splat(zero), first_lanes(width - c)
         for e in range(first, last):
-            rest += weight[e] * y[y_row[e], c]
-        out[row, c] = factor * rest
+            one = multiply_add(splat(weight[e]), load_some(y, y_row[e] * width + c, some), one)
+        store_some(out, row * width + c, multiply(splat(factor), one), some)

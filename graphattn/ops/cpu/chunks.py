@@ -97,7 +97,7 @@ _EDGES_PER_VISIT = 16
 
 @jit_inline
 def exceeds_cache(rows):
-    """Return whether a chunk was enlarged because rows have few edges."""
+    """Return whether a chunk is larger than the cache, as happens when rows have few edges."""
     return rows.size > _CHUNK
 
 

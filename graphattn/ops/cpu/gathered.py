@@ -6,18 +6,22 @@ from graphattn.ops.cpu.jit import jit_inline
 from graphattn.ops.cpu.simd import (
     LANES,
     add,
+    first_lanes,
     load,
     load_four,
+    load_some,
     multiply,
     multiply_add,
     splat,
     store,
+    store_some,
     sum_lanes,
     sum_lanes_of_each,
 )
 
-# Each function processes two vectors of several columns at a time, then a single vector, then the
-# remaining values one by one. One loop with a test inside takes a tenth longer.
+# Each function processes two vectors of several columns at a time, then a single vector, then some
+# lanes of one. One loop with a test inside takes a tenth longer, and loads of all lanes by a mask
+# are slow without AVX-512.
 
 
 @jit_inline
@@ -51,15 +55,22 @@ def dots(dot, x, row, y, shift, column, n):
         for e in range(end, n):
             one = sum_lanes(multiply(x0, load(y, column[e] * stride + at)))
             dot[e] = one if whole == LANES else dot[e] + one
-    if whole == 0:
+    if width == 0:
         for e in range(n):
             dot[e] = 0
-    if whole < width:
-        flat = y.reshape(-1)
-        for e in range(n):
-            y_row = column[e] * stride + shift
-            for c in range(whole, width):
-                dot[e] += x[row, c] * flat[y_row + c]
+    for c in range(whole, width, LANES):
+        some = first_lanes(width - c)
+        at, x0 = shift + c, load_some(x, row * width + c, some)
+        for e in range(0, end, 4):
+            y0, y1 = column[e] * stride + at, column[e + 1] * stride + at
+            y2, y3 = column[e + 2] * stride + at, column[e + 3] * stride + at
+            four = sum_lanes_of_each(
+                multiply(x0, load_some(y, y0, some)), multiply(x0, load_some(y, y1, some)),
+                multiply(x0, load_some(y, y2, some)), multiply(x0, load_some(y, y3, some)))
+            store(dot, e, four if c == 0 else add(four, load_four(dot, e)))
+        for e in range(end, n):
+            one = sum_lanes(multiply(x0, load_some(y, column[e] * stride + at, some)))
+            dot[e] = one if c == 0 else dot[e] + one
 
 
 @jit_inline
@@ -104,12 +115,21 @@ def add_weighted(total, row, weight, y, shift, column, n):
         for e in range(end, n):
             total0 = multiply_add(splat(weight[e]), load(y, column[e] * stride + at), total0)
         store(total, total_at, add(add(total0, other0), add(total1, other1)))
-    if whole < width:
-        flat = y.reshape(-1)
-        for e in range(n):
-            y_row = column[e] * stride + shift
-            for c in range(whole, width):
-                total[row, c] += weight[e] * flat[y_row + c]
+    for c in range(whole, width, LANES):
+        some, total_at = first_lanes(width - c), row * width + c
+        at, total0, total1 = shift + c, load_some(total, total_at, some), splat(zero)
+        other0 = other1 = splat(zero)
+        for e in range(0, end, 4):
+            y0, y1 = column[e] * stride + at, column[e + 1] * stride + at
+            y2, y3 = column[e + 2] * stride + at, column[e + 3] * stride + at
+            total0 = multiply_add(splat(weight[e]), load_some(y, y0, some), total0)
+            total1 = multiply_add(splat(weight[e + 1]), load_some(y, y1, some), total1)
+            other0 = multiply_add(splat(weight[e + 2]), load_some(y, y2, some), other0)
+            other1 = multiply_add(splat(weight[e + 3]), load_some(y, y3, some), other1)
+        for e in range(end, n):
+            y0 = column[e] * stride + at
+            total0 = multiply_add(splat(weight[e]), load_some(y, y0, some), total0)
+        store_some(total, total_at, add(add(total0, other0), add(total1, other1)), some)
 
 
 @jit_inline
@@ -155,12 +175,14 @@ def add_weighted_and_dots(total, row, weight, dot, x, y, column, n):
             total0 = multiply_add(splat(weight[e]), row0, total0)
             dot[e] += sum_lanes(multiply(x0, row0))
         store(total, at, total0)
-    if whole < width:
+    for c in range(whole, width, LANES):
+        some, at = first_lanes(width - c), row * width + c
+        x0, total0 = load_some(x, c, some), load_some(total, at, some)
         for e in range(n):
-            j = column[e]
-            for c in range(whole, width):
-                dot[e] += x[0, c] * y[j, c]
-                total[row, c] += weight[e] * y[j, c]
+            row0 = load_some(y, column[e] * width + c, some)
+            total0 = multiply_add(splat(weight[e]), row0, total0)
+            dot[e] += sum_lanes(multiply(x0, row0))
+        store_some(total, at, total0, some)
 
 
 @jit_inline
@@ -173,12 +195,12 @@ def scatter(y, shift, weight, x, row, column, n):
         for e in range(n):
             y_e = column[e] * stride + at
             store(y, y_e, multiply_add(splat(weight[e]), x_c, load(y, y_e)))
-    if whole < width:
-        flat = y.reshape(-1)
+    for c in range(whole, width, LANES):
+        some, at = first_lanes(width - c), shift + c
+        x_c = load_some(x, row * width + c, some)
         for e in range(n):
-            y_row = column[e] * stride + shift
-            for c in range(whole, width):
-                flat[y_row + c] += weight[e] * x[row, c]
+            y_e = column[e] * stride + at
+            store_some(y, y_e, multiply_add(splat(weight[e]), x_c, load_some(y, y_e, some)), some)
 
 
 @jit_inline
@@ -222,10 +244,12 @@ def add_products(total, x, row, weight, y, shift, to_grad, column, n):
             y0 += to_grad
             store(y, y0, multiply_add(many0, x0, load(y, y0)))
         store(total, total_at, total0)
-    if whole < width:
-        flat = y.reshape(-1)
+    for c in range(whole, width, LANES):
+        some, at, total_at = first_lanes(width - c), shift + c, begin + c
+        x0, total0 = load_some(x, total_at, some), load_some(total, total_at, some)
         for e in range(n):
-            y_row = column[e] * stride + shift
-            for c in range(whole, width):
-                total[row, c] += weight[e] * flat[y_row + c]
-                flat[y_row + to_grad + c] += weight[e] * x[row, c]
+            y0, many0 = column[e] * stride + at, splat(weight[e])
+            total0 = multiply_add(many0, load_some(y, y0, some), total0)
+            y0 += to_grad
+            store_some(y, y0, multiply_add(many0, x0, load_some(y, y0, some)), some)
+        store_some(total, total_at, total0, some)

@@ -71,6 +71,7 @@ def _run_in_threads(typingctx, kernel, start, num_threads, arguments):
 
     def codegen(context, builder, signature, args):
         _, address, number, values = args
+        values = _without_owners(context, builder, arguments, values)
         context.active_code_library.add_linking_library(compiled.library)
         shared_type = ir.LiteralStructType([values.type, _INT])
         region = region_of(context, builder.module, shared_type)
@@ -87,3 +88,17 @@ def _run_in_threads(typingctx, kernel, start, num_threads, arguments):
                 builder.call(region, [data])
         return builder.load(cgutils.gep_inbounds(builder, shared, 0, 1))
     return types.int64(kernel, types.int64, types.int64, arguments), codegen
+
+
+def _without_owners(context, builder, kind, value):
+    """Return arrays, or tuples of them, that do not count references: the caller holds one, and
+    threads that count in the same place wait for each other."""
+    if isinstance(kind, types.Array):
+        array = context.make_array(kind)(context, builder, value)
+        array.meminfo = ir.Constant(array.meminfo.type, None)
+        return array._getvalue()
+    if isinstance(kind, types.BaseTuple):
+        parts = cgutils.unpack_tuple(builder, value)
+        return context.make_tuple(builder, kind, [
+            _without_owners(context, builder, each, part) for each, part in zip(kind.types, parts)])
+    return value

@@ -12,7 +12,7 @@ from numba import types
 from torch import Tensor
 
 from graphattn._jit import give_way_symbol
-from graphattn._threads import run_calls, start_of_threads
+from graphattn._threads import start_of_threads
 from graphattn.ops.cpu.edges import Edges
 from graphattn.ops.cpu.jit import jit, jit_inline
 from graphattn.ops.cpu.rows import whole_vectors
@@ -40,10 +40,7 @@ def run(kernel, edges: Edges, shape: tuple[int, int], *arguments, num_phases: in
     arrays = [x.numpy() if isinstance(x, Tensor) else x for x in arguments]
     progress = np.zeros((num_phases, 2), np.int64)
     num_threads = min(_num_threads(edges, shape), max(len(items), 1))
-    if worthwhile_parts(edges, shape, PART) == 1:
-        kernel(start_of_threads(), num_threads, items, progress, *arrays, edges)
-    else:  # at 1 % of 4,096 x 4,096 pairs two threads started by compiled code took as long as one
-        run_calls([(kernel, start_of_threads(), 1, items, progress, *arrays, edges)] * num_threads)
+    kernel(start_of_threads(), num_threads, items, progress, *arrays, edges)
 
 
 def cut(edges: Edges, shape: tuple[int, int], items_per_thread: int = 16) -> np.ndarray:

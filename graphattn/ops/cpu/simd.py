@@ -34,6 +34,19 @@ class _VectorModel(models.PrimitiveModel):
         super().__init__(manager, vector, ir.VectorType(scalar, vector.lanes))
 
 
+class _Mask(types.Type):
+    """A choice of lanes."""
+
+    def __init__(self):
+        super().__init__(f'Mask({LANES})')
+
+
+@register_model(_Mask)
+class _MaskModel(models.PrimitiveModel):
+    def __init__(self, manager, mask: _Mask):
+        super().__init__(manager, mask, ir.VectorType(ir.IntType(1), LANES))
+
+
 @intrinsic
 def splat(typingctx, scalar):
     def codegen(context, builder, signature, args):
@@ -68,6 +81,49 @@ def store(typingctx, array, position, vector):
         pointer = _pointer(context, builder, signature, args, vector)
         builder.store(args[2], pointer, align=array.dtype.bitwidth // 8)
     return types.void(array, position, vector), codegen
+
+
+@intrinsic
+def first_lanes(typingctx, n):
+    """Return the mask of the first ``n`` lanes."""
+    def codegen(context, builder, signature, args):
+        numbers = ir.Constant(ir.VectorType(ir.IntType(64), LANES), list(range(LANES)))
+        bound = ir.Constant(numbers.type, ir.Undefined)
+        for lane in range(LANES):
+            bound = builder.insert_element(bound, args[0], ir.IntType(32)(lane))
+        return builder.icmp_signed('<', numbers, bound)
+    return _Mask()(types.int64), codegen
+
+
+@intrinsic
+def load_some(typingctx, array, position, mask):
+    """Load the lanes of a mask, and 0 into the others, which may lie outside the array."""
+    def codegen(context, builder, signature, args):
+        vector = context.get_value_type(signature.return_type)
+        pointer = _pointer(context, builder, signature, args, signature.return_type)
+        return _call_masked(builder, 'load', vector, [
+            pointer, ir.IntType(32)(array.dtype.bitwidth // 8), args[2],
+            ir.Constant(vector, [0.] * LANES)], returns=vector)
+    return _Vector(array.dtype)(array, position, mask), codegen
+
+
+@intrinsic
+def store_some(typingctx, array, position, vector, mask):
+    """Store the lanes of a mask."""
+    def codegen(context, builder, signature, args):
+        pointer = _pointer(context, builder, signature, args, vector)
+        _call_masked(builder, 'store', args[2].type, [
+            args[2], pointer, ir.IntType(32)(array.dtype.bitwidth // 8), args[3]],
+            returns=ir.VoidType())
+    return types.void(array, position, vector, mask), codegen
+
+
+def _call_masked(builder, name, vector, args, returns):
+    scalar = {'float': 'f32', 'double': 'f64'}[str(vector.element)]
+    kind = ir.FunctionType(returns, [arg.type for arg in args])
+    callee = cgutils.get_or_insert_function(builder.module, kind,
+                                            f'llvm.masked.{name}.v{LANES}{scalar}.p0')
+    return builder.call(callee, args)
 
 
 @intrinsic

@@ -45,8 +45,9 @@ in_forks = pytest.mark.usefixtures('measured_in_forks')
 @pytest.mark.slow
 @in_forks
 @pytest.mark.parametrize('name', ['attention', 'crossover', 'decoding', 'diffusion',
-                                  'distributed', 'gps', 'hugging_face', 'layer', 'length',
-                                  'long_encoder', 'ordering', 'sampler', 'scaling', 'tiles'])
+                                  'distributed', 'encodings', 'gps', 'grids', 'hugging_face',
+                                  'layer', 'length', 'long_encoder', 'ordering', 'sampler',
+                                  'scaling', 'tiles'])
 def test_quick_run_leaves_table_and_figure(name, tmp_path, monkeypatch):
     monkeypatch.setattr(length, 'CHANNELS', 16)
     monkeypatch.setattr(length, 'HEADS', 2)

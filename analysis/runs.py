@@ -1,0 +1,191 @@
+"""Graphs and attention matrices of trained models."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import scipy.sparse as sp
+import torch
+from torch import Tensor, nn
+
+from graphattn import BipartiteGraph, GraphAttention
+from graphattn.graphs import PairMask
+from graphattn.patterns import Full
+from graphattn.utils.reading import check_unpacked, read_yaml
+from graphattn.utils.trust import importing_only
+
+if TYPE_CHECKING:
+    from lightning import LightningDataModule
+
+
+def sampled_graphs(
+    checkpoint: str | Path, example: int = 0, samples: int = 8, seed: int = 0,
+    trust: Iterable[str] = (),
+) -> dict[str, list[BipartiteGraph]]:
+    """Sample the graph of each head of a trained model for one example of its test set.
+
+    Args:
+        checkpoint: A checkpoint of ``experiments.train``, within its run's folder, whose
+            config.yaml names the model and the data; or that folder, for its last checkpoint.
+        example (int): Index of a sequence of the test set.
+        samples (int): Number of graphs per head.
+        seed (int): Seed of the draws.
+        trust (iterable of str): Packages whose classes the config.yaml may name, besides graphattn,
+            experiments and torch.nn.
+
+    Returns:
+        A dict from labels such as ``'layer 0, head 1'`` to ``samples`` graphs.
+
+    Raises:
+        ValueError: The checkpoint cannot be read, its heads do not sample their graphs, or the
+            test set has no such example.
+    """
+    model, data = _load_run(Path(checkpoint), trust)
+    tokens, = _examples(data, example, 1)
+    sequences = torch.arange(samples + 1) * tokens.numel()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        _, layers = model(tokens.repeat(samples), sequences, generator=generator,
+                          return_graphs=True)
+    graphs = {}
+    for layer, graph in enumerate(layers):
+        if graph.num_segments == samples:  # a fixed pattern, shared by all heads
+            continue
+        segments = graph.unbatch()
+        graphs |= {f'layer {layer}, head {first // samples}': segments[first:first + samples]
+                   for first in range(0, len(segments), samples)}
+    if not graphs:
+        raise ValueError(f"'checkpoint' must hold a model whose heads sample their graphs (got "
+                         f"{checkpoint}); give its pattern by --pattern instead")
+    return graphs
+
+
+def attention_matrices(
+    checkpoint: str | Path, example: int = 0, samples: int = 8, seed: int = 0,
+    trust: Iterable[str] = (),
+) -> dict[str, list[sp.csr_array]]:
+    """Return the attention weights of each head of a trained model, in evaluation mode.
+
+    Args:
+        checkpoint: See :func:`sampled_graphs`.
+        example (int): Index of the first sequence of the test set.
+        samples (int): Number of sequences; fewer at the end of the test set.
+        seed (int): Seed of graphs that are drawn, one for each sequence and head.
+        trust (iterable of str): See :func:`sampled_graphs`.
+
+    Returns:
+        A dict from labels such as ``'layer 0, head 1'`` to a float64 array ``[query, key]`` for
+        each sequence. A row holds the weights of one hop and sums to 1, or to 0 without keys.
+
+    Raises:
+        ValueError: The checkpoint cannot be read, its model has no graph attention, or the test set
+            has no such example.
+    """
+    model, data = _load_run(Path(checkpoint), trust)
+    examples = _examples(data, example, samples)
+    ptr = torch.tensor([0, *map(len, examples)]).cumsum(0)
+    found = attention_of(model, torch.cat(examples), ptr, torch.Generator().manual_seed(seed))
+    if not found:
+        raise ValueError(f"'checkpoint' must hold a model with graph attention (got {checkpoint}); "
+                         f"train one whose encoder has a 'source'")
+    return found
+
+
+@torch.no_grad()
+def attention_of(model: nn.Module, tokens: Tensor, ptr: Tensor,
+                 generator: torch.Generator | None = None) -> dict[str, list[sp.csr_array]]:
+    """Return the attention weights of each head of a model on each sequence of a batch.
+
+    Args:
+        model: A model of :mod:`graphattn.models` in evaluation mode.
+        tokens: Tokens of all sequences, ``[num_tokens]``.
+        ptr: Where each sequence begins, int64 ``[num_sequences + 1]``.
+        generator: For sources that draw edges.
+
+    Returns:
+        As :func:`attention_matrices`; empty if the model has no graph attention.
+    """
+    found: list[list[list[sp.csr_array]]] = []
+    hooks = [layer.register_forward_hook(
+        lambda layer, given, options, out: found.append(_weights(layer, given, options, out[1])),
+        with_kwargs=True) for layer in model.modules() if isinstance(layer, GraphAttention)]
+    try:
+        model(tokens, ptr, generator=generator)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return {f'layer {layer}, head {head}': matrices for layer, heads in enumerate(found)
+            for head, matrices in enumerate(heads)}
+
+
+def _weights(layer: GraphAttention, given: tuple[Tensor, Tensor], options: dict[str, object],
+             graph: BipartiteGraph | PairMask) -> list[list[sp.csr_array]]:
+    """Return the weights of each head on each sequence, by attending along a graph again."""
+    x, ptr = given
+    bias = None
+    if isinstance(graph, PairMask):
+        graph, bias = _all_pairs(graph, ptr)
+    _, (edge_index, alpha) = layer.forward(
+        x, ptr, **options | {'graph': graph, 'edge_bias': bias, 'return_graph': False,
+                             'return_attention_weights': True})
+    key, query = edge_index.numpy()
+    matrices = [sp.csr_array((weight, (query, key)), shape=(graph.num_queries, graph.num_keys))
+                for weight in alpha.double().T.numpy()]
+    ends = zip(graph.segments.query_ptr.unfold(0, 2, 1), graph.segments.key_ptr.unfold(0, 2, 1))
+    places = [(slice(*queries.tolist()), slice(*keys.tolist())) for queries, keys in ends]
+    segments = [matrix[place] for matrix in matrices for place in places]
+    count = len(ptr) - 1
+    return [segments[first:first + count] for first in range(0, len(segments), count)]
+
+
+def _all_pairs(mask: PairMask, ptr: Tensor) -> tuple[BipartiteGraph, Tensor]:
+    """Return a soft mask as the graph of all pairs with a bias for each head."""
+    lengths = ptr.diff().tolist()
+    graph = BipartiteGraph.batch([Full().build(length) for length in lengths])
+    return graph, torch.cat([mask.bias(length).flatten(1) for length in lengths], dim=1).T
+
+
+def _load_run(checkpoint: Path, trust: Iterable[str]) -> tuple[nn.Module, LightningDataModule]:
+    from jsonargparse import ArgumentParser
+    from lightning import LightningDataModule
+
+    if checkpoint.is_dir():
+        checkpoint = checkpoint / 'checkpoints' / 'last.ckpt'
+    config_path = checkpoint.parent.parent / 'config.yaml'
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument('--model', type=nn.Module)
+    parser.add_argument('--data', type=LightningDataModule)
+    try:
+        with zipfile.ZipFile(checkpoint) as archive:
+            check_unpacked(archive, max_bytes=checkpoint.stat().st_size)  # torch does not compress
+        saved = torch.load(checkpoint, weights_only=True, map_location='cpu')['state_dict']
+        config = read_yaml(config_path)
+        with importing_only(trust):
+            run = parser.instantiate(parser.parse_object(
+                {'model': config['model']['init_args']['model'], 'data': config['data']}))
+        run.model.load_state_dict({name.removeprefix('model.'): value
+                                   for name, value in saved.items()})
+    except Exception as error:  # unpickling, YAML and the named classes raise many types
+        raise ValueError(f"'checkpoint' cannot be read: {checkpoint} with {config_path} "
+                         f"({error})") from error
+    return run.model.eval(), run.data
+
+
+def _examples(data: LightningDataModule, example: int, count: int) -> list[Tensor]:
+    """Return the tokens of ``count`` sequences of the test set, or fewer at its end."""
+    data.prepare_data()
+    data.setup('test')
+    found, first = [], 0
+    for tokens, ptr, *_ in data.test_dataloader():
+        sequences = tokens.split(ptr.diff().tolist())
+        found += sequences[max(example - first, 0):max(example + count - first, 0)]
+        first += len(sequences)
+        if len(found) == count:
+            return found
+    if not 0 <= example < first:
+        raise ValueError(f"'example' must be an index of the test set, from 0 to {first - 1} (got "
+                         f"{example})")
+    return found

@@ -1,0 +1,179 @@
+"""Neighborhood attention over an image and a video, compared with SDPA and FlexAttention.
+
+SDPA is given a dense mask. FlexAttention is compiled with a function of coordinates, and on CPUs
+runs forward only. Where it does not compile, its row is missing and a line says why.
+
+    python -m experiments.benchmarks.grids
+    python -m experiments.benchmarks.grids --quick
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jsonargparse.typing import PositiveInt
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
+from torch import Tensor
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+from experiments.benchmarks.measure import (
+    SPARSE,
+    benchmark,
+    default_device,
+    interleave,
+    machine,
+    progress,
+    run_benchmark,
+)
+from experiments.runs.figures import report_figure
+from experiments.runs.tables import report
+from graphattn import BipartiteGraph
+from graphattn.functional import edge_attention
+from graphattn.patterns import Neighborhood
+
+# Lengths of the axes, and of the window along each, by name.
+GRIDS = {'image 64 x 64, 7 x 7': ((64, 64), (7, 7)),
+         'video 8 x 32 x 32, 3 x 5 x 5': ((8, 32, 32), (3, 5, 5)),
+         'video 8 x 32 x 32, 3 x 7 x 7': ((8, 32, 32), (3, 7, 7))}
+QUICK = {'image 16 x 16, 7 x 7': ((16, 16), (7, 7)),
+         'video 4 x 8 x 8, 3 x 5 x 5': ((4, 8, 8), (3, 5, 5))}
+
+
+@benchmark()
+def main(
+    heads: PositiveInt = 4,
+    channels: PositiveInt = 32,
+    rounds: PositiveInt = 5,
+    compiled: bool = True,
+    device: str = 'cpu',
+    quick: bool = False,
+    out: Path = Path('runs/benchmarks'),
+) -> None:
+    """Time the forward pass, and forward with backward, in one interleaved run.
+
+    Args:
+        compiled: Include FlexAttention, which takes a minute to compile.
+        quick: Use small grids, without FlexAttention.
+    """
+    grids, compiled = (QUICK, False) if quick else (GRIDS, compiled)
+    rows = [row for name, grid in progress(grids.items(), 'grids')
+            for row in measure(name, *grid, heads, channels, rounds, compiled)]
+    report(rows, 'grids', out)
+    draw(rows, out)
+
+
+def measure(name: str, lengths: Sequence[int], window: Sequence[int], heads: int, channels: int,
+            rounds: int, compiled: bool) -> list[dict]:
+    """Return a row for each implementation."""
+    graph = Neighborhood(window, lengths[1:]).build(math.prod(lengths))
+    inputs = [torch.randn(graph.num_queries, heads, channels, requires_grad=True)
+              for _ in range(3)]
+    forwards = cases(graph, inputs)
+    inferred = dict(forwards)
+    if compiled:
+        inferred |= flex(lengths, window, inputs)
+    times = interleave({f'{case}/infer': partial(infer, each) for case, each in inferred.items()}
+                       | {f'{case}/train': partial(train, each, inputs)
+                          for case, each in forwards.items()}, rounds, seconds=60.)
+    return [{'grid': name, 'density': graph.density(), 'case': case,
+             'forward ms': 1e3 * times[f'{case}/infer'],
+             'masked SDPA / forward': times['masked SDPA/infer'] / times[f'{case}/infer'],
+             'forward+backward ms': 1e3 * times.get(f'{case}/train', math.nan),
+             'masked SDPA / forward+backward':
+                 times['masked SDPA/train'] / times.get(f'{case}/train', math.nan)}
+            for case in inferred]
+
+
+def cases(graph: BipartiteGraph, inputs: list[Tensor]) -> dict[str, Callable[[], Tensor]]:
+    """Return attention along the graph, and SDPA with and without its mask."""
+    mask, backend = graph.to_mask(), SPARSE[graph.device.type][-1]
+
+    def sdpa(mask: Tensor | None) -> Tensor:
+        out = F.scaled_dot_product_attention(*in_heads(inputs), attn_mask=mask)
+        return out[0].transpose(0, 1)
+
+    return {f'graphattn, {backend}': partial(edge_attention, *inputs, graph, backend=backend),
+            'masked SDPA': partial(sdpa, mask), 'full SDPA': partial(sdpa, None)}
+
+
+def in_heads(inputs: list[Tensor]) -> list[Tensor]:
+    """Return tensors ``[1, heads, tokens, channels]``."""
+    return [each.transpose(0, 1)[None] for each in inputs]
+
+
+def flex(lengths: Sequence[int], window: Sequence[int], inputs: list[Tensor]
+         ) -> dict[str, Callable[[], Tensor]]:
+    """Return compiled FlexAttention, if it compiles."""
+    def is_near(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        near = query >= 0
+        for length, width in zip(lengths[::-1], window[::-1]):
+            start = (query % length - width // 2).clamp(0, length - width)
+            near = near & (key % length >= start) & (key % length < start + width)
+            query, key = query // length, key // length
+        return near
+
+    size, device = math.prod(lengths), inputs[0].device
+    contiguous = [each.detach().contiguous() for each in in_heads(inputs)]
+    with default_device(None):
+        block_mask = create_block_mask(is_near, None, None, size, size, device=str(device))
+        attend = torch.compile(flex_attention, dynamic=False)
+
+        def run() -> Tensor:
+            return attend(*contiguous, block_mask=block_mask)[0].transpose(0, 1)
+
+        try:
+            with torch.no_grad():
+                run()
+        except Exception as error:
+            print(f'skipped FlexAttention, which does not compile: {str(error).splitlines()[0]}')
+            return {}
+    return {'FlexAttention': run}
+
+
+def infer(forward: Callable[[], Tensor]) -> None:
+    with torch.no_grad():
+        forward()
+
+
+def train(forward: Callable[[], Tensor], inputs: list[Tensor]) -> None:
+    torch.autograd.grad(forward().sum(), inputs)
+
+
+def draw(rows: list[dict], out: Path) -> None:
+    """Draw the times of each grid."""
+    names, kinds = (list(dict.fromkeys(row[key] for row in rows)) for key in ('grid', 'case'))
+    figure = Figure(figsize=(9, 4), layout='constrained')
+    panels = figure.subplots(1, 2, sharey=True)
+    for axes, (column, title) in zip(panels, (('forward ms', 'forward'),
+                                              ('forward+backward ms', 'forward + backward'))):
+        times = {(row['grid'], row['case']): row[column] for row in rows}
+        for number, case in enumerate(kinds):
+            place = np.arange(len(names)) + 0.8 * (number + 0.5) / len(kinds) - 0.4
+            bars = axes.barh(place, [times.get((name, case), math.nan) for name in names],
+                             0.8 / len(kinds), label=case)
+            axes.bar_label(bars, fmt=rounded, padding=2, fontsize='x-small')
+        axes.set(xscale='log', xlabel='milliseconds', title=title,
+                 yticks=range(len(names)), yticklabels=names)
+        axes.margins(x=0.2)
+        axes.xaxis.set_major_formatter('{x:,g}')
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.grid(axis='x')
+    panels[0].invert_yaxis()
+    figure.legend(*panels[0].get_legend_handles_labels(), loc='outside lower center', ncols=4)
+    figure.suptitle(machine(), fontsize='medium')
+    report_figure(figure, 'grids', out)
+
+
+def rounded(number: float) -> str:
+    return f'{number:,.0f}' if number >= 100 else f'{number:.3g}'
+
+
+if __name__ == '__main__':
+    run_benchmark(main)

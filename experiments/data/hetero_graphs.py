@@ -1,0 +1,65 @@
+"""Heterogeneous graphs as graphs with types of nodes and edges among the features."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+
+from experiments.data.batch import NO_LABEL
+
+
+def homogeneous(graph: HeteroData, node_type: str | None = None) -> Data:
+    """Return one graph of all nodes and edges.
+
+    Node features are those of each type side by side, zero for other types, and then a 1 for the
+    type. ``edge_attr`` is the number of the edge's type, int64 ``[num_edges, 1]``. Targets and
+    masks are those of ``node_type``; other nodes have none.
+
+    Args:
+        graph (HeteroData): The graph.
+        node_type (str, optional): The type of the nodes with targets; if omitted, the only one
+            with ``y``.
+
+    Raises:
+        ValueError: No such type has targets, or several have and ``node_type`` is omitted.
+    """
+    with_targets = [kind for kind in graph.node_types if 'y' in graph[kind]]
+    if node_type is None and len(with_targets) == 1:
+        node_type, = with_targets
+    if node_type not in with_targets:
+        raise ValueError(f"'node_type' must be one of the types with targets, "
+                         f"{', '.join(with_targets) or 'of which there are none'} (got "
+                         f"{node_type})")
+    sizes = {kind: graph[kind].num_nodes for kind in graph.node_types}
+    first = dict(zip(sizes, torch.tensor([0, *sizes.values()]).cumsum(0).tolist()))
+    edges = [torch.stack([source + first[kind[0]], target + first[kind[2]]])
+             for kind in graph.edge_types for source, target in [graph[kind].edge_index]]
+    types = [torch.full((edge_index.size(1), 1), number) for number, edge_index in enumerate(edges)]
+    own = slice(first[node_type], first[node_type] + sizes[node_type])
+    num_nodes, y = sum(sizes.values()), graph[node_type].y
+    missing = torch.nan if y.is_floating_point() else NO_LABEL
+    targets = y.new_full((num_nodes, *y.shape[1:]), missing)
+    targets[own] = y
+    data = Data(x=_features(graph), edge_index=torch.cat(edges, dim=1), edge_attr=torch.cat(types),
+                y=targets)
+    for part in ('train', 'val', 'test'):
+        if f'{part}_mask' in graph[node_type]:
+            mask = torch.zeros(num_nodes, dtype=torch.bool)
+            mask[own] = graph[node_type][f'{part}_mask']
+            data[f'{part}_mask'] = mask
+    return data
+
+
+def _features(graph: HeteroData) -> Tensor:
+    kinds = graph.node_types
+    parts = [graph[kind].x.float() if 'x' in graph[kind] else torch.zeros(graph[kind].num_nodes, 0)
+             for kind in kinds]
+    widths = [part.size(1) for part in parts]
+    rows = []
+    for number, part in enumerate(parts):
+        before, after = sum(widths[:number]), sum(widths[number + 1:])
+        is_type = F.one_hot(torch.full((len(part),), number), len(kinds))
+        rows.append(torch.cat([F.pad(part, (before, after)), is_type], dim=1))
+    return torch.cat(rows)

@@ -1,0 +1,240 @@
+"""Training of a model that predicts classes, labels or values of graphs or of their nodes."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch_geometric.data import Data
+from torchmetrics import Metric, MetricCollection
+from torchmetrics.classification import (
+    MulticlassAccuracy,
+    MulticlassF1Score,
+    MultilabelAUROC,
+    MultilabelAveragePrecision,
+)
+from torchmetrics.regression import MeanAbsoluteError
+
+from experiments.data.batch import NO_LABEL
+from experiments.modules.base import Training, check_numbers
+from experiments.modules.densities import densities
+from experiments.modules.means import Means
+from graphattn import BipartiteGraph
+from graphattn.extension.layers import cache_host_copies
+from graphattn.graphs import PairMask
+from graphattn.samplers import density_penalty
+from graphattn.sources import BlockModelSource
+
+Target = Literal['classes', 'labels', 'values']
+STAGES = 'train', 'val', 'test'
+
+
+class GraphPrediction(Training):
+    r"""Train a model on PyG batches.
+
+    ========== ==================================== ========================================
+    target     loss                                 metrics of a whole part
+    ========== ==================================== ========================================
+    classes    cross-entropy                        accuracy, balanced accuracy, macro F1
+    labels     binary cross-entropy of each label   average precision, area under the ROC
+    values     absolute error                       mean absolute error (MAE)
+    ========== ==================================== ========================================
+
+    Balanced accuracy is the mean over classes of the share that is right, the accuracy of PATTERN
+    and CLUSTER. Labels and values that are NaN, and the class -100, are missing and do not count.
+    Means over labels leave out labels with one class only, as in OGB.
+
+    Targets are ``y`` of a batch. In graphs with ``train_mask``, ``val_mask`` and ``test_mask``,
+    only nodes of the stage's mask count, and in batches of a ``NeighborLoader``, only their seeds.
+
+    Args:
+        model (nn.Module): ``model(data, return_graphs=True)`` returns the output of each graph or
+            node, and graphs of attention.
+        target (str): ``'classes'``, ``'labels'`` or ``'values'``.
+        balanced (bool): Weight each class by the share of the other classes in a batch, as for
+            PATTERN and CLUSTER.
+        density_weight (float): Weight of the density of sampled graphs in the loss
+            (SBM-Transformer, Sec. 5.2).
+        **kwargs: Arguments of :class:`experiments.modules.Training`.
+
+    Raises:
+        TypeError, ValueError: As :class:`experiments.modules.Training`, or an option does not fit
+            ``target`` or the model.
+    """
+
+    def __init__(self, model: nn.Module, target: Target = 'classes', balanced: bool = False,
+                 density_weight: float = 0., **kwargs):
+        super().__init__(model, **kwargs)
+        if target not in ('classes', 'labels', 'values'):
+            raise ValueError(f"'target' must be 'classes', 'labels' or 'values' (got {target!r})")
+        if balanced and target != 'classes':
+            raise ValueError(f"'balanced' requires target='classes' (got {target!r})")
+        check_numbers(density_weight=density_weight)
+        if density_weight < 0:
+            raise ValueError(f"'density_weight' must not be negative (got {density_weight})")
+        if density_weight and not any(isinstance(module, BlockModelSource)
+                                      for module in model.modules()):
+            raise ValueError("'density_weight' requires a model whose source is a "
+                             "BlockModelSource")
+        self.target, self.balanced, self.density_weight = target, balanced, density_weight
+        self.metrics = nn.ModuleDict({f'{stage}_': _metrics(target, model.out_channels)
+                                      for stage in STAGES})
+        self.means = {stage: Means() for stage in STAGES}
+
+    def _check_first(self, batch: object, batch_idx: int) -> None:
+        if not isinstance(batch, Data):
+            raise TypeError(f"a batch must be a Data of PyG (got {type(batch).__name__})")
+        if not isinstance(batch.y, Tensor):
+            raise ValueError(f"a batch must have targets 'y' (got {batch})")
+
+    @cache_host_copies
+    def training_step(self, batch: Data, batch_idx: int) -> Tensor:
+        loss, graphs = self.evaluate(batch, 'train')
+        if self.density_weight > 0.:
+            penalty = torch.stack([density_penalty(graph) for graph in graphs]).mean()
+            loss = loss + self.density_weight * penalty
+        return loss + self.mask_penalty(graphs)
+
+    def validation_step(self, batch: Data, batch_idx: int) -> None:
+        self.evaluate(batch, 'val')
+
+    def test_step(self, batch: Data, batch_idx: int) -> None:
+        self.evaluate(batch, 'test')
+
+    def predict_step(self, batch: Data, batch_idx: int = 0) -> Tensor:
+        """Return the probability of each class or label, or the values."""
+        out = self.model(batch)
+        if self.target == 'values':
+            return out
+        return out.softmax(dim=-1) if self.target == 'classes' else out.sigmoid()
+
+    def evaluate(self, batch: Data, stage: str
+                 ) -> tuple[Tensor, list[BipartiteGraph | PairMask]]:
+        """Return the loss of a batch and the graphs of its attention, and add to the metrics."""
+        out, graphs = self.model(batch, return_graphs=True)
+        out, y = _counted(batch, stage, out)
+        loss = self.loss(out, y)
+        num_examples = max(1, len(y))
+        num_graphs = 1 if batch.batch is None else batch.num_graphs
+        self.means[stage].add('loss', loss, num_examples)
+        for place, value in densities(graphs, num_graphs).items():
+            self.means[stage].add(f'density/{place}', value, num_graphs)
+        if len(y):
+            self.metrics[f'{stage}_'].update(out.detach(), y)
+        return loss, graphs
+
+    def loss(self, out: Tensor, y: Tensor) -> Tensor:
+        """Return the mean loss of outputs ``[num_examples, out_channels]``."""
+        if self.target == 'classes':
+            weight = _class_weights(y, out.size(1)) if self.balanced else None
+            if not bool((y != NO_LABEL).any()):
+                return 0. * out.sum()
+            return F.cross_entropy(out, y, weight.to(out.dtype) if self.balanced else None)
+        is_given = ~y.isnan()
+        out, y = out[is_given], y[is_given].to(out.dtype)
+        if not len(y):
+            return 0. * out.sum()
+        if self.target == 'labels':
+            return F.binary_cross_entropy_with_logits(out, y)
+        return F.l1_loss(out, y)
+
+    def on_train_epoch_end(self) -> None:
+        self._log('train')
+
+    def on_validation_epoch_end(self) -> None:
+        self._log('val')
+
+    def on_test_epoch_end(self) -> None:
+        self._log('test')
+
+    def _log(self, stage: str) -> None:
+        """Log the metrics of a part, over all processes, and reset them."""
+        metrics = self.metrics[f'{stage}_']
+        values = self.means[stage].compute()
+        if any(metric.update_called for metric in metrics.values()):
+            values |= {name: float(value) for name, value in metrics.compute().items()}
+        metrics.reset()
+        shown = 'loss', 'accuracy', 'average_precision', 'mae'
+        for name, value in values.items():
+            self.log(f'{stage}/{name}', value, prog_bar=name in shown)
+
+
+def _counted(batch: Data, stage: str, out: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the outputs and targets that count in a stage."""
+    y = batch.y
+    if getattr(batch, 'input_id', None) is not None:  # seeds of a NeighborLoader come first
+        out, y = out[:batch.batch_size], y[:batch.batch_size]
+    elif isinstance(mask := getattr(batch, f'{stage}_mask', None), Tensor):
+        out, y = out[mask], y[mask]
+    y = y.flatten() if y.dtype == torch.int64 and out.size(1) > 1 and y.dim() > 1 and (
+        y.size(-1) == 1) else y
+    if y.is_floating_point() or out.dim() == y.dim() and y.shape == out.shape:
+        y = y.view(len(out), -1).float()
+    if len(y) != len(out) or y.dim() == 2 and y.shape != out.shape:
+        raise ValueError(f"'y' of a batch must have a target for each of {len(out)} outputs of "
+                         f"{out.size(1)} channels (got shape {tuple(batch.y.shape)})")
+    return out, y
+
+
+def _class_weights(y: Tensor, num_classes: int) -> Tensor:
+    """Return ``1 - share`` for each class that occurs, 0 for others (Dwivedi et al., 2020)."""
+    count = torch.bincount(y[y != NO_LABEL], minlength=num_classes)
+    return (count.sum() - count) / count.sum().clamp(min=1) * (count > 0)
+
+
+def _metrics(target: Target, out_channels: int) -> MetricCollection:
+    if target == 'classes':
+        options = dict(ignore_index=NO_LABEL)
+        return MetricCollection({
+            'accuracy': MulticlassAccuracy(out_channels, average='micro', **options),
+            'balanced_accuracy': MulticlassAccuracy(out_channels, average='macro', **options),
+            'macro_f1': MulticlassF1Score(out_channels, average='macro', **options)})
+    if target == 'values':
+        return MetricCollection({'mae': _Given(MeanAbsoluteError())}, compute_groups=False)
+    return MetricCollection({
+        'average_precision': _OverLabels(MultilabelAveragePrecision, out_channels),
+        'roc_auc': _OverLabels(MultilabelAUROC, out_channels)}, compute_groups=False)
+
+
+class _Given(Metric):
+    """A metric of the targets that are not NaN."""
+
+    def __init__(self, metric: Metric):
+        super().__init__()
+        self.metric = metric
+
+    def update(self, out: Tensor, y: Tensor) -> None:
+        is_given = ~y.isnan()
+        if is_given.any():
+            self.metric.update(out[is_given], y[is_given])
+
+    def compute(self) -> Tensor:
+        return self.metric.compute()
+
+    def reset(self) -> None:
+        super().reset()
+        self.metric.reset()
+
+
+class _OverLabels(Metric):
+    """The mean of a metric over the labels that have both classes, of which NaN is neither."""
+
+    def __init__(self, kind: type[Metric], num_labels: int):
+        super().__init__()
+        self.metric = kind(num_labels, average='none', ignore_index=NO_LABEL)
+        self.add_state('seen', torch.zeros(2, num_labels, dtype=torch.long), dist_reduce_fx='sum')
+
+    def update(self, out: Tensor, y: Tensor) -> None:
+        target = torch.where(y.isnan(), NO_LABEL, y).long()
+        self.metric.update(out.sigmoid(), target)
+        self.seen += torch.stack([(target == value).sum(dim=0) for value in (0, 1)])
+
+    def compute(self) -> Tensor:
+        has_both = (self.seen > 0).all(dim=0)
+        return self.metric.compute()[has_both].mean()
+
+    def reset(self) -> None:
+        super().reset()
+        self.metric.reset()

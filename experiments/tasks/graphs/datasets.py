@@ -1,0 +1,36 @@
+"""Data sets of PyG and OGB."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from experiments.data.graph_parts import GraphParts, Target
+from experiments.data.pyg_datasets import pyg_dataset
+from experiments.tasks.graphs.base import GraphTask
+
+
+class PyGGraphs(GraphTask):
+    """A data set by its name in PyG or OGB, see :func:`experiments.data.pyg_datasets.pyg_dataset`.
+
+    Args:
+        dataset (str): A class of ``torch_geometric.datasets``, or a name such as ``ogbg-molhiv``.
+        root (str): The folder of the data set; PyG downloads it if the folder has no files.
+        arguments (dict, optional): Further arguments of the class.
+        seed (int): Seed of a random division, if the data set has none.
+        target (str, optional): ``'classes'``, ``'labels'`` or ``'values'``; if omitted, what the
+            targets look like.
+        node_type (str, optional): The nodes with targets, in heterogeneous graphs.
+        split (int): Which of several divisions by masks.
+        **kwargs: Arguments of :class:`GraphTask`.
+    """
+
+    def __init__(self, dataset: str, root: str, arguments: dict[str, Any] | None = None,
+                 seed: int = 0, target: Target | None = None, node_type: str | None = None,
+                 split: int = 0, **kwargs):
+        super().__init__(**kwargs)
+        self.dataset, self.root, self.arguments = dataset, root, arguments
+        self.seed, self.target, self.node_type, self.split = seed, target, node_type, split
+
+    def read(self) -> GraphParts:
+        return pyg_dataset(self.dataset, self.root, self.arguments, self.seed, self.target,
+                           self.node_type, self.split)

@@ -1,0 +1,224 @@
+"""Masks over the hop distances between the nodes of a graph, learned for each head."""
+
+from __future__ import annotations
+
+import copy
+from typing import NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from graphattn._checks import check_generator, check_number, check_sides, check_size
+from graphattn._tensors import host_copy, index_dtype, outside_transforms
+from graphattn.graphs.cache import GRAPHS
+from graphattn.graphs.from_pyg import (
+    Edges,
+    check_edges,
+    device_of,
+    edge_index_of,
+    identity_of,
+)
+from graphattn.graphs.graph import BipartiteGraph
+from graphattn.graphs.segments import Segments
+from graphattn.sources.base import GraphSource, fold_ptr
+
+MAX_HOPS = 254
+
+
+class HopMaskSource(GraphSource):
+    r"""Learn for each head at which hop distances nodes attend to one another.
+
+    A head has a logit :math:`\alpha_d` for each distance :math:`d = 1, \dots, D` along the edges of
+    the data. Nodes always attend to themselves. In training, each pass draws the distances that are
+    on, as SparseBERT draws its masks:
+
+    .. math::
+        M_d = \mathbb{1}[\alpha_d + \varepsilon_d > 0], \qquad \varepsilon_d \sim
+        \mathrm{Logistic}(0, 1),
+
+    with a straight-through gradient to :math:`\operatorname{sigmoid}((\alpha_d + \varepsilon_d) /
+    \tau)`, which acts as the bias :math:`-c \, (1 - M_d)` on the logits of pairs at distance d. In
+    evaluation a distance is on where :math:`\alpha_d > 0`.
+
+    The edges of the data belong to a batch, so ``source | edges`` is the source of a call.
+
+    Args:
+        heads (int): Number of heads.
+        max_hops (int): D. Nodes further apart do not attend to one another.
+        edges (Tensor, SparseTensor or BipartiteGraph, optional): Edges of the batch in the next
+            call, as in :class:`StructureSource`.
+        temperature (float): :math:`\tau`.
+        logit_drop (float): c.
+
+    Raises:
+        TypeError, ValueError: An argument is of the wrong type or out of range.
+
+    Source: SparseBERT, Sec. 4.1, with distances in the place of positions.
+
+    Example:
+        >>> import torch
+        >>> from graphattn.layers import GraphAttention
+        >>> from graphattn.sources import HopMaskSource
+        >>> path = torch.tensor([[0, 1, 1, 2, 2, 3], [1, 0, 2, 1, 3, 2]])
+        >>> source = HopMaskSource(heads=2, max_hops=2).eval()
+        >>> _ = source.logit.data.copy_(torch.tensor([[1., -1.], [-1., 1.]]))
+        >>> out, graph = GraphAttention(8, 2)(torch.randn(4, 8), torch.tensor([0, 4]),
+        ...                                   source=source | path, return_graph=True)
+        >>> graph.num_edges  # 4 + 6 of the first head, 4 + 4 of the second
+        18
+    """
+
+    per_head = True
+
+    def __init__(self, heads: int, max_hops: int = 8, *, edges: Edges | None = None,
+                 temperature: float = 1., logit_drop: float = 10.):
+        super().__init__()
+        check_sides(heads=heads)
+        check_size('max_hops', max_hops, at_least=1, at_most=MAX_HOPS)
+        for name, number in (('temperature', temperature), ('logit_drop', logit_drop)):
+            check_number(name, number, 'positive and finite')
+        self.heads, self.max_hops = heads, max_hops
+        self.edges = None if edges is None else check_edges(edges)
+        self.temperature, self.logit_drop = temperature, logit_drop
+        self.logit = nn.Parameter(torch.empty(heads, max_hops))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the logits from a narrow normal distribution."""
+        nn.init.normal_(self.logit, std=1e-3)
+
+    def __or__(self, edges: Edges) -> HopMaskSource:
+        """Return a source of the same parameters with the edges of a batch."""
+        source = copy.copy(self)
+        source.edges = check_edges(edges)
+        return source
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        ptr: Tensor,
+        *,
+        key_ptr: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> HopGraph:
+        """Return the graph over all sequences; arguments as in :class:`GraphSource`.
+
+        Raises:
+            ValueError: Also if there are no edges, they are on another device, or they hold nodes
+                out of range.
+        """
+        if key_ptr is not None:
+            raise ValueError("'key_ptr' must be None for distances among the nodes of one graph")
+        self.check_tokens(query, key, ptr)
+        check_generator(generator)
+        if self.edges is None:
+            raise ValueError("'edges' must be given to measure distances (got None); pass source | "
+                             "edge_index to the layer")
+        if device_of(self.edges) != query.device:
+            raise ValueError(f"'edges' must be on {query.device} like the tokens (got "
+                             f"{device_of(self.edges)})")
+        return self._graph(self._draw(generator), ptr, query.size(0))
+
+    @torch.compiler.disable(reason='the edges depend on the values of parameters')
+    def _graph(self, is_on: Tensor, ptr: Tensor, num_tokens: int) -> HopGraph:
+        edges = identity_of(self.edges)
+        cache_key = None if edges is None else (*edges, 'hops', num_tokens, self.max_hops)
+        pairs = GRAPHS.get(cache_key, lambda: pairs_within(self.edges, num_tokens, self.max_hops))
+        return HopGraph(pairs, is_on, ptr, self.logit_drop)
+
+    def logit_terms(self, graph: BipartiteGraph) -> dict[str, Tensor]:
+        bias = graph.edge_bias if isinstance(graph, HopGraph) else None
+        return {} if bias is None else {'edge_bias': bias}
+
+    def _draw(self, generator: torch.Generator | None) -> Tensor:
+        """Return which distances are on, 0 or 1 ``[heads, max_hops]``, with a gradient in
+        training."""
+        if not self.training:
+            return (self.logit.detach() > 0).to(self.logit.dtype)
+        dtype = torch.promote_types(self.logit.dtype, torch.float)
+        uniform = torch.rand(self.logit.shape, generator=generator, dtype=dtype,
+                             device=self.logit.device)
+        noisy = self.logit + uniform.logit()
+        soft = (noisy / self.temperature).sigmoid().to(self.logit.dtype)
+        return (noisy > 0).to(soft.dtype) + (soft - soft.detach())
+
+    def extra_repr(self) -> str:
+        return f'heads={self.heads}, max_hops={self.max_hops}'
+
+
+class NearPairs(NamedTuple):
+    """Pairs of nodes within some hops, sorted by query and key."""
+
+    query: Tensor  # int64 [num_pairs]
+    key: Tensor
+    hops: Tensor  # int64 [num_pairs], 0 for a node and itself
+
+
+class HopGraph(BipartiteGraph):
+    """The pairs whose distance is on, a graph for each head.
+
+    Attributes:
+        edge_bias (Tensor, optional): Zeros ``[num_edges]`` that carry the gradient to the values of
+            the distances; ``None`` without a gradient.
+    """
+
+    def __init__(self, pairs: NearPairs, is_on: Tensor, ptr: Tensor, logit_drop: float):
+        heads, num_tokens = len(is_on), int(host_copy(ptr)[-1])
+        with outside_transforms():
+            chosen = F.pad(is_on.detach() > 0, (1, 0), value=True)
+            edges = [chosen[head][pairs.hops].nonzero().flatten() for head in range(heads)]
+            first = torch.arange(heads).repeat_interleave(
+                torch.tensor([len(own) for own in edges])).to(ptr.device)
+            edge = torch.cat(edges)
+            degree = torch.bincount(pairs.query[edge] + first * num_tokens,
+                                    minlength=heads * num_tokens)
+            indptr = F.pad(degree.cumsum(0), (1, 0))
+            key = (pairs.key[edge] + first * num_tokens).to(index_dtype(heads * num_tokens))
+        folded = fold_ptr(ptr, heads, num_tokens)
+        self._fill(indptr, key, heads * num_tokens, Segments(folded, folded), None)
+        self.edge_bias = None
+        if is_on.requires_grad and torch.is_grad_enabled():
+            exact = is_on.to(torch.promote_types(is_on.dtype, torch.float32))
+            bias = F.pad(logit_drop * (exact - 1), (1, 0))
+            value = pairs.hops[edge] + first * bias.size(1)
+            self.edge_bias = bias.flatten().index_select(0, value)
+
+    def __reduce_ex__(self, protocol: int) -> tuple:
+        no_edges = torch.empty(2, 0, dtype=torch.long)
+        return BipartiteGraph, (no_edges, 0), super().__getstate__()
+
+
+def pairs_within(edges: Edges, num_nodes: int, max_hops: int) -> NearPairs:
+    """Return the pairs of nodes with a path of at most ``max_hops`` edges, from key to query.
+
+    Raises:
+        ValueError: A node is out of range.
+    """
+    edge_index = edge_index_of(edges)
+    key, query = edge_index.cpu().numpy()
+    if len(key) and not (0 <= min(key.min(), query.min())
+                         and max(key.max(), query.max()) < num_nodes):
+        raise ValueError(f"'edge_index' must hold nodes from 0 to {num_nodes - 1} (got "
+                         f"{min(key.min(), query.min())} to {max(key.max(), query.max())})")
+    step = sp.csr_array((np.ones(len(key), np.int8), (query, key)), (num_nodes, num_nodes))
+    step = ((step != 0) + sp.eye_array(num_nodes, dtype=bool)).astype(bool).tocsr()
+    reached, layers = sp.eye_array(num_nodes, dtype=bool, format='csr'), []
+    layers.append(reached.tocoo())
+    for _ in range(max_hops):
+        further = (step.astype(np.int32) @ reached.astype(np.int32)).astype(bool)
+        new = (further.astype(np.int8) - reached.astype(np.int8)).tocoo()
+        new.eliminate_zeros()
+        if new.nnz == 0:
+            break
+        layers.append(new)
+        reached = further.tocsr()
+    rows, columns = (np.concatenate([getattr(layer, name) for layer in layers])
+                     for name in ('row', 'col'))
+    hops = np.repeat(np.arange(len(layers)), [layer.nnz for layer in layers])
+    order = np.lexsort((columns, rows))
+    return NearPairs(*(torch.from_numpy(each[order].astype(np.int64)).to(edge_index.device)
+                       for each in (rows, columns, hops)))

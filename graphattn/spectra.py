@@ -1,0 +1,165 @@
+"""Eigenvectors of the smallest eigenvalues of a graph's normalised Laplacian."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import numpy as np
+import scipy.linalg
+import scipy.sparse as sp
+import torch
+from scipy.sparse import csgraph
+from torch import Tensor
+
+MAX_PRODUCTS = 100_000  # of the matrix and a block of vectors, a minute or two of 100,000 nodes
+MAX_EIGENVALUE = 2.  # of any normalised Laplacian
+TOLERANCE = 1e-8  # of a residual, relative to the largest eigenvalue wanted
+ROUNDING = 1e-14  # of a residual that cannot be smaller
+# Powers of e: by how much a filter amplifies the last vector wanted, any vector compared with the
+# cut, and rounding errors before they are removed. The largest float32 is e^88.
+GAIN, MAX_GAIN, MAX_ERROR, OVERFLOW = 7., 14., 10., 80.
+# A cut above the last eigenvalue wanted, in case that its multiplicity exceeds the block.
+MIN_DISTANCE = 1e-3
+
+
+class NotConverged(RuntimeError):
+    """The eigenvectors have not converged."""
+
+
+def smallest_eigenvectors(laplacian: sp.csr_array, null_space: sp.csr_array, count: int
+                          ) -> np.ndarray:
+    r"""Return orthonormal eigenvectors of the smallest eigenvalues outside the null space.
+
+    Chebyshev-filtered subspace iteration: a polynomial of the matrix amplifies the eigenvectors
+    below a cut, then the best approximations in the subspace are computed, and the largest of them
+    is the next cut. It is never below as many eigenvalues as the block has columns, because
+    approximations in a subspace bound them from above.
+
+    The polynomial runs in float32, although the result is that of float64: it is applied to the
+    residuals, which are computed in float64, and gives corrections of the vectors.
+
+    Args:
+        laplacian (sparse array): Normalised Laplacian ``[n, n]`` with its diagonal, float64.
+        null_space (sparse array): Orthonormal basis ``[n, c]`` of the null space.
+        count (int): Number of eigenvectors, far below n.
+
+    Returns:
+        float64 array ``[n, count]``, by ascending eigenvalue. Every residual is at most ``1e-8``
+        times the last eigenvalue.
+
+    Raises:
+        NotConverged: The residuals are larger after ``MAX_PRODUCTS`` products.
+
+    Source: Zhou et al., "Self-consistent-field calculations using Chebyshev-filtered subspace
+    iteration" (2006).
+    """
+    order = csgraph.reverse_cuthill_mckee(laplacian, symmetric_mode=True)  # neighbours in a cache
+    laplacian = sp.csr_array(laplacian[order][:, order])
+    laplacian.sort_indices()  # here, because scipy would in later steps
+    null_space = sp.csr_array(null_space[order])
+    matrix, outside = _as_tensor(laplacian), _Outside(null_space, torch.double)
+    filtering = _Filter(laplacian, null_space)
+    width, products = count + max(8, count // 2), 0
+    start = np.random.default_rng(0).standard_normal((len(order), width))
+    block = torch.from_numpy(start)
+    while True:
+        values, block, residual = _rayleigh_ritz(matrix, outside(block))
+        error = residual.norm(dim=0)
+        excess = float(error[:count].max()) / max(TOLERANCE * float(values[count - 1]), ROUNDING)
+        if excess <= 1:
+            break
+        if not products < MAX_PRODUCTS:
+            raise NotConverged(f"residuals are {excess:.1g} times too large after {products} "
+                               f"products")
+        gain = min(GAIN, 1 + math.log(excess))
+        correction, degree = filtering(values, residual, float(error[0]), count, gain)
+        block += correction
+        products += degree
+    vectors = np.empty((len(order), count))
+    vectors[order] = block[:, :count]
+    return vectors
+
+
+def _rayleigh_ritz(matrix: Tensor, block: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the approximate eigenvalues, their orthonormal vectors, and the residuals."""
+    image = matrix @ block
+    values, mix = scipy.linalg.eigh((block.T @ image).numpy(), (block.T @ block).numpy())
+    values, mix = torch.from_numpy(values), torch.from_numpy(mix)
+    block, image = block @ mix, image @ mix
+    return values, block, image.sub_(block * values)
+
+
+class _Filter:
+    """Corrections by a Chebyshev polynomial, which is bounded by 1 from the cut to the largest
+    eigenvalue and grows exponentially below the cut."""
+
+    def __init__(self, laplacian: sp.csr_array, null_space: sp.csr_array):
+        self.matrix = laplacian.astype(np.float32)
+        row = np.repeat(np.arange(laplacian.shape[0]), np.diff(laplacian.indptr))
+        self.diagonal = np.flatnonzero(row == laplacian.indices)
+        self.outside = _Outside(null_space, torch.float)
+
+    def __call__(self, values: Tensor, residual: Tensor, error: float, count: int, gain: float
+                 ) -> tuple[Tensor, int]:
+        """Return what to add to vectors with these values and residuals, and the degree.
+
+        ``error`` bounds the distance of the first value from an eigenvalue, and the first ``count``
+        vectors are amplified by at least ``exp(gain)``.
+        """
+        last = float(values[count - 1])
+        cut = max(float(values[-1]), (1 + MIN_DISTANCE) * last)
+        centre, radius = (MAX_EIGENVALUE + cut) / 2, (MAX_EIGENVALUE - cut) / 2
+
+        def growth(value: float) -> float:
+            """Return the power of e by which a degree amplifies an eigenvector."""
+            return math.acosh(max((centre - value) / radius, 1 + 1e-12))
+
+        lowest = max(float(values[0]) - 2 * error, 0)
+        degree = int(min(gain / growth(last), MAX_GAIN / growth(lowest), OVERFLOW / growth(0)))
+        degree = max(degree, 2)
+        between = max(int(MAX_ERROR / growth(0)), 1)
+        scaled = self.matrix.copy()
+        scaled.data /= -radius
+        scaled.data[self.diagonal] += centre / radius
+        return self._correction(_as_tensor(scaled), (centre - values) / radius,
+                                residual / -radius, degree, between), degree
+
+    def _correction(self, matrix: Tensor, value: Tensor, residual: Tensor, degree: int,
+                    between: int) -> Tensor:
+        r"""Return :math:`T_d(M) x / T_d(\mu) - x` of vectors x from the residuals
+        :math:`M x - \mu x`.
+
+        :math:`e_i = T_i(M) x - T_i(\mu) x` satisfies the recurrence of the polynomials with the
+        additional term :math:`2 T_i(\mu) (M x - \mu x)`.
+        """
+        double = (2 * residual).float()
+        before, now = torch.zeros_like(double), residual.float()
+        scale_before, scale = torch.ones_like(value), value
+        for step in range(1, degree):
+            torch.addmm(before, matrix, now, beta=-1, alpha=2, out=before)
+            before.addcmul_(double, scale.float())
+            before, now = now, before
+            scale_before, scale = scale, 2 * value * scale - scale_before
+            if step % between == 0:
+                before, now = self.outside(before), self.outside(now)
+        return now / scale
+
+
+class _Outside:
+    """The projection of vectors out of a null space."""
+
+    def __init__(self, null_space: sp.csr_array, dtype: torch.dtype):
+        self.basis = _as_tensor(null_space, dtype)
+        self.transposed = _as_tensor(sp.csr_array(null_space.T), dtype)
+
+    def __call__(self, block: Tensor) -> Tensor:
+        return block - self.basis @ (self.transposed @ block)
+
+
+def _as_tensor(matrix: sp.csr_array, dtype: torch.dtype | None = None) -> Tensor:
+    parts = map(torch.from_numpy, (matrix.indptr, matrix.indices, matrix.data))
+    with warnings.catch_warnings():
+        warnings.filterwarnings('ignore', message='Sparse CSR tensor support is in beta')
+        return torch.sparse_csr_tensor(*parts, size=matrix.shape, dtype=dtype,
+                                       check_invariants=False)

@@ -1,0 +1,48 @@
+"""Draw the signs of eigenvectors at random."""
+
+from __future__ import annotations
+
+import torch
+from torch_geometric.data import Data
+from torch_geometric.transforms import BaseTransform
+
+
+class RandomSignFlip(BaseTransform):
+    """Multiply each column of a graph's encoding by 1 or -1 at random.
+
+    Eigenvectors have no sign of their own, so a model is trained with many: make
+    :class:`LaplacianPE` the ``pre_transform`` of a dataset, which PyG stores, and this the
+    ``transform`` of its training split, which draws anew each time that a graph is loaded. In a
+    ``Batch``, each graph has its own signs. They are drawn by torch's global generator, as in PyG's
+    random transforms.
+
+    Args:
+        attr_name (str): Name of the encoding.
+
+    Raises:
+        ValueError: A graph has no such encoding.
+
+    Example:
+        >>> import torch
+        >>> from torch_geometric.data import Data
+        >>> from graphattn.transforms import RandomSignFlip
+        >>> data = Data(laplacian_eigenvector_pe=torch.tensor([[1., 2.], [3., 4.]]))
+        >>> RandomSignFlip()(data).laplacian_eigenvector_pe.abs()
+        tensor([[1., 2.],
+                [3., 4.]])
+
+    Source: Dwivedi et al., "Benchmarking Graph Neural Networks" (2020), Sec. 2.
+    """
+
+    def __init__(self, attr_name: str = 'laplacian_eigenvector_pe'):
+        self.attr_name = attr_name
+
+    def forward(self, data: Data) -> Data:
+        if self.attr_name not in data:
+            raise ValueError(f"'{self.attr_name}' must be an attribute of the graph (got {data}); "
+                             f"LaplacianPE adds it")
+        encoding, batch = data[self.attr_name], data.get('batch')
+        num_graphs = 1 if batch is None else data.num_graphs
+        sign = 1 - 2 * torch.randint(2, (num_graphs, encoding.size(1)), device=encoding.device)
+        data[self.attr_name] = encoding * (sign if batch is None else sign[batch])
+        return data
