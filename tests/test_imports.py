@@ -55,7 +55,7 @@ MAY_IMPORT = {
     'compile': {'graphs', 'patterns', 'samplers', 'ops', 'functional'},
     'decoding': GROUND | {'functional', 'placement'},
     'spectra': set(),
-    'transforms': {'_checks', 'spectra'},
+    'transforms': {'_checks', 'spectra', 'graphs', 'patterns'},
     'experiments': {'experiments.runs'},
     'experiments.runs': ALL,
     'experiments.data': ALL | {'experiments.runs'},

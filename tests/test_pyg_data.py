@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch_geometric.data import Batch, Data, HeteroData
 from torch_geometric.loader import DataLoader
+from torch_geometric.transforms import ToSparseTensor
+from torch_geometric.typing import WITH_TORCH_SPARSE
 
 from graphattn import BipartiteGraph
-from graphattn.patterns import RandomKeys, SlidingWindow
 from tests.graphs import GRAPHS
 
 
@@ -28,6 +29,13 @@ def authors() -> HeteroData:
 
 def rows(graph: BipartiteGraph) -> list:
     return [part.tolist() for part in (*graph.csr, *graph.segments.ptrs)]
+
+
+def without(data: Data, *names: str) -> Data:
+    data = data.clone()
+    for name in names:
+        del data[name]
+    return data
 
 
 def test_a_graph_of_nodes_is_square():
@@ -51,23 +59,59 @@ def test_sources_are_keys_and_targets_queries():
     assert rows(both) == rows(BipartiteGraph.batch([graph, graph]))
 
 
+@pytest.mark.parametrize('with_prob', [False, True])
 @pytest.mark.parametrize('name', GRAPHS)
-def test_a_graph_comes_back(name):
+def test_a_graph_comes_back(name, with_prob):
     graph = GRAPHS[name]()
-    assert rows(BipartiteGraph.from_data(graph.to_data(bipartite=True))) == rows(graph)
-    if graph.is_square:
-        assert rows(BipartiteGraph.from_data(graph.to_data())) == rows(graph)
-    else:
+    if with_prob:
+        graph = graph.with_edge_prob(torch.rand(graph.num_edges, requires_grad=True))
+    ways = [True, False] if graph.is_square else [True]
+    for bipartite in ways:
+        data = graph.to_data(bipartite)
+        assert data.validate() and BipartiteGraph.from_data(data) == graph
+        if with_prob and graph.num_edges:
+            assert BipartiteGraph.from_data(data).edge_prob.requires_grad
+    if not graph.is_square:
         with pytest.raises(ValueError, match="'to_data' needs as many keys .*bipartite=True"):
             graph.to_data()
 
 
-def test_probabilities_go_along():
-    graph = SlidingWindow(1).build(4)
-    graph = graph.with_edge_prob(torch.rand(graph.num_edges))
-    assert torch.equal(graph.to_data().edge_prob, graph.edge_prob)
-    assert torch.equal(graph.to_data(True)['key', 'to', 'query'].edge_prob, graph.edge_prob)
-    assert 'edge_prob' not in RandomKeys(1).build(4, seed=0).to_data()
+@pytest.mark.parametrize('bipartite', [False, True])
+def test_graphs_are_batched_by_pyg(bipartite):
+    graphs = [GRAPHS[name]() for name in ('square', 'no_tokens', 'one_token', 'full')]
+    graphs = [graph.with_edge_prob(torch.rand(graph.num_edges)) for graph in graphs]
+    batch = Batch.from_data_list([graph.to_data(bipartite) for graph in graphs])
+    assert BipartiteGraph.from_data(batch) == BipartiteGraph.batch(graphs)
+
+
+def test_a_batch_vector_is_enough():
+    batch = Batch.from_data_list([*map(molecule, (3, 1, 4))])
+    expected = BipartiteGraph.from_data(batch)
+    assert BipartiteGraph.from_data(without(batch, 'ptr')) == expected
+    assert BipartiteGraph.from_data(without(batch, 'batch')) == expected
+
+
+@pytest.mark.parametrize('name', ['idle_tokens', 'more_keys', 'no_edges'])
+def test_a_transposed_adjacency_has_the_direction_of_the_edges(name):
+    graph = GRAPHS[name]()
+    data = graph.to_data(bipartite=True)
+    for layout in [None] * WITH_TORCH_SPARSE + [torch.sparse_csr, torch.sparse_coo]:
+        assert BipartiteGraph.from_data(ToSparseTensor(layout=layout)(data)) == graph
+
+
+def test_nodes_that_were_moved_after_batching_are_refused():
+    batch = Batch.from_data_list([*map(molecule, (3, 1, 4))])
+    moved = batch.clone()
+    moved.batch = moved.batch.flip(0)
+    with pytest.raises(ValueError, match="'batch' must number the graphs that 'ptr' marks"):
+        BipartiteGraph.from_data(moved)
+    with pytest.raises(ValueError, match="'batch' must ascend"):
+        BipartiteGraph.from_data(without(moved, 'ptr'))
+    with pytest.raises(ValueError, match="'ptr' must rise from 0 to 4"):
+        BipartiteGraph.from_data(batch.subgraph(torch.arange(4)))
+    with pytest.raises(ValueError, match="[Ee]dge.*segment"):
+        batch.edge_index = torch.tensor([[0], [7]])
+        BipartiteGraph.from_data(batch)
 
 
 def two_types() -> HeteroData:
@@ -81,9 +125,14 @@ def test_one_of_several_types_is_chosen():
     assert graph.to_mask().tolist() == [[False, False], [True, False]]
 
 
+@pytest.mark.filterwarnings("ignore:Unable to accurately infer 'num_nodes'")
 @pytest.mark.parametrize('arguments, error, match', [
     ((torch.zeros(2, 3).long(),), TypeError, "'data' must be a PyG Data .*got Tensor"),
-    ((Data(num_nodes=3),), ValueError, "'data' must have an 'edge_index'"),
+    ((Data(num_nodes=3),), ValueError, "'data' must have an 'edge_index' .got Data.num_nodes=3"),
+    ((Data(edge_index=torch.tensor([[0], [1]]), num_nodes=3, edge_prob=torch.rand(2)),),
+     ValueError, "'edge_prob' must hold one value for each of the 1 edges"),
+    ((HeteroData({('a', 'to', 'b'): {'edge_index': torch.tensor([[0], [1]])}}),), ValueError,
+     "'num_nodes' must be set"),
     ((Data(edge_index=torch.tensor([[3], [0]]), num_nodes=3),), ValueError, "got 3 to 3"),
     ((molecule(2), ('a', 'to', 'b')), ValueError, "'edge_type' is for HeteroData"),
     ((two_types(),), ValueError, "'edge_type' must be one of .*got None"),

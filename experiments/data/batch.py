@@ -10,7 +10,7 @@ from torch import Tensor
 NO_LABEL = -100  # the ignore_index of torch's cross-entropy
 
 
-class Batch(NamedTuple):
+class TokenBatch(NamedTuple):
     """Concatenated sequences without padding, the batch of
     :class:`experiments.modules.Classification` and its subclasses.
 
@@ -23,8 +23,8 @@ class Batch(NamedTuple):
 
     Two sequences, of three and two tokens::
 
-        Batch(tokens=torch.tensor([5, 3, 9, 5, 7]), ptr=torch.tensor([0, 3, 5]),
-              label=torch.tensor([1, 0]))
+        TokenBatch(tokens=torch.tensor([5, 3, 9, 5, 7]), ptr=torch.tensor([0, 3, 5]),
+                   label=torch.tensor([1, 0]))
     """
 
     tokens: Tensor
@@ -113,7 +113,7 @@ class ChoiceBatch(NamedTuple):
     label: Tensor
 
 
-def check_batch(batch: object, kind: type = Batch) -> None:
+def check_batch(batch: object, kind: type = TokenBatch) -> None:
     """Check a batch of a user's data module.
 
     Args:
@@ -144,8 +144,8 @@ def check_batch(batch: object, kind: type = Batch) -> None:
                          f"{ptr[:8].tolist()}{' ...' if ptr.numel() > 8 else ''} of shape "
                          f"{tuple(ptr.shape)})")
     num_sequences = ptr.numel() - 1
-    if kind is Batch and batch.label.numel() not in (num_sequences, num_sequences / 2,
-                                                     tokens.numel()):
+    if kind is TokenBatch and batch.label.numel() not in (num_sequences, num_sequences / 2,
+                                                          tokens.numel()):
         raise ValueError(f"'label' of a batch must have an entry for each of {num_sequences} "
                          f"sequences, for each pair of sequences, or for each of {tokens.numel()} "
                          f"tokens (got shape {tuple(batch.label.shape)})")

@@ -12,7 +12,7 @@ import lightning as L
 import torch
 from torch import Tensor, nn
 
-from experiments.data.batch import Batch, check_batch
+from experiments.data.batch import TokenBatch, check_batch
 from graphattn import BipartiteGraph
 from graphattn.graphs import PairMask
 from graphattn.patterns import save_masks
@@ -55,7 +55,7 @@ class Training(L.LightningModule):
         ValueError: A value is out of range, or a mask option is given without learned masks.
     """
 
-    batch_kind = Batch  # the batches of its data module
+    batch_kind = TokenBatch  # the batches of its data module
     pretrained_tokenizer: Path | None = None  # of the weights that it starts from
 
     def __init__(self, model: nn.Module, lr: float = 1e-3, weight_decay: float = 0.,

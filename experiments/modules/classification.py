@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from experiments.data.batch import NO_LABEL, Batch
+from experiments.data.batch import NO_LABEL, TokenBatch
 from experiments.modules.base import Training, check_numbers
 from experiments.modules.densities import densities
 from experiments.runs.pretrained import load_encoder, tokenizer_of
@@ -55,24 +55,25 @@ class Classification(Training):
             self.pretrained_tokenizer = tokenizer_of(pretrained)
 
     @cache_host_copies
-    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+    def training_step(self, batch: TokenBatch, batch_idx: int) -> Tensor:
         loss, graphs = self.evaluate(batch, 'train')
         if self.density_weight > 0.:
             penalty = torch.stack([density_penalty(graph) for graph in graphs]).mean()
             loss = loss + self.density_weight * penalty
         return loss + self.mask_penalty(graphs)
 
-    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+    def validation_step(self, batch: TokenBatch, batch_idx: int) -> None:
         self.evaluate(batch, 'val')
 
-    def test_step(self, batch: Batch, batch_idx: int) -> None:
+    def test_step(self, batch: TokenBatch, batch_idx: int) -> None:
         self.evaluate(batch, 'test')
 
-    def predict_step(self, batch: Batch, batch_idx: int = 0) -> Tensor:
+    def predict_step(self, batch: TokenBatch, batch_idx: int = 0) -> Tensor:
         """Return the probability of each class, ``[num_examples, num_classes]``."""
         return self.model(batch.tokens, batch.ptr).softmax(dim=-1)
 
-    def evaluate(self, batch: Batch, stage: str) -> tuple[Tensor, list[BipartiteGraph | PairMask]]:
+    def evaluate(self, batch: TokenBatch,
+                 stage: str) -> tuple[Tensor, list[BipartiteGraph | PairMask]]:
         """Return the loss of a batch and the graphs of its attention, and log the metrics."""
         logits, graphs = self.model(batch.tokens, batch.ptr, return_graphs=True)
         num_labels = (batch.label != NO_LABEL).sum()
@@ -80,7 +81,7 @@ class Classification(Training):
         self.log_pass(stage, batch, loss, logits, graphs)
         return loss, graphs
 
-    def log_pass(self, stage: str, batch: Batch, loss: Tensor, logits: Tensor,
+    def log_pass(self, stage: str, batch: TokenBatch, loss: Tensor, logits: Tensor,
                  graphs: list[BipartiteGraph | PairMask]) -> None:
         """Log the results of a batch; ``stage`` is train, val or test."""
         num_labels = (batch.label != NO_LABEL).sum()

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from experiments.data.batch import Batch
+from experiments.data.batch import TokenBatch
 from experiments.modules.classification import Classification
 from experiments.modules.densities import densities
 from graphattn import BipartiteGraph
@@ -40,11 +40,12 @@ class DensityEstimation(Classification):
         if not isinstance(model, CausalLanguageModel):
             raise TypeError(f"'model' must be a CausalLanguageModel (got {type(model).__name__})")
 
-    def evaluate(self, batch: Batch, stage: str) -> tuple[Tensor, list[BipartiteGraph | PairMask]]:
+    def evaluate(self, batch: TokenBatch,
+                 stage: str) -> tuple[Tensor, list[BipartiteGraph | PairMask]]:
         before = behind_start(batch.tokens, batch.ptr, start_of(self.model))
         return super().evaluate(batch._replace(tokens=before, label=batch.tokens), stage)
 
-    def log_pass(self, stage: str, batch: Batch, loss: Tensor, logits: Tensor,
+    def log_pass(self, stage: str, batch: TokenBatch, loss: Tensor, logits: Tensor,
                  graphs: list[BipartiteGraph | PairMask]) -> None:
         if stage == 'train':
             super().log_pass(stage, batch, loss, logits, graphs)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torchmetrics import MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 
-from experiments.data.batch import Batch
+from experiments.data.batch import TokenBatch
 from experiments.modules.classification import Classification
 from experiments.modules.densities import densities
 from experiments.modules.means import Means
@@ -44,7 +44,7 @@ class DocumentClassification(Classification):
         self.means = Means()
         self.dev: list[dict[str, float]] = []
 
-    def log_pass(self, stage: str, batch: Batch, loss: Tensor, logits: Tensor,
+    def log_pass(self, stage: str, batch: TokenBatch, loss: Tensor, logits: Tensor,
                  graphs: list[BipartiteGraph | PairMask]) -> None:
         if stage == 'train':
             super().log_pass(stage, batch, loss, logits, graphs)

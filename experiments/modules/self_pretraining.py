@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from experiments.data.batch import NO_LABEL, Batch
+from experiments.data.batch import NO_LABEL, TokenBatch
 from experiments.modules.classification import Classification
 from graphattn import BipartiteGraph
 from graphattn.graphs import PairMask
@@ -37,7 +37,8 @@ class SelfPretraining(Classification):
         if not isinstance(model, CausalLanguageModel):
             raise TypeError(f"'model' must be a CausalLanguageModel (got {type(model).__name__})")
 
-    def evaluate(self, batch: Batch, stage: str) -> tuple[Tensor, list[BipartiteGraph | PairMask]]:
+    def evaluate(self, batch: TokenBatch,
+                 stage: str) -> tuple[Tensor, list[BipartiteGraph | PairMask]]:
         target = next_tokens(batch.tokens, batch.ptr, self.model.encoder.padding_token)
         return super().evaluate(batch._replace(label=target), stage)
 

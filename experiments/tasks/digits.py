@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from experiments.data.batch import Batch
+from experiments.data.batch import TokenBatch
 from experiments.data.digits import NUM_CLASSES, NUM_PIXELS, split_digits
 from experiments.data.token_files import token_rows
 from experiments.runs.figures import received_attention
@@ -62,7 +62,7 @@ class Digits(L.LightningDataModule):
     def test_dataloader(self) -> DataLoader:
         return self._in_order(self.test)
 
-    def unlabelled(self, path: Path, size: int) -> Iterator[tuple[list[str], Batch]]:
+    def unlabelled(self, path: Path, size: int) -> Iterator[tuple[list[str], TokenBatch]]:
         """Return batches of unlabelled images, rows of 64 grey levels in a NumPy array.
 
         Raises:
@@ -94,7 +94,7 @@ def _images(path: Path) -> Iterator[tuple[str, tuple[np.ndarray]]]:
         yield number, (image,)
 
 
-def collate_images(samples: list[tuple[Tensor, Tensor]]) -> Batch:
+def collate_images(samples: list[tuple[Tensor, Tensor]]) -> TokenBatch:
     """Collate images into a ragged batch of equally long sequences."""
     image, label = (torch.stack(part) for part in zip(*samples))
-    return Batch(image.flatten(), torch.arange(len(image) + 1) * image.size(1), label)
+    return TokenBatch(image.flatten(), torch.arange(len(image) + 1) * image.size(1), label)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
-from experiments.data.batch import NO_LABEL, Batch
+from experiments.data.batch import NO_LABEL, TokenBatch
 from experiments.data.text.document_files import PARTS, Collection, Document, DocumentSource, Pair
 from experiments.data.text.text_table import read_texts
 from experiments.data.text.tokenizer import cut, framed, special_tokens
@@ -111,7 +111,7 @@ class Documents(TokenizedTask):
     def test_dataloader(self) -> DataLoader:
         return self._in_order('test')
 
-    def unlabelled(self, path: Path, size: int) -> Iterator[tuple[list[str], Batch]]:
+    def unlabelled(self, path: Path, size: int) -> Iterator[tuple[list[str], TokenBatch]]:
         """Yield the line numbers and batches of ``size`` unlabelled texts of a table, in its order.
 
         Raises:
@@ -192,7 +192,7 @@ class _Batches(Dataset):
     def __init__(self, documents: EncodedDocuments):
         self.documents = documents
 
-    def __getitem__(self, keys: list[tuple[int, int]]) -> Batch:
+    def __getitem__(self, keys: list[tuple[int, int]]) -> TokenBatch:
         return collate([self.documents[index] for _, index in keys])
 
 
@@ -211,8 +211,8 @@ def encode(documents: Iterable[Document | Pair], tokenizer: Tokenizer,
                    sum(map(len, texts)) + num_special)
 
 
-def collate(examples: list[tuple[Tensor, Tensor]]) -> Batch:
+def collate(examples: list[tuple[Tensor, Tensor]]) -> TokenBatch:
     """Collate documents into a ragged batch."""
     tokens, label = zip(*examples)
     ptr = torch.tensor([0, *map(len, tokens)]).cumsum(0)
-    return Batch(torch.cat(tokens), ptr, torch.stack(label))
+    return TokenBatch(torch.cat(tokens), ptr, torch.stack(label))

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from experiments.data.batch import Batch
+from experiments.data.batch import TokenBatch
 from experiments.tasks.synthetic import Synthetic
 
 
@@ -19,10 +19,10 @@ class Duplicates(Synthetic):
     (SBM-Transformer, Sec. 5.1.) Arguments are as in :class:`Synthetic`.
     """
 
-    def draw(self, rng: np.random.Generator) -> Batch:
+    def draw(self, rng: np.random.Generator) -> TokenBatch:
         tokens = torch.from_numpy(rng.integers(1, self.length + 1, (self.batch_size, self.length)))
         ptr = torch.arange(self.batch_size + 1) * self.length
-        return Batch(tokens.flatten(), ptr, occurs_twice(tokens).long().flatten())
+        return TokenBatch(tokens.flatten(), ptr, occurs_twice(tokens).long().flatten())
 
 
 def occurs_twice(tokens: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from experiments.data.batch import NO_LABEL, Batch
+from experiments.data.batch import NO_LABEL, TokenBatch
 from experiments.data.sequences import (
     PARTS,
     SequenceData,
@@ -90,7 +90,7 @@ class LongRange(L.LightningDataModule):
     def test_dataloader(self) -> DataLoader:
         return self._longest_first('test')
 
-    def unlabelled(self, path: Path, size: int) -> Iterator[tuple[list[str], Batch]]:
+    def unlabelled(self, path: Path, size: int) -> Iterator[tuple[list[str], TokenBatch]]:
         """Yield the names and batches of ``size`` unlabelled examples of a file, in its order.
 
         Raises:
@@ -132,21 +132,21 @@ class _Batches(Dataset):
     def __init__(self, sequences: Sequences, cls_token: int | None):
         self.sequences, self.cls_token = sequences, cls_token
 
-    def __getitem__(self, keys: list[tuple[int, int]]) -> Batch:
+    def __getitem__(self, keys: list[tuple[int, int]]) -> TokenBatch:
         return collate(self.sequences.take(np.array([index for _, index in keys])), self.cls_token)
 
 
-def collate(some: Sequences, cls_token: int | None = None) -> Batch:
+def collate(some: Sequences, cls_token: int | None = None) -> TokenBatch:
     """Collate sequences into a batch, each after ``cls_token`` if given."""
     tokens, ptr = some.tokens.astype(np.int64), some.ptr
     if cls_token is not None:
         tokens = np.insert(tokens, ptr[:-1], cls_token)
         ptr = ptr + np.arange(len(ptr))
-    return Batch(*map(torch.from_numpy, (tokens, ptr, some.label)))
+    return TokenBatch(*map(torch.from_numpy, (tokens, ptr, some.label)))
 
 
 def unlabelled_batches(rows: Iterator[tuple[str, Iterable[np.ndarray]]], size: int,
-                       cls_token: int | None = None) -> Iterator[tuple[list[str], Batch]]:
+                       cls_token: int | None = None) -> Iterator[tuple[list[str], TokenBatch]]:
     """Yield the names and batches of ``size`` unlabelled examples.
 
     Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from experiments.data.batch import NO_LABEL, Batch
+from experiments.data.batch import NO_LABEL, TokenBatch
 from experiments.tasks.synthetic import Synthetic
 
 CLS, SEP, FIRST = 0, 1, 2
@@ -42,7 +42,7 @@ class Planted(Synthetic):
         value -= value.mean()  # so that half of the labels are 1
         self.value = np.concatenate([np.zeros(FIRST), value])  # [CLS] and [SEP] count as 0
 
-    def draw(self, rng: np.random.Generator) -> Batch:
+    def draw(self, rng: np.random.Generator) -> TokenBatch:
         tokens = rng.integers(FIRST, FIRST + self.num_symbols, (self.batch_size, self.length))
         tokens[:, 0], tokens[:, -1] = CLS, SEP
         value = self.value[tokens]
@@ -53,4 +53,5 @@ class Planted(Synthetic):
         label = (total > 0).astype(np.int64)
         label[:, [0, -1]] = NO_LABEL
         ptr = torch.arange(self.batch_size + 1) * self.length
-        return Batch(torch.from_numpy(tokens).flatten(), ptr, torch.from_numpy(label).flatten())
+        tokens, label = map(torch.from_numpy, (tokens, label))
+        return TokenBatch(tokens.flatten(), ptr, label.flatten())

@@ -9,7 +9,7 @@ import lightning as L
 import numpy as np
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
-from experiments.data.batch import Batch
+from experiments.data.batch import TokenBatch
 from experiments.tasks.batch_stream import ResumableLoader, batches_of_epoch
 
 
@@ -38,7 +38,7 @@ class Synthetic(L.LightningDataModule, ABC):
         self.steps_per_epoch, self.eval_batches = steps_per_epoch, eval_batches
 
     @abstractmethod
-    def draw(self, rng: np.random.Generator) -> Batch:
+    def draw(self, rng: np.random.Generator) -> TokenBatch:
         """Return one batch of ``batch_size`` sequences. Subclasses implement this method."""
 
     def train_dataloader(self) -> DataLoader:
@@ -62,7 +62,7 @@ class _Batches(Dataset):
     def __len__(self) -> int:
         return self.number
 
-    def __getitem__(self, index: int) -> Batch:
+    def __getitem__(self, index: int) -> TokenBatch:
         return self.task.draw(np.random.default_rng((*self.seed, index)))
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from experiments.data.batch import NO_LABEL, Batch
+from experiments.data.batch import NO_LABEL, TokenBatch
 from experiments.tasks.synthetic import Synthetic
 from graphattn import BipartiteGraph
 from graphattn.patterns import parse
@@ -59,7 +59,7 @@ class TwoHop(Synthetic):
                              f"{self.length} tokens (got {pattern!r})")
         self.num_symbols = num_symbols
 
-    def draw(self, rng: np.random.Generator) -> Batch:
+    def draw(self, rng: np.random.Generator) -> TokenBatch:
         num_draws = self.batch_size // self.num_symbols
         fillers = rng.integers(self.num_symbols, 2 * self.num_symbols, (num_draws, self.length))
         tokens = fillers.repeat(self.num_symbols, axis=0)
@@ -68,7 +68,8 @@ class TwoHop(Synthetic):
         tokens[np.arange(self.batch_size), place] = answer
         label = np.where(self.asks[:, place].T, answer[:, None], NO_LABEL)
         ptr = torch.arange(self.batch_size + 1) * self.length
-        return Batch(torch.from_numpy(tokens).flatten(), ptr, torch.from_numpy(label).flatten())
+        tokens, label = map(torch.from_numpy, (tokens, label))
+        return TokenBatch(tokens.flatten(), ptr, label.flatten())
 
 
 def two_edges_away(graph: BipartiteGraph) -> Tensor:

@@ -1,4 +1,4 @@
-"""Conversions from and to scipy, networkx and PyG's data, and to torch-sparse."""
+"""Conversions from and to scipy and networkx, and to torch-sparse."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from torch import Tensor
 from graphattn._checks import check_bool, check_on_edges, check_square
 
 if TYPE_CHECKING:
-    from torch_geometric.data import Data, HeteroData
     from torch_sparse import SparseTensor
 
     from graphattn.graphs.graph import BipartiteGraph
@@ -124,84 +123,6 @@ def to_networkx(self: BipartiteGraph, bipartite: bool = False) -> nx.DiGraph:
         made.add_nodes_from(range(self.num_queries))
         made.add_edges_from(edges)
     return made
-
-
-# PyG's data ##########################################################################
-
-
-def from_data(cls: type[BipartiteGraph], data: Data | HeteroData,
-              edge_type: tuple[str, str, str] | None = None) -> BipartiteGraph:
-    """Return the graph of a PyG ``Data``, ``HeteroData`` or ``Batch``.
-
-    The source of an edge is its key and the target its query, as in PyG. The graphs of a batch
-    become segments. Repeated edges are merged.
-
-    Args:
-        data (Data or HeteroData): Data with an ``edge_index``.
-        edge_type (tuple of str, optional): The edge type of a ``HeteroData``; may be omitted if it
-            has only one.
-
-    Raises:
-        TypeError: ``data`` is of another type.
-        ValueError: ``data`` has no ``edge_index``, no such edge type, or an edge out of range.
-
-    Example:
-        >>> import torch
-        >>> from torch_geometric.data import Batch, Data
-        >>> from graphattn import BipartiteGraph
-        >>> molecule = Data(edge_index=torch.tensor([[0, 1], [1, 0]]), num_nodes=2)
-        >>> BipartiteGraph.from_data(Batch.from_data_list([molecule, molecule]))
-        BipartiteGraph(num_queries=4, num_keys=4, num_edges=4, num_segments=2, density=50.0%)
-    """
-    from torch_geometric.data import Data, HeteroData
-
-    if not isinstance(data, Data | HeteroData):
-        raise TypeError(f"'data' must be a PyG Data or HeteroData (got {type(data).__name__})")
-    if isinstance(data, HeteroData):
-        types = data.edge_types
-        chosen = types[0] if edge_type is None and len(types) == 1 else edge_type
-        if chosen not in types:
-            raise ValueError(f"'edge_type' must be one of {types} (got {edge_type})")
-        edges, keys, queries = data[chosen], data[chosen[0]], data[chosen[-1]]
-    else:
-        if edge_type is not None:
-            raise ValueError(f"'edge_type' is for HeteroData (got {edge_type} and a Data)")
-        edges = keys = queries = data
-    if edges.get('edge_index') is None:
-        raise ValueError("'data' must have an 'edge_index'; layers accept its adj_t, and "
-                         "from_edge_index accepts torch_geometric.utils.to_edge_index(adj_t)")
-    return cls.from_edge_index(edges.edge_index, queries.num_nodes, keys.num_nodes,
-                               query_ptr=queries.get('ptr'), key_ptr=keys.get('ptr'))
-
-
-def to_data(self: BipartiteGraph, bipartite: bool = False) -> Data | HeteroData:
-    """Return PyG's ``Data`` with ``edge_index`` and ``num_nodes``, ``batch`` and ``ptr`` if there
-    are several segments, and ``edge_prob`` if present.
-
-    Args:
-        bipartite (bool): Return ``HeteroData`` with edges ``('key', 'to', 'query')`` between two
-            node types. Otherwise key i and query i are the same node i, which needs equal numbers
-            of keys and queries in each segment.
-
-    Raises:
-        ValueError: ``bipartite`` is false, and a segment has different numbers of keys and queries.
-    """
-    check_bool(bipartite=bipartite)
-    if not bipartite:
-        check_square(self, 'to_data', hint='; or pass bipartite=True')
-    from torch_geometric.data import Data, HeteroData
-
-    data = HeteroData() if bipartite else Data()
-    edges = data['key', 'to', 'query'] if bipartite else data
-    edges.edge_index = torch.stack([self.key, self.query])
-    if self.edge_prob is not None:
-        edges.edge_prob = self.edge_prob
-    of_nodes = (data['query'], data['key']) if bipartite else (data,)
-    for ptr, nodes in zip(self.segments.ptrs, of_nodes):
-        nodes.num_nodes = int(ptr[-1])
-        if ptr.numel() != 2:
-            nodes.ptr, nodes.batch = ptr.clone(), torch.repeat_interleave(ptr.diff())
-    return data
 
 
 # torch-sparse ########################################################################

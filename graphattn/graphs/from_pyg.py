@@ -12,11 +12,12 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 from torch_geometric import EdgeIndex
 from torch_geometric.typing import SparseTensor
-from torch_geometric.utils import is_torch_sparse_tensor, to_edge_index
+from torch_geometric.utils import is_torch_sparse_tensor
 
 from graphattn._tensors import is_traced
 from graphattn.graphs.cache import GRAPHS
 from graphattn.graphs.graph import BipartiteGraph
+from graphattn.graphs.pyg_data import read_edges
 
 Edges = BipartiteGraph | Tensor | SparseTensor
 
@@ -81,15 +82,8 @@ def edge_index_of(edges: Edges) -> Tensor:
     """Return ``edge_index`` ``[2, num_edges]``, key over query, in the given order."""
     if isinstance(edges, BipartiteGraph):
         return torch.stack([edges.key, edges.query])
-    if isinstance(edges, SparseTensor):
-        query, key, _ = edges.coo()
-        return torch.stack([key, query])
     check_edges(edges, 'edge_index')
-    if edges.layout == torch.sparse_coo:  # PyG would mark any as coalesced
-        return edges._indices().flip(0)
-    if is_torch_sparse_tensor(edges):
-        return to_edge_index(edges)[0].flip(0)
-    return edges.as_tensor() if isinstance(edges, EdgeIndex) else edges
+    return read_edges(edges)
 
 
 def edge_values_of(edges: Edges) -> Tensor | None:

@@ -31,6 +31,7 @@ from graphattn.graphs import (
     orders,
     picture,
     points,
+    pyg_data,
     saved,
 )
 from graphattn.graphs.block_mask import tensors_of_block_mask, to_block_mask
@@ -510,12 +511,12 @@ class BipartiteGraph:
 
     from_scipy = classmethod(conversions.from_scipy)
     from_networkx = classmethod(conversions.from_networkx)
-    from_data = classmethod(conversions.from_data)
+    from_data = classmethod(pyg_data.from_data)
     from_nearest = classmethod(points.from_nearest)
     from_radius = classmethod(points.from_radius)
     to_scipy = conversions.to_scipy
     to_networkx = conversions.to_networkx
-    to_data = conversions.to_data
+    to_data = pyg_data.to_data
     to_sparse_tensor = conversions.to_sparse_tensor
     to_block_mask = to_block_mask
 

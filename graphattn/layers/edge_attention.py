@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +12,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from torch_geometric import EdgeIndex
 from torch_geometric.nn import MessagePassing
+from torch_geometric.typing import Adj, Size
 
 from graphattn import ops
 from graphattn._checks import check_bool, check_dropout, check_floating, check_kind, check_number
@@ -24,9 +26,12 @@ from graphattn.functional.recursion import (
 )
 from graphattn.graphs.from_pyg import sort_edges
 from graphattn.graphs.graph import BipartiteGraph
+from graphattn.layers.message_passing import has_hooks, hooks_on, overrides
 from graphattn.ops import Backend, LogitTerms
 from graphattn.ops.backend import everywhere
 from graphattn.ops.edge_math import edge_logit, edge_softmax
+
+Nodes = Tensor | tuple[Tensor, Tensor]
 
 
 class EdgeAttention(MessagePassing):
@@ -39,8 +44,11 @@ class EdgeAttention(MessagePassing):
       A plain ``edge_index`` in any order is first sorted into such a graph. The result is cached
       as long as the tensor lives and is not modified;
     - **explicit**, through ``edge_update``, ``message`` and ``aggregate``: used while an explainer
-      is active, if one of the three has a hook, and if attention weights are requested. ``alpha``
-      is an argument of ``message``, where PyG's ``AttentionExplainer`` expects it.
+      is active, if attention weights are requested, if one of the three has a hook, and if a
+      subclass replaces one of them or ``update``, but not ``message_and_aggregate``. ``alpha`` is
+      an argument of ``message``, where PyG's ``AttentionExplainer`` expects it.
+
+    Both begin in ``propagate``: once per call in the fused way, once per hop in the explicit way.
 
     Explainers and hooks on messages expect edges in the order of the caller. A graph that was built
     from edges in another order (:attr:`BipartiteGraph.is_reordered`) raises an error then; pass
@@ -89,6 +97,7 @@ class EdgeAttention(MessagePassing):
     # Otherwise PyG would generate propagate() for each layer, in 10 ms, with arguments that it
     # reads from the source code; ours differ between calls.
     propagate_type = None
+    _overrides_fused = _overrides_messages = False
 
     def __init__(self, dropout: float = 0., scale: float | None = None, backend: str = 'auto', *,
                  hops: int | float = 1, teleport: float | Sequence[float] = 0.,
@@ -111,9 +120,9 @@ class EdgeAttention(MessagePassing):
 
     def forward(
         self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
+        query: Nodes,
+        key: Nodes,
+        value: Nodes,
         graph: BipartiteGraph | Tensor,
         *,
         edge_bias: Tensor | None = None,
@@ -125,7 +134,8 @@ class EdgeAttention(MessagePassing):
         """Attend along the edges.
 
         Args:
-            query (Tensor): ``[num_queries, heads, channels]``.
+            query (Tensor): ``[num_queries, heads, channels]``. With a plain ``edge_index``, it may
+                be a pair of the sources' and the targets', as in PyG, and so may the others.
             key (Tensor): ``[num_keys, num_kv_heads, channels]``; ``num_kv_heads`` divides
                 ``heads``.
             value (Tensor): ``[num_keys, num_kv_heads, value_channels]``.
@@ -149,13 +159,13 @@ class EdgeAttention(MessagePassing):
                 edge twice.
         """
         if not isinstance(graph, BipartiteGraph):
+            query, key, value = _ends(query, key, value)
             _check_edges(query, key, graph)
         check_bool(return_attention_weights=return_attention_weights)
         if placement is not LOCAL:
             check_kind('placement', placement, Placement)
         teleport = self.teleport if teleport is None else teleport
-        hooked = self._hooked_steps()
-        if self._wants_messages(hooked, return_attention_weights):
+        if self._wants_messages(return_attention_weights):
             terms = LogitTerms(edge_bias, edge_gate, self.scale)  # edge_update drops weights
             return self._explicit(query, key, value, graph, terms, teleport, placement,
                                   return_attention_weights)
@@ -167,33 +177,43 @@ class EdgeAttention(MessagePassing):
             edge_bias, edge_gate = edges.sort(edge_bias), edges.sort(edge_gate)
         terms = LogitTerms(edge_bias, edge_gate, self.scale,
                            self.dropout if self.training else 0.)
-        if hooked:  # propagate() calls the hooks
-            return self.propagate(graph.edge_index, size=(graph.num_keys, graph.num_queries),
-                                  query=query, key=key, value=value, graph=graph, alpha=None,
-                                  terms=terms, teleport=teleport, placement=placement)
-        return self.message_and_aggregate(None, query, key, value, graph, terms, teleport,
-                                          placement)
+        return self.propagate(graph, query=query, key=key, value=value, graph=graph,
+                              terms=terms, teleport=teleport, placement=placement)
 
-    def _wants_messages(self, hooked: set[str], return_attention_weights: bool) -> bool:
-        wants_messages = (self.explain or return_attention_weights
-                          or not hooked.isdisjoint(_MESSAGE_STEPS))
-        if wants_messages and 'message_and_aggregate' in hooked:
+    def propagate(self, edge_index: BipartiteGraph | Adj, size: Size = None,
+                  **kwargs: Any) -> Tensor:
+        """Start message passing.
+
+        Along a graph, PyG's ``propagate`` is left out unless hooks or a subclass can tell the
+        difference, because preparing its arguments takes as long as attention over 60 tokens.
+        """
+        if isinstance(edge_index, BipartiteGraph):
+            if not (self._overrides_fused or has_hooks(self, _ON_FUSED)):
+                return self.message_and_aggregate(edge_index, **kwargs)
+            edge_index = edge_index.edge_index
+        return super().propagate(edge_index, size, **kwargs)
+
+    def __init_subclass__(cls, **kwargs: Any):
+        super().__init_subclass__(**kwargs)
+        cls._overrides_fused = overrides(cls, EdgeAttention, 'message_and_aggregate')
+        cls._overrides_messages = not cls._overrides_fused and overrides(
+            cls, EdgeAttention, *_MESSAGE_STEPS, 'update')
+
+    def _wants_messages(self, return_attention_weights: bool) -> bool:
+        wants_messages = (return_attention_weights or self._overrides_messages or self.explain
+                          or has_hooks(self, _ON_MESSAGES))
+        if wants_messages and has_hooks(self, _ON_MESSAGE_AND_AGGREGATE):
             raise ValueError("hooks on 'message_and_aggregate' never fire if attention weights, an "
                              "explainer, or hooks on 'edge_update', 'message' or 'aggregate' need "
                              "explicit messages; remove them")
         return wants_messages
-
-    def _hooked_steps(self) -> set[str]:
-        """Return the steps of message passing that have hooks."""
-        own = self.__dict__
-        return {step for step, *hooks in _HOOKS if own[hooks[0]] or own[hooks[1]]}
 
     def _explicit(
         self, query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph | Tensor,
         terms: LogitTerms, teleport: float | Sequence[float] | Tensor, placement: Placement,
         return_attention_weights: bool,
     ) -> Tensor | tuple[Tensor, tuple[Tensor, Tensor]]:
-        is_watched = self.explain or not self._hooked_steps().isdisjoint(_MESSAGE_STEPS)
+        is_watched = self.explain or has_hooks(self, _ON_MESSAGES)
         if is_watched and isinstance(graph, BipartiteGraph) and graph.is_reordered:
             raise ValueError("'graph' has its edges in another order than the edges that it was "
                              "built from, which explainers and hooks expect; pass 'edge_index' "
@@ -233,8 +253,8 @@ class EdgeAttention(MessagePassing):
     def message(self, value_j: Tensor, alpha: Tensor) -> Tensor:
         return alpha.unsqueeze(-1) * value_j
 
-    def message_and_aggregate(self, edge_index: EdgeIndex | None, query: Tensor, key: Tensor,
-                              value: Tensor, graph: BipartiteGraph, terms: LogitTerms,
+    def message_and_aggregate(self, edge_index: BipartiteGraph | EdgeIndex, query: Tensor,
+                              key: Tensor, value: Tensor, graph: BipartiteGraph, terms: LogitTerms,
                               teleport: float | Sequence[float] | Tensor,
                               placement: Placement) -> Tensor:
         run = drive
@@ -254,8 +274,15 @@ class EdgeAttention(MessagePassing):
 
 
 _MESSAGE_STEPS = 'edge_update', 'message', 'aggregate'
-_HOOKS = [(step, f'_{step}_forward_hooks', f'_{step}_forward_pre_hooks')
-          for step in (*_MESSAGE_STEPS, 'propagate', 'message_and_aggregate')]
+_ON_MESSAGES = hooks_on(*_MESSAGE_STEPS)
+_ON_MESSAGE_AND_AGGREGATE = hooks_on('message_and_aggregate')
+_ON_FUSED = [*hooks_on('propagate'), *_ON_MESSAGE_AND_AGGREGATE]
+
+
+def _ends(query: Nodes, key: Nodes, value: Nodes) -> list[Tensor]:
+    """Return the targets' queries, and the sources' keys and values, of pairs as in PyG."""
+    return [nodes[end] if isinstance(nodes, tuple) and len(nodes) == 2 else nodes
+            for nodes, end in ((query, 1), (key, 0), (value, 0))]
 
 
 def _check_edges(query: Tensor, key: Tensor, edges: Tensor) -> None:

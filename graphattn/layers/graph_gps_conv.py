@@ -9,22 +9,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch_geometric.nn import GPSConv, MessagePassing
-from torch_geometric.utils.sparse import index2ptr
 
 from graphattn._checks import (
-    MAX_SIDE,
     check_bool,
     check_dropout,
     check_features,
-    check_has_numbers,
-    check_integers,
     check_kind,
     check_sides,
 )
-from graphattn._tensors import cache_host_copies, host_copy
+from graphattn._tensors import cache_host_copies
 from graphattn.graphs.from_pyg import Edges
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask
+from graphattn.graphs.pyg_data import ptr_of_batch
 from graphattn.patterns import Pattern
 from graphattn.sources import GraphSource
 
@@ -97,6 +94,9 @@ class GraphGPSConv(GPSConv):
                          norm, norm_kwargs)
         self.attn = attention
         self.attn_type = type(attention).__name__
+        for part in () if attention is None else attention.modules():
+            if isinstance(part, MessagePassing):
+                part.explain = False  # explainers weigh the edges of the data, those of conv
 
     def reset_parameters(self) -> None:
         """Reinitialise all parameters."""
@@ -109,8 +109,9 @@ class GraphGPSConv(GPSConv):
 
     @cache_host_copies
     def forward(self, x: Tensor, edge_index: Edges, batch: Tensor | None = None, *,
-                source: GraphSource | Pattern | str | None = None, return_graph: bool = False,
-                **kwargs: Any
+                source: GraphSource | Pattern | str | None = None,
+                graph: BipartiteGraph | PairMask | None = None, edge_bias: Tensor | None = None,
+                return_graph: bool = False, **kwargs: Any
                 ) -> Tensor | tuple[Tensor, BipartiteGraph | PairMask | None]:
         """Apply one layer.
 
@@ -120,6 +121,10 @@ class GraphGPSConv(GPSConv):
             batch (Tensor, optional): The graph of each node, int64 ``[num_nodes]``, ascending, as
                 in a PyG ``Batch``; one graph if omitted.
             source (GraphSource, Pattern or str, optional): Replaces the source of ``attention``.
+            graph (BipartiteGraph or PairMask, optional): Graph of ``attention`` instead of one from
+                its source. Its segments are the graphs of ``batch``.
+            edge_bias (Tensor, optional): Added to the logits of ``attention``, ``[num_edges]`` or
+                ``[num_edges, heads]`` in the order of ``graph.edge_index``; requires ``graph``.
             return_graph (bool): Also return the graph of ``attention``.
             **kwargs: Further arguments of ``conv``.
 
@@ -133,11 +138,16 @@ class GraphGPSConv(GPSConv):
         check_features(x, self.channels, self.mlp[0])
         batch = x.new_zeros(len(x), dtype=torch.long) if batch is None else batch
         check_bool(return_graph=return_graph)
-        ptr, parts, graph = _ptr_of(batch, len(x)), [], None
+        ptr, parts = ptr_of_batch(batch, len(x)), []
+        # Other attention modules need not support them.
+        along = {name: value for name, value in (('graph', graph), ('edge_bias', edge_bias))
+                 if value is not None}
+        if self.attn is None and along:
+            raise ValueError(f"'{next(iter(along))}' must be None for a layer without 'attention'")
         if self.conv is not None:
             parts.append((self.conv(x, edge_index, **kwargs), self.norm1))
         if self.attn is not None:
-            attended, graph = self.attn(x, ptr, source=source, return_graph=True)
+            attended, graph = self.attn(x, ptr, source=source, return_graph=True, **along)
             parts.append((attended, self.norm2))
         out = sum(self._normalize(x + F.dropout(part, self.dropout, self.training), norm, batch)
                   for part, norm in parts)
@@ -148,20 +158,3 @@ class GraphGPSConv(GPSConv):
         if norm is None:
             return x
         return norm(x, batch=batch) if self.norm_with_batch else norm(x)
-
-
-def _ptr_of(batch: Tensor, num_nodes: int) -> Tensor:
-    check_integers('batch', batch)
-    check_has_numbers('batch', batch)
-    if batch.shape != (num_nodes,):
-        raise ValueError(f"'batch' must hold the graph of each of the {num_nodes} nodes (got shape "
-                         f"{tuple(batch.shape)})")
-    numbers = host_copy(batch)
-    if bool((numbers.diff() < 0).any()):
-        raise ValueError("'batch' must ascend, because the nodes of a graph must be adjacent; sort "
-                         "the nodes by 'batch'")
-    num_graphs = int(numbers[-1]) + 1 if num_nodes else 0
-    if num_nodes and int(numbers[0]) < 0 or num_graphs > MAX_SIDE:
-        raise ValueError(f"'batch' must number graphs from 0 (got {int(numbers[0])} to "
-                         f"{num_graphs - 1})")
-    return index2ptr(batch, num_graphs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,10 +30,11 @@ from graphattn.graphs.from_pyg import (
 )
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.merging import RepeatedEdges
+from graphattn.layers.message_passing import has_hooks, hooks_on, overrides
 from graphattn.ops import LogitTerms
 
-_HOOKS_ON_MESSAGES = [f'_{step}_forward{when}hooks' for when in ('_', '_pre_')
-                      for step in ('propagate', 'message', 'aggregate')]
+_STEPS = 'propagate', 'message', 'aggregate'
+_ON_STEPS = hooks_on(*_STEPS)
 
 
 class GraphTransformerConv(TransformerConv):
@@ -49,9 +51,10 @@ class GraphTransformerConv(TransformerConv):
     (:func:`graphattn.functional.edge_feature_attention`).
 
     The layer falls back to PyG's messages, with their time and memory, while an explainer is
-    active, if a hook is registered or attention weights are requested, for an ``aggr`` other than
-    the sum or another ``flow``, if the projection of edge features is pruned or replaced, and, with
-    a warning, for repeated edges.
+    active, if a hook is registered or attention weights are requested, if a subclass replaces
+    ``message``, ``aggregate`` or ``update``, for an ``aggr`` other than the sum or another
+    ``flow``, if the projection of edge features is pruned or replaced, and, with a warning, for
+    repeated edges.
 
     Args:
         in_channels (int or tuple): Size of each node; a tuple has the sizes of keys and of queries.
@@ -86,6 +89,7 @@ class GraphTransformerConv(TransformerConv):
     # explainers need.
     propagate = MessagePassing.propagate
     edge_updater = MessagePassing.edge_updater
+    _overrides_messages = False
 
     def __init__(self, in_channels: int | tuple[int, int], out_channels: int, heads: int = 1,
                  concat: bool = True, beta: bool = False, dropout: float = 0.,
@@ -151,11 +155,13 @@ class GraphTransformerConv(TransformerConv):
         key, value, query, root = self._project(pair)
         return self._with_root(self._attend(query, key, value, edges, edge_attr), root)
 
+    def __init_subclass__(cls, **kwargs: Any):
+        super().__init_subclass__(**kwargs)
+        cls._overrides_messages = overrides(cls, GraphTransformerConv, *_STEPS, 'update')
+
     def _wants_messages(self) -> bool:
-        own = self.__dict__
-        for hooks in _HOOKS_ON_MESSAGES:
-            if own[hooks]:
-                return True
+        if self._overrides_messages or has_hooks(self, _ON_STEPS):
+            return True
         is_sum = (self.aggr in ('add', 'sum') and self.flow == 'source_to_target'
                   and self.decomposed_layers == 1)
         return not is_sum or bool(self.explain) or not (self.lin_edge is None or (

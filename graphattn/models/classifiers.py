@@ -13,6 +13,7 @@ from graphattn._checks import check_bool, check_choice, check_dropout, check_sid
 from graphattn._tensors import cache_host_copies
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask
+from graphattn.models.data import accepts_data
 from graphattn.models.encoder import Encoder, check_encoder
 from graphattn.models.pooler import Pooler, check_not_empty, check_whole
 
@@ -60,6 +61,7 @@ class SequenceClassifier(nn.Module):
         self.head = _head(self.features_per_channel * encoder.channels, num_classes,
                           hidden_channels, dropout)
 
+    @accepts_data
     @cache_host_copies
     def forward(
         self,
@@ -143,6 +145,7 @@ class TokenClassifier(nn.Module):
         self.encoder = encoder
         self.head = _head(encoder.channels, num_classes, hidden_channels, dropout)
 
+    @accepts_data
     @cache_host_copies
     def forward(
         self,

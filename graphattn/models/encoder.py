@@ -30,6 +30,7 @@ from graphattn.layers.checkpointed import checkpointed
 from graphattn.layers.graph_attention import check_source
 from graphattn.layers.position_table import PositionTable, angles
 from graphattn.layers.rotary import RotaryPositions
+from graphattn.models.data import accepts_data
 from graphattn.patterns import Pattern
 from graphattn.shard import Shard
 from graphattn.sources import GraphSource
@@ -106,6 +107,10 @@ class Encoder(nn.Module):
         >>> x.shape, graphs[0]
         (torch.Size([20, 32]), BipartiteGraph(num_queries=20, num_keys=20, num_edges=88, \
 num_segments=2, density=32.4%))
+        >>> from torch_geometric.data import Batch, Data
+        >>> batch = Batch.from_data_list([Data(x=tokens[:4]), Data(x=tokens[4:])])
+        >>> torch.equal(encoder(batch), x)
+        True
     """
 
     def __init__(
@@ -206,6 +211,7 @@ num_segments=2, density=32.4%))
                 if isinstance(embedding, nn.Embedding):
                     nn.init.normal_(embedding.weight, std=embedding_std)
 
+    @accepts_data
     @cache_host_copies
     def forward(
         self,
@@ -220,9 +226,10 @@ num_segments=2, density=32.4%))
         """Encode the tokens of all sequences.
 
         Args:
-            tokens (Tensor): Ids of all sequences, one after the other, int64 ``[num_tokens]``; or
-                features that replace their embeddings, ``[num_tokens, channels]``, such as patches
-                of images.
+            tokens (Tensor or Data): Ids of all sequences, one after the other, int64
+                ``[num_tokens]``; or features that replace their embeddings, ``[num_tokens,
+                channels]``, such as patches of images. A PyG ``Data`` or ``Batch`` holds them in
+                ``x``; each of its graphs is a sequence, and ``ptr`` must be omitted.
             ptr (Tensor or Shard): Where each sequence begins, int64 ``[num_sequences + 1]``; or a
                 process's part of a batch (:func:`graphattn.distributed.sequence_parallel`).
             segments (Tensor, optional): The segment of each token, int64 ``[num_tokens]``. If

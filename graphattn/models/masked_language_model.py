@@ -11,6 +11,7 @@ from graphattn._tensors import cache_host_copies
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask
 from graphattn.layers.encoder_layer import activation_of
+from graphattn.models.data import accepts_data
 from graphattn.models.encoder import Encoder, check_encoder, vocabulary_size
 from graphattn.models.pooler import Pooler, check_whole
 from graphattn.sources import GraphSource
@@ -66,6 +67,7 @@ class MaskedLanguageModel(nn.Module):
         self.next_sentence = nn.Linear(channels, 2) if next_sentence else None
         _initialise(self)
 
+    @accepts_data
     @cache_host_copies
     def forward(
         self,

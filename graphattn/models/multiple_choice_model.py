@@ -11,6 +11,7 @@ from graphattn._checks import check_bool, check_choice, check_dropout, check_ids
 from graphattn._tensors import cache_host_copies
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask
+from graphattn.models.data import accepts_data
 from graphattn.models.encoder import Encoder, check_encoder
 from graphattn.models.pooler import Pooler, check_not_empty, check_whole
 
@@ -55,6 +56,7 @@ class MultipleChoiceModel(nn.Module):
         self.pooler = Pooler(encoder.channels) if pooling == 'pooler' else None
         self.head = nn.Sequential(nn.Dropout(dropout), nn.Linear(encoder.channels, 1))
 
+    @accepts_data
     @cache_host_copies
     def forward(
         self,

@@ -19,6 +19,7 @@ from graphattn._checks import (
 from graphattn._tensors import cache_host_copies, host_copy
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask
+from graphattn.models.data import accepts_data
 from graphattn.models.encoder import Encoder, check_encoder
 
 
@@ -57,6 +58,7 @@ class SpanModel(nn.Module):
         self.encoder = encoder
         self.head = nn.Sequential(nn.Dropout(dropout), nn.Linear(encoder.channels, 2))
 
+    @accepts_data
     @cache_host_copies
     def forward(
         self,

@@ -1,7 +1,8 @@
-"""PyG transforms: structural encodings of nodes."""
+"""PyG transforms: structural encodings of nodes, and edges of patterns."""
 
+from graphattn.transforms.add_attention_edges import AddAttentionEdges
 from graphattn.transforms.laplacian_pe import LaplacianPE
 from graphattn.transforms.random_sign_flip import RandomSignFlip
 from graphattn.transforms.random_walk_pe import RandomWalkPE
 
-__all__ = ['LaplacianPE', 'RandomSignFlip', 'RandomWalkPE']
+__all__ = ['AddAttentionEdges', 'LaplacianPE', 'RandomSignFlip', 'RandomWalkPE']

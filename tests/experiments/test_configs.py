@@ -23,7 +23,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 from torch import Tensor, nn
 
 from experiments import train
-from experiments.data.batch import Batch
+from experiments.data.batch import TokenBatch
 from experiments.runs.checkpoints import write_checkpoint
 from experiments.runs.config_file import laid_over
 from graphattn.models import CausalLanguageModel
@@ -314,7 +314,7 @@ def images(model: nn.Module, data: L.LightningDataModule, task: ModuleType) -> I
     """All are of one size; the model's last entry is none of a pixel."""
     tokens = random_ids(model, 2 * data.max_length).clamp(
         max=model.encoder.token_embedding.num_embeddings - 2)
-    yield Batch(tokens, data.max_length * torch.arange(3), torch.zeros(2).long())
+    yield TokenBatch(tokens, data.max_length * torch.arange(3), torch.zeros(2).long())
 
 
 def ragged(shortest: int, longest: int) -> Iterator[tuple[int, int]]:

@@ -55,8 +55,8 @@ def test_takes_the_fused_way_unless_messages_are_watched(monkeypatch):
     query, key, value, *_ = draw_inputs(graph)
     calls = []
     fused = EdgeAttention.message_and_aggregate
-    monkeypatch.setattr(EdgeAttention, 'message_and_aggregate',
-                        wraps(fused)(lambda *args: calls.append(1) or fused(*args)))
+    counted = wraps(fused)(lambda *args, **kwargs: calls.append(1) or fused(*args, **kwargs))
+    monkeypatch.setattr(EdgeAttention, 'message_and_aggregate', counted)
     attention = EdgeAttention()
     attention(query, key, value, graph)
     assert len(calls) == 1

@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from experiments.data.batch import Batch, ChoiceBatch, TextBatch, check_batch
+from experiments.data.batch import ChoiceBatch, TextBatch, TokenBatch, check_batch
 from experiments.modules import Classification
 from graphattn.models import Encoder, SequenceClassifier
 from graphattn.patterns import Full
 from graphattn.sources import PatternSource
 
 TOKENS, PTR, LABEL = torch.tensor([5, 3, 9, 5]), torch.tensor([0, 1, 4]), torch.tensor([1, 0])
-GOOD = Batch(TOKENS, PTR, LABEL)
+GOOD = TokenBatch(TOKENS, PTR, LABEL)
 
 
 @pytest.mark.parametrize('batch', [
@@ -21,7 +21,7 @@ def test_a_batch_may_label_sequences_pairs_and_tokens(batch):
 
 @pytest.mark.parametrize('batch, words', [
     ({'input_ids': TOKENS, 'ptr': PTR}, "'tokens' is missing .got dict of input_ids, ptr."),
-    ((TOKENS, PTR, LABEL), "Batch of tokens, ptr, label: 'tokens' is missing .got tuple of 3."),
+    ((TOKENS, PTR, LABEL), "TokenBatch of tokens, ptr, label: 'tokens' is missing .*tuple of 3."),
     (TOKENS, r"'tokens' is missing .got torch.int64 of shape .4,."),
     (GOOD._replace(label=[1, 0]), r"'label' .* tensor of int64 .got list of 2."),
     (GOOD._replace(tokens=TOKENS.int()), "'tokens' .* of int64 .got torch.int32 of shape"),

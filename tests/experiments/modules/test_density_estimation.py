@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.data.batch import Batch
+from experiments.data.batch import TokenBatch
 from experiments.data.digits import DigitImages
 from experiments.data.sequences import SequenceData, SequenceSource
 from experiments.modules import DensityEstimation
@@ -44,7 +44,7 @@ def test_bits_are_those_of_all_symbols():
     module.log_means = log_means
     for part in (slice(0, 3), slice(3, 5)):
         tokens = TOKENS[part]
-        module.test_step(Batch(tokens, torch.tensor([0, len(tokens)]), torch.zeros(1)), 0)
+        module.test_step(TokenBatch(tokens, torch.tensor([0, len(tokens)]), torch.zeros(1)), 0)
     logged = means.compute()
     log_prob = module.model(torch.tensor([5, 1, 2, 5, 4]), PTR).log_softmax(dim=1)
     nats = -log_prob[torch.arange(5), TOKENS].mean()

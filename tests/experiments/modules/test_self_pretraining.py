@@ -8,7 +8,7 @@ import yaml
 
 from experiments import train
 from experiments.baselines import Linear
-from experiments.data.batch import NO_LABEL, Batch
+from experiments.data.batch import NO_LABEL, TokenBatch
 from experiments.modules import Classification, SelfPretraining
 from experiments.modules.self_pretraining import next_tokens
 from graphattn.models import CausalLanguageModel, Encoder, PairClassifier, SequenceClassifier
@@ -35,7 +35,7 @@ def test_the_target_is_the_next_token_of_the_sequence():
 def loss_of(model, monkeypatch):
     module = SelfPretraining(model)
     monkeypatch.setattr(module, 'log_dict', lambda *args, **kwargs: None)
-    return module.training_step(Batch(TOKENS, PTR, torch.zeros(4).long()), 0)
+    return module.training_step(TokenBatch(TOKENS, PTR, torch.zeros(4).long()), 0)
 
 
 def test_the_loss_is_that_of_each_next_token(monkeypatch):

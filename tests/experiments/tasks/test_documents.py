@@ -15,7 +15,7 @@ from sklearn.metrics import accuracy_score, f1_score
 
 import experiments
 from experiments import predict, train
-from experiments.data.batch import Batch
+from experiments.data.batch import TokenBatch
 from experiments.data.text.document_files import PARTS, Document, Imdb
 from experiments.data.text.tokenizer import load_tokenizer, special_tokens, train_tokenizer
 from experiments.modules.document_classification import (
@@ -226,7 +226,8 @@ def test_a_run_learns_and_leaves_its_metrics(learned):
 def test_each_epoch_is_measured_anew():
     model = DocumentClassification(small_model())
     model.log_dict = lambda values: None
-    batch = Batch(torch.zeros(4, dtype=torch.long), torch.arange(5), torch.tensor([0, 1, 1, 1]))
+    tokens, label = torch.zeros(4, dtype=torch.long), torch.tensor([0, 1, 1, 1])
+    batch = TokenBatch(tokens, torch.arange(5), label)
     for right, loss in ((False, 2.), (True, 1.)):
         logits = torch.nn.functional.one_hot(batch.label if right else 1 - batch.label).float()
         for part in (slice(0, 1), slice(1, 4)):
@@ -353,5 +354,5 @@ def test_parts_and_classes_must_not_be_empty(labels, match):
 def test_a_batch_is_ragged():
     batch = collate([(torch.tensor([2, 7, 3]), torch.tensor(1)),
                      (torch.tensor([2, 3]), torch.tensor(0))])
-    assert isinstance(batch, Batch)
+    assert isinstance(batch, TokenBatch)
     assert [part.tolist() for part in batch] == [[2, 7, 3, 2, 3], [0, 3, 5], [1, 0]]

@@ -1,0 +1,112 @@
+"""Time and memory of a training step of GPS layers, with PyG's attentions and along edges.
+
+All layers have the same feed-forward network and no messages, so they differ in their attention.
+
+    python -m experiments.benchmarks.gps
+    python -m experiments.benchmarks.gps --quick
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from jsonargparse.typing import PositiveInt
+from torch import Tensor, nn
+from torch_geometric.nn import GPSConv
+
+from experiments.benchmarks.measure import (
+    benchmark,
+    elsewhere,
+    interleave,
+    log_log,
+    peak_bytes,
+    progress,
+    run_benchmark,
+    seeded,
+)
+from experiments.runs.tables import report
+from graphattn.layers import GraphAttention, GraphGPSConv
+
+PYG = {'PyG multihead': 'multihead', 'PyG performer': 'performer'}
+PATTERNS = {'full': 'Full()', 'BigBird': 'bigbird(block=16)', 'Exphormer': 'exphormer()'}
+LAYERS = [*PYG, *PATTERNS]
+
+
+@benchmark(nodes=(32, 128), total=256, rounds=2)
+def main(
+    nodes: list[PositiveInt] = (32, 128, 512, 2048, 8192),
+    total: PositiveInt = 8192,
+    channels: PositiveInt = 64,
+    heads: PositiveInt = 4,
+    rounds: PositiveInt = 5,
+    device: str = 'cpu',
+    out: Path = Path('runs/benchmarks'),
+) -> None:
+    """Time a training step of all layers alternately; each peak is measured in a separate process.
+
+    Args:
+        nodes: Numbers of nodes of a graph.
+        total: Number of nodes of a batch.
+        channels: Width of a node.
+        heads: Number of heads.
+    """
+    settings = [Setting(size, max(1, total // size), channels, heads) for size in nodes]
+    rows = [row for setting in progress(settings, 'gps') for row in measure(setting, rounds)]
+    report(rows, 'gps', out)
+    curves = {name: ([row['nodes'] for row in rows if row['layer'] == name],
+                     [row['train ms'] for row in rows if row['layer'] == name]) for name in LAYERS}
+    log_log(curves, 'gps', out, title=f'GPS layers, {total} nodes', x='nodes of a graph',
+            y='training step [ms]')
+
+
+class Setting(NamedTuple):
+    """A batch of graphs and the size of the layers."""
+
+    nodes: int
+    graphs: int
+    channels: int
+    heads: int
+
+    def layer(self, name: str) -> nn.Module:
+        torch.manual_seed(0)
+        if name in PYG:
+            # Otherwise a head of the performer would have 64 channels.
+            size = {'head_channels': self.channels // self.heads} if 'performer' in name else {}
+            return GPSConv(self.channels, None, self.heads, attn_type=PYG[name], attn_kwargs=size)
+        attention = GraphAttention(self.channels, self.heads, PATTERNS[name])
+        return GraphGPSConv(self.channels, None, attention)
+
+    def data(self) -> tuple[Tensor, Tensor, Tensor]:
+        x = torch.randn(self.graphs * self.nodes, self.channels, generator=seeded())
+        batch = torch.arange(self.graphs).repeat_interleave(self.nodes)
+        return x, torch.empty(2, 0, dtype=torch.long), batch
+
+
+def measure(setting: Setting, rounds: int) -> list[dict]:
+    """Return a row for each layer."""
+    data = setting.data()
+    times = interleave({name: partial(step, setting.layer(name), *data) for name in LAYERS}, rounds,
+                       seconds=60.)
+    return [{'nodes': setting.nodes, 'graphs': setting.graphs, 'layer': name,
+             'train ms': 1e3 * seconds, 'multihead / time': times['PyG multihead'] / seconds,
+             'peak MiB': elsewhere(peak_of_step, setting, name) / 2**20}
+            for name, seconds in times.items()]
+
+
+def step(layer: nn.Module, *data: Tensor) -> None:
+    loss = layer(*data).square().sum()
+    # PyG's layers have a norm for the messages even without any.
+    torch.autograd.grad(loss, list(layer.parameters()), allow_unused=True)
+
+
+def peak_of_step(setting: Setting, name: str) -> int:
+    """Return the peak memory of a training step after the first."""
+    layer, data = setting.layer(name), setting.data()
+    return peak_bytes(lambda: step(layer, *data), warm_up=1)
+
+
+if __name__ == '__main__':
+    run_benchmark(main)

@@ -1,0 +1,171 @@
+"""PyG's data: graphs from and to it, its edges, and the graphs of a batch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from graphattn._checks import (
+    MAX_SIDE,
+    check_bool,
+    check_has_numbers,
+    check_integers,
+    check_ptr,
+    check_square,
+)
+from graphattn._tensors import host_copy, is_traced, row_pointer
+from graphattn.graphs.segments import segment_of
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data, HeteroData
+    from torch_geometric.data.storage import NodeStorage
+    from torch_sparse import SparseTensor
+
+    from graphattn.graphs.graph import BipartiteGraph
+
+
+def from_data(cls: type[BipartiteGraph], data: Data | HeteroData,
+              edge_type: tuple[str, str, str] | None = None) -> BipartiteGraph:
+    """Return the graph of a PyG ``Data``, ``HeteroData`` or ``Batch``.
+
+    The source of an edge is its key and the target its query, as in PyG. The graphs of a batch
+    become segments. Repeated edges are merged. The inverse of :meth:`to_data`.
+
+    Args:
+        data (Data or HeteroData): Data with an ``edge_index`` or ``adj_t``, and with ``edge_prob``
+            if the edges have probabilities.
+        edge_type (tuple of str, optional): The edge type of a ``HeteroData``; may be omitted if it
+            has only one.
+
+    Raises:
+        TypeError: ``data`` is of another type.
+        ValueError: ``data`` has no edges, no such edge type, an edge out of range or between two
+            graphs, or a ``batch`` that does not ascend.
+
+    Example:
+        >>> import torch
+        >>> from torch_geometric.data import Batch, Data
+        >>> from graphattn import BipartiteGraph
+        >>> molecule = Data(edge_index=torch.tensor([[0, 1], [1, 0]]), num_nodes=2)
+        >>> BipartiteGraph.from_data(Batch.from_data_list([molecule, molecule]))
+        BipartiteGraph(num_queries=4, num_keys=4, num_edges=4, num_segments=2, density=50.0%)
+    """
+    from torch_geometric.data import Data, HeteroData
+
+    if not isinstance(data, Data | HeteroData):
+        raise TypeError(f"'data' must be a PyG Data or HeteroData (got {type(data).__name__})")
+    if isinstance(data, HeteroData):
+        types = data.edge_types
+        chosen = types[0] if edge_type is None and len(types) == 1 else edge_type
+        if chosen not in types:
+            raise ValueError(f"'edge_type' must be one of {types} (got {edge_type})")
+        edges, keys, queries = data[chosen], data[chosen[0]], data[chosen[-1]]
+    else:
+        if edge_type is not None:
+            raise ValueError(f"'edge_type' is for HeteroData (got {edge_type} and a Data)")
+        edges = keys = queries = data
+    given = edges.get('edge_index', edges.get('adj_t'))
+    if given is None:
+        raise ValueError(f"'data' must have an 'edge_index' (got {data})")
+    edge_index = read_edges(given)
+    query_ptr = ptr_of(queries, edge_index.device)
+    key_ptr = query_ptr if keys is queries else ptr_of(keys, edge_index.device)
+    return cls.from_edge_index(edge_index, queries.num_nodes, keys.num_nodes,
+                               edge_prob=edges.get('edge_prob'), query_ptr=query_ptr,
+                               key_ptr=key_ptr)
+
+
+def to_data(self: BipartiteGraph, bipartite: bool = False) -> Data | HeteroData:
+    """Return PyG's ``Data`` with ``edge_index`` and ``num_nodes``, ``batch`` and ``ptr`` if there
+    are several segments, and ``edge_prob`` if present.
+
+    Args:
+        bipartite (bool): Return ``HeteroData`` with edges ``('key', 'to', 'query')`` between two
+            node types. Otherwise key i and query i are the same node i, which needs equal numbers
+            of keys and queries in each segment.
+
+    Raises:
+        ValueError: ``bipartite`` is false, and a segment has different numbers of keys and queries.
+    """
+    check_bool(bipartite=bipartite)
+    if not bipartite:
+        check_square(self, 'to_data', hint='; or pass bipartite=True')
+    from torch_geometric.data import Data, HeteroData
+
+    data = HeteroData() if bipartite else Data()
+    edges = data['key', 'to', 'query'] if bipartite else data
+    edges.edge_index = torch.stack([self.key, self.query])
+    if self.edge_prob is not None:
+        edges.edge_prob = self.edge_prob
+    of_nodes = (data['query'], data['key']) if bipartite else (data,)
+    for ptr, nodes in zip(self.segments.ptrs, of_nodes):
+        nodes.num_nodes = int(ptr[-1])
+        if ptr.numel() != 2:
+            nodes.ptr, nodes.batch = ptr.clone(), torch.repeat_interleave(ptr.diff())
+    return data
+
+
+def read_edges(edges: Tensor | SparseTensor) -> Tensor:
+    """Return ``edge_index`` ``[2, num_edges]`` as a plain Tensor, in the given order, of an
+    ``edge_index`` or of a transposed adjacency ``adj_t`` ``[query, key]``."""
+    if type(edges) is Tensor and edges.layout == torch.strided:
+        return edges
+    from torch_geometric import EdgeIndex
+    from torch_geometric.typing import SparseTensor
+    from torch_geometric.utils import is_torch_sparse_tensor, to_edge_index
+
+    if isinstance(edges, SparseTensor):
+        query, key, _ = edges.coo()
+        return torch.stack([key, query])
+    if isinstance(edges, Tensor) and edges.layout == torch.sparse_coo:
+        return edges._indices().flip(0)  # PyG would mark any as coalesced
+    if is_torch_sparse_tensor(edges):
+        return to_edge_index(edges)[0].flip(0)
+    return edges.as_tensor() if isinstance(edges, EdgeIndex) else edges
+
+
+def ptr_of(nodes: Data | NodeStorage, device: torch.device) -> Tensor:
+    """Return where the nodes of each graph begin, int64 ``[num_graphs + 1]``, by ``ptr`` or
+    ``batch``; all nodes are one graph without them.
+
+    Args:
+        nodes (Data or NodeStorage): A ``Data`` or ``Batch``, or one node type of a ``HeteroData``.
+        device (torch.device): The device of the nodes.
+
+    Raises:
+        ValueError: The number of nodes is unknown, ``batch`` does not ascend, or ``ptr`` does not
+            fit the nodes.
+    """
+    num_nodes, ptr, batch = nodes.num_nodes, nodes.get('ptr'), nodes.get('batch')
+    if num_nodes is None:
+        raise ValueError(f"'num_nodes' must be set, because nodes without features cannot be "
+                         f"counted (got {nodes})")
+    if ptr is None:
+        return (torch.tensor([0, num_nodes], device=device) if batch is None
+                else ptr_of_batch(batch, num_nodes))
+    check_ptr('ptr', ptr, num_nodes, device)
+    if batch is not None and not is_traced(batch) and not torch.equal(
+            batch, segment_of(ptr, num_nodes)):
+        raise ValueError("'batch' must number the graphs that 'ptr' marks, but nodes were moved or "
+                         "removed after batching; sort the nodes by 'batch', and delete 'ptr'")
+    return ptr
+
+
+def ptr_of_batch(batch: Tensor, num_nodes: int) -> Tensor:
+    """Return where the nodes of each graph begin, given the graph of each node."""
+    check_integers('batch', batch)
+    check_has_numbers('batch', batch)
+    if batch.shape != (num_nodes,):
+        raise ValueError(f"'batch' must hold the graph of each of the {num_nodes} nodes (got shape "
+                         f"{tuple(batch.shape)})")
+    numbers = host_copy(batch)
+    if bool((numbers.diff() < 0).any()):
+        raise ValueError("'batch' must ascend, because the nodes of a graph must be adjacent; sort "
+                         "the nodes by 'batch'")
+    num_graphs = int(numbers[-1]) + 1 if num_nodes else 0
+    if num_nodes and int(numbers[0]) < 0 or num_graphs > MAX_SIDE:
+        raise ValueError(f"'batch' must number graphs from 0 (got {int(numbers[0])} to "
+                         f"{num_graphs - 1})")
+    return row_pointer(batch, num_graphs)

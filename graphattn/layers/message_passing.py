@@ -1,0 +1,26 @@
+"""Hooks and subclasses that need the steps of message passing, which a fused kernel skips."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch_geometric.nn import MessagePassing
+
+
+def hooks_on(*steps: str) -> list[str]:
+    """Return the names of the attributes with the hooks on those steps."""
+    return [f'_{step}_forward_{when}hooks' for step in steps for when in ('', 'pre_')]
+
+
+def has_hooks(layer: MessagePassing, names: Sequence[str]) -> bool:
+    """Return whether any hook is registered, given the names of :func:`hooks_on`."""
+    own = layer.__dict__
+    for name in names:
+        if own[name]:
+            return True
+    return False
+
+
+def overrides(layer: type[MessagePassing], base: type[MessagePassing], *steps: str) -> bool:
+    """Return whether a subclass of ``base`` replaces any of its steps."""
+    return any(getattr(layer, step) is not getattr(base, step) for step in steps)

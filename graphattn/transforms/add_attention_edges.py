@@ -1,0 +1,139 @@
+"""Add the edges of a pattern to PyG's data."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+from torch_geometric.transforms import BaseTransform
+
+from graphattn._checks import check_kind, check_seed, check_size
+from graphattn.graphs.graph import BipartiteGraph
+from graphattn.graphs.pyg_data import ptr_of
+from graphattn.patterns import Pattern, parse
+
+
+class AddAttentionEdges(BaseTransform):
+    """Add the edges of a pattern to a graph, or to each graph of a batch.
+
+    With a name, the edges of the pattern are an attribute of their own, and the edges of the data
+    stay as they are. Without one they join ``edge_index``, behind the edges of the data. Then
+    ``edge_type`` tells them apart, and edges that the data already has are not added.
+
+    The pattern sees the nodes in their order. Its edges point from key to query, and may be
+    self-loops: ``'Full() - SlidingWindow(0)'`` has none. Loaders that sample nodes need the
+    transform behind the sampling, as their ``transform``.
+
+    Args:
+        pattern (Pattern or str): A pattern or its expression, such as ``'RandomRegular(4)'``, an
+            expander. Graphs that are too short for it get its first rows and columns.
+        attr_name (str, optional): Name of the attribute, which ends with ``edge_index``, so that
+            PyG's batches number its nodes. ``None`` joins ``edge_index``.
+        seed (int, optional): Seed of a random pattern, which then has one graph for each number of
+            nodes. If ``None``, every call draws a new one from torch's default generator.
+        edge_type (int): Type of the added edges. Edges of the data have their own ``edge_type``, or
+            0.
+        fill (dict, optional): The value of added edges for each attribute of edges, such as
+            ``{'edge_attr': 0.}``: a number, or a Tensor for one edge. Required if the data has
+            such attributes, unless the edges are an attribute of their own.
+
+    Raises:
+        TypeError: An argument is of the wrong type.
+        ValueError: ``attr_name`` has another ending, or ``fill`` is given with it; or, in a call,
+            an attribute of edges is not in ``fill``, or does not fit the edges.
+
+    Source: Shirzad et al., "Exphormer" (2023), Sec. 3, whose graphs join three kinds of edges.
+
+    Example:
+        >>> import torch
+        >>> from torch_geometric.data import Data
+        >>> from torch_geometric.transforms import Compose, VirtualNode
+        >>> from graphattn.transforms import AddAttentionEdges
+        >>> path = Data(edge_index=torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]), num_nodes=3)
+        >>> AddAttentionEdges('Full() - SlidingWindow(0)', attr_name=None)(path).edge_type
+        tensor([0, 0, 0, 0, 1, 1])
+        >>> exphormer = Compose([AddAttentionEdges('RandomRegular(2)', attr_name=None),
+        ...                      VirtualNode()])
+        >>> exphormer(path).edge_type
+        tensor([0, 0, 0, 0, 1, 1, 2, 2, 2, 3, 3, 3])
+    """
+
+    def __init__(self, pattern: Pattern | str, attr_name: str | None = 'attention_edge_index', *,
+                 seed: int | None = 0, edge_type: int = 1,
+                 fill: dict[str, float | Tensor] | None = None):
+        pattern = parse(pattern) if isinstance(pattern, str) else pattern
+        check_kind('pattern', pattern, Pattern)
+        if attr_name is not None:
+            check_kind('attr_name', attr_name, str)
+            if not attr_name.endswith('edge_index') or 'batch' in attr_name:
+                raise ValueError(f"'attr_name' must end with 'edge_index' and not contain 'batch', "
+                                 f"so that PyG's batches number its nodes (got {attr_name!r})")
+            if fill is not None:
+                raise ValueError(f"'fill' needs attr_name=None, which joins the edges (got "
+                                 f"{attr_name!r})")
+        if seed is not None:
+            check_seed(seed)
+        check_size('edge_type', edge_type)
+        check_kind('fill', fill or {}, dict)
+        self.pattern, self.attr_name, self.seed = pattern, attr_name, seed
+        self.edge_type, self.fill = edge_type, fill or {}
+
+    def forward(self, data: Data) -> Data:
+        if not isinstance(data, Data):
+            raise TypeError(f"'data' must be a PyG Data or Batch (got {type(data).__name__})")
+        graph = self._graph_of(data)
+        if self.attr_name is not None:
+            data[self.attr_name] = graph.edge_index.as_tensor()
+            return data
+        if data.edge_index is None:
+            raise ValueError(f"'data' must have an 'edge_index' to join; other formats are made "
+                             f"afterwards (got {data})")
+        added = (graph - BipartiteGraph.from_data(data)).edge_index.as_tensor()
+        num_own, num_added = data.edge_index.size(1), added.size(1)
+        values = {name: self._filled(name, data.get(name), num_own, num_added)
+                  for name in self._attributes(data)}
+        data.update(values)
+        data.edge_index = torch.cat([data.edge_index, added], dim=1)
+        data.edge_type = torch.cat([self._type_of(data, num_own),
+                                    added.new_full((num_added,), self.edge_type)])
+        return data
+
+    def _graph_of(self, data: Data) -> BipartiteGraph:
+        some = next((x for x in data.to_dict().values() if isinstance(x, Tensor)), torch.empty(0))
+        ptr = ptr_of(data, some.device)
+        graphs = [self.pattern.build(length, seed=self.seed, crop=True, device=some.device)
+                  for length in ptr.diff().tolist()]
+        return BipartiteGraph.batch(graphs)
+
+    def _attributes(self, data: Data) -> list[str]:
+        """Return the attributes of edges."""
+        known = {'edge_attr', 'edge_weight'} & set(data.keys())
+        known |= {name for name in data.edge_attrs() if 'edge' in name}
+        missing = sorted(known - {'edge_index', 'edge_type'} - self.fill.keys())
+        if missing:
+            raise ValueError(f"'fill' must have the value of added edges for {missing[0]!r}, which "
+                             f"the data has (got {list(self.fill)})")
+        return list(self.fill)
+
+    def _filled(self, name: str, value: Tensor | None, num_own: int, num_added: int) -> Tensor:
+        if not isinstance(value, Tensor) or value.dim() == 0 or value.size(0) != num_own:
+            shape = tuple(value.shape) if isinstance(value, Tensor) else value
+            raise ValueError(f"{name!r} must have an entry for each of the {num_own} edges (got "
+                             f"{shape})")
+        fill = torch.as_tensor(self.fill[name], device=value.device)
+        if not torch.can_cast(fill.dtype, value.dtype):
+            raise TypeError(f"'fill' must have a {value.dtype} for {name!r} (got {fill.dtype})")
+        rows = fill.to(value.dtype).expand(num_added, *value.shape[1:])
+        return torch.cat([value, rows])
+
+    def _type_of(self, data: Data, num_own: int) -> Tensor:
+        own = data.get('edge_type')
+        if own is None:
+            return data.edge_index.new_zeros(num_own)
+        if bool((own == self.edge_type).any()):
+            raise ValueError(f"'edge_type' must be a type that no edge of the data has (got "
+                             f"{self.edge_type}); pass {int(own.max()) + 1}")
+        return own
+
+    def __repr__(self) -> str:
+        return f'{type(self).__name__}({self.pattern!r}, attr_name={self.attr_name!r})'

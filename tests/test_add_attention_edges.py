@@ -1,0 +1,160 @@
+"""Edges of patterns in PyG's data: what was there stays, what is added is told apart."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch_geometric.data import Batch, Data, HeteroData
+from torch_geometric.loader import DataLoader, NeighborLoader
+from torch_geometric.transforms import Compose, ToSparseTensor, ToUndirected, VirtualNode
+from torch_geometric.typing import WITH_PYG_LIB, WITH_TORCH_SPARSE
+
+from graphattn import BipartiteGraph, patterns
+from graphattn.transforms import AddAttentionEdges
+from tests.graphs import GRAPHS
+
+PATTERNS = ['SlidingWindow(2) | GlobalTokens(1)', 'RandomRegular(3)', 'exphormer',
+            'Full() - SlidingWindow(0)', patterns.Star()]
+
+
+def data_of(edges: list[tuple[int, int]], num_nodes: int) -> Data:
+    return Data(edge_index=torch.tensor(edges, dtype=torch.long).reshape(-1, 2).t(),
+                num_nodes=num_nodes)
+
+
+DATA: dict[str, Callable[[], Data]] = {
+    **{name: lambda make=make: make().to_data() for name, make in GRAPHS.items()
+       if make().is_square and make().num_segments},
+    'in no order': lambda: data_of([(3, 0), (0, 1), (2, 0)], 5),
+    'undirected': lambda: ToUndirected()(data_of([(3, 0), (0, 1), (2, 0)], 5)),
+    'self-loops and repeated edges': lambda: data_of([(1, 1), (0, 1), (1, 1), (0, 1)], 3),
+}
+
+
+def pairs(edge_index: Tensor) -> set[tuple[int, int]]:
+    return set(map(tuple, edge_index.t().tolist()))
+
+
+def edges_of(pattern: patterns.Pattern | str, data: Data) -> set[tuple[int, int]]:
+    pattern = patterns.parse(pattern) if isinstance(pattern, str) else pattern
+    found, ptr = set(), data.get('ptr', torch.tensor([0, data.num_nodes])).tolist()
+    for start, end in zip(ptr, ptr[1:]):
+        edges = pattern.build(end - start, seed=0, crop=True).edge_index.as_tensor()
+        found |= pairs(edges + start)
+    return found
+
+
+@pytest.mark.parametrize('pattern', PATTERNS)
+@pytest.mark.parametrize('name', DATA)
+def test_edges_are_an_attribute_or_join_the_edges_of_the_data(name, pattern):
+    data = DATA[name]()
+    original = copy.deepcopy(data)
+    apart = AddAttentionEdges(pattern)(data)
+    expected = edges_of(pattern, data)
+    assert pairs(apart.attention_edge_index) == expected
+    assert apart.attention_edge_index.size(1) == len(expected)
+    assert torch.equal(apart.edge_index, original.edge_index) and 'edge_type' not in apart
+
+    num_own = data.num_edges
+    data.edge_attr, data.weight = torch.rand(num_own, 2), torch.arange(num_own)
+    joined = AddAttentionEdges(pattern, None, fill={'edge_attr': -1., 'weight': 7})(data)
+    assert joined.edge_type.tolist() == [0] * num_own + [1] * (joined.num_edges - num_own)
+    assert torch.equal(joined.edge_index[:, :num_own], original.edge_index)
+    added = joined.edge_index[:, num_own:]
+    assert pairs(added) == expected - pairs(original.edge_index)
+    assert added.size(1) == len(pairs(added))
+    assert torch.equal(joined.edge_attr[:num_own], data.edge_attr)
+    assert bool((joined.edge_attr[num_own:] == -1).all())
+    assert joined.weight.tolist() == [*range(num_own), *[7] * added.size(1)]
+    assert joined.validate() and 'edge_type' not in data and data.num_edges == num_own
+
+
+@pytest.mark.parametrize('attr_name', ['expander_edge_index', None])
+def test_graphs_with_added_edges_are_batched_and_back(attr_name):
+    transform = AddAttentionEdges('RandomRegular(2)', attr_name)
+    graphs = [transform(data_of([(0, 1)] * (size > 1), size)) for size in (5, 1, 0, 8)]
+    together = transform(Batch.from_data_list([data_of([(0, 1)] * (size > 1), size)
+                                               for size in (5, 1, 0, 8)]))
+    batch = next(iter(DataLoader(graphs, 4)))
+    name = attr_name or 'edge_index'
+    assert pairs(batch[name]) == pairs(together[name])
+    assert all(torch.equal(batch[i][name], graph[name]) for i, graph in enumerate(graphs))
+    graph = BipartiteGraph.from_edge_index(batch[name], 14, query_ptr=batch.ptr)
+    assert graph.num_segments == 4
+
+
+def test_a_row_of_values_may_be_given_and_types_of_the_data_stay():
+    data = DATA['in no order']()
+    data.edge_attr, row = torch.rand(3, 2), torch.tensor([5., 6.])
+    both = Compose([AddAttentionEdges('RandomRegular(2)', None, fill={'edge_attr': row}),
+                    AddAttentionEdges('Star()', None, edge_type=2, fill={'edge_attr': 0.})])(data)
+    assert torch.equal(both.edge_attr[both.edge_type == 1].unique(dim=0), row.unsqueeze(0))
+    assert both.edge_type.unique().tolist() == [0, 1, 2]
+    assert VirtualNode()(both).edge_type.unique().tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_seed_gives_one_graph_and_none_gives_others():
+    data = data_of([], 40)
+
+    def draw(seed: int | None) -> list[set]:
+        transform = AddAttentionEdges('RandomRegular(3)', seed=seed)
+        return [pairs(transform(data).attention_edge_index) for _ in range(2)]
+
+    assert draw(0) == draw(0) and draw(0)[0] == draw(0)[1] != draw(1)[0]
+    torch.manual_seed(0)
+    first, second = draw(None)
+    assert first != second
+
+
+@pytest.mark.skipif(not (WITH_PYG_LIB or WITH_TORCH_SPARSE),
+                    reason='neither pyg-lib nor torch-sparse is installed')
+def test_a_loader_of_neighbours_adds_edges_behind_its_sampling():
+    data = Data(x=torch.rand(30, 2), edge_index=torch.randint(30, (2, 90)))
+    loader = NeighborLoader(data, [3, 2], batch_size=4,
+                            transform=AddAttentionEdges('SlidingWindow(1)'))
+    for batch in loader:
+        assert pairs(batch.attention_edge_index) == edges_of('SlidingWindow(1)', batch)
+
+
+WITH_ATTR = Data(edge_index=torch.tensor([[0], [1]]), num_nodes=3, edge_attr=torch.rand(1, 2))
+
+
+@pytest.mark.parametrize('call, error, match', [
+    (lambda: AddAttentionEdges(3), TypeError, "'pattern' must be a Pattern .got int"),
+    (lambda: AddAttentionEdges('Stars()'), ValueError, "did you mean 'Star'"),
+    (lambda: AddAttentionEdges('Star()', 'edges'), ValueError, "end with 'edge_index'"),
+    (lambda: AddAttentionEdges('Star()', 'batch_edge_index'), ValueError, "not contain 'batch'"),
+    (lambda: AddAttentionEdges('Star()', fill={'edge_attr': 0.}), ValueError, "'fill' needs"),
+    (lambda: AddAttentionEdges('Star()', edge_type=-1), ValueError, "'edge_type' must not be"),
+    (lambda: AddAttentionEdges('Star()', seed='0'), TypeError, "'seed' must be an int"),
+    (lambda: AddAttentionEdges('Star()')(HeteroData()), TypeError, "Data or Batch .got Hetero"),
+    (lambda: AddAttentionEdges('Star()', None)(Data(num_nodes=3)), ValueError, "an 'edge_index'"),
+    (lambda: AddAttentionEdges('Star()', None)(ToSparseTensor(layout=torch.sparse_csr)(
+        DATA['square']())), ValueError,
+     "an 'edge_index' to join"),
+    (lambda: AddAttentionEdges('Star()', None)(WITH_ATTR), ValueError,
+     "'fill' must have the value of added edges for 'edge_attr'"),
+    (lambda: AddAttentionEdges('Star()', None, fill={'edge_attr': 0.})(
+        Data(edge_index=torch.tensor([[0], [1]]), num_nodes=3, edge_attr=torch.rand(2, 2))),
+     ValueError, r"'edge_attr' must have an entry for each of the 1 edges .got \(2, 2\)"),
+    (lambda: AddAttentionEdges('Star()', None)(
+        Data(edge_index=torch.tensor([[0], [1]]), num_nodes=3, edge_attr=torch.rand(2, 2))),
+     ValueError, "'fill' must have the value"),
+    (lambda: AddAttentionEdges('Star()', None, fill={'edge_attr': 0., 'kind': 0})(WITH_ATTR),
+     ValueError, "'kind' must have an entry for each of the 1 edges .got None"),
+    (lambda: AddAttentionEdges('Star()', None, fill={'edge_weight': .5})(
+        Data(edge_index=torch.tensor([[0], [1]]), num_nodes=3, edge_weight=torch.tensor([1]))),
+     TypeError, "'fill' must have a torch.int64 for 'edge_weight'"),
+    (lambda: AddAttentionEdges('Star()', None)(
+        Data(edge_index=torch.tensor([[0], [1]]), num_nodes=3, edge_type=torch.tensor([1]))),
+     ValueError, "'edge_type' must be a type that no edge of the data has .got 1.; pass 2"),
+    (lambda: AddAttentionEdges('Star()', None)(
+        Data(edge_index=torch.tensor([[0], [3]]), num_nodes=3)), ValueError, "got 3 to 3"),
+])
+def test_what_is_refused(call, error, match):
+    with pytest.raises(error, match=match):
+        call()
