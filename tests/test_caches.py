@@ -70,7 +70,7 @@ CACHES = {
     'graphattn/ops/attention/flex.py _compiled': Cache(f'{PURE}; torch guards what it compiles',
                                                  'tests/ops/test_flex.py::test_code_for_gpus_'
                                                  'is_traced_as_a_whole_for_graphs_of_any_size'),
-    'graphattn/graphs/pairs.py _compiled_sort': Cache('nothing: numba is there, or it is not', ''),
+    'graphattn/graphs/pairs.py _compiled': Cache('nothing: numba is there, or it is not', ''),
     'graphattn/_threads.py _openmp': Cache('the process',
                                            'tests/test_threads.py::'
                                            'test_a_forked_process_has_threads_of_its_own'),

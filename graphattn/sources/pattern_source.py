@@ -20,9 +20,11 @@ from graphattn._checks import (
 )
 from graphattn._tensors import cache_host_copies, host_copy, index_dtype
 from graphattn.graphs.cache import GRAPHS, is_value
+from graphattn.graphs.complete import CompleteGraph
 from graphattn.graphs.from_pyg import Edges
 from graphattn.graphs.graph import BipartiteGraph
-from graphattn.patterns import Causal, Mask, Pattern, load_masks, parse
+from graphattn.graphs.segments import Segments
+from graphattn.patterns import Causal, Full, Mask, Pattern, load_masks, parse
 from graphattn.shard import Shard
 from graphattn.sources.base import GraphSource, check_same_sequences, fold_ptr
 from graphattn.sources.structure_source import StructureSource
@@ -86,6 +88,7 @@ class PatternSource(GraphSource):
         self._expressions = None if self._draws_anew else _expressions(self.patterns)
         self._parts = None if self._draws_anew else _parts(self.patterns, self.seed)
         self._is_value = is_value(self._parts)
+        self._is_full = all(type(pattern) is Full for pattern in self.patterns)
 
     @cache_host_copies
     def forward(
@@ -180,6 +183,9 @@ class PatternSource(GraphSource):
     def _graph_of(self, ptr: Tensor, generator: torch.Generator | None) -> BipartiteGraph:
         ends = host_copy(ptr).tolist()
         lengths = [last - first for first, last in pairwise(ends)]
+        if self._is_full and _exceeds_cache(lengths, len(self.patterns)):
+            folded = fold_ptr(ptr, len(self.patterns), ends[-1])
+            return CompleteGraph(Segments(folded, folded))
         if not self._draws_anew:
             return _kept(self._parts, _pieces(lengths), ptr.device, self._is_value)
         return GRAPHS.get(None, lambda: _batch(
@@ -262,6 +268,12 @@ def _build(pattern: Pattern, piece: Piece, seed: int | torch.Generator | None,
     if last > length:
         return pattern.build(last, length, **options)
     return pattern.build(last - first, length, offset=first, **options)
+
+
+def _exceeds_cache(lengths: Sequence[int], heads: int) -> bool:
+    """Return whether the graph of all pairs would not be cached, and be listed in each call."""
+    num_bytes = 2 * sum(length * length for length in lengths) * heads
+    return num_bytes > GRAPHS.max_bytes // 4
 
 
 def _batch(graphs: list[BipartiteGraph], device: torch.device) -> BipartiteGraph:
