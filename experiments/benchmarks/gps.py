@@ -1,13 +1,16 @@
-"""Time and memory of a training step of GPS layers, with PyG's attentions and along edges.
+r"""Time and memory of a training step of GPS layers, with PyG's attentions and along edges.
 
 All layers have the same feed-forward network and no messages, so they differ in their attention.
 
     python -m experiments.benchmarks.gps
+    python -m experiments.benchmarks.gps --nodes '[100000]' --total 100000 \
+        --layers '[PyG performer, BigBird, Exphormer]'
     python -m experiments.benchmarks.gps --quick
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -29,10 +32,12 @@ from experiments.benchmarks.measure import (
 )
 from experiments.runs.tables import report
 from graphattn.layers import GraphAttention, GraphGPSConv
+from graphattn.sources import BlockModelSource
 
 PYG = {'PyG multihead': 'multihead', 'PyG performer': 'performer'}
 PATTERNS = {'full': 'Full()', 'BigBird': 'bigbird(block=16)', 'Exphormer': 'exphormer()'}
-LAYERS = [*PYG, *PATTERNS]
+BLOCK_MODEL = 'block model'  # a quarter of all pairs before training
+LAYERS = [*PYG, *PATTERNS, BLOCK_MODEL]
 
 
 @benchmark(nodes=(32, 128), total=256, rounds=2)
@@ -41,6 +46,7 @@ def main(
     total: PositiveInt = 8192,
     channels: PositiveInt = 64,
     heads: PositiveInt = 4,
+    layers: list[str] = (*PYG, *PATTERNS),
     rounds: PositiveInt = 5,
     device: str = 'cpu',
     out: Path = Path('runs/benchmarks'),
@@ -52,12 +58,17 @@ def main(
         total: Number of nodes of a batch.
         channels: Width of a node.
         heads: Number of heads.
+        layers: Some of: PyG multihead, PyG performer, full, BigBird, Exphormer, block model.
     """
+    if unknown := [name for name in layers if name not in LAYERS]:
+        raise ValueError(f"'layers' must be some of {', '.join(LAYERS)} (got "
+                         f"{', '.join(unknown)})")
     settings = [Setting(size, max(1, total // size), channels, heads) for size in nodes]
-    rows = [row for setting in progress(settings, 'gps') for row in measure(setting, rounds)]
+    rows = [row for setting in progress(settings, 'gps')
+            for row in measure(setting, layers, rounds)]
     report(rows, 'gps', out)
     curves = {name: ([row['nodes'] for row in rows if row['layer'] == name],
-                     [row['train ms'] for row in rows if row['layer'] == name]) for name in LAYERS}
+                     [row['train ms'] for row in rows if row['layer'] == name]) for name in layers}
     log_log(curves, 'gps', out, title=f'GPS layers, {total} nodes', x='nodes of a graph',
             y='training step [ms]')
 
@@ -76,7 +87,8 @@ class Setting(NamedTuple):
             # Otherwise a head of the performer would have 64 channels.
             size = {'head_channels': self.channels // self.heads} if 'performer' in name else {}
             return GPSConv(self.channels, None, self.heads, attn_type=PYG[name], attn_kwargs=size)
-        attention = GraphAttention(self.channels, self.heads, PATTERNS[name])
+        source = PATTERNS.get(name) or BlockModelSource(self.heads, self.channels // self.heads, 16)
+        attention = GraphAttention(self.channels, self.heads, source)
         return GraphGPSConv(self.channels, None, attention)
 
     def data(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -85,13 +97,13 @@ class Setting(NamedTuple):
         return x, torch.empty(2, 0, dtype=torch.long), batch
 
 
-def measure(setting: Setting, rounds: int) -> list[dict]:
+def measure(setting: Setting, layers: Sequence[str], rounds: int) -> list[dict]:
     """Return a row for each layer."""
     data = setting.data()
-    times = interleave({name: partial(step, setting.layer(name), *data) for name in LAYERS}, rounds,
+    times = interleave({name: partial(step, setting.layer(name), *data) for name in layers}, rounds,
                        seconds=60.)
     return [{'nodes': setting.nodes, 'graphs': setting.graphs, 'layer': name,
-             'train ms': 1e3 * seconds, 'multihead / time': times['PyG multihead'] / seconds,
+             'train ms': 1e3 * seconds, f'{layers[0]} / time': times[layers[0]] / seconds,
              'peak MiB': elsewhere(peak_of_step, setting, name) / 2**20}
             for name, seconds in times.items()]
 
