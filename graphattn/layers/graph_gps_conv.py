@@ -97,6 +97,8 @@ class GraphGPSConv(GPSConv):
                          norm, norm_kwargs)
         self.attn = attention
         self.attn_type = type(attention).__name__
+        if attention is None:  # a parameter without a gradient would stop several processes
+            self.norm2 = None
 
     def reset_parameters(self) -> None:
         """Reinitialise all parameters."""
