@@ -57,6 +57,9 @@ CACHES = {
     'graphattn/decoding.py _kept': Cache(
         'the layer, the run in a pass; not a cache but the state of a decoder',
         'tests/test_decoding.py::test_a_layer_that_runs_twice_in_a_pass_caches_both_runs'),
+    'graphattn/graphs/complete.py _key': Cache(
+        'the segments, which are immutable, of a graph that lives for one call',
+        'tests/test_complete_graph.py::test_it_equals_the_graph_of_all_pairs'),
     # Products and masks
     'graphattn/ops/sample/factor_model.py CachedMatmul': Cache(
         'the versions of both factors and of the product, and the values of leaves', HERE),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
@@ -13,9 +14,10 @@ from torch_geometric.data import Data
 from experiments.data.batch import NO_LABEL
 
 PARTS = 'train', 'val', 'test'
+MASKS = tuple(f'{part}_mask' for part in PARTS)
 Level = Literal['node', 'graph']
 Target = Literal['classes', 'labels', 'values']
-SHARES = .8, .1, .1  # of graphs, or of the nodes of one graph, in a random division
+HELD_OUT = .1  # for validation and for test, of graphs or of the nodes of one graph
 
 
 class GraphParts(NamedTuple):
@@ -46,100 +48,227 @@ class GraphParts(NamedTuple):
         """Return the number of classes, labels or values."""
         targets = [graph.y for graph in self.graphs]
         if self.target != 'classes':
-            return targets[0].view(len(targets[0]), -1).size(1)
+            return targets[0].size(1)
         if self.classes is not None:
             return len(self.classes)
-        return 1 + max((int(y.max()) for y in targets if y.numel()), default=0)
+        return 1 + max(0, *(int(y.max()) for y in targets))
 
     def features_of(self, name: str) -> int | list[int] | None:
         """Return the number of real features in an attribute of all graphs, or the number of
-        categories of each feature; ``None`` if a graph lacks it."""
-        values = [graph[name] for graph in self.graphs if name in graph]
-        if len(values) < len(self.graphs) or not values:
+        categories of each feature; ``None`` if they lack it."""
+        graphs = self.graphs
+        if name not in graphs[0]:
             return None
-        values = [value.view(len(value), -1) for value in values]
+        values = [_columns(graph[name]) for graph in graphs]
         if values[0].is_floating_point():
             return values[0].size(1)
-        filled = [value.max(dim=0).values for value in values if len(value)]
-        return (torch.stack(filled).max(dim=0).values + 1).tolist() if filled else None
+        filled = [value.amax(dim=0) for value in values if len(value)]
+        return (torch.stack(filled).amax(dim=0) + 1).tolist() if filled else [1] * (
+            values[0].size(1))
 
 
-def graph_parts(about: str, parts: dict[str, Sequence[Data]], target: Target | None = None,
-                level: Level | None = None, classes: tuple[str, ...] | None = None) -> GraphParts:
-    """Check graphs, and find out what their targets are.
+def graph_parts(about: str, graphs: dict[str, Sequence[Data]] | Sequence[Data],
+                target: Target | None = None, level: Level | None = None,
+                classes: tuple[str, ...] | None = None, seed: int = 0, split: int = 0
+                ) -> GraphParts:
+    """Check graphs, find out what their targets are, and divide them.
 
-    Targets for nodes have a row for each node of all graphs. Integers in one dimension are
-    classes, integers in two are labels, and so are columns of 0, 1 and NaN; others are values.
+    Targets for nodes have a row for each node. Integers in one column are classes, but 0 and 1 in
+    two dimensions are labels, and so are several columns of 0, 1 and NaN; others are values. One
+    graph is divided by its masks; graphs, or nodes of a graph without masks, are divided at random,
+    80 % for training.
+
+    Args:
+        about (str): What the graphs are, in messages.
+        graphs (dict or sequence): The graphs of ``train``, ``val`` and ``test``, or all graphs.
+        target (str, optional): ``'classes'``, ``'labels'`` or ``'values'``.
+        level (str, optional): ``'node'`` or ``'graph'``.
+        classes (tuple of str, optional): The names of the classes.
+        seed (int): Seed of a random division.
+        split (int): Which of several divisions by masks.
+
+    Returns:
+        GraphParts. The graphs are copies with ``x``; real features are float32, categories int64,
+        classes int64 ``[rows]``, labels and values float32 ``[rows, columns]``.
 
     Raises:
         ValueError: A graph is malformed; the message names it.
     """
-    parts = {name: [_checked(graph, f'{about}, graph {number} of {name}')
-                    for number, graph in enumerate(part)] for name, part in parts.items()}
-    found = GraphParts(about, parts, 'graph', 'classes', classes)
-    for name, part in parts.items():
-        if not part:
-            raise ValueError(f"{about}: expected graphs in each part (got none in {name!r})")
-    first = found.graphs[0].y
-    if level is None:
-        is_node = all(len(graph.y) == graph.num_nodes for graph in found.graphs)
-        level = 'node' if is_node else 'graph'
-    if target is None:
-        columns = first.view(len(first), -1).size(1)
-        if not first.is_floating_point():
-            target = 'classes' if first.dim() == 1 else 'labels'
-        else:
-            are_bits = all(bool(((graph.y == 0) | (graph.y == 1) | graph.y.isnan()).all())
-                           for graph in found.graphs)
-            target = 'labels' if are_bits and columns > 1 else 'values'
-    rows = {graph.num_nodes if level == 'node' else 1 for graph in found.graphs[:1]}
-    if len(first) not in rows:
-        raise ValueError(f"{about}: expected 'y' with a row for each {level} (got "
-                         f"{len(first)} rows for {found.graphs[0].num_nodes} nodes)")
-    return found._replace(level=level, target=target)
+    parts = graphs if isinstance(graphs, dict) else {'all': graphs}
+    parts = {part: list(some) for part, some in parts.items()}
+    where = {id(graph): f'{about}, graph {number}' + (f' of {part}' if len(parts) > 1 else '')
+             for part, some in parts.items() for number, graph in enumerate(some)}
+    copies = {id(graph): _checked(graph, where[id(graph)])
+              for some in parts.values() for graph in some}
+    named = [(graph, where[number]) for number, graph in copies.items()]
+    if named:
+        level = level or _level_of(named)
+        target = target or _target_of(named)
+        _check_alike(named, level)
+        for graph, place in named:
+            graph.y = _checked_targets(graph.y, target, place)
+    parts = {part: [copies[id(graph)] for graph in some] for part, some in parts.items()}
+    if 'all' in parts:
+        parts = _divided(about, parts['all'], seed, split)
+    for part, some in parts.items():
+        if not some or len(named) == 1 and not some[0][f'{part}_mask'].any():
+            raise ValueError(f"{about}: expected training, validation and test examples (got "
+                             f"{len(named)} graphs, and none for {part!r}); give more")
+    return GraphParts(about, parts, level, target, classes)
 
 
-def divided_graphs(graphs: Sequence[Data], seed: int) -> dict[str, list[Data]]:
-    """Divide graphs at random, 80 % for training; one graph by its nodes, with masks."""
+# Division ############################################################################
+
+
+def _divided(about: str, graphs: list[Data], seed: int, split: int) -> dict[str, list[Data]]:
     rng = np.random.default_rng(seed)
-    if len(graphs) > 1:
+    if len(graphs) != 1:
         pieces = _pieces(rng.permutation(len(graphs)))
         return {part: [graphs[number] for number in piece] for part, piece in pieces.items()}
     graph, = graphs
-    is_labelled = graph.y.isfinite() if graph.y.is_floating_point() else graph.y != NO_LABEL
-    labelled = is_labelled.view(len(graph.y), -1).any(dim=1).nonzero().flatten().numpy()
-    for part, piece in _pieces(rng.permutation(labelled)).items():
-        mask = torch.zeros(graph.num_nodes, dtype=torch.bool)
-        mask[piece] = True
-        graph[f'{part}_mask'] = mask
+    given = [name for name in MASKS if name in graph]
+    if given and len(given) < len(MASKS):
+        raise ValueError(f"{about}: expected {', '.join(MASKS)} or none of them (got "
+                         f"{', '.join(given)}); save the graph with all three as .pt, for "
+                         f"experiments.tasks.graphs.OwnGraphs")
+    if given:
+        for name in given:
+            graph[name] = _mask(graph[name], graph.num_nodes, split, f'{about}: {name!r}')
+    else:
+        is_labelled = graph.y.isfinite() if graph.y.is_floating_point() else graph.y != NO_LABEL
+        labelled = _columns(is_labelled).any(dim=1).nonzero().flatten().numpy()
+        for part, piece in _pieces(rng.permutation(labelled)).items():
+            graph[f'{part}_mask'] = torch.zeros(graph.num_nodes, dtype=torch.bool)
+            graph[f'{part}_mask'][piece] = True
     return {part: [graph] for part in PARTS}
 
 
 def _pieces(order: np.ndarray) -> dict[str, np.ndarray]:
-    ends = np.round(np.cumsum(SHARES) * len(order)).astype(int)
-    return dict(zip(PARTS, np.split(order, ends[:-1])))
+    held_out = max(1, round(HELD_OUT * len(order)))
+    ends = np.maximum(0, len(order) - held_out * np.array([2, 1]))
+    return dict(zip(PARTS, np.split(order, ends)))
+
+
+def _mask(mask: Tensor, num_nodes: int, split: int, what: str) -> Tensor:
+    if mask.dtype != torch.bool or mask.dim() not in (1, 2) or len(mask) != num_nodes:
+        raise ValueError(f'{what} must be bool [{num_nodes}] or [{num_nodes}, divisions] (got '
+                         f'{mask.dtype} of shape {tuple(mask.shape)})')
+    if mask.dim() == 2 and not 0 <= split < mask.size(1):
+        raise ValueError(f"'split' must be from 0 to {mask.size(1) - 1} (got {split})")
+    return mask[:, split] if mask.dim() == 2 else mask
+
+
+# Checks ##############################################################################
 
 
 def _checked(graph: Data, where: str) -> Data:
-    """Return a graph with ``x``, after checking its edges and targets."""
-    if graph.edge_index is None:
-        raise ValueError(f"{where}: expected an 'edge_index' (got none)")
-    edge_index, num_nodes = graph.edge_index, graph.num_nodes
-    if edge_index.dtype != torch.int64 or edge_index.dim() != 2 or len(edge_index) != 2:
+    """Return a copy with ``x``, after checking each attribute alone."""
+    graph = copy.copy(graph)
+    num_nodes = graph.num_nodes
+    if not num_nodes:
+        raise ValueError(f'{where}: expected nodes (got none)')
+    edge_index = graph.edge_index
+    if not isinstance(edge_index, Tensor) or edge_index.dtype != torch.int64 or (
+            edge_index.dim() != 2 or len(edge_index) != 2):
         raise ValueError(f"{where}: expected 'edge_index' int64 [2, num_edges] (got "
-                         f"{edge_index.dtype} of shape {tuple(edge_index.shape)})")
+                         f"{_short(edge_index)})")
     if edge_index.numel() and not 0 <= int(edge_index.min()) <= int(edge_index.max()) < num_nodes:
         raise ValueError(f"{where}: expected nodes from 0 to {num_nodes - 1} in 'edge_index' (got "
                          f"{int(edge_index.min())} to {int(edge_index.max())})")
-    if not isinstance(graph.y, Tensor) or graph.y.dim() == 0:
-        raise ValueError(f"{where}: expected targets 'y', a Tensor with a row for each node or for "
-                         f"the graph (got {graph.y})")
     for name in ('x', 'edge_attr'):
-        if name in graph and graph[name] is not None and graph[name].is_floating_point() and (
-                not bool(graph[name].isfinite().all())):
-            raise ValueError(f"{where}: {name!r} must be finite (got NaN or infinite values)")
-    if graph.x is None:
+        if name in graph and graph[name] is None:
+            del graph[name]
+    if 'x' not in graph:
         graph.x = torch.ones(num_nodes, 1)
+    for name, rows in (('x', num_nodes), ('edge_attr', edge_index.size(1))):
+        if name in graph:
+            graph[name] = _checked_features(graph[name], rows, f'{where}: {name!r}')
+    if not isinstance(graph.y, Tensor) or graph.y.dim() not in (1, 2):
+        raise ValueError(f"{where}: expected targets 'y', a Tensor with a row for each node or one "
+                         f"row for the graph (got {_short(graph.y)})")
+    if graph.y.is_floating_point() and bool(graph.y.isinf().any()):
+        raise ValueError(f"{where}: 'y' must be finite, or NaN for missing targets (got infinite "
+                         f"values)")
     return graph
 
 
+def _checked_features(value: object, rows: int, what: str) -> Tensor:
+    if not isinstance(value, Tensor) or value.layout != torch.strided or value.is_complex() or (
+            value.dim() not in (1, 2) or len(value) != rows):
+        raise ValueError(f'{what} must be a dense Tensor of {rows} rows (got {_short(value)})')
+    if value.is_floating_point():
+        if not bool(value.isfinite().all()):
+            raise ValueError(f'{what} must be finite (got NaN or infinite values)')
+        return _columns(value).float()
+    if value.numel() and int(value.min()) < 0:
+        raise ValueError(f'{what} must hold categories from 0, because it has integers (got '
+                         f'{int(value.min())}); give real features as floats')
+    return _columns(value).long()
+
+
+def _check_alike(named: list[tuple[Data, str]], level: Level) -> None:
+    first = named[0][0]
+    for graph, where in named:
+        rows = graph.num_nodes if level == 'node' else 1
+        if len(graph.y) != rows:
+            raise ValueError(f"{where}: expected 'y' of {rows} rows, a row for each {level} (got "
+                             f"{_short(graph.y)}); several targets of a graph are [1, targets]")
+        for name in ('x', 'edge_attr', 'y'):
+            if _form(graph, name) != _form(first, name):
+                raise ValueError(f"{where}: expected {name!r} as in the first graph, "
+                                 f"{_form(first, name)} (got {_form(graph, name)})")
+
+
+def _form(graph: Data, name: str) -> str:
+    if name not in graph:
+        return 'none'
+    value = graph[name]
+    kind = 'real numbers' if value.is_floating_point() else 'integers'
+    return f'{kind} in {_columns(value).size(1)} columns'
+
+
+def _level_of(named: list[tuple[Data, str]]) -> Level:
+    """Return what has a row of targets; a graph of one node does not show it."""
+    is_node = any(len(graph.y) == graph.num_nodes > 1 for graph, _ in named)
+    return 'node' if is_node else 'graph'
+
+
+def _target_of(named: list[tuple[Data, str]]) -> Target:
+    first = named[0][0].y
+    num_columns = _columns(first).size(1)
+    if first.is_floating_point() and num_columns == 1:
+        return 'values'
+    if first.dim() == 1:
+        return 'classes'
+    if all(_are_labels(graph.y) for graph, _ in named):
+        return 'labels'
+    return 'classes' if num_columns == 1 else 'values'
+
+
+def _are_labels(y: Tensor) -> bool:
+    return bool(((y == 0) | (y == 1) | y.isnan()).all())
+
+
+def _checked_targets(y: Tensor, target: Target, where: str) -> Tensor:
+    if target == 'labels' and not _are_labels(y):
+        raise ValueError(f"{where}: expected labels 0, 1 or NaN in 'y' (got others); "
+                         f"'target' may be 'classes' or 'values'")
+    if target != 'classes':
+        return _columns(y).float()
+    if _columns(y).size(1) > 1 or y.is_floating_point() and not bool((y == y.round()).all()):
+        raise ValueError(f"{where}: expected classes in 'y', one integer for each row (got "
+                         f"{_short(y)}); 'target' may be 'labels' or 'values'")
+    y = y.flatten().long()
+    if bool(((y < 0) & (y != NO_LABEL)).any()):
+        raise ValueError(f"{where}: expected classes from 0 in 'y', or {NO_LABEL} for none (got "
+                         f"{int(y[y != NO_LABEL].min())})")
+    return y
+
+
+def _columns(value: Tensor) -> Tensor:
+    return value.unsqueeze(1) if value.dim() == 1 else value
+
+
+def _short(value: object) -> str:
+    return f'{value.dtype} of shape {tuple(value.shape)}' if isinstance(value, Tensor) else (
+        'none' if value is None else type(value).__name__)

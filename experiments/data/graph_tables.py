@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,14 +14,9 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.data.data import BaseData
 
-from experiments.data.graph_parts import (
-    PARTS,
-    GraphParts,
-    Target,
-    divided_graphs,
-    graph_parts,
-)
+from experiments.data.graph_parts import PARTS, GraphParts, Target, graph_parts
 from experiments.data.labels import class_names, class_numbers
+from experiments.data.saved_graphs import allowing_graphs
 from experiments.data.text.csv_rows import csv_rows
 
 PART_OF = {'train': 'train', 'val': 'val', 'dev': 'val', 'valid': 'val', 'test': 'test'}
@@ -28,12 +24,13 @@ _WORDS = {'graph', 'node', 'label', 'part', 'source', 'target'}
 
 
 def own_graphs(path: Path, target: Target | None = None, undirected: bool = True, seed: int = 0,
-               classes: Sequence[str] | None = None) -> GraphParts:
+               classes: Sequence[str] | None = None, split: int = 0) -> GraphParts:
     r"""Read graphs from a file or a folder.
 
-    - ``.pt``: a ``Data`` or a list of ``Data`` by ``torch.save``, read without pickled code;
-    - ``.graphml``: one graph. The node attribute ``label`` is the target, the other numbers are
-      features, also on edges;
+    - ``.pt``: a ``Data`` or a list of ``Data`` by ``torch.save``, read without pickled code. One
+      graph may have ``train_mask``, ``val_mask`` and ``test_mask``;
+    - ``.graphml``: one graph. The node attribute ``label`` is the target and ``part`` the part, the
+      other numbers are features, also on edges;
     - a folder with ``nodes.csv`` and ``edges.csv``::
 
           nodes.csv: graph,node,label,part,charge      edges.csv: graph,source,target,length
@@ -48,144 +45,177 @@ def own_graphs(path: Path, target: Target | None = None, undirected: bool = True
         path (Path): The file or folder.
         target (str, optional): ``'classes'`` or ``'values'`` for labels; if omitted, labels with a
             fraction are values.
-        undirected (bool): Add the reverse of each edge of GraphML and CSV.
+        undirected (bool): Add the reverse of each edge of GraphML and CSV, unless it is there.
         seed (int): Seed of a random division.
         classes (sequence of str, optional): The names of the classes in order; if omitted, read
             from the labels.
+        split (int): Which of several divisions by masks, in ``.pt``.
 
     Raises:
         ValueError: A file is missing or malformed; the message names file and line.
     """
     path = Path(path)
     if path.is_dir():
-        return _of_tables(path, target, undirected, seed, classes)
+        tables = _Tables(_table(path / 'nodes.csv', 'node'),
+                         _table(path / 'edges.csv', 'source', 'target'),
+                         _table(path / 'graphs.csv', 'graph', 'label')
+                         if (path / 'graphs.csv').exists() else None)
+        return _of_tables(str(path), tables, target, undirected, seed, classes)
     if not path.is_file():
         raise ValueError(f"'path' must be a .pt or .graphml file, or a folder with nodes.csv and "
                          f"edges.csv (there is no {path})")
     if path.suffix == '.graphml':
-        graphs, names = _of_graphml(path, target, undirected, classes)
-    elif path.suffix == '.pt':
-        graphs, names = _of_pt(path), None
-    else:
-        raise ValueError(f"'path' must end in .pt or .graphml, or be a folder (got {path})")
-    has_masks = len(graphs) == 1 and all(f'{part}_mask' in graphs[0] for part in PARTS)
-    parts = dict.fromkeys(PARTS, graphs) if has_masks else divided_graphs(graphs, seed)
-    return graph_parts(str(path), parts, target, classes=names)
+        tables, is_directed = _of_graphml(path)
+        return _of_tables(str(path), tables, target, undirected or not is_directed, seed, classes)
+    if path.suffix == '.pt':
+        return graph_parts(str(path), _of_pt(path), target, seed=seed, split=split,
+                           classes=None if classes is None else tuple(classes))
+    raise ValueError(f"'path' must end in .pt or .graphml, or be a folder (got {path})")
 
 
 def _of_pt(path: Path) -> list[Data]:
     try:
-        content = torch.load(path, weights_only=True)
+        with allowing_graphs():
+            content = torch.load(path, weights_only=True)
     except Exception as error:  # pickle and zip raise anything
-        reason = f'{type(error).__name__}: {str(error).splitlines()[0]:.200}'
+        other = re.search(r'GLOBAL ([\w.]+)', str(error))
+        reason = f'it holds {other[1]}, which is not loaded' if other else type(error).__name__
         raise ValueError(f'{path}: not a file of PyG graphs ({reason}); write it by '
-                         f'torch.save(list_of_data, path)') from error
+                         f'torch.save(list_of_data, path), with tensors alone') from error
     graphs = content if isinstance(content, list) else [content]
     for number, graph in enumerate(graphs):
         if not isinstance(graph, Data):
             kind = 'a HeteroData' if isinstance(graph, BaseData) else type(graph).__name__
             raise ValueError(f'{path}: expected a Data or a list of Data (entry {number} is '
                              f'{kind})')
-        graph.y = graph.y.unsqueeze(0) if isinstance(graph.y, Tensor) and graph.y.dim() == 0 else (
-            graph.y)
-    if not graphs:
-        raise ValueError(f'{path}: expected graphs (got an empty list)')
+        if isinstance(graph.y, Tensor) and graph.y.dim() == 0:
+            graph.y = graph.y.unsqueeze(0)
     return graphs
-
-
-def _of_graphml(path: Path, target: Target | None, undirected: bool,
-                classes: Sequence[str] | None) -> tuple[list[Data], tuple[str, ...] | None]:
-    try:
-        graph = nx.read_graphml(path, force_multigraph=True)
-    except Exception as error:  # the parser raises anything
-        raise ValueError(f'{path}: not GraphML ({type(error).__name__}: {error})') from error
-    nodes = [{'node': str(name), **attributes} for name, attributes in graph.nodes(data=True)]
-    edges = [{'source': str(source), 'target': str(end), **attributes}
-             for source, end, attributes in graph.edges(data=True)]
-    where = [f'{path}, node {row["node"]}' for row in nodes]
-    tables = _Tables(_Rows(nodes, where), _Rows(edges, [f'{path}, edge {i + 1}'
-                                                        for i in range(len(edges))]))
-    labels, names = _targets(tables.nodes, 'label', target, classes, str(path))
-    return [_graph(tables, labels, undirected or not graph.is_directed())], names
 
 
 class _Rows(NamedTuple):
     """The rows of a table and where each stands in its file."""
 
+    file: str
     rows: list[dict[str, Any]]
     where: list[str]
 
-    def of(self, graph: str) -> _Rows:
-        chosen = [i for i, row in enumerate(self.rows) if str(row.get('graph', '')) == graph]
-        return _Rows([self.rows[i] for i in chosen], [self.where[i] for i in chosen])
+    @property
+    def columns(self) -> list[str]:
+        return list(dict.fromkeys(name for row in self.rows for name in row))
+
+    def by_graph(self) -> dict[str, _Rows]:
+        """Return the rows of each graph, in the order of the first ones."""
+        found: dict[str, _Rows] = {}
+        for row, place in zip(self.rows, self.where):
+            own = found.setdefault(_graph_of(row), _Rows(self.file, [], []))
+            own.rows.append(row)
+            own.where.append(place)
+        return found
 
 
 class _Tables(NamedTuple):
     nodes: _Rows
     edges: _Rows
+    graphs: _Rows | None = None
 
 
-def _of_tables(folder: Path, target: Target | None, undirected: bool, seed: int,
-               classes: Sequence[str] | None) -> GraphParts:
-    nodes, edges = (_table(folder / f'{name}.csv', needed) for name, needed in (
-        ('nodes', ('node',)), ('edges', ('source', 'target'))))
-    names = list(dict.fromkeys(str(row.get('graph', '')) for row in nodes.rows))
-    unknown = next((i for i, row in enumerate(edges.rows)
-                    if str(row.get('graph', '')) not in names), None)
-    if unknown is not None:
-        raise ValueError(f"{edges.where[unknown]}: no node of nodes.csv is in graph "
-                         f"{edges.rows[unknown].get('graph', '')!r}")
-    by_graph = (folder / 'graphs.csv').exists()
-    owners = _table(folder / 'graphs.csv', ('graph', 'label')) if by_graph else nodes
-    labels, class_names_ = _targets(owners, 'label', target, classes, str(folder))
-    graphs, part_of = [], [_part(row, where) for row, where in zip(*owners)]
-    number_of = {str(row['graph']): i for i, row in enumerate(owners.rows)} if by_graph else {}
-    for name in names:
-        own = _Tables(nodes.of(name), edges.of(name))
-        if by_graph and name not in number_of:
-            raise ValueError(f"{folder / 'graphs.csv'}: graph {name!r} of nodes.csv is missing")
-        chosen = [number_of[name]] if by_graph else [
-            i for i, row in enumerate(nodes.rows) if str(row.get('graph', '')) == name]
-        graph = _graph(own, labels[chosen], undirected)
-        own_parts = {part_of[i] for i in chosen}
-        if not by_graph and len(names) == 1 and None not in own_parts:
-            for part in PARTS:
-                graph[f'{part}_mask'] = torch.tensor([part_of[i] == part for i in chosen])
-        elif len(own_parts) > 1:
-            raise ValueError(f"{folder / 'nodes.csv'}: graph {name!r} must be in one part (got "
-                             f"{', '.join(map(str, sorted(map(str, own_parts))))})")
-        graphs.append((graph, next(iter(own_parts))))
-    if len(graphs) == 1 and 'train_mask' in graphs[0][0]:
-        parts = {part: [graphs[0][0]] for part in PARTS}
-    elif all(part is None for _, part in graphs):
-        parts = divided_graphs([graph for graph, _ in graphs], seed)
-    else:
-        parts = {part: [graph for graph, own in graphs if own == part] for part in PARTS}
-    return graph_parts(str(folder), parts, target, 'graph' if by_graph else 'node', class_names_)
-
-
-def _table(path: Path, needed: tuple[str, ...]) -> _Rows:
+def _table(path: Path, *needed: str) -> _Rows:
     try:
         found = list(csv_rows(path))
     except OSError as error:
-        raise ValueError(f'{path}: cannot be read ({error.strerror})') from error
+        raise ValueError(f'{path}: cannot be read ({error.strerror}); a folder of graphs has '
+                         f'nodes.csv and edges.csv') from error
+    if not found and 'source' not in needed:
+        raise ValueError(f'{path}: expected rows (got an empty table)')
     for name in needed:
         if found and name not in found[0][1]:
-            raise ValueError(f"{path}: expected the columns {', '.join(needed)} (got "
+            raise ValueError(f"{path}, line 1: expected the columns {', '.join(needed)} (got "
                              f"{', '.join(found[0][1])})")
-    if not found and 'node' in needed:
-        raise ValueError(f'{path}: expected nodes (got an empty table)')
-    return _Rows([row for _, row in found], [f'{path}, line {line}' for line, _ in found])
+    where = [f'{path}, line {line}' for line, _ in found]
+    return _Rows(str(path), [row for _, row in found], where)
 
 
-def _targets(table: _Rows, name: str, target: Target | None, classes: Sequence[str] | None,
-             where: str) -> tuple[Tensor, tuple[str, ...] | None]:
+def _of_graphml(path: Path) -> tuple[_Tables, bool]:
+    try:
+        graph = nx.read_graphml(path, force_multigraph=True)
+    except Exception as error:  # the parser raises anything
+        raise ValueError(f'{path}: not GraphML ({type(error).__name__}: {error})') from error
+    nodes = [{**attributes, 'node': str(name), 'graph': ''}
+             for name, attributes in graph.nodes(data=True)]
+    edges = [{**attributes, 'source': str(source), 'target': str(end), 'graph': ''}
+             for source, end, attributes in graph.edges(data=True)]
+    if not nodes:
+        raise ValueError(f'{path}: expected nodes (got none)')
+    return _Tables(
+        _Rows(str(path), nodes, [f"{path}, node {row['node']}" for row in nodes]),
+        _Rows(str(path), edges, [f"{path}, edge {row['source']} to {row['target']}"
+                                 for row in edges])), graph.is_directed()
+
+
+def _of_tables(about: str, tables: _Tables, target: Target | None, undirected: bool, seed: int,
+               classes: Sequence[str] | None) -> GraphParts:
+    owners = tables.nodes if tables.graphs is None else tables.graphs
+    labels, names = _targets(owners, target, classes)
+    target = 'classes' if names is not None else 'values'
+    level = 'node' if tables.graphs is None else 'graph'
+    part_of = _parts(owners)
+    nodes, edges = tables.nodes.by_graph(), tables.edges.by_graph()
+    for name, own in edges.items():
+        if name not in nodes:
+            raise ValueError(f'{own.where[0]}: no node of {Path(tables.nodes.file).name} is in '
+                             f"graph {name!r}; name the edge's graph in the column 'graph'")
+    rows_of = _rows_of_graphs(owners, nodes, level)
+    features = {name: _feature_names(table) for name, table in
+                (('nodes', tables.nodes), ('edges', tables.edges))}
+    graphs = {name: _graph(own, edges.get(name, _Rows('', [], [])), features, labels[rows_of[name]],
+                           undirected) for name, own in nodes.items()}
+    if part_of is None:
+        return graph_parts(about, list(graphs.values()), target, level, names, seed)
+    if len(graphs) == 1 and level == 'node':
+        graph, = graphs.values()
+        for part in PARTS:
+            graph[f'{part}_mask'] = torch.tensor([own == part for own in part_of])
+        return graph_parts(about, [graph], target, level, names)
+    parts = {part: [] for part in PARTS}
+    for name, graph in graphs.items():
+        other = next((i for i in rows_of[name] if part_of[i] != part_of[rows_of[name][0]]), None)
+        if other is not None:
+            raise ValueError(f"{owners.where[other]}: graph {name!r} must be in one part (got "
+                             f"{part_of[rows_of[name][0]]} and {part_of[other]})")
+        parts[part_of[rows_of[name][0]]].append(graph)
+    return graph_parts(about, parts, target, level, names)
+
+
+def _rows_of_graphs(owners: _Rows, nodes: dict[str, _Rows], level: str) -> dict[str, list[int]]:
+    """Return the rows of targets of each graph."""
+    found: dict[str, list[int]] = {}
+    for number, (row, place) in enumerate(zip(owners.rows, owners.where)):
+        name = _graph_of(row)
+        if level == 'graph' and name in found:
+            raise ValueError(f'{place}: graph {name!r} is repeated')
+        if name not in nodes:
+            raise ValueError(f'{place}: no node of nodes.csv is in graph {name!r}; add its nodes, '
+                             f'or remove the line')
+        found.setdefault(name, []).append(number)
+    for name, own in nodes.items():
+        if name not in found:
+            raise ValueError(f'{own.where[0]}: graph {name!r} is missing in graphs.csv')
+    return found
+
+
+def _targets(table: _Rows, target: Target | None, classes: Sequence[str] | None
+             ) -> tuple[Tensor, tuple[str, ...] | None]:
     """Return the labels as numbers of classes or as values, and the names of the classes."""
+    if target == 'labels':
+        raise ValueError(f"{table.file}: 'target' must be 'classes' or 'values' (got 'labels'); "
+                         f"graphs with several labels can be saved as .pt")
     labels = []
-    for row, place in zip(*table):
-        if row.get(name) in (None, ''):
-            raise ValueError(f'{place}: expected a {name} (got none)')
-        labels.append(str(row[name]).strip())
+    for row, place in zip(table.rows, table.where):
+        if str(row.get('label', '')).strip() == '':
+            raise ValueError(f"{place}: expected a label in the column 'label' (got none); graphs "
+                             f"with missing targets can be saved as .pt, with the class -100")
+        labels.append(str(row['label']).strip())
     numbers = [_number(label) for label in labels]
     if target is None and classes is None:
         is_real = all(number is not None for number in numbers) and any(
@@ -193,57 +223,73 @@ def _targets(table: _Rows, name: str, target: Target | None, classes: Sequence[s
         target = 'values' if is_real else 'classes'
     if target == 'values':
         for number, place, label in zip(numbers, table.where, labels):
-            if number is None:
-                raise ValueError(f'{place}: expected a number as the label (got {label!r:.40})')
+            if number is None or not math.isfinite(number):
+                raise ValueError(f'{place}: expected a finite number as the label (got '
+                                 f'{label!r:.40})')
         return torch.tensor(numbers), None
-    names = class_names(labels, classes, where)
+    names = class_names(labels, classes, table.file)
     return torch.from_numpy(class_numbers(labels, names, table.where.__getitem__)), names
 
 
-def _graph(tables: _Tables, y: Tensor, undirected: bool) -> Data:
+def _parts(table: _Rows) -> list[str] | None:
+    """Return the part of each row, or ``None`` without parts."""
+    given = [str(row.get('part', '')).strip() for row in table.rows]
+    if not any(given):
+        return None
+    for name, place in zip(given, table.where):
+        if name not in PART_OF:
+            raise ValueError(f"{place}: expected a part out of {', '.join(PARTS)} in the column "
+                             f"'part' (got {name!r:.40})")
+    return [PART_OF[name] for name in given]
+
+
+def _graph(nodes: _Rows, edges: _Rows, features: dict[str, list[str]], y: Tensor,
+           undirected: bool) -> Data:
     number_of: dict[str, int] = {}
-    for row, place in zip(*tables.nodes):
+    for row, place in zip(nodes.rows, nodes.where):
         if str(row['node']) in number_of:
             raise ValueError(f"{place}: node {row['node']!r} is repeated")
         number_of[str(row['node'])] = len(number_of)
-    ends = []
-    for row, place in zip(*tables.edges):
+    for row, place in zip(edges.rows, edges.where):
         for column in ('source', 'target'):
             if str(row[column]) not in number_of:
-                raise ValueError(f'{place}: {row[column]!r} is not a node of the graph')
-        ends.append([number_of[str(row['source'])], number_of[str(row['target'])]])
-    edge_index = torch.tensor(ends, dtype=torch.int64).view(-1, 2).T
-    edge_attr, x = _features(tables.edges), _features(tables.nodes)
+                raise ValueError(f'{place}: {column} {row[column]!r} is not a node of '
+                                 f"{'the graph' if _graph_of(row) == '' else 'graph '}"
+                                 f"{_graph_of(row)}; add it to the nodes, or remove the edge")
+    ends = [[number_of[str(row[column])] for row in edges.rows] for column in ('source', 'target')]
+    edge_index = torch.tensor(ends, dtype=torch.int64)
+    x, edge_attr = (_features(rows, features[name])
+                    for name, rows in (('nodes', nodes), ('edges', edges)))
     if undirected:
-        is_loop = edge_index[0] == edge_index[1]
-        edge_index = torch.cat([edge_index, edge_index[:, ~is_loop].flip(0)], dim=1)
-        edge_attr = None if edge_attr is None else torch.cat([edge_attr, edge_attr[~is_loop]])
-    return Data(x=x, edge_index=edge_index.contiguous(), edge_attr=edge_attr, y=y,
-                num_nodes=len(number_of))
+        ahead, back = (source * len(number_of) + end for source, end in (edge_index,
+                                                                         edge_index.flip(0)))
+        is_missing = ~torch.isin(back, ahead)
+        edge_index = torch.cat([edge_index, edge_index[:, is_missing].flip(0)], dim=1)
+        edge_attr = None if edge_attr is None else torch.cat([edge_attr, edge_attr[is_missing]])
+    return Data(x=x, edge_index=edge_index, edge_attr=edge_attr, y=y, num_nodes=len(number_of))
 
 
-def _features(table: _Rows) -> Tensor | None:
-    names = list(dict.fromkeys(name for row in table.rows for name in row if name not in _WORDS))
+def _feature_names(table: _Rows) -> list[str]:
+    return [name for name in table.columns if name not in _WORDS]
+
+
+def _features(table: _Rows, names: list[str]) -> Tensor | None:
     if not names:
         return None
     values = torch.empty(len(table.rows), len(names))
-    for i, (row, place) in enumerate(zip(*table)):
+    for i, (row, place) in enumerate(zip(table.rows, table.where)):
         for j, name in enumerate(names):
             number = _number(row.get(name))
             if number is None or not math.isfinite(number):
-                raise ValueError(f"{place}: expected a finite number as {name!r} (got "
-                                 f"{row.get(name)!r:.40})")
+                raise ValueError(f"{place}: expected a finite number in the column {name!r} (got "
+                                 f"{row.get(name, '')!r:.40}); each column beside "
+                                 f"{', '.join(sorted(_WORDS))} is a feature")
             values[i, j] = number
     return values
 
 
-def _part(row: dict[str, Any], where: str) -> str | None:
-    if row.get('part') in (None, ''):
-        return None
-    if row['part'] not in PART_OF:
-        raise ValueError(f"{where}: expected a part out of {', '.join(PARTS)} (got "
-                         f"{row['part']!r:.40})")
-    return PART_OF[row['part']]
+def _graph_of(row: dict[str, Any]) -> str:
+    return str(row.get('graph', '')).strip()
 
 
 def _number(value: Any) -> float | None:

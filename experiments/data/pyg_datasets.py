@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,8 +11,9 @@ import torch
 import torch_geometric.datasets
 from torch_geometric.data import Data, Dataset, HeteroData
 
-from experiments.data.graph_parts import PARTS, GraphParts, Target, divided_graphs, graph_parts
+from experiments.data.graph_parts import PARTS, GraphParts, Target, graph_parts
 from experiments.data.hetero_graphs import homogeneous
+from experiments.data.saved_graphs import allowing_graphs
 
 
 def pyg_dataset(name: str, root: str, arguments: dict[str, Any] | None = None, seed: int = 0,
@@ -42,30 +44,34 @@ def pyg_dataset(name: str, root: str, arguments: dict[str, Any] | None = None, s
         raise ValueError(f"'dataset' must be a class of torch_geometric.datasets or a name of OGB, "
                          f"such as ogbg-molhiv (got {name!r})")
     try:
-        parts = _of_ogb(name, root) if is_ogb else _of_pyg(kind, root, arguments)
-    except ImportError:
-        raise
+        with allowing_graphs():
+            parts = _of_ogb(name, root) if is_ogb else _of_pyg(kind, root, arguments)
+    except ImportError as error:
+        raise ImportError(f"'dataset' {name} needs a package that is not installed ({error}); "
+                          f"install it, for OGB by pip install ogb") from error
     except Exception as error:  # the readers of data sets raise anything
+        reason = ' '.join(f'{type(error).__name__}: {error}'.split())
         raise ValueError(
-            f"'root' cannot be read as {name} (got {root}: {type(error).__name__}: {error}); give "
-            f"the folder that PyG downloads to, or delete its folder 'processed' if another "
-            f"version of PyG wrote it") from error
-    graphs = {part: [homogeneous(graph, node_type) if isinstance(graph, HeteroData) else graph
-                     for graph in graphs] for part, graphs in parts.items()}
-    if len(graphs) == 1:
-        graphs = _divided(graphs['all'], seed, split)
+            f"'root' cannot be read as {name} (got {root}: {reason:.200}); give the folder that "
+            f"PyG downloads to, or delete its folder 'processed' if another version of PyG wrote it"
+        ) from error
     about = ' '.join([name, *(str(value) for value in arguments.values())])
-    return graph_parts(about, graphs, target)
+    graphs = {part: [homogeneous(graph, node_type) if isinstance(graph, HeteroData) else graph
+                     for graph in some] for part, some in parts.items()}
+    return graph_parts(about, graphs if len(graphs) > 1 else graphs['all'], target, seed=seed,
+                       split=split)
 
 
 def _of_pyg(kind: type[Dataset], root: str, arguments: dict[str, Any]
             ) -> dict[str, Sequence[Data]]:
     parameters = inspect.signature(kind).parameters
-    if 'split' in parameters and 'split' not in arguments and (
-            parameters['split'].default in ('train', 'public', inspect.Parameter.empty)):
-        if parameters['split'].default != 'public':  # Planetoid's split is a mask
-            return {part: list(kind(root, split=part, **arguments)) for part in PARTS}
-    return {'all': list(kind(root, **arguments))}
+    given = {'root': root, **arguments} if 'root' in parameters else arguments
+    default = parameters['split'].default if 'split' in parameters else None
+    if 'split' in arguments or default not in ('train', inspect.Parameter.empty):
+        return {'all': list(kind(**given))}  # Planetoid's 'public' is a mask
+    with warnings.catch_warnings():  # CSL would give the same graphs for each part
+        warnings.filterwarnings('error', message='.*does not provide a standardized splitting')
+        return {part: list(kind(split=part, **given)) for part in PARTS}
 
 
 def _of_ogb(name: str, root: str) -> dict[str, Sequence[Data]]:
@@ -79,22 +85,10 @@ def _of_ogb(name: str, root: str) -> dict[str, Sequence[Data]]:
             mask = torch.zeros(graph.num_nodes, dtype=torch.bool)
             mask[dataset.get_idx_split()[own]] = True
             graph[f'{part}_mask'] = mask
-        return {part: [graph] for part in PARTS}
+        return {'all': [graph]}
     from ogb.graphproppred import PygGraphPropPredDataset
 
     dataset = PygGraphPropPredDataset(name, root)
     indices = dataset.get_idx_split()
     return {part: list(dataset[indices[own]])
             for part, own in zip(PARTS, ('train', 'valid', 'test'))}
-
-
-def _divided(graphs: Sequence[Data], seed: int, split: int) -> dict[str, list[Data]]:
-    if len(graphs) > 1 or 'train_mask' not in graphs[0]:
-        return divided_graphs(graphs, seed)
-    graph, = graphs
-    for part in PARTS:
-        mask = graph[f'{part}_mask']
-        if mask.dim() == 2 and not 0 <= split < mask.size(1):
-            raise ValueError(f"'split' must be from 0 to {mask.size(1) - 1} (got {split})")
-        graph[f'{part}_mask'] = mask[:, split] if mask.dim() == 2 else mask
-    return {part: [graph] for part in PARTS}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Literal
 
 import torch
@@ -114,28 +115,27 @@ class GraphPrediction(Training):
                  ) -> tuple[Tensor, list[BipartiteGraph | PairMask]]:
         """Return the loss of a batch and the graphs of its attention, and add to the metrics."""
         out, graphs = self.model(batch, return_graphs=True)
-        out, y = _counted(batch, stage, out)
+        out, y = _counted(batch, stage, out, self.target)
         loss = self.loss(out, y)
-        num_examples = max(1, len(y))
         num_graphs = 1 if batch.batch is None else batch.num_graphs
-        self.means[stage].add('loss', loss, num_examples)
+        self.means[stage].add('loss', loss, int(_is_given(y).sum()))
         for place, value in densities(graphs, num_graphs).items():
             self.means[stage].add(f'density/{place}', value, num_graphs)
-        if len(y):
-            self.metrics[f'{stage}_'].update(out.detach(), y)
+        self.metrics[f'{stage}_'].update(*_or_missing(out.detach(), y))
         return loss, graphs
 
     def loss(self, out: Tensor, y: Tensor) -> Tensor:
-        """Return the mean loss of outputs ``[num_examples, out_channels]``."""
-        if self.target == 'classes':
-            weight = _class_weights(y, out.size(1)) if self.balanced else None
-            if not bool((y != NO_LABEL).any()):
-                return 0. * out.sum()
-            return F.cross_entropy(out, y, weight.to(out.dtype) if self.balanced else None)
-        is_given = ~y.isnan()
-        out, y = out[is_given], y[is_given].to(out.dtype)
+        """Return the mean loss of outputs ``[num_examples, out_channels]`` over the targets that
+        are given, 0 without any."""
+        is_given = _is_given(y)
+        out, y = out[is_given], y[is_given]
         if not len(y):
             return 0. * out.sum()
+        if self.target == 'classes':
+            weight = _class_weights(y, out.size(1)).to(out.dtype) if self.balanced else None
+            if weight is not None and not weight.any():  # all are of one class
+                return 0. * out.sum()
+            return F.cross_entropy(out, y, weight)
         if self.target == 'labels':
             return F.binary_cross_entropy_with_logits(out, y)
         return F.l1_loss(out, y)
@@ -153,7 +153,7 @@ class GraphPrediction(Training):
         """Log the metrics of a part, over all processes, and reset them."""
         metrics = self.metrics[f'{stage}_']
         values = self.means[stage].compute()
-        if any(metric.update_called for metric in metrics.values()):
+        if values:  # a resumed epoch may have no batch left
             values |= {name: float(value) for name, value in metrics.compute().items()}
         metrics.reset()
         shown = 'loss', 'accuracy', 'average_precision', 'mae'
@@ -161,61 +161,71 @@ class GraphPrediction(Training):
             self.log(f'{stage}/{name}', value, prog_bar=name in shown)
 
 
-def _counted(batch: Data, stage: str, out: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the outputs and targets that count in a stage."""
+def _counted(batch: Data, stage: str, out: Tensor, target: Target) -> tuple[Tensor, Tensor]:
+    """Return the outputs and targets that count in a stage: classes int64 ``[num_examples]``, or
+    labels or values ``[num_examples, out_channels]``."""
     y = batch.y
+    is_class = target == 'classes'
+    if y.numel() != (len(out) if is_class else out.numel()) or is_class and y.is_floating_point():
+        shape = len(out) if is_class else f'{len(out)}, {out.size(1)}'
+        raise ValueError(f"'y' of a batch must hold {target} of shape [{shape}], as the model's "
+                         f"output (got {y.dtype} of shape {tuple(y.shape)})")
+    y = y.flatten().long() if is_class else y.reshape(out.shape).to(out.dtype)
     if getattr(batch, 'input_id', None) is not None:  # seeds of a NeighborLoader come first
-        out, y = out[:batch.batch_size], y[:batch.batch_size]
-    elif isinstance(mask := getattr(batch, f'{stage}_mask', None), Tensor):
-        out, y = out[mask], y[mask]
-    y = y.flatten() if y.dtype == torch.int64 and out.size(1) > 1 and y.dim() > 1 and (
-        y.size(-1) == 1) else y
-    if y.is_floating_point() or out.dim() == y.dim() and y.shape == out.shape:
-        y = y.view(len(out), -1).float()
-    if len(y) != len(out) or y.dim() == 2 and y.shape != out.shape:
-        raise ValueError(f"'y' of a batch must have a target for each of {len(out)} outputs of "
-                         f"{out.size(1)} channels (got shape {tuple(batch.y.shape)})")
-    return out, y
+        return out[:batch.batch_size], y[:batch.batch_size]
+    mask = getattr(batch, f'{stage}_mask', None)
+    return (out[mask], y[mask]) if isinstance(mask, Tensor) else (out, y)
+
+
+def _is_given(y: Tensor) -> Tensor:
+    return ~y.isnan() if y.is_floating_point() else y != NO_LABEL
+
+
+def _or_missing(out: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Return outputs and targets, or one missing target: each process must update its metrics."""
+    if len(y):
+        return out, y
+    missing = torch.nan if y.is_floating_point() else NO_LABEL
+    return out.new_zeros(1, out.size(1)), y.new_full((1, *y.shape[1:]), missing)
 
 
 def _class_weights(y: Tensor, num_classes: int) -> Tensor:
     """Return ``1 - share`` for each class that occurs, 0 for others (Dwivedi et al., 2020)."""
-    count = torch.bincount(y[y != NO_LABEL], minlength=num_classes)
-    return (count.sum() - count) / count.sum().clamp(min=1) * (count > 0)
+    count = torch.bincount(y, minlength=num_classes)
+    return (len(y) - count) / len(y) * (count > 0)
+
+
+# Metrics #############################################################################
 
 
 def _metrics(target: Target, out_channels: int) -> MetricCollection:
     if target == 'classes':
-        options = dict(ignore_index=NO_LABEL)
+        options = dict(ignore_index=NO_LABEL, validate_args=False)
         return MetricCollection({
             'accuracy': MulticlassAccuracy(out_channels, average='micro', **options),
-            'balanced_accuracy': MulticlassAccuracy(out_channels, average='macro', **options),
-            'macro_f1': MulticlassF1Score(out_channels, average='macro', **options)})
+            'balanced_accuracy': _BalancedAccuracy(out_channels, average='macro', **options),
+            'macro_f1': MulticlassF1Score(out_channels, average='macro', **options)},
+            compute_groups=False)
     if target == 'values':
-        return MetricCollection({'mae': _Given(MeanAbsoluteError())}, compute_groups=False)
+        return MetricCollection({'mae': _MeanAbsoluteError()}, compute_groups=False)
     return MetricCollection({
         'average_precision': _OverLabels(MultilabelAveragePrecision, out_channels),
         'roc_auc': _OverLabels(MultilabelAUROC, out_channels)}, compute_groups=False)
 
 
-class _Given(Metric):
-    """A metric of the targets that are not NaN."""
-
-    def __init__(self, metric: Metric):
-        super().__init__()
-        self.metric = metric
-
-    def update(self, out: Tensor, y: Tensor) -> None:
-        is_given = ~y.isnan()
-        if is_given.any():
-            self.metric.update(out[is_given], y[is_given])
+class _BalancedAccuracy(MulticlassAccuracy):
+    """The mean share that is right over the classes that occur among the targets."""
 
     def compute(self) -> Tensor:
-        return self.metric.compute()
+        num_examples = self.tp + self.fn
+        return (self.tp / num_examples)[num_examples > 0].mean()
 
-    def reset(self) -> None:
-        super().reset()
-        self.metric.reset()
+
+class _MeanAbsoluteError(MeanAbsoluteError):
+    """The mean absolute error over the targets that are not NaN."""
+
+    def update(self, out: Tensor, y: Tensor) -> None:
+        super().update(out[~y.isnan()], y[~y.isnan()])
 
 
 class _OverLabels(Metric):
@@ -223,17 +233,19 @@ class _OverLabels(Metric):
 
     def __init__(self, kind: type[Metric], num_labels: int):
         super().__init__()
-        self.metric = kind(num_labels, average='none', ignore_index=NO_LABEL)
+        self.metric = kind(num_labels, average='none', ignore_index=NO_LABEL, validate_args=False)
         self.add_state('seen', torch.zeros(2, num_labels, dtype=torch.long), dist_reduce_fx='sum')
 
     def update(self, out: Tensor, y: Tensor) -> None:
         target = torch.where(y.isnan(), NO_LABEL, y).long()
-        self.metric.update(out.sigmoid(), target)
+        self.metric.update(out.double().sigmoid(), target)  # float32 has ties from 17 on
         self.seen += torch.stack([(target == value).sum(dim=0) for value in (0, 1)])
 
     def compute(self) -> Tensor:
         has_both = (self.seen > 0).all(dim=0)
-        return self.metric.compute()[has_both].mean()
+        with warnings.catch_warnings():  # of labels that are left out
+            warnings.filterwarnings('ignore', message='No (positive|negative) samples')
+            return self.metric.compute()[has_both].mean()
 
     def reset(self) -> None:
         super().reset()

@@ -29,11 +29,11 @@ __all__ = ['DENSE_ABOVE', 'FASTEST_SPARSE', 'PAIRS_OF_A_CALL', 'choose', 'choose
 DENSE_ABOVE = {256: 0.6, 1024: 1.}
 _SPARSE_BELOW = min(DENSE_ABOVE.values())
 # By type of device, the number of pairs that take as long as one more call of dense attention. A
-# call computes consecutive segments of one shape. On two cores, 4 heads of 32, a training step
-# along complete sequences of n and n + 1 tokens in turn took 4.1, 1.4, 0.9 and 0.6 times as long
-# dense as fused, for n = 20, 80, 160 and 300. The value for GPUs is computed: four kernel launches
-# against tiles at 7 ps a pair, 16 heads.
-PAIRS_OF_A_CALL = {'cpu': 2**14, 'cuda': 2**19}
+# call computes consecutive segments of one shape. On one core (Zen 5), 4 heads of 32, a training
+# step along complete sequences of n and n + 1 tokens in turn took 1.9, 1.4, 1.2, 1.1 and 0.9 times
+# as long dense as fused, for n = 20, 80, 120, 160 and 240. The value for GPUs is computed: four
+# kernel launches against tiles at 7 ps a pair, 16 heads.
+PAIRS_OF_A_CALL = {'cpu': 3 * 2**13, 'cuda': 2**19}
 
 
 def _fastest_on_cpus() -> str:

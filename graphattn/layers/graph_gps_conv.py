@@ -97,6 +97,8 @@ class GraphGPSConv(GPSConv):
         for part in () if attention is None else attention.modules():
             if isinstance(part, MessagePassing):
                 part.explain = False  # explainers weigh the edges of the data, those of conv
+        if attention is None:  # a parameter without a gradient would stop several processes
+            self.norm2 = None
 
     def reset_parameters(self) -> None:
         """Reinitialise all parameters."""

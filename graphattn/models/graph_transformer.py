@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 from torch_geometric.nn import (
+    BatchNorm,
     GINConv,
     GINEConv,
     MaxAggregation,
@@ -109,7 +110,7 @@ class GraphTransformer(nn.Module):
         check_bool(joins_edges=joins_edges)
         check_kind('norm', norm, str)
         try:
-            normalization_resolver(norm, channels)
+            is_batch_norm = isinstance(normalization_resolver(norm, channels), BatchNorm)
         except ValueError as error:
             raise ValueError(f"'norm' must be a norm of PyG, such as 'batch_norm' (got {norm!r})"
                              ) from error
@@ -124,6 +125,8 @@ class GraphTransformer(nn.Module):
             raise ValueError("'joins_edges' requires a 'source'")
         if local is None and source is None and attention is None:
             raise ValueError("'local', 'source' or 'attention' must be given (got none)")
+        # A batch may have a single node.
+        norm_kwargs = {'allow_single_element': True} if is_batch_norm else None
         self.out_channels, self.channels, self.level = out_channels, channels, level
         self.joins_edges = joins_edges
         self.node_encoder = FeatureEncoder(features, channels)
@@ -136,7 +139,7 @@ class GraphTransformer(nn.Module):
         if self.encodings:
             check_sides(**self.encodings)
             size = sum(self.encodings.values())
-            self.encoding_norm = nn.BatchNorm1d(size)
+            self.encoding_norm = BatchNorm(size, allow_single_element=True)
             self.encoding = nn.Linear(size, channels)
         source = None if source is None else check_source(source, heads)
         self.layers = nn.ModuleList()
@@ -150,7 +153,8 @@ class GraphTransformer(nn.Module):
                 own.source.reset_parameters()
             elif own is not None:
                 own.reset_parameters()
-            self.layers.append(GraphGPSConv(channels, conv, own, dropout=dropout, norm=norm))
+            self.layers.append(GraphGPSConv(channels, conv, own, dropout=dropout, norm=norm,
+                                            norm_kwargs=norm_kwargs))
         self.pool = POOLING[pooling]() if level == 'graph' else None
         self.head = nn.Sequential(nn.Linear(channels, channels), nn.ReLU(),
                                   nn.Linear(channels, out_channels))

@@ -41,15 +41,17 @@ SOURCE = {'class_path': 'graphattn.sources.PatternSource',
 
 SELF_PRETRAINING = CONFIGS / 'lra/self_pretraining.yaml'  # laid over any of the tasks
 OWN_DATA = [CONFIGS / f'{name}.yaml' for name in ('text', 'image_folder', 'tokens')]
+GRAPHS = CONFIGS / 'graphs'  # tests/experiments/test_graph_configs.py
 FROM_PRETRAINING = CONFIGS / 'documents/from_pretraining.yaml'  # and over any of the collections
 
 
 def whole_ones(folder: Path) -> list[Path]:
     """Return whole configs: those beside a folder of their name are laid under each config in
-    there, and the user's own data have tests of their own."""
+    there, and the user's own data and graphs have tests of their own."""
     return sorted(path for path in folder.rglob('*.yaml')
                   if not path.with_suffix('').is_dir()
-                  and path not in (SELF_PRETRAINING, FROM_PRETRAINING, *OWN_DATA))
+                  and path not in (SELF_PRETRAINING, FROM_PRETRAINING, *OWN_DATA)
+                  and GRAPHS not in path.parents)
 
 
 PATHS = whole_ones(CONFIGS)

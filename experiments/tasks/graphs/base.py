@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import copy
+import os
+import pickle
+import random
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 import lightning as L
+import numpy as np
 import torch
 from jsonargparse import Namespace
+from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 from torch_geometric.data import Batch, Data, InMemoryDataset
 from torch_geometric.loader import NeighborLoader
 from torch_geometric.transforms import BaseTransform, Compose
+from torch_geometric.typing import WITH_PYG_LIB, WITH_TORCH_SPARSE
 from tqdm import tqdm
 
 from experiments.data.graph_parts import GraphParts
 from experiments.data.sequences import check_at_least
+from experiments.runs.versions import versions
 from experiments.tasks.batch_stream import ResumableLoader, ShuffledEpochs, each_once
 from experiments.tasks.own_data import MODEL
 from graphattn.utils.files import write_whole
@@ -78,9 +89,8 @@ class GraphTask(L.LightningDataModule, ABC):
         if self.data:
             return
         parts = self._read()
-        if self.num_neighbors is not None and (parts.level != 'node' or len(parts.graphs) > 1):
-            raise ValueError(f"'num_neighbors' requires one graph with targets for nodes (got "
-                             f"{len(parts.graphs)} graphs with targets for each {parts.level})")
+        if self.num_neighbors is not None:
+            _check_samples_neighbors(parts)
         done: dict[tuple[int, ...], InMemoryDataset] = {}
         for part, graphs in parts.parts.items():
             same = tuple(map(id, graphs))
@@ -90,11 +100,9 @@ class GraphTask(L.LightningDataModule, ABC):
         self.data['train'].transform = Compose(self.transforms)
 
     def train_dataloader(self) -> DataLoader:
-        if self.num_neighbors is not None:
-            return self._neighbors('train')
-        part = self.data['train']
-        return ResumableLoader(part, self.batch_size, collate_fn=Batch.from_data_list,
-                               sampler=ShuffledEpochs(part, self.batch_size, self.trainer),
+        places, collate = self._examples('train')
+        return ResumableLoader(places, self.batch_size, collate_fn=collate,
+                               sampler=_NumberedEpochs(places, self.batch_size, self.trainer),
                                **self._workers())
 
     def val_dataloader(self) -> DataLoader:
@@ -104,20 +112,21 @@ class GraphTask(L.LightningDataModule, ABC):
         return self._in_order('test')
 
     def _in_order(self, part: str) -> DataLoader:
-        if self.num_neighbors is not None:
-            return self._neighbors(part)
-        data = self.data[part]
-        return DataLoader(data, 2 * self.batch_size, sampler=each_once(data, self.trainer),
-                          collate_fn=Batch.from_data_list, **self._workers())
+        places, collate = self._examples(part)
+        return DataLoader(places, 2 * self.batch_size, sampler=each_once(places, self.trainer),
+                          collate_fn=collate, **self._workers())
 
-    def _neighbors(self, part: str) -> NeighborLoader:
-        graph = self.data[part][0]
-        mask = graph[f'{part}_mask'] if f'{part}_mask' in graph else None
-        seeds = torch.arange(graph.num_nodes) if mask is None else mask.nonzero().flatten()
-        order = (ShuffledEpochs(seeds, self.batch_size, self.trainer) if part == 'train'
-                 else each_once(seeds, self.trainer))
-        return _ResumableNeighbors(graph, self.num_neighbors, seeds, batch_size=self.batch_size,
-                                   sampler=order, **self._workers())
+    def _examples(self, part: str) -> tuple[_Places, Callable[[list], Data]]:
+        """Return the places of graphs or seeds, and what makes a batch of some."""
+        data = self.data[part]
+        if self.num_neighbors is None:
+            take, size = partial(_joined, data), len(data)
+        else:
+            # Its own order is not used, because it could not be resumed.
+            seeds = data.get(0)[f'{part}_mask'].nonzero().flatten()
+            take, size = NeighborLoader(data.get(0), self.num_neighbors, seeds,
+                                        transform=data.transform), len(seeds)
+        return _Places(size), partial(_drawn, take, int(os.environ.get('PL_GLOBAL_SEED', 0)))
 
     def _workers(self) -> dict[str, object]:
         return {'num_workers': self.num_workers, 'persistent_workers': self.num_workers > 0}
@@ -131,28 +140,44 @@ class GraphTask(L.LightningDataModule, ABC):
     def _transformed(self, part: str, graphs: list[Data]) -> InMemoryDataset:
         if not self.pre_transforms:
             return _stored(graphs)
-        whole = blake2b('\n'.join(map(_description, self.pre_transforms)).encode(), digest_size=8)
-        for graph in graphs:
-            for name, value in sorted(graph.to_dict().items()):
-                whole.update(f'{name} {value.dtype} {tuple(value.shape)}'.encode() if isinstance(
-                    value, Tensor) else f'{name} {value}'.encode())
-                if isinstance(value, Tensor):
-                    whole.update(value.contiguous().numpy().tobytes())
-        path = self.cache / f'graphs-{whole.hexdigest()}.pt'
-        if path.exists():
+        key = cache_key(graphs, self.pre_transforms)
+        path = self.cache / f'graphs-{key}.pt'
+        if key is not None and path.exists():
             try:
-                return _stored(torch.load(path, weights_only=True))
+                return _stored([Data.from_dict(graph)
+                                for graph in torch.load(path, weights_only=True)])
             except Exception:  # a damaged file is computed again
                 path.unlink(missing_ok=True)
         transform = Compose(self.pre_transforms)
-        done = [transform(copy.copy(graph)) for graph in tqdm(graphs, f'transforming {part}',
-                                                              disable=None)]
-        write_whole(path, lambda temporary: torch.save(done, temporary))
+        with _seeded(0):
+            done = [transform(copy.copy(graph)) for graph in tqdm(graphs, f'transforming {part}',
+                                                                  disable=None)]
+        if key is not None:
+            write_whole(path, lambda temporary: torch.save([graph.to_dict() for graph in done],
+                                                           temporary))
         return _stored(done)
 
 
-class _ResumableNeighbors(ResumableLoader, NeighborLoader):
-    """A NeighborLoader whose sampler resumes within an epoch."""
+# Cache ###############################################################################
+
+
+def cache_key(graphs: list[Data], transforms: list[BaseTransform]) -> str | None:
+    """Return a digest of graphs, transforms and versions; ``None`` if the transforms cannot be
+    pickled, such as functions without a name."""
+    try:
+        whole = blake2b(pickle.dumps(transforms), digest_size=16)
+    except (AttributeError, TypeError, pickle.PicklingError):
+        return None
+    whole.update(str(sorted(versions().items())).encode())
+    for number, graph in enumerate(graphs):
+        for name, value in sorted(graph.to_dict().items()):
+            whole.update(f'\0{number} {name} '.encode())
+            if isinstance(value, Tensor) and value.layout == torch.strided:
+                whole.update(f'{value.dtype} {tuple(value.shape)} '.encode())
+                whole.update(value.contiguous().view(-1).view(torch.uint8).numpy())
+            else:
+                whole.update(pickle.dumps(value))
+    return whole.hexdigest()
 
 
 def _stored(graphs: list[Data]) -> InMemoryDataset:
@@ -162,6 +187,56 @@ def _stored(graphs: list[Data]) -> InMemoryDataset:
     return dataset
 
 
-def _description(transform: BaseTransform) -> str:
-    kind = type(transform)
-    return f'{kind.__module__}.{kind.__qualname__}({sorted(vars(transform).items())})'
+# Batches #############################################################################
+
+
+class _Places(Dataset):
+    """Examples by their places, which ``_drawn`` makes a batch of."""
+
+    def __init__(self, size: int):
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, place: Any) -> Any:
+        return place
+
+
+class _NumberedEpochs(ShuffledEpochs):
+    """Yields pairs of epoch and place, so that batches of different epochs are drawn anew."""
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return ((self.epoch, place) for place in super().__iter__())
+
+
+def _drawn(take: Callable[[list[int]], Data], seed: int, places: list) -> Data:
+    """Return the batch at some places, whose randomness derives from them and the seed alone, so
+    that it is the same in a resumed run and in any worker."""
+    numbers = np.reshape(places, (len(places), -1))
+    with _seeded(seed, *numbers.flatten().tolist()):
+        return take(numbers[:, -1].tolist())
+
+
+def _joined(graphs: InMemoryDataset, places: list[int]) -> Batch:
+    return Batch.from_data_list([graphs[place] for place in places])
+
+
+@contextmanager
+def _seeded(*entropy: int) -> Iterator[None]:
+    """Seed the generators that transforms and samplers draw from, and restore them."""
+    seeds = np.random.SeedSequence(entropy).generate_state(3).tolist()
+    with isolate_rng(include_cuda=False):
+        torch.default_generator.manual_seed(seeds[0])
+        np.random.seed(seeds[1])
+        random.seed(seeds[2])
+        yield
+
+
+def _check_samples_neighbors(parts: GraphParts) -> None:
+    if parts.level != 'node' or len(parts.graphs) > 1:
+        raise ValueError(f"'num_neighbors' requires one graph with targets for nodes (got "
+                         f"{len(parts.graphs)} graphs with targets for each {parts.level})")
+    if not (WITH_PYG_LIB or WITH_TORCH_SPARSE):
+        raise ImportError("'num_neighbors' requires torch-sparse or pyg-lib; install it, for "
+                          "example by pip install torch-sparse")

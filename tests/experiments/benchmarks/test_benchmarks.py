@@ -74,7 +74,7 @@ def test_the_pairs_at_which_calls_of_dense_attention_pay_lie_between_those_measu
     monkeypatch.setattr(crossover, 'interleave',
                         lambda cases, rounds: dict.fromkeys(cases, 1.) | {'sdpa': next(times)})
     crossover.main(nodes=[8], densities=[0.5], lengths=[10, 20, 30], out=tmp_path)
-    assert 'PAIRS_OF_A_CALL is 16384; measured here: 650.0' in capsys.readouterr().out
+    assert 'PAIRS_OF_A_CALL is 24576; measured here: 650.0' in capsys.readouterr().out
 
 
 @pytest.mark.parametrize('density', [1e-7, 1e-4])
