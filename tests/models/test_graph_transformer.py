@@ -1,0 +1,91 @@
+"""A graph transformer over PyG batches."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch_geometric.data import Batch, Data
+from torch_geometric.utils import to_undirected
+
+from graphattn.models import GraphTransformer
+from graphattn.sources import BlockModelSource, HopMaskSource
+
+SOURCES = {'full': dict(source='Full()'),
+           'exphormer': dict(source='RandomRegular(2)', joins_edges=True),
+           'block model': dict(source=BlockModelSource(2, 4, 4)),
+           'block model and edges': dict(source=BlockModelSource(2, 4, 4), joins_edges=True),
+           'hop mask': dict(source=HopMaskSource(2, 3), joins_edges=True), 'none': {}}
+
+
+def graph(num_nodes: int, seed: int = 0) -> Data:
+    drawn = torch.Generator().manual_seed(seed)
+    edge_index = torch.randint(num_nodes, (2, 2 * num_nodes), generator=drawn)
+    edge_index = to_undirected(edge_index[:, edge_index[0] != edge_index[1]], num_nodes=num_nodes)
+    return Data(x=torch.randn(num_nodes, 3, generator=drawn), edge_index=edge_index,
+                pe=torch.randn(num_nodes, 2, generator=drawn),
+                edge_attr=torch.randint(4, (edge_index.size(1), 1), generator=drawn))
+
+
+def batch() -> Batch:
+    return Batch.from_data_list([graph(5), graph(1), graph(9, seed=1)])
+
+
+def model(local: str | None = 'gin', **options) -> GraphTransformer:
+    torch.manual_seed(0)
+    return GraphTransformer(3, 2, channels=8, heads=2, num_layers=2, local=local, **options)
+
+
+@pytest.mark.parametrize('edge_features', [None, [4]])
+@pytest.mark.parametrize('local', ['gin', 'gated_gcn', 'transformer'])
+@pytest.mark.parametrize('source', SOURCES.values(), ids=SOURCES)
+def test_every_parameter_learns(source, local, edge_features):
+    own = model(local, edge_features=edge_features, encodings={'pe': 2}, **source)
+    data = batch()
+    for _ in range(20):  # distances of one hop mask may be off by chance
+        own(data).square().sum().backward()
+    unused = [name for name, parameter in own.named_parameters() if parameter.grad is None]
+    assert unused == []
+
+
+@pytest.mark.parametrize('name', ['full', 'none'])
+def test_the_output_follows_a_permutation_of_the_nodes(name):
+    own, one = model(**SOURCES[name]).eval(), graph(9)
+    perm = torch.randperm(9, generator=torch.Generator().manual_seed(1))
+    moved = Data(x=one.x[perm], edge_index=perm.argsort()[one.edge_index])
+    torch.testing.assert_close(own(moved), own(one)[perm])
+
+
+@pytest.mark.parametrize('level', ['node', 'graph'])
+def test_graphs_of_a_batch_do_not_see_one_another(level):
+    own = model(**SOURCES['full'], level=level).eval()
+    alone = torch.cat([own(data) for data in batch().to_data_list()])
+    torch.testing.assert_close(own(batch()), alone)
+    assert len(alone) == (3 if level == 'graph' else 15)
+
+
+@pytest.mark.parametrize('source', SOURCES.values(), ids=SOURCES)
+def test_copies_and_graphs_without_edges(source):
+    own = model(**source).eval()
+    for made in (copy.deepcopy(own), pickle.loads(pickle.dumps(own))):
+        torch.manual_seed(0)
+        expected = own(batch())
+        torch.manual_seed(0)
+        assert torch.equal(made(batch()), expected)
+    lonely = Data(x=torch.randn(4, 3), edge_index=torch.empty(2, 0, dtype=torch.long))
+    assert own(lonely).isfinite().all()
+    out, graphs = own(batch(), return_graphs=True)
+    assert len(graphs) == (0 if source == {} else 2)
+
+
+@pytest.mark.parametrize('change, words', [
+    (dict(x=None), "'x'"), (dict(edge_index=None), "'edge_index'"), (dict(pe=None), "'pe'"),
+    (dict(pe=torch.zeros(5, 3)), "'pe' must have 2 columns"), (dict(edge_attr=None), "'edge_attr'"),
+    (dict(x=torch.zeros(5, 4)), "'x' must have 3 features"),
+    (dict(edge_attr=torch.full((2, 1), 4)), "'edge_attr' must hold categories from 0 to 3")])
+def test_missing_attributes_are_named(change, words):
+    own = model(edge_features=[4], encodings={'pe': 2})
+    with pytest.raises(ValueError, match=words):
+        own(Data(**{**graph(5).to_dict(), **change}))
