@@ -15,7 +15,7 @@ FOUND = {
     'peptides_func': ('graph', 'labels', 10, [5] * 9, [1, 2, 3], [3, 3, 3]),
     'peptides_struct': ('graph', 'values', 11, [5] * 9, [1, 2, 3], [3, 3, 3]),
     'pascalvoc': ('node', 'classes', 21, 14, 2, [12, 12, 12]),
-    'molhiv': ('graph', 'labels', 1, [6] * 9, [2] * 3, [3, 3, 3]),
+    'molhiv': ('graph', 'labels', 1, [4, 5, 6] * 3, [2] * 3, [3, 3, 3]),
     'planetoid': ('node', 'classes', 3, 4, None, [6, 500, 10]),
     'wikics': ('node', 'classes', 3, 2, None, [3, 3, 3]),
     'tu': ('graph', 'classes', 2, 1, None, [8, 1, 1]),
