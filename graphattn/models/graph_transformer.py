@@ -106,7 +106,8 @@ class GraphTransformer(nn.Module):
         norm: str = 'batch_norm',
     ):
         super().__init__()
-        check_sides(out_channels=out_channels, channels=channels, num_layers=num_layers)
+        check_sides(out_channels=out_channels, channels=channels, heads=heads,
+                    num_layers=num_layers)
         check_bool(joins_edges=joins_edges)
         check_kind('norm', norm, str)
         try:
@@ -121,8 +122,13 @@ class GraphTransformer(nn.Module):
             check_choice('local', local, LOCAL)
         if source is not None and attention is not None:
             raise ValueError("'source' and 'attention' exclude each other (got both)")
-        if joins_edges and source is None:
-            raise ValueError("'joins_edges' requires a 'source'")
+        source = None if source is None else check_source(source, heads)
+        if joins_edges and not hasattr(source, '__or__'):
+            raise ValueError(f"'joins_edges' requires a 'source' that joins the edges of the data "
+                             f"(got {type(source).__name__})")
+        if local == 'transformer' and channels % heads:
+            raise ValueError(f"'channels' must be a multiple of 'heads' (got {channels} and "
+                             f"{heads})")
         if local is None and source is None and attention is None:
             raise ValueError("'local', 'source' or 'attention' must be given (got none)")
         # A batch may have a single node.
@@ -141,7 +147,6 @@ class GraphTransformer(nn.Module):
             size = sum(self.encodings.values())
             self.encoding_norm = BatchNorm(size, allow_single_element=True)
             self.encoding = nn.Linear(size, channels)
-        source = None if source is None else check_source(source, heads)
         self.layers = nn.ModuleList()
         for _ in range(num_layers):
             conv = None if local is None else _local(local, channels, heads,
@@ -189,9 +194,7 @@ class GraphTransformer(nn.Module):
             x, graph = layer(x, edge_index, data.batch, source=source, return_graph=True, **kwargs)
             graphs += [] if graph is None else [graph]
         if self.pool is not None:
-            num_graphs = 1 if data.batch is None else data.num_graphs
-            x = self.pool(x, x.new_zeros(len(x), dtype=torch.long) if data.batch is None
-                          else data.batch, dim_size=num_graphs)
+            x = self.pool(x, data.batch, dim_size=1 if data.batch is None else data.num_graphs)
         out = self.head(x)
         return (out, graphs) if return_graphs else out
 

@@ -11,21 +11,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from graphattn._checks import check_generator, check_number, check_sides, check_size
+from graphattn._checks import check_generator, check_number, check_sides
 from graphattn._tensors import host_copy, index_dtype, outside_transforms
 from graphattn.graphs.cache import GRAPHS
-from graphattn.graphs.from_pyg import (
-    Edges,
-    check_edges,
-    device_of,
-    edge_index_of,
-    identity_of,
-)
+from graphattn.graphs.from_pyg import Edges, check_edges, identity_of
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.segments import Segments
 from graphattn.sources.base import GraphSource, fold_ptr
-
-MAX_HOPS = 254
+from graphattn.sources.gumbel_sigmoid import draw_values
+from graphattn.sources.structure_source import check_among_tokens, graph_of_edges
 
 
 class HopMaskSource(GraphSource):
@@ -76,8 +70,7 @@ class HopMaskSource(GraphSource):
     def __init__(self, heads: int, max_hops: int = 8, *, edges: Edges | None = None,
                  temperature: float = 1., logit_drop: float = 10.):
         super().__init__()
-        check_sides(heads=heads)
-        check_size('max_hops', max_hops, at_least=1, at_most=MAX_HOPS)
+        check_sides(heads=heads, max_hops=max_hops)
         for name, number in (('temperature', temperature), ('logit_drop', logit_drop)):
             check_number(name, number, 'positive and finite')
         self.heads, self.max_hops = heads, max_hops
@@ -108,43 +101,31 @@ class HopMaskSource(GraphSource):
         """Return the graph over all sequences; arguments as in :class:`GraphSource`.
 
         Raises:
-            ValueError: Also if there are no edges, they are on another device, or they hold nodes
-                out of range.
+            ValueError: Also if there are no edges, they are on another device or hold nodes out of
+                range, or an edge joins two sequences.
         """
-        if key_ptr is not None:
-            raise ValueError("'key_ptr' must be None for distances among the nodes of one graph")
         self.check_tokens(query, key, ptr)
         check_generator(generator)
         if self.edges is None:
             raise ValueError("'edges' must be given to measure distances (got None); pass source | "
                              "edge_index to the layer")
-        if device_of(self.edges) != query.device:
-            raise ValueError(f"'edges' must be on {query.device} like the tokens (got "
-                             f"{device_of(self.edges)})")
-        return self._graph(self._draw(generator), ptr, query.size(0))
+        check_among_tokens(self.edges, query.device, key_ptr)
+        is_on = (draw_values(self.logit, self.temperature, generator) if self.training
+                 else (self.logit.detach() > 0).to(self.logit.dtype))
+        return self._graph(is_on, ptr, query.size(0))
 
     @torch.compiler.disable(reason='the edges depend on the values of parameters')
     def _graph(self, is_on: Tensor, ptr: Tensor, num_tokens: int) -> HopGraph:
         edges = identity_of(self.edges)
-        cache_key = None if edges is None else (*edges, 'hops', num_tokens, self.max_hops)
-        pairs = GRAPHS.get(cache_key, lambda: pairs_within(self.edges, num_tokens, self.max_hops))
+        place = self.max_hops, *host_copy(ptr).tolist()
+        cache_key = None if edges is None else (*edges, 'hops', *place)
+        pairs = GRAPHS.get(cache_key, lambda: pairs_within(
+            graph_of_edges(self.edges, ptr, num_tokens), self.max_hops))
         return HopGraph(pairs, is_on, ptr, self.logit_drop)
 
     def logit_terms(self, graph: BipartiteGraph) -> dict[str, Tensor]:
         bias = graph.edge_bias if isinstance(graph, HopGraph) else None
         return {} if bias is None else {'edge_bias': bias}
-
-    def _draw(self, generator: torch.Generator | None) -> Tensor:
-        """Return which distances are on, 0 or 1 ``[heads, max_hops]``, with a gradient in
-        training."""
-        if not self.training:
-            return (self.logit.detach() > 0).to(self.logit.dtype)
-        dtype = torch.promote_types(self.logit.dtype, torch.float)
-        uniform = torch.rand(self.logit.shape, generator=generator, dtype=dtype,
-                             device=self.logit.device)
-        noisy = self.logit + uniform.logit()
-        soft = (noisy / self.temperature).sigmoid().to(self.logit.dtype)
-        return (noisy > 0).to(soft.dtype) + (soft - soft.detach())
 
     def extra_repr(self) -> str:
         return f'heads={self.heads}, max_hops={self.max_hops}'
@@ -192,33 +173,18 @@ class HopGraph(BipartiteGraph):
         return BipartiteGraph, (no_edges, 0), super().__getstate__()
 
 
-def pairs_within(edges: Edges, num_nodes: int, max_hops: int) -> NearPairs:
-    """Return the pairs of nodes with a path of at most ``max_hops`` edges, from key to query.
-
-    Raises:
-        ValueError: A node is out of range.
-    """
-    edge_index = edge_index_of(edges)
-    key, query = edge_index.cpu().numpy()
-    if len(key) and not (0 <= min(key.min(), query.min())
-                         and max(key.max(), query.max()) < num_nodes):
-        raise ValueError(f"'edge_index' must hold nodes from 0 to {num_nodes - 1} (got "
-                         f"{min(key.min(), query.min())} to {max(key.max(), query.max())})")
-    step = sp.csr_array((np.ones(len(key), np.int8), (query, key)), (num_nodes, num_nodes))
-    step = ((step != 0) + sp.eye_array(num_nodes, dtype=bool)).astype(bool).tocsr()
-    reached, layers = sp.eye_array(num_nodes, dtype=bool, format='csr'), []
-    layers.append(reached.tocoo())
+def pairs_within(graph: BipartiteGraph, max_hops: int) -> NearPairs:
+    """Return the pairs of nodes with a path of at most ``max_hops`` edges, from key to query."""
+    step = graph.with_self_loops().to_scipy().astype(np.int32)
+    reached = times_reached = sp.eye_array(graph.num_queries, dtype=np.int32, format='csr')
     for _ in range(max_hops):
-        further = (step.astype(np.int32) @ reached.astype(np.int32)).astype(bool)
-        new = (further.astype(np.int8) - reached.astype(np.int8)).tocoo()
-        new.eliminate_zeros()
-        if new.nnz == 0:
+        further = step @ reached
+        if further.nnz == reached.nnz:
             break
-        layers.append(new)
-        reached = further.tocsr()
-    rows, columns = (np.concatenate([getattr(layer, name) for layer in layers])
-                     for name in ('row', 'col'))
-    hops = np.repeat(np.arange(len(layers)), [layer.nnz for layer in layers])
-    order = np.lexsort((columns, rows))
-    return NearPairs(*(torch.from_numpy(each[order].astype(np.int64)).to(edge_index.device)
-                       for each in (rows, columns, hops)))
+        further.data[:] = 1
+        reached, times_reached = further, times_reached + further
+    times_reached.sort_indices()
+    hops = times_reached.data.max(initial=0) - times_reached.data  # a node has reached itself first
+    query = np.repeat(np.arange(graph.num_queries), np.diff(times_reached.indptr))
+    return NearPairs(*(torch.from_numpy(each.astype(np.int64)).to(graph.device)
+                       for each in (query, times_reached.indices, hops)))

@@ -23,6 +23,7 @@ from graphattn.graphs.pair_mask import PairMask
 from graphattn.patterns import Mask
 from graphattn.shard import Shard
 from graphattn.sources.base import GraphSource
+from graphattn.sources.gumbel_sigmoid import add_noise, draw_values
 from graphattn.sources.mask_graph import MaskGraph
 from graphattn.sources.pattern_source import pattern_graph
 
@@ -169,7 +170,7 @@ class LearnedMaskSource(GraphSource):
             return PairMask(self.logit.sigmoid(), self.layout, logit_drop=self.logit_drop)
         if not self.training:
             return self._frozen_graph(ptr)
-        values = self._draw(generator)
+        values = draw_values(self.logit, self.temperature, generator, hard=self.hard)
         if self.hard:
             return self._drawn_graph(values, ptr)
         return PairMask(values, self.layout, logit_drop=self.logit_drop)
@@ -259,22 +260,8 @@ class LearnedMaskSource(GraphSource):
         if how == 'top-k':
             is_on = self._most_probable(sparsity)
         else:
-            is_on = (self.logit if how == 'threshold' else self._noisy_logit(generator)) > 0
+            is_on = (self.logit if how == 'threshold' else add_noise(self.logit, generator)) > 0
         return _masks(self.layout, is_on)
-
-    def _noisy_logit(self, generator: torch.Generator | None) -> Tensor:
-        # Half precision has too few values to represent the distribution.
-        dtype = torch.promote_types(self.logit.dtype, torch.float)
-        uniform = torch.rand(self.logit.shape, generator=generator, dtype=dtype,
-                             device=self.logit.device)
-        return self.logit + uniform.logit()
-
-    def _draw(self, generator: torch.Generator | None) -> Tensor:
-        noisy_logit = self._noisy_logit(generator)
-        soft = (noisy_logit / self.temperature).sigmoid().to(self.logit.dtype)
-        if not self.hard:
-            return soft
-        return (noisy_logit > 0).to(soft.dtype) + (soft - soft.detach())  # exactly 0 or 1
 
     def _most_probable(self, sparsity: float) -> Tensor:
         check_number('sparsity', sparsity, 'in [0, 1]')

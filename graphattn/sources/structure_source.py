@@ -77,13 +77,9 @@ class StructureSource(GraphSource):
         Raises:
             ValueError: Also if the edges are on another device, or an edge joins two sequences.
         """
-        if key_ptr is not None:
-            raise ValueError("'key_ptr' must be None for edges among the tokens of one graph")
         self.check_tokens(query, key, ptr)
         check_generator(generator)
-        device = device_of(self.edges)
-        if device != query.device:
-            raise ValueError(f"'edges' must be on {query.device} like the tokens (got {device})")
+        check_among_tokens(self.edges, query.device, key_ptr)
         graph = self.source(query, key, ptr, generator=generator)
         is_plain = type(graph) is BipartiteGraph and graph.edge_prob is None
         if not is_plain and not isinstance(graph, SampledGraph):
@@ -106,18 +102,32 @@ class StructureSource(GraphSource):
         heads, edges = self.heads if self.per_head else 1, identity_of(self.edges)
         place = heads, *host_copy(ptr).tolist()
         cache_key = None if edges is None else (*edges, 'structure', *place)
-        return GRAPHS.get(cache_key, lambda: self._repeated(ptr, num_tokens, heads))
-
-    def _repeated(self, ptr: Tensor, num_tokens: int, heads: int) -> BipartiteGraph:
-        try:
-            graph = sort_edges(self.edges, num_tokens, num_tokens).graph
-        except RepeatedEdges:  # without values they can be merged
-            graph = BipartiteGraph.from_edge_index(edge_index_of(self.edges), num_tokens)
-        graph = BipartiteGraph.from_csr(*graph.csr, graph.num_keys, query_ptr=ptr, key_ptr=ptr)
-        return BipartiteGraph.batch([graph] * heads)
+        return GRAPHS.get(cache_key, lambda: BipartiteGraph.batch(
+            [graph_of_edges(self.edges, ptr, num_tokens)] * heads))
 
     def logit_terms(self, graph: BipartiteGraph) -> dict[str, Tensor]:
         return self.source.logit_terms(graph)
 
     def extra_repr(self) -> str:
         return f'edges={self.edges if isinstance(self.edges, BipartiteGraph) else "edge_index"}'
+
+
+def check_among_tokens(edges: Edges, device: torch.device, key_ptr: Tensor | None) -> None:
+    """Raise unless a source with edges of the data can be called with tokens on this device."""
+    if key_ptr is not None:
+        raise ValueError("'key_ptr' must be None for edges among the tokens of one graph")
+    if device_of(edges) != device:
+        raise ValueError(f"'edges' must be on {device} like the tokens (got {device_of(edges)})")
+
+
+def graph_of_edges(edges: Edges, ptr: Tensor, num_tokens: int) -> BipartiteGraph:
+    """Return the graph of edges of the data, with a segment for each sequence.
+
+    Raises:
+        ValueError: A node is out of range, or an edge joins two sequences.
+    """
+    try:
+        graph = sort_edges(edges, num_tokens, num_tokens).graph
+    except RepeatedEdges:  # without values they can be merged
+        graph = BipartiteGraph.from_edge_index(edge_index_of(edges), num_tokens)
+    return BipartiteGraph.from_csr(*graph.csr, graph.num_keys, query_ptr=ptr, key_ptr=ptr)

@@ -10,8 +10,9 @@ import torch
 from torch_geometric.data import Batch, Data
 from torch_geometric.utils import to_undirected
 
+from graphattn.layers import GraphAttention
 from graphattn.models import GraphTransformer
-from graphattn.sources import BlockModelSource, HopMaskSource
+from graphattn.sources import BlockModelSource, HopMaskSource, LearnedMaskSource
 
 SOURCES = {'full': dict(source='Full()'),
            'exphormer': dict(source='RandomRegular(2)', joins_edges=True),
@@ -89,3 +90,13 @@ def test_missing_attributes_are_named(change, words):
     own = model(edge_features=[4], encodings={'pe': 2})
     with pytest.raises(ValueError, match=words):
         own(Data(**{**graph(5).to_dict(), **change}))
+
+
+@pytest.mark.parametrize('options, name', [
+    (dict(joins_edges=True), 'joins_edges'), (dict(local=None), 'local'),
+    (dict(joins_edges=True, source=LearnedMaskSource(2, 9)), 'joins_edges'),
+    (dict(local='transformer', channels=9), 'channels'), (dict(norm='nosuch'), 'norm'),
+    (dict(source='Full()', attention=GraphAttention(8, 2, 'Full()')), 'source')])
+def test_options_that_do_not_fit_are_refused(options, name):
+    with pytest.raises(ValueError, match=f"'{name}'"):
+        GraphTransformer(3, 2, **{**dict(channels=8, heads=2, num_layers=2), **options})

@@ -8,8 +8,10 @@ import networkx as nx
 import pytest
 import torch
 
+from graphattn import BipartiteGraph
 from graphattn.layers import GraphAttention
 from graphattn.sources import HopMaskSource
+from graphattn.sources.gumbel_sigmoid import draw_values
 from graphattn.sources.hop_mask import pairs_within
 
 PTR = torch.tensor([0, 5, 5, 12])
@@ -25,6 +27,10 @@ def edge_index(seed: int = 0, directed: bool = False) -> torch.Tensor:
     return torch.tensor(edges).T
 
 
+def of_data(edges: torch.Tensor) -> BipartiteGraph:
+    return BipartiteGraph.from_edge_index(edges, 12)
+
+
 @pytest.mark.parametrize('directed', [False, True])
 @pytest.mark.parametrize('max_hops', [1, 2, 3, 20])
 def test_distances_are_those_of_networkx(max_hops, directed):
@@ -34,7 +40,7 @@ def test_distances_are_those_of_networkx(max_hops, directed):
     expected = {(target, source, hops)
                 for source, reached in nx.all_pairs_shortest_path_length(graph, max_hops)
                 for target, hops in reached.items()}
-    assert {*zip(*(each.tolist() for each in pairs_within(edges, 12, max_hops)))} == expected
+    assert {*zip(*(each.tolist() for each in pairs_within(of_data(edges), max_hops)))} == expected
 
 
 @pytest.mark.parametrize('is_training', [False, True])
@@ -44,7 +50,7 @@ def test_a_head_attends_at_the_distances_that_are_on(is_training):
         source.logit.copy_(torch.tensor([[50., -50., 50.], [-50., 50., -50.]]))
     tokens = torch.randn(12, 2, 4)
     graph = (source | edges)(tokens, tokens, PTR)
-    query, key, hops = pairs_within(edges, 12, 3)
+    query, key, hops = pairs_within(of_data(edges), 3)
     for head, wanted in enumerate(([0, 1, 3], [0, 2])):
         own = torch.isin(hops, torch.tensor(wanted))
         mask = graph.to_mask()[12 * head:12 * (head + 1), 12 * head:12 * (head + 1)]
@@ -63,8 +69,8 @@ def test_the_gradient_is_that_of_a_bias_on_dense_logits():
     weight = torch.randn(12, 8, dtype=torch.double)
     seed = torch.Generator().manual_seed
     (layer(x, PTR, source=source | edges, generator=seed(1)) * weight).sum().backward()
-    values = source._draw(seed(1))
-    query, key, hops = pairs_within(edges, 12, 3)
+    values = draw_values(source.logit, 1., seed(1))
+    query, key, hops = pairs_within(of_data(edges), 3)
     q, k, v = (linear(x).view(12, 2, 4) for linear in (layer.lin_query, layer.lin_key,
                                                        layer.lin_value))
     bias = torch.cat([torch.zeros(2, 1, dtype=torch.double), 2. * (values - 1)], dim=1)[:, hops]
@@ -83,8 +89,9 @@ def test_bad_arguments_are_refused():
     tokens = torch.randn(12, 2, 4)
     with pytest.raises(ValueError, match=r"'edges' must be given .* source \| edge_index"):
         HopMaskSource(2)(tokens, tokens, PTR)
-    with pytest.raises(ValueError, match="'edge_index' must hold nodes from 0 to 11"):
-        (HopMaskSource(2) | torch.tensor([[0], [12]]))(tokens, tokens, PTR)
+    for edges, words in (([[0], [12]], 'from 0 to 11|12'), ([[0], [5]], 'segments')):
+        with pytest.raises(ValueError, match=words):
+            (HopMaskSource(2) | torch.tensor(edges))(tokens, tokens, PTR)
     for options in (dict(heads=0), dict(heads=2, max_hops=0), dict(heads=2, temperature=0.)):
         with pytest.raises(ValueError, match=f"'{[*options][-1]}'"):
             HopMaskSource(**options)
