@@ -30,7 +30,7 @@ def homogeneous(graph: HeteroData, node_type: str | None = None) -> Data:
         node_type, = with_targets
     if node_type not in with_targets:
         raise ValueError(f"'node_type' must be one of the types with targets, "
-                         f"{', '.join(with_targets) or 'of which there are none'} (got "
+                         f"{', '.join(with_targets) or 'but no type has any'} (got "
                          f"{node_type})")
     sizes = {kind: graph[kind].num_nodes for kind in graph.node_types}
     first = dict(zip(sizes, torch.tensor([0, *sizes.values()]).cumsum(0).tolist()))

@@ -229,7 +229,7 @@ class _MeanAbsoluteError(MeanAbsoluteError):
 
 
 class _OverLabels(Metric):
-    """The mean of a metric over the labels that have both classes, of which NaN is neither."""
+    """The mean of a metric over the labels that have both classes. NaN is no class."""
 
     def __init__(self, kind: type[Metric], num_labels: int):
         super().__init__()

@@ -219,16 +219,21 @@ class BipartiteGraph:
 
     @property
     def csr(self) -> tuple[Tensor, Tensor]:
-        """The stored rows: where each query's edges begin, int64 ``[num_queries + 1]``, and the key
-        of each edge in the narrowest dtype of uint16, int32 and int64. Do not modify these
-        tensors."""
+        """The stored rows.
+
+        A pair of where each query's edges begin, int64 ``[num_queries + 1]``, and the key of each
+        edge in the narrowest dtype of uint16, int32 and int64. Do not modify these tensors.
+        """
         return self._indptr, self._key
 
     @property
     def csc(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The edges sorted by key, cached on first use: where each key's edges begin, int64
-        ``[num_keys + 1]``; the query of each edge, uint16, int32 or int64; and the permutation
-        ``[num_edges]`` from the order by query to the order by key, int32 or int64."""
+        """The edges sorted by key, cached on first use.
+
+        A triple of where each key's edges begin, int64 ``[num_keys + 1]``, the query of each edge,
+        uint16, int32 or int64, and the permutation ``[num_edges]`` from the order by query to the
+        order by key, int32 or int64.
+        """
         if self._csc is not None:
             return self._csc
         csc = csc_of_rows(self._indptr, self._key, self._num_keys)

@@ -163,7 +163,7 @@ def test_asymmetry_is_between_that_of_a_symmetric_graph_and_that_of_a_chain():
 
 
 def test_only_the_shares_tell_a_matrix_from_its_transpose():
-    """Of a walk that is doubly stochastic, so that the rows of both sum to 1."""
+    """The walk is doubly stochastic: the rows of its transpose sum to 1 too."""
     forth = sp.csr_array(0.7 * np.roll(np.eye(9), 1, axis=1) + 0.3 * np.eye(9))
     ahead, back = attention(forth), attention(sp.csr_array(forth.T))
     for name in ('transport_gap', 'phi', 'asymmetry', 'sigma_2', 'directed_gap'):
@@ -268,6 +268,7 @@ def test_weights_of_a_model_give_its_outputs(name, options):
 @pytest.mark.parametrize('name', ['no edges', 'wide'])
 def test_every_figure_can_be_saved(name, tmp_path):
     draw({name: [attention(MATRICES[name])]}).savefig(tmp_path / 'a.png')
+    assert (tmp_path / 'a.png').stat().st_size > 0
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""What every measure of weighted graphs promises, and Laplacians against networkx and numpy."""
+"""The contract of measures of weighted graphs, and Laplacians against networkx and numpy."""
 
 import networkx as nx
 import numpy as np

@@ -98,7 +98,7 @@ def planetoid(root):
 
 
 def wikics(root):
-    """Three divisions of which the test is the same."""
+    """Three divisions with the same test nodes."""
     (root / 'raw').mkdir(parents=True)
     masks = [[(node + number) % 4 == 0 for node in range(12)] for number in range(3)]
     validation = [[(node + number) % 4 == 1 for node in range(12)] for number in range(3)]

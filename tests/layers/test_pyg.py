@@ -55,7 +55,7 @@ RUNS = [attend, pytest.param(compiled, marks=pytest.mark.slow)]
 
 
 def doubled(layer: type[MessagePassing], step: str) -> type[MessagePassing]:
-    """A subclass one of whose steps returns twice the value."""
+    """Return a subclass with one step that returns twice the value."""
     original = getattr(layer, step)
 
     @wraps(original)  # PyG reads the names of arguments from the signature

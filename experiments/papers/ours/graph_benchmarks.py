@@ -8,7 +8,7 @@ beside the edges of the data, and without attention. The density of block models
 comparison with Exphormer at equal edges.
 
 ``small`` trains 4 layers of 64 channels for 10 epochs on 2,000 graphs, 630 steps. Published rows
-are of 10,000 graphs, 100 epochs and up to 16 layers.
+are of 10,000 graphs and larger models.
 
 Sources: Dwivedi et al., "Benchmarking Graph Neural Networks" (2020); Rampášek et al., "GPS" (2022),
 Table 1; Shirzad et al., "Exphormer" (2023), Table 2.
