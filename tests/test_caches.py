@@ -112,6 +112,9 @@ CACHES = {
         "the format, the tokenizer, and the path, size and time of each of the corpus's files",
         'tests/experiments/data/text/test_encoding.py::test_the_key_changes_with_files_and_'
         'tokenizer'),
+    'experiments/tasks/graphs/base.py': Cache(
+        'the graphs, the transforms and their source, the versions; the digest of the file',
+        'tests/experiments/tasks/test_graphs.py::test_each_input_alone_changes_the_key'),
     'experiments/train.py': Cache('the command, whose options no run changes',
         'tests/experiments/test_train.py::test_resolved_config_gives_the_same_run'),
 }
