@@ -122,7 +122,10 @@ class PatternSource(GraphSource):
 
     def shard_graph(self, shard: Shard, generator: torch.Generator | None = None) -> BipartiteGraph:
         """Return :meth:`rows`, which do not depend on the tokens' values."""
-        return self.span_graph(shard.lengths, shard.spans(), shard.ptr.device, generator=generator)
+        graph = self.span_graph(shard.lengths, shard.spans(), shard.ptr.device, generator=generator)
+        if self._is_value and not self._draws_anew:
+            shard.built_from(graph, (self._parts, *shard.lengths))
+        return graph
 
     def span_graph(self, lengths: Sequence[int], spans: Sequence[tuple[int, int]],
                    device: torch.device, *, within: Pattern | None = None,

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
 
 from graphattn.distributed import sequence_parallel
 from graphattn.layers import GraphAttention
@@ -145,6 +146,16 @@ def test_copies_have_their_own_group(one_process):
     out = parallel(tokens, cases.PTR)
     again = copy.deepcopy(parallel)
     assert torch.equal(again(tokens, cases.PTR), out) and again.group is not parallel.group
+
+
+def test_a_mesh_of_two_dimensions_is_refused(one_process):
+    mesh = init_device_mesh('cpu', (1, 1), mesh_dim_names=('data', 'tokens'))
+    module = cases.encoder(cases.PatternSource(cases.SlidingWindow(1)))
+    with pytest.raises(ValueError, match=r"'group' must be a mesh of one dimension \(got \('data'"):
+        sequence_parallel(module, mesh)
+    tokens, _ = cases.inputs(module)
+    out = sequence_parallel(module, mesh['tokens'])(tokens, cases.PTR)
+    assert torch.equal(out, module(tokens, cases.PTR))
 
 
 def test_without_a_process_group_the_error_says_how_to_start_one(monkeypatch):
