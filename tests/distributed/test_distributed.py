@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import re
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
@@ -124,6 +126,24 @@ def test_lightning_trains_to_the_parameters_of_one_process():
         assert done.returncode == 0, done.stderr[-2000:]
         difference, = re.findall(r'^difference (\S+)$', done.stdout, re.M)
         assert float(difference) < 1e-10
+
+
+@pytest.mark.slow
+def test_the_example_of_the_guide_runs_in_four_processes():
+    page = (Path(__file__).parents[2] / 'docs/distributed.md').read_text()
+    code, = re.findall(r'<!-- run by 4 processes -->\n```py\n(.*?)```', page, re.S)
+    assert len([line for line in code.splitlines() if line]) <= 32
+
+    def run():
+        torch.set_num_threads(1)
+        variables = {}
+        exec(code, variables)
+        print('loss', float(variables['loss'].detach()))
+        os._exit(0)  # the groups of the mesh cannot be left in good order
+
+    for done in forked(run, ranks=4):
+        assert done.returncode == 0, done.stderr[-2000:]
+        assert re.search(r'^loss \d', done.stdout, re.M), done.stdout
 
 
 def test_unsupported_modules_and_arguments_are_refused():
