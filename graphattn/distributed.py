@@ -151,9 +151,9 @@ def share(ptr: Tensor, graph: BipartiteGraph | None, processes: int) -> list[int
         raise ValueError(f"'graph' must have the {num_tokens} tokens of 'ptr' as queries, once or "
                          f"for each head (got {graph.num_queries})")
     degree = host_copy(graph.csr[0]).diff().view(-1, num_tokens).sum(0)
-    goals = degree.sum() * torch.arange(1, processes) // processes
+    goals = degree.sum() * torch.arange(1, processes, dtype=torch.double) / processes
     # A token goes to the process in whose part most of its edges lie.
-    inner = torch.searchsorted(degree.cumsum(0) - degree // 2, goals)
+    inner = torch.searchsorted(degree.cumsum(0) - degree.double() / 2, goals)
     first, last = torch.arange(1, processes), num_tokens - processes + torch.arange(1, processes)
     return [0, *inner.clamp(min=first).clamp(max=last.clamp(min=0)).tolist(), num_tokens]
 
