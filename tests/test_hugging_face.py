@@ -831,8 +831,8 @@ def test_no_dense_mask_is_computed(monkeypatch):
 def test_a_missing_or_old_version_of_transformers_is_named_in_the_error(monkeypatch):
     import sys
 
-    from graphattn import hugging_face
-    hugging_face._register.cache_clear()
+    from graphattn.hugging_face.attaching import register
+    register.cache_clear()
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, 'transformers', None)
         with pytest.raises(ImportError, match="needs transformers: pip install"):
