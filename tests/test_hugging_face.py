@@ -782,8 +782,8 @@ BAD = {
         attach(new_model('BERT'), PATTERN).encoder.layer[0].attention.self,
         *(torch.randn(1, heads, 5, 8) for heads in (4, 3, 3)), None), ValueError,
         "'key' must have the number of heads of query, 4, or a divisor"),
-    'paged': (lambda: attach(new_model('BERT'), PATTERN)(TOKENS, cu_seq_lens_q=torch.ones(1)),
-              ValueError, "'cu_seq_lens_q' must be None"),
+    'paged': (lambda: attach(new_model('BERT'), PATTERN)(TOKENS, cache=object()), ValueError,
+              "'cache' must be None"),
 }
 
 

@@ -66,17 +66,17 @@ def attach(
                                 that is the same for all heads and queries, ``[batch, 1, 1, keys]``
     masks                       causal masks, windows and chunks, evaluated on the edges only; masks
                                 of four dimensions, boolean or added to logits, read on the edges
-    packed sequences            with ``position_ids``: separated by the model's mask, but a pattern
-                                treats them as one sequence, for example for global tokens; with
-                                ``cu_seq_lens_q``: an error
+    packed sequences            by ``cu_seq_lens_q`` or by ``position_ids`` that begin anew: each
+                                sequence has its own positions, windows and global tokens
     ``position_bias``           read on the edges, with its gradient
     ``indices``                 define the edges (``BipartiteGraph.from_topk``); ``along`` is
                                 ``None``
     ``torch.compile``           the same results, with a graph break at each attention
     continuous batching         not supported by transformers for other implementations of attention
-    cache                       rows of the pattern from the decoded position on. Patterns whose
-                                rows depend on the length, such as random keys, change as a sequence
-                                grows; cached tokens then belong to shorter graphs
+    cache                       dynamic, static, sliding and quantised: rows of the pattern from the
+                                decoded position on. Patterns whose rows depend on the length, such
+                                as random keys, change as a sequence grows; cached tokens then
+                                belong to shorter graphs. Other sources need ``use_cache=False``
     ``output_attentions``       dense weights, 0 where there is no edge
     fewer heads of keys         not repeated, unless heads own a graph each
     ``softcap``, ``s_aux``      an error

@@ -16,6 +16,7 @@ from graphattn.graphs.graph import BipartiteGraph
 from graphattn.hugging_face.attachment import Attachment
 from graphattn.hugging_face.lazy_mask import LazyMask
 from graphattn.hugging_face.modules import NAME
+from graphattn.hugging_face.packing import check_not_packed, packed_lengths
 from graphattn.layers.padded import (
     PairRules,
     attend_padded,
@@ -34,7 +35,6 @@ REFUSED = {
     'sinks': "sinks, which take part of each query's weight",
     'block_indices': 'blocks of keys',
     'cache': 'paged cache',
-    'cu_seq_lens_q': 'packed sequences',
 }
 # Added to logits for padding: -10,000 in BERT's first code and in models derived from it.
 PADDING_BELOW = -9_000
@@ -110,7 +110,14 @@ def graph_attention(
     is_causal = not attachment.adds_masks and _is_causal(module, is_causal, attention_mask)
     attention_mask = _meant(attention_mask, query, key, is_causal, is_cross)
     source = getattr(module, 'graph_source', None)
-    tokens, rules = _tokens_and_rules(attention_mask, query, key, is_cross, indices is not None)
+    if is_cross or indices is not None:
+        check_not_packed(options, 'in cross-attention' if is_cross else
+                         'for a model that chooses its own keys')
+        packed = None
+    else:
+        packed = packed_lengths(options, attention_mask, query, key, attachment.has_cache)
+    tokens, rules = _tokens_and_rules(attention_mask, query, key, is_cross, indices is not None,
+                                      packed)
     if position_bias is not None:
         rules = rules._replace(tables=(*rules.tables, position_bias))
     if indices is not None:
@@ -208,7 +215,11 @@ def _lacks_prefix(mask: Tensor, key: Tensor) -> bool:
 
 
 def _tokens_and_rules(mask: Tensor, query: Tensor, key: Tensor, is_cross: bool,
-                      has_indices: bool) -> tuple[PaddedTokens, PairRules]:
+                      has_indices: bool,
+                      packed: tuple[int, ...] | None) -> tuple[PaddedTokens, PairRules]:
+    if packed is not None:
+        tokens = PaddedTokens(len(query), query.size(2), key.size(2), query.device, packed=packed)
+        return tokens, _rules_on_slots(mask, query, key)
     if not isinstance(mask, LazyMask):
         _check_mask(mask, query, key)
         num_queries, num_keys = query.size(2), key.size(2)
@@ -225,6 +236,13 @@ def _tokens_and_rules(mask: Tensor, query: Tensor, key: Tensor, is_cross: bool,
     if has_indices:
         return mask.slots(), mask.rules_with_padding()
     return mask.tokens(not is_cross), mask.rules()
+
+
+def _rules_on_slots(mask: Tensor, query: Tensor, key: Tensor) -> PairRules:
+    if isinstance(mask, LazyMask):
+        return mask.rules()
+    _check_mask(mask, query, key)
+    return PairRules(tables=(mask.expand(-1, -1, query.size(2), -1),))
 
 
 def _check_mask(mask: Tensor, query: Tensor, key: Tensor) -> None:
