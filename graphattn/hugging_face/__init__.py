@@ -1,8 +1,10 @@
 """Attention along graphs in Hugging Face's models."""
 
-from graphattn.hugging_face.attaching import attach, detach
-from graphattn.hugging_face.attachment import Attachment
+from graphattn.hugging_face.attaching import attach, attached, detach
 from graphattn.hugging_face.attention import graph_attention
 from graphattn.hugging_face.lazy_mask import LazyMask
+from graphattn.hugging_face.state import Attachment
+from graphattn.hugging_face.table import AttachedHeads, AttachmentTable, attachment
 
-__all__ = ['Attachment', 'LazyMask', 'attach', 'detach', 'graph_attention']
+__all__ = ['AttachedHeads', 'Attachment', 'AttachmentTable', 'LazyMask', 'attach', 'attached',
+           'attachment', 'detach', 'graph_attention']

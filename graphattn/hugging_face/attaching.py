@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from graphattn._checks import check_kind
 from graphattn.functional.recursion import is_one_hop
-from graphattn.hugging_face.attachment import Attachment
 from graphattn.hugging_face.attention import graph_attention, notice_keys
+from graphattn.hugging_face.heads import check_head_numbers, source_of_heads, without_heads
 from graphattn.hugging_face.lazy_mask import lazy_mask, lazy_mask_of_logits
 from graphattn.hugging_face.modules import (
     NAME,
@@ -26,6 +28,7 @@ from graphattn.hugging_face.modules import (
     own_configs,
     warn_of_rest,
 )
+from graphattn.hugging_face.state import Attachment
 from graphattn.layers.learned_teleport import check_diffusion, teleport_parameter
 from graphattn.ops import check_backend
 from graphattn.patterns import Pattern
@@ -35,15 +38,17 @@ from graphattn.sources.base import copy_beside, place_beside
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ['attach', 'detach']
+__all__ = ['attach', 'attached', 'detach']
 
+Along = GraphSource | Pattern | str | None
 OLDEST = '5.17'  # earlier versions make masks and pass chosen keys in other ways
 
 
 def attach(
-    model: PreTrainedModel, along: GraphSource | Pattern | str | None, *,
-    layers: Sequence[int | str] | None = None, backend: str = 'auto', hops: int | float = 1,
-    teleport: float | Sequence[float] = 0., learn_teleport: bool = False,
+    model: PreTrainedModel, along: Along | Mapping[int | str, Along] | Sequence[Along], *,
+    layers: Sequence[int | str] | None = None, heads: Sequence[int] | None = None,
+    backend: str = 'auto', hops: int | float = 1, teleport: float | Sequence[float] = 0.,
+    learn_teleport: bool = False,
 ) -> PreTrainedModel:
     """Replace the attention of a transformers model by attention along graphs, in place.
 
@@ -91,10 +96,15 @@ def attach(
             ``AttentionInterface``.
         along (GraphSource, Pattern, str or None): A source, a pattern, its expression
             (``'SlidingWindow(64) | GlobalTokens(1)'``) or the name of a preset (``'bigbird'``).
-            ``None`` is for models that choose their own keys and pass ``indices``.
+            ``None`` is for models that choose their own keys and pass ``indices``. A mapping of
+            layers, or a list of one for each layer, attaches layers to different graphs; a
+            :class:`graphattn.sources.PatternSource` of several patterns does so for heads.
         layers (sequence, optional): Indices of self-attention modules in the order of
             ``model.modules()``, or names of attention modules. If omitted, all self-attention. In
             named cross-attention, query i of a pattern is at the position of key i.
+        heads (sequence of int, optional): Heads that attend along the pattern. The others keep full
+            attention, by edges between all tokens, until a later call attaches them too. If
+            omitted, all heads.
         backend (str): Kernel for graphs, see :func:`graphattn.functional.edge_attention`.
         hops (int or float): Number of hops that values travel along the edges, as in
             :class:`graphattn.layers.GraphAttention`. Several hops, or a teleport, are not available
@@ -111,9 +121,9 @@ def attach(
     Raises:
         ImportError: transformers is missing or too old, or the backend lacks a package.
         TypeError: An argument is of the wrong type.
-        ValueError: The model's attention cannot be replaced or is only cross-attention, a layer is
-            unknown or attached already, the backend is unknown, the source requires another number
-            of heads, or ``hops`` and ``teleport`` do not fit.
+        ValueError: The model's attention cannot be replaced or is only cross-attention, a layer or
+            a head is unknown or attached already, the backend is unknown, the source requires
+            another number of heads, or ``hops`` and ``teleport`` do not fit.
 
     Example:
         >>> import torch
@@ -130,70 +140,234 @@ def attach(
     register()
     check_backend(backend)
     check_diffusion(hops, teleport, learn_teleport)
-    source = None if along is None else _as_source(along)
-    if source is None and not is_one_hop(hops, teleport):
+    modules = attention_modules(model)
+    given, sources = _sources_of(along, layers, modules)
+    plain = is_one_hop(hops, teleport)
+    if not plain and None in sources.values():
         raise ValueError(f"'hops' must be 1, without teleport, if the model chooses the keys of "
                          f"its queries (got {hops} with 'along' None)")
-    modules = attention_modules(model)
-    chosen = choose(modules, layers)
-    for name in chosen:
-        check_heads(source, name, modules[name], learn_teleport)
-    if layers is None:
-        warn_of_rest(model, modules, len(modules) - len(chosen))
+    if heads is not None and (learn_teleport or not plain):
+        raise ValueError(f"'hops' must be 1, without teleport, for some of the heads, because the "
+                         f"others keep full attention of one hop (got {hops}); omit 'heads'")
+    plans = {name: _plan(source, heads, name, modules[name], backend, learn_teleport)
+             for name, source in sources.items()}
+    if given is None:
+        warn_of_rest(model, modules, len(modules) - len(plans))
     own_configs(model)
     for module in configured(model):
         if not hasattr(module, 'graph_attachment'):
             module.graph_attachment = Attachment(implementations(module.config))
-    for name in chosen:
-        module = modules[name]
-        module.graph_attachment.attends, module.graph_attachment.backend = True, backend
-        module.graph_attachment.hops, module.graph_attachment.teleport = hops, teleport
-        module.graph_attachment.is_named = name in (layers or ())
-        module.graph_attachment.noticing = module.register_forward_pre_hook(notice_keys,
-                                                                            with_kwargs=True)
+    for name, (source, attached_heads) in plans.items():
+        module, logit = modules[name], None
         if source is not None:
-            module.graph_source = copy_beside(source, module, model)
+            source = copy_beside(source, module, model)
         if learn_teleport:
-            module.graph_teleport_logit = teleport_parameter(teleport, heads_of(module),
-                                                             *place_beside(module, model))
-    for module in configured(model):
-        module.config._attn_implementation = along_graphs(module.graph_attachment.before)
+            logit = teleport_parameter(teleport, heads_of(module), *place_beside(module, model))
+        _switch(module, replace(
+            module.graph_attachment, attends=True, backend=backend, hops=hops, teleport=teleport,
+            is_named=name in (given or ()), heads=attached_heads), source, logit)
+    _use_graphs(model)
     return model
 
 
-def detach(model: PreTrainedModel) -> PreTrainedModel:
+@contextmanager
+def attached(
+    model: PreTrainedModel, along: Along | Mapping[int | str, Along] | Sequence[Along],
+    **options: Any,
+) -> Iterator[PreTrainedModel]:
+    """Attach a model inside a ``with`` block; afterwards it is attached as it was before.
+
+    Layers and heads that are attached already attend along the new graph inside the block.
+
+    Args:
+        model (PreTrainedModel): As in :func:`attach`.
+        along (GraphSource, Pattern, str, Mapping, Sequence or None): As in :func:`attach`.
+        **options: Further arguments of :func:`attach`.
+
+    Raises:
+        TypeError, ValueError: As in :func:`attach`.
+
+    Example:
+        >>> import torch
+        >>> from graphattn.hugging_face import attached
+        >>> from transformers import BertConfig, BertModel
+        >>> bert = BertModel(BertConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2,
+        ...                             num_attention_heads=4, intermediate_size=64))
+        >>> with attached(bert, 'SlidingWindow(4)', layers=[0]):
+        ...     hidden = bert(torch.randint(100, (2, 40))).last_hidden_state
+        >>> hasattr(bert, 'graph_attachment')
+        False
+    """
+    modules = attention_modules(model)
+    before = {module: (module.graph_attachment, getattr(module, 'graph_source', None),
+                       getattr(module, 'graph_teleport_logit', None))
+              for module in model.modules() if hasattr(module, 'graph_attachment')}
+    try:
+        _, sources = _sources_of(along, options.get('layers'), modules)
+        for name in sources:
+            _make_room(name, modules[name], options.get('heads'))
+        yield attach(model, along, **options)
+    finally:
+        _forget(model)
+        for module, state in before.items():
+            _switch(module, *state)
+        if before:
+            _use_graphs(model)
+
+
+def detach(model: PreTrainedModel, *, layers: Sequence[int | str] | None = None,
+           heads: Sequence[int] | None = None) -> PreTrainedModel:
     """Restore the attention that a model had before :func:`attach`, and remove its sources.
 
     Args:
         model (PreTrainedModel): An attached model.
+        layers (sequence, optional): Attached layers, as in :func:`attach`; all if omitted.
+        heads (sequence of int, optional): Heads that keep full attention from now on, while the
+            others of these layers stay attached; all if omitted.
 
     Returns:
         The model.
 
     Raises:
-        ValueError: The model is not attached.
+        TypeError: An argument is of the wrong type.
+        ValueError: The model or a layer is not attached, or a layer's source is for all its heads.
     """
     check_kind('model', model, nn.Module)
-    attached = [module for module in model.modules() if hasattr(module, 'graph_attachment')]
-    if not attached:
+    if not any(hasattr(module, 'graph_attachment') for module in model.modules()):
         raise ValueError("'model' must be attached to be detached; see attach")
-    for module in attached:  # outer modules first, because their configs set those of inner ones
-        module.config._attn_implementation = module.graph_attachment.before
-        if module.graph_attachment.noticing is not None:
-            module.graph_attachment.noticing.remove()
-        del module.graph_attachment
-        if hasattr(module, 'graph_source'):
-            del module.graph_source
-        if hasattr(module, 'graph_teleport_logit'):
-            del module.graph_teleport_logit
+    modules = attention_modules(model)
+    names = [name for name, module in modules.items() if _attends(module)]
+    if layers is not None:
+        chosen = choose(modules, layers)
+        if missing := [name for name in chosen if name not in names]:
+            raise ValueError(f"'layers' must be attached to be detached ({missing[0]!r} is not); "
+                             f"see attachment(model)")
+        names = chosen
+    plans = {name: _without(name, modules[name], heads) for name in names}
+    for name, (source, attached_heads) in plans.items():
+        _switch(modules[name], replace(modules[name].graph_attachment, heads=attached_heads,
+                                       attends=source is not None), source)
+    if not any(map(_attends, modules.values())):
+        _forget(model)
     return model
 
 
-def _as_source(along: GraphSource | Pattern | str) -> GraphSource:
-    if not isinstance(along, GraphSource | Pattern | str):
+def _sources_of(along: Any, layers: Sequence[int | str] | None, modules: dict[str, nn.Module],
+                ) -> tuple[Sequence[int | str] | None, dict[str, GraphSource | None]]:
+    """Return the layers that are given, and the source of each module to attach, by name."""
+    if isinstance(along, Mapping):
+        if layers is not None:
+            raise ValueError("'layers' must be None if 'along' maps layers to sources")
+        layers, along = [*along], [*along.values()]
+    names = choose(modules, layers)
+    if isinstance(along, Sequence) and not isinstance(along, str):
+        if len(along) != len(names):
+            raise ValueError(f"'along' must be one source, or one for each of the {len(names)} "
+                             f"layers (got {len(along)}); for one pattern for each head pass a "
+                             f"PatternSource")
+        return layers, {name: _as_source(each) for name, each in zip(names, along)}
+    return layers, dict.fromkeys(names, _as_source(along))
+
+
+def _plan(source: GraphSource | None, heads: Sequence[int] | None, name: str, module: nn.Module,
+          backend: str, learn_teleport: bool) -> tuple[GraphSource | None, tuple[int, ...] | None]:
+    """Return the source and the heads of a module once it is attached."""
+    before = getattr(module, 'graph_attachment', None)
+    if heads is None:
+        _check_free(name, module)
+        check_heads(source, name, module, learn_teleport)
+        return source, None
+    heads = check_head_numbers(heads, name, module)
+    if not _attends(module):
+        return source_of_heads(source, heads, module, None), tuple(sorted(heads))
+    if before.heads is None or {*heads} & {*before.heads}:
+        _check_free(name, module)
+    if backend != before.backend:
+        raise ValueError(f"'backend' must be {before.backend!r} as for the heads of {name!r} that "
+                         f"are attached already (got {backend!r})")
+    source = source_of_heads(source, heads, module, module.graph_source)
+    return source, tuple(sorted((*before.heads, *heads)))
+
+
+def _check_free(name: str, module: nn.Module) -> None:
+    if _attends(module):
+        raise ValueError(f"'layers' must not be attached yet ({name!r} is); detach the model first")
+
+
+def _attends(module: nn.Module) -> bool:
+    return getattr(getattr(module, 'graph_attachment', None), 'attends', False)
+
+
+def _without(name: str, module: nn.Module, heads: Sequence[int] | None,
+             ) -> tuple[GraphSource | None, tuple[int, ...] | None]:
+    """Return the source and the heads of an attached module without some of its heads, None if
+    none are left."""
+    if heads is None:
+        return None, None
+    heads, has = check_head_numbers(heads, name, module), module.graph_attachment.heads
+    left = {*range(heads_of(module))} if has is None else {*has}
+    if strange := {*heads} - left:
+        raise ValueError(f"'heads' must be attached to be detached (got {sorted(strange)} of "
+                         f"{name!r}); see attachment(model)")
+    left = tuple(sorted(left - {*heads}))
+    if left and not is_one_hop(module.graph_attachment.hops, module.graph_attachment.teleport):
+        raise ValueError(f"'heads' must be None for {name!r}, because its values travel several "
+                         f"hops; detach the whole layer")
+    source = getattr(module, 'graph_source', None)
+    return (without_heads(source, heads, module), left) if left else (None, None)
+
+
+def _make_room(name: str, module: nn.Module, heads: Sequence[int] | None) -> None:
+    """Detach what another attachment is about to replace."""
+    if not _attends(module):
+        return
+    has = module.graph_attachment.heads
+    if heads is not None:
+        numbers = check_head_numbers(heads, name, module)
+        heads = [head for head in numbers if has is None or head in has]
+        if not heads:
+            return
+    source, left = _without(name, module, heads)
+    _switch(module, replace(module.graph_attachment, heads=left, attends=source is not None),
+            source)
+
+
+def _switch(module: nn.Module, attachment: Attachment, source: GraphSource | None = None,
+            logit: nn.Parameter | None = None) -> None:
+    """Give a module another state, source and teleport."""
+    handle = getattr(getattr(module, 'graph_attachment', None), 'noticing', None)
+    if handle is not None:
+        handle.remove()
+    for name, value in (('graph_source', source), ('graph_teleport_logit', logit)):
+        if hasattr(module, name):
+            delattr(module, name)
+        if value is not None:
+            setattr(module, name, value)
+    handle = module.register_forward_pre_hook(notice_keys, with_kwargs=True) if (
+        attachment.attends) else None
+    module.graph_attachment = replace(attachment, noticing=handle)
+
+
+def _use_graphs(model: nn.Module) -> None:
+    for module in configured(model):
+        module.config._attn_implementation = along_graphs(module.graph_attachment.before)
+
+
+def _forget(model: nn.Module) -> None:
+    """Restore the attention of all modules; outer ones first, because their configs set those of
+    inner ones."""
+    for module in model.modules():
+        if hasattr(module, 'graph_attachment'):
+            _switch(module, replace(module.graph_attachment, attends=False))
+            module.config._attn_implementation = module.graph_attachment.before
+            del module.graph_attachment
+
+
+def _as_source(along: Along) -> GraphSource | None:
+    if along is not None and not isinstance(along, GraphSource | Pattern | str):
         raise TypeError(f"'along' must be a GraphSource, a Pattern, an expression of a pattern or "
                         f"None (got {type(along).__name__})")
-    return as_source(along)
+    return None if along is None else as_source(along)
 
 
 @cache

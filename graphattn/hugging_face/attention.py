@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from graphattn._checks import is_float
 from graphattn._tensors import is_autocast, is_one
 from graphattn.graphs.graph import BipartiteGraph
-from graphattn.hugging_face.attachment import Attachment
 from graphattn.hugging_face.lazy_mask import LazyMask
 from graphattn.hugging_face.modules import NAME
 from graphattn.hugging_face.packing import check_not_packed, packed_lengths
+from graphattn.hugging_face.state import Attachment
 from graphattn.layers.padded import (
     PairRules,
     attend_padded,

@@ -109,6 +109,7 @@ def _with_own_attention(model: PreTrainedModel, modules: dict[str, nn.Module]) -
 
 
 def choose(modules: dict[str, nn.Module], layers: Sequence[int | str] | None) -> list[str]:
+    """Return the names of the modules that ``layers`` lists, of all self-attention if omitted."""
     own = [name for name, module in modules.items() if not _looks_cross(name, module)]
     if layers is None:
         layers = own
@@ -129,9 +130,6 @@ def choose(modules: dict[str, nn.Module], layers: Sequence[int | str] | None) ->
                              f"{', '.join(modules)}")
         if layer in chosen:
             raise ValueError(f"'layers' must name each module once (got {layer!r} twice)")
-        if getattr(getattr(modules[layer], 'graph_attachment', None), 'attends', False):
-            raise ValueError(f"'layers' must not be attached yet ({layer!r} is); detach the model "
-                             f"first")
         chosen.append(layer)
     return chosen
 
@@ -142,7 +140,9 @@ def heads_of(module: nn.Module) -> int | None:
 
 
 def check_heads(source: GraphSource | None, name: str, module: nn.Module,
-                 learn_teleport: bool) -> None:
+                learn_teleport: bool) -> None:
+    """Raise unless the module has as many heads as the source, and a known number if it needs
+    it."""
     heads = heads_of(module)
     if learn_teleport and heads is None:
         raise ValueError(f"'learn_teleport' must be False for {name!r}, because its config has no "

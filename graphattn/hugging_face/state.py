@@ -25,6 +25,8 @@ class Attachment:
             call.
         has_other_keys (bool): Whether keys were computed from other hidden states than queries.
         has_cache (bool): Whether it was called with a cache.
+        heads (tuple of int, optional): Heads that attend along the source; all if omitted. The
+            others attend to all keys, by edges.
         hops (int or float): Number of hops that values travel.
         teleport (float or sequence of float): The teleport, or its initial value if it is learned.
     """
@@ -36,6 +38,7 @@ class Attachment:
     noticing: RemovableHandle | None = None
     has_other_keys: bool = False
     has_cache: bool = False
+    heads: tuple[int, ...] | None = None
     hops: int | float = 1
     teleport: float | Sequence[float] = 0.
 
