@@ -3,8 +3,9 @@
 from graphattn.hugging_face.attaching import attach, attached, detach
 from graphattn.hugging_face.attention import graph_attention
 from graphattn.hugging_face.lazy_mask import LazyMask
+from graphattn.hugging_face.saving import load_attached, save_attached
 from graphattn.hugging_face.state import Attachment
 from graphattn.hugging_face.table import AttachedHeads, AttachmentTable, attachment
 
 __all__ = ['AttachedHeads', 'Attachment', 'AttachmentTable', 'LazyMask', 'attach', 'attached',
-           'attachment', 'detach', 'graph_attention']
+           'attachment', 'detach', 'graph_attention', 'load_attached', 'save_attached']

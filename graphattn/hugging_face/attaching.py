@@ -163,7 +163,7 @@ def attach(
             source = copy_beside(source, module, model)
         if learn_teleport:
             logit = teleport_parameter(teleport, heads_of(module), *place_beside(module, model))
-        _switch(module, replace(
+        switch(module, replace(
             module.graph_attachment, attends=True, backend=backend, hops=hops, teleport=teleport,
             is_named=name in (given or ()), heads=attached_heads), source, logit)
     _use_graphs(model)
@@ -199,18 +199,25 @@ def attached(
         False
     """
     modules = attention_modules(model)
-    before = {module: (module.graph_attachment, getattr(module, 'graph_source', None),
-                       getattr(module, 'graph_teleport_logit', None))
-              for module in model.modules() if hasattr(module, 'graph_attachment')}
-    try:
+    with kept(model):
         _, sources = _sources_of(along, options.get('layers'), modules)
         for name in sources:
             _make_room(name, modules[name], options.get('heads'))
         yield attach(model, along, **options)
+
+
+@contextmanager
+def kept(model: nn.Module) -> Iterator[None]:
+    """Give all modules of a model their present states again after a ``with`` block."""
+    before = {module: (module.graph_attachment, getattr(module, 'graph_source', None),
+                       getattr(module, 'graph_teleport_logit', None))
+              for module in model.modules() if hasattr(module, 'graph_attachment')}
+    try:
+        yield
     finally:
-        _forget(model)
+        forget(model)
         for module, state in before.items():
-            _switch(module, *state)
+            switch(module, *state)
         if before:
             _use_graphs(model)
 
@@ -236,7 +243,7 @@ def detach(model: PreTrainedModel, *, layers: Sequence[int | str] | None = None,
     if not any(hasattr(module, 'graph_attachment') for module in model.modules()):
         raise ValueError("'model' must be attached to be detached; see attach")
     modules = attention_modules(model)
-    names = [name for name, module in modules.items() if _attends(module)]
+    names = [name for name, module in modules.items() if attends(module)]
     if layers is not None:
         chosen = choose(modules, layers)
         if missing := [name for name in chosen if name not in names]:
@@ -245,10 +252,10 @@ def detach(model: PreTrainedModel, *, layers: Sequence[int | str] | None = None,
         names = chosen
     plans = {name: _without(name, modules[name], heads) for name in names}
     for name, (source, attached_heads) in plans.items():
-        _switch(modules[name], replace(modules[name].graph_attachment, heads=attached_heads,
+        switch(modules[name], replace(modules[name].graph_attachment, heads=attached_heads,
                                        attends=source is not None), source)
-    if not any(map(_attends, modules.values())):
-        _forget(model)
+    if not any(map(attends, modules.values())):
+        forget(model)
     return model
 
 
@@ -278,7 +285,7 @@ def _plan(source: GraphSource | None, heads: Sequence[int] | None, name: str, mo
         check_heads(source, name, module, learn_teleport)
         return source, None
     heads = check_head_numbers(heads, name, module)
-    if not _attends(module):
+    if not attends(module):
         return source_of_heads(source, heads, module, None), tuple(sorted(heads))
     if before.heads is None or {*heads} & {*before.heads}:
         _check_free(name, module)
@@ -290,11 +297,11 @@ def _plan(source: GraphSource | None, heads: Sequence[int] | None, name: str, mo
 
 
 def _check_free(name: str, module: nn.Module) -> None:
-    if _attends(module):
+    if attends(module):
         raise ValueError(f"'layers' must not be attached yet ({name!r} is); detach the model first")
 
 
-def _attends(module: nn.Module) -> bool:
+def attends(module: nn.Module) -> bool:
     return getattr(getattr(module, 'graph_attachment', None), 'attends', False)
 
 
@@ -319,7 +326,7 @@ def _without(name: str, module: nn.Module, heads: Sequence[int] | None,
 
 def _make_room(name: str, module: nn.Module, heads: Sequence[int] | None) -> None:
     """Detach what another attachment is about to replace."""
-    if not _attends(module):
+    if not attends(module):
         return
     has = module.graph_attachment.heads
     if heads is not None:
@@ -328,11 +335,11 @@ def _make_room(name: str, module: nn.Module, heads: Sequence[int] | None) -> Non
         if not heads:
             return
     source, left = _without(name, module, heads)
-    _switch(module, replace(module.graph_attachment, heads=left, attends=source is not None),
+    switch(module, replace(module.graph_attachment, heads=left, attends=source is not None),
             source)
 
 
-def _switch(module: nn.Module, attachment: Attachment, source: GraphSource | None = None,
+def switch(module: nn.Module, attachment: Attachment, source: GraphSource | None = None,
             logit: nn.Parameter | None = None) -> None:
     """Give a module another state, source and teleport."""
     handle = getattr(getattr(module, 'graph_attachment', None), 'noticing', None)
@@ -353,12 +360,12 @@ def _use_graphs(model: nn.Module) -> None:
         module.config._attn_implementation = along_graphs(module.graph_attachment.before)
 
 
-def _forget(model: nn.Module) -> None:
+def forget(model: nn.Module) -> None:
     """Restore the attention of all modules; outer ones first, because their configs set those of
     inner ones."""
     for module in model.modules():
         if hasattr(module, 'graph_attachment'):
-            _switch(module, replace(module.graph_attachment, attends=False))
+            switch(module, replace(module.graph_attachment, attends=False))
             module.config._attn_implementation = module.graph_attachment.before
             del module.graph_attachment
 
