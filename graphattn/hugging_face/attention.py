@@ -120,6 +120,12 @@ def graph_attention(
                                       packed)
     if position_bias is not None:
         rules = rules._replace(tables=(*rules.tables, position_bias))
+    if attachment.watch is not None:
+        if indices is not None:
+            raise ValueError(f"'model' must attend to all keys to be profiled (got "
+                             f"{type(module).__name__}, which chooses its own keys)")
+        inputs = (x.transpose(1, 2) for x in (query, key, value))
+        return attachment.watch(*inputs, tokens, rules, scale=scaling), None
     if indices is not None:
         along = _graph_of(indices, source, tokens)
     else:

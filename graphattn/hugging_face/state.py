@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 __all__ = ['Attachment']
@@ -27,6 +28,8 @@ class Attachment:
         has_cache (bool): Whether it was called with a cache.
         heads (tuple of int, optional): Heads that attend along the source; all if omitted. The
             others attend to all keys, by edges.
+        watch (Callable, optional): Attention that is called in place of attention along a graph,
+            with the arguments of :func:`graphattn.layers.padded.attend_padded` but the source.
         hops (int or float): Number of hops that values travel.
         teleport (float or sequence of float): The teleport, or its initial value if it is learned.
     """
@@ -39,6 +42,7 @@ class Attachment:
     has_other_keys: bool = False
     has_cache: bool = False
     heads: tuple[int, ...] | None = None
+    watch: Callable[..., Tensor] | None = None
     hops: int | float = 1
     teleport: float | Sequence[float] = 0.
 
