@@ -38,7 +38,7 @@ OTHERS = {'PairMask': PairMask, 'MaskGraph': MaskGraph, 'sequence_parallel': seq
 GIVEN_CHECKED = {'edges', 'rows', 'contains', 'from_pairs', 'collect', 'edge_collect',
                  'edge_update', 'edge_updater', 'message', 'message_and_aggregate', 'propagate',
                  'value_of', 'norm', 'logit_terms', 'check_probability', 'shard_graph',
-                 'span_graph', 'causal'}
+                 'span_graph', 'causal', 'arguments'}
 
 
 # What is meant ########################################################################

@@ -1,0 +1,13 @@
+"""Attention along graphs in Hugging Face's models."""
+
+from graphattn.hugging_face.attaching import attach, attached, detach
+from graphattn.hugging_face.attention import graph_attention
+from graphattn.hugging_face.lazy_mask import LazyMask
+from graphattn.hugging_face.profiling import Profile, profile
+from graphattn.hugging_face.saving import load_attached, save_attached
+from graphattn.hugging_face.state import Attachment
+from graphattn.hugging_face.table import AttachedHeads, AttachmentTable, attachment
+
+__all__ = ['AttachedHeads', 'Attachment', 'AttachmentTable', 'LazyMask', 'Profile', 'attach',
+           'attached', 'attachment', 'detach', 'graph_attention', 'load_attached', 'profile',
+           'save_attached']
