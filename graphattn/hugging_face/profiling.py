@@ -16,11 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from graphattn._checks import check_seed, check_size
+from graphattn._checks import check_kind, check_seed, check_size
 from graphattn.functional.folding import repeat_heads
 from graphattn.hugging_face.attaching import attach, forget, kept, switch
 from graphattn.hugging_face.modules import attention_modules, choose
 from graphattn.layers.padded import PairRules
+from graphattn.patterns import Pattern, parse
 from graphattn.placement.padded import PaddedTokens
 from graphattn.utils.files import write_whole
 from graphattn.utils.reading import check_arrays, json_object
@@ -34,6 +35,9 @@ FORMAT = 1
 SHARES = .9, .95, .99  # of a row's weight
 KINDS = 'first', 'special', 'other'  # of tokens
 NUM_BINS = 41  # of distances on either side; the last begins at 2^39
+TEXTS = 'layers', 'patterns', 'fingerprint'  # fields that are saved as JSON
+WINDOWS = tuple(f'SlidingWindow({2**power - 1}){sink}' for sink in ('', ' | GlobalTokens(1)')
+                for power in range(11))
 BLOCK = 2**21  # weights at once
 MAX_LENGTHS = 8  # of which edges are kept, to be compared with those of the next input
 
@@ -68,6 +72,11 @@ class Profile:
             their union. NaN if no two lengths agree, ``[heads]``.
         same_distances (ndarray): Mean overlap of the distances with those of the input before; 1 if
             they are equal. NaN if there is one input, ``[heads]``.
+        patterns (tuple of str): Expressions of patterns, of which a fit chooses one for each head.
+        pattern_share (ndarray): Share of the weight on the edges of each pattern,
+            ``[heads, patterns]``.
+        pattern_edges (ndarray): Mean number of a row's edges of each pattern that the model's masks
+            allow, ``[heads, patterns]``.
         lengths (ndarray): Lengths of the inputs, int64 ``[inputs]``.
         fingerprint (dict): Class, size and hash of the model's config (:meth:`check`).
 
@@ -87,6 +96,9 @@ class Profile:
     rank: np.ndarray
     same_edges: np.ndarray
     same_distances: np.ndarray
+    patterns: tuple[str, ...]
+    pattern_share: np.ndarray
+    pattern_edges: np.ndarray
     lengths: np.ndarray
     fingerprint: dict[str, Any]
 
@@ -128,7 +140,7 @@ class Profile:
             TypeError, ValueError: ``path`` is no such path.
         """
         path = _path(path)
-        texts = {name: json.dumps(getattr(self, name)) for name in ('layers', 'fingerprint')}
+        texts = {name: json.dumps(getattr(self, name)) for name in TEXTS}
         arrays = {each.name: getattr(self, each.name) for each in fields(self)
                   if each.name not in texts}
         write_whole(path, lambda file: np.savez_compressed(file, format=FORMAT, **texts, **arrays))
@@ -152,9 +164,10 @@ class Profile:
                     raise ValueError(f'format {version}, not {FORMAT}; profile the model again')
                 values = {each.name: file[each.name] for each in fields(Profile)}
             fingerprint = json_object(values.pop('fingerprint').item(), str(path))
-            layers = tuple(json.loads(values.pop('layers').item()))
-            _check_shapes(values)
-            return Profile(layers=layers, fingerprint=fingerprint, **values)
+            layers, patterns = (tuple(json.loads(values.pop(name).item()))
+                                for name in ('layers', 'patterns'))
+            _check_shapes(values, len(patterns))
+            return Profile(layers=layers, patterns=patterns, fingerprint=fingerprint, **values)
         except Exception as error:  # damaged files raise anything
             raise ValueError(f"'path' must be a file that Profile.save wrote (got {str(path)!r}: "
                              f"{error})") from error
@@ -162,7 +175,8 @@ class Profile:
 
 def profile(
     model: PreTrainedModel, batches: Iterable[Mapping[str, Tensor] | Tensor], *,
-    special: PreTrainedTokenizerBase | Sequence[int] = (), sample: int = 256, seed: int = 0,
+    special: PreTrainedTokenizerBase | Sequence[int] = (),
+    patterns: Sequence[Pattern | str] = WINDOWS, sample: int = 256, seed: int = 0,
 ) -> Profile:
     """Measure how each head of self-attention of a model attends, over several inputs.
 
@@ -175,6 +189,9 @@ def profile(
             it is attached, its full attention is measured.
         batches (iterable): Inputs: arguments of the model by name, or ``input_ids``.
         special (tokenizer or sequence of int): Ids of special tokens, such as separators.
+        patterns (sequence of Pattern or str): Patterns or their expressions, for
+            :func:`graphattn.hugging_face.fit`; by default windows of many sizes, with and without
+            the first token.
         sample (int): Number of rows of each sequence for the measurements that sort rows, drawn at
             random; all rows of shorter sequences.
         seed (int): Seed of these rows.
@@ -203,7 +220,10 @@ def profile(
     modules = attention_modules(model)
     names = choose(modules, None)
     ids = _special_ids(special)
-    watching = _Watching(sample, seed, {name: _Sums() for name in names})
+    parsed = [parse(each) if isinstance(each, str) else each for each in patterns]
+    for each in parsed:
+        check_kind('patterns', each, Pattern)
+    watching = _Watching(sample, seed, {name: _Sums() for name in names}, parsed)
     was_training = model.training
     with kept(model):
         forget(model)
@@ -275,6 +295,7 @@ class _Watching:
         sample (int): Number of rows to sort.
         seed (int): Seed of these rows.
         sums (dict): Sums of each layer by its name.
+        patterns (list of Pattern): Patterns whose share of the weight is measured.
         lengths (list of int): Lengths of the inputs.
         is_special (tuple): Which tokens of the batch are special, in the encoder and in a decoder
             behind it, ``[batch, length]`` or ``None``.
@@ -284,6 +305,7 @@ class _Watching:
     sample: int
     seed: int
     sums: dict[str, _Sums]
+    patterns: list[Pattern]
     lengths: list[int] = field(default_factory=list)
     is_special: tuple[Tensor | None, ...] = (None, None)
     is_first: bool = False
@@ -323,7 +345,8 @@ class _Watching:
         for rows in one.blocks():
             weight = one.weights(rows)
             out.append(torch.einsum('hrn,nhc->rhc', weight, value))
-            total.add(**_sums_of(weight.double(), rows, is_special))
+            total.add(**_sums_of(weight.double(), rows, is_special),
+                      **_sums_along(self.patterns, weight, rows))
         num_rows = len(one.query)
         sums.num_rows, sums.num_inputs = sums.num_rows + num_rows, sums.num_inputs + 1
         sums.add(**total.rows)
@@ -371,14 +394,15 @@ class _Watching:
             layers=tuple(seen), layer=np.repeat(np.arange(len(heads)), heads),
             head=np.concatenate(list(map(np.arange, heads))),
             bounds=np.array(_bounds()[:size]), lengths=np.array(self.lengths),
-            fingerprint=_fingerprint(model), **joined)
+            patterns=tuple(map(str, self.patterns)), fingerprint=_fingerprint(model), **joined)
 
 
 def _means(sums: _Sums) -> dict[str, np.ndarray]:
     rows = {name: value.numpy() for name, value in sums.rows.items()}
     none = np.full(len(rows['entropy']), np.nan)
     return {**{name: rows[name] / sums.num_rows
-               for name in ('before', 'after', 'kinds', 'keys', 'entropy')},
+               for name in ('before', 'after', 'kinds', 'keys', 'entropy', 'pattern_share',
+                            'pattern_edges')},
             'edges': rows['edges'] / sums.num_sampled, 'rank': rows['rank'] / sums.num_inputs,
             'same_edges': rows['same_edges'] / sums.num_same if sums.num_same else none,
             'same_distances': rows['same_distances'] / (sums.num_inputs - 1) if (
@@ -454,6 +478,18 @@ def _sums_of(weight: Tensor, rows: Tensor, is_special: Tensor | None) -> dict[st
             'keys': (weight > 0).sum((1, 2))}
 
 
+def _sums_along(patterns: Sequence[Pattern], weight: Tensor, rows: Tensor) -> dict[str, Tensor]:
+    """Return the weight and the allowed edges along each pattern, ``[heads, patterns]``."""
+    first, length = int(rows[0]), weight.size(2)
+    shares, edges = [weight.new_zeros(len(weight), 0)], [weight.new_zeros(len(weight), 0)]
+    for pattern in patterns:
+        graph = pattern.build(len(rows), length, offset=first, seed=0, crop=True)
+        along = weight[:, graph.query.to(rows.device), graph.key.to(rows.device)]
+        shares.append(along.sum(1, keepdim=True))
+        edges.append((along > 0).sum(1, keepdim=True))
+    return {'pattern_share': torch.cat(shares, dim=1), 'pattern_edges': torch.cat(edges, dim=1)}
+
+
 def _bounds() -> list[int]:
     return [0, *(2**power for power in range(NUM_BINS - 1))]
 
@@ -502,11 +538,12 @@ def _fingerprint(model: nn.Module) -> dict[str, Any]:
             'hash': hashlib.sha256(text.encode()).hexdigest()}
 
 
-def _check_shapes(values: Mapping[str, np.ndarray]) -> None:
+def _check_shapes(values: Mapping[str, np.ndarray], num_patterns: int) -> None:
     heads, bins = len(values['layer']), len(values['bounds'])
     shapes = {'before': (heads, bins), 'after': (heads, bins), 'kinds': (heads, len(KINDS)),
               'edges': (heads, len(SHARES)), **dict.fromkeys(
-                  ('head', 'keys', 'entropy', 'rank', 'same_edges', 'same_distances'), (heads,))}
+                  ('head', 'keys', 'entropy', 'rank', 'same_edges', 'same_distances'), (heads,)),
+              'pattern_share': (heads, num_patterns), 'pattern_edges': (heads, num_patterns)}
     for name, shape in shapes.items():
         if values[name].shape != shape:
             raise ValueError(f'{name} has shape {values[name].shape}, not {shape}')
