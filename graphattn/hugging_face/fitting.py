@@ -125,8 +125,8 @@ def _within(budget: float, profile: Profile, cost: np.ndarray) -> np.ndarray:
     spent = sum(profile.pattern_edges[head, hull[0]] for head, hull in enumerate(hulls))
     if spent > budget:
         least, got = (edges / profile.keys.sum() for edges in (spent, budget))
-        raise ValueError(f"'density' must be at least {least:.4f}, that of the smallest patterns of "
-                         f"'profile' (got {got:.4f})")
+        raise ValueError(f"'density' must be at least {least:.4f}, that of the smallest "
+                         f"patterns of 'profile' (got {got:.4f})")
     chosen, steps = [0] * len(hulls), []
 
     def offer(head: int) -> None:
@@ -216,16 +216,21 @@ def fit_to_loss(model: PreTrainedModel, profile: Profile, loss: Loss, at_most: f
     if at_most <= 1:
         raise ValueError(f"'at_most' must be above 1 (got {at_most})")
     limit = at_most * loss(model)
-    low = profile.pattern_edges.min(axis=1).sum() / profile.keys.sum()
-    bounds, best = [np.log(low), 0.], None
-    for _ in range(steps):
-        middle = sum(bounds) / 2
-        found = fit(profile, float(np.exp(middle)), costs=costs)
+
+    def attempt(density: float) -> Fit | None:
+        """Return the fit, or ``None`` if the loss is above the limit."""
+        found = fit(profile, density, costs=costs)
         with attached(model, found.along()):
-            is_within = loss(model) <= limit
-        bounds[is_within] = middle
-        best = found if is_within else best
+            return found if loss(model) <= limit else None
+
+    best = attempt(1.)
     if best is None:
         raise ValueError(f"'at_most' is not reached by the patterns of 'profile' (got {at_most}); "
                          f"profile with denser ones, such as Full()")
+    low, high = np.log(profile.pattern_edges.min(axis=1).sum() / profile.keys.sum()), 0.
+    for _ in range(steps):
+        middle = (low + high) / 2
+        found = attempt(float(np.exp(middle)))
+        low, high = (middle, high) if found is None else (low, middle)
+        best = best if found is None else found
     return best
