@@ -181,7 +181,7 @@ def compare(results: dict[str, Tensor], expected: dict[str, Tensor],
     """
     worst = 0.
     for name, got in results.items():
-        ratio = _ratio(got.double(), expected[name], tolerance[name], name)
+        ratio = _ratio(got.detach().double(), expected[name], tolerance[name], name)
         if ratio > 1:
             what = 'the output' if name == 'out' else f"the gradient of '{name}'"
             raise Mismatch('values', f'{what} is off by {ratio:.3g} times what rounding explains',

@@ -13,6 +13,7 @@ from graphattn.functional.checks import scale_of
 from graphattn.testing.case import Case
 
 ROUNDINGS = 8  # of an exponential, a sum's last steps and a division, in the accumulation's dtype
+FLUSHED = 4
 HALF_ROUNDINGS = 2  # weights and their gradients may be rounded before products, and results are
 
 
@@ -50,8 +51,9 @@ def tolerance(case: Case, keep: Tensor | None = None) -> dict[str, Tensor]:
       all: :math:`\delta_{ij} + \sum_j \alpha_{ij} \delta_{ij}`.
     * Sums of n terms add :math:`n u_a`, and exponentials and divisions a few more ``ROUNDINGS``.
     * Weights may be rounded to the dtype of the values before they multiply them, and the result is
-      rounded: ``HALF_ROUNDINGS`` times :math:`u`. In float16 small weights are subnormal, with an
-      absolute error.
+      rounded: ``HALF_ROUNDINGS`` times :math:`u`.
+    * Small weights and results have an absolute error: they may be flushed to 0 below ``FLUSHED``
+      times the smallest normal number of the accumulation, and in float16 they are subnormal.
 
     Together they are the error :math:`w_{ij}` of a weight, and the output may be off by
     :math:`\sum_j w_{ij} |v_j|`, so a kernel is held to its own arithmetic and not to that of the
@@ -86,17 +88,21 @@ def tolerance(case: Case, keep: Tensor | None = None) -> dict[str, Tensor]:
                  *case.graph.in_degree().tolist(), *case.graph.out_degree().tolist()])
     relative = (HALF_ROUNDINGS * unit + (terms + ROUNDINGS) * unit_sum
                 + logit_error + sum_of_rows(alpha * logit_error)[row])
+    underflow = max(FLUSHED * torch.finfo(accumulation).smallest_normal,
+                    torch.finfo(dtype).smallest_normal * unit)
     kept = 1. if keep is None else keep
-    error = alpha * relative + torch.finfo(dtype).smallest_normal * unit
+    error = alpha * relative + underflow
     dropped = error * kept
     product = (out_grad * value).sum(-1) * kept
     mean, mean_error = (sum_of_rows(x * product)[row] for x in (alpha, error))
     grad_error = error * (product + mean) + alpha * mean_error
     along_query, along_key = ((grad_error * gate).unsqueeze(-1) * x for x in (key, query))
-    return {'out': sum_of_rows(dropped.unsqueeze(-1) * value),
-            'query': sum_of_rows(along_query), 'key': sum_of_columns(along_key),
-            'value': sum_of_columns(dropped.unsqueeze(-1) * out_grad),
-            'edge_bias': grad_error, 'edge_gate': grad_error * dot * scale}
+    bounds = {'out': sum_of_rows(dropped.unsqueeze(-1) * value),
+              'query': sum_of_rows(along_query), 'key': sum_of_columns(along_key),
+              'value': sum_of_columns(dropped.unsqueeze(-1) * out_grad),
+              'edge_bias': grad_error, 'edge_gate': grad_error * dot * scale}
+    # What has no terms is exactly 0.
+    return {name: bound + underflow * (bound > 0) for name, bound in bounds.items()}
 
 
 def _finite(x: Tensor) -> Tensor:

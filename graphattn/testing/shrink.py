@@ -29,7 +29,7 @@ def parts(case: Case) -> Iterator[Case]:
         if case.graph.num_segments != 1:
             yield replace(case, graph=_one_segment(case.graph))
         for size, keep in ((case.graph.num_queries, _keep_queries),
-                                 (case.graph.num_edges, _keep_edges)):
+                           (case.graph.num_edges, _keep_edges)):
             yield from (keep(case, kept) for kept in without_a_run(size))
     if not case.is_fixed and case.dropout_p == 0:  # values are unit vectors of their keys there
         yield from (_keep_keys(case, kept) for kept in without_a_run(case.graph.num_keys))
@@ -98,7 +98,7 @@ def _plainer(case: Case) -> Iterator[Case]:
     for name, x in case.tensors.items():
         if case.dropout_p > 0 and name == 'value':
             continue
-        for plain in (x * 0, x * 0 + 1, x.round(), x.mul(10).round() / 10):
+        for plain in (torch.zeros_like(x), torch.ones_like(x), x.round() + 0., x.mul(10).round() / 10):
             if x.isfinite().all() and not torch.equal(plain, x) and _digits(plain) < _digits(x):
                 yield case.changed(**{name: plain})
 
