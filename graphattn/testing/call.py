@@ -84,9 +84,10 @@ class Kernel:
     def arguments(self, case: Case) -> dict[str, Tensor]:
         """Return the tensors as the function takes them, as leaves."""
         lay_out = MEMORY[case.memory]
-        return {name: lay_out(self.inward(name, x, case).contiguous().to(self.device)).detach()
-                .requires_grad_(self.supports.gradients and name in case.wants)
-                for name, x in case.inputs.items()}
+        copies = {name: self.inward(name, x, case).clone(memory_format=torch.contiguous_format)
+                  for name, x in case.inputs.items()}
+        return {name: lay_out(x.to(self.device)).requires_grad_(
+            self.supports.gradients and name in case.wants) for name, x in copies.items()}
 
     def inward(self, name: str, x: Tensor, case: Case) -> Tensor:
         """Return a tensor of the case in the function's form and layout."""
@@ -127,11 +128,10 @@ class Kernel:
         leaves = self.arguments(case)
         before = {name: x.detach().clone() for name, x in leaves.items()}
         out = self.call(case, leaves)
+        check_unchanged(leaves, before, 'the call')
         results = {'out': self.outward('out', out.detach(), case).cpu(),
                    **self.gradients(case, out, leaves)}
-        for name, x in leaves.items():
-            if not torch.equal(x.detach().nan_to_num(), before[name].nan_to_num()):
-                raise Mismatch('writes', f"the call changed its argument '{name}'", name)
+        check_unchanged(leaves, before, 'the backward pass')
         return results
 
     def gradients(self, case: Case, out: Tensor, leaves: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -150,6 +150,12 @@ class Kernel:
         return {name: self.outward(name, x.new_zeros(x.shape) if grad is None else grad,
                                    case).cpu()
                 for (name, x), grad in zip(wanted.items(), grads)}
+
+
+def check_unchanged(now: dict[str, Tensor], before: dict[str, Tensor], what: str) -> None:
+    for name, x in now.items():
+        if not torch.equal(x.detach().nan_to_num(), before[name].nan_to_num()):
+            raise Mismatch('writes', f"{what} changed the argument '{name}'", name)
 
 
 def raising(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:

@@ -80,7 +80,7 @@ def check_attention(
         ...     return torch.einsum('nmh,mhc->nhc', weights, value)
         >>> report = check_attention(attention, form='mask', checks=['graphs'])
         >>> report.findings[0].case, report.findings[0].undeclared
-        ('idle nodes, float64', ('dtypes', 'empty_rows'))
+        ('idle nodes, float32', ('empty_rows',))
     """
     _check_choice('form', form, FORMS)
     _check_choice('layout', layout, LAYOUTS)

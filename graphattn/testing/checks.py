@@ -31,7 +31,7 @@ DEVIATIONS = 6.  # standard deviations that chance explains, in some ten thousan
 
 
 class Setting:
-    """What cases are drawn from: the graphs, and the dtypes and widths of a declaration."""
+    """Graphs, dtypes and widths from which cases are drawn."""
 
     def __init__(self, supports: Supports, graphs: dict[str, BipartiteGraph] | None):
         self.supports, self.is_fixed = supports, graphs is not None
@@ -130,7 +130,7 @@ def agrees_twice_differentiated(kernel: Kernel, case: Case) -> float:
     out = kernel.outward('out', kernel.call(case, leaves), case)
     results = _second_derivatives(case, out, leaves)
     results = {name: kernel.outward(name, x, case).cpu() for name, x in results.items()}
-    exact = {name: x.double().requires_grad_() for name, x in case.inputs.items()}
+    exact = {name: x.detach().double().requires_grad_() for name, x in case.inputs.items()}
     expected = _second_derivatives(case, attend(case, exact)[0], exact)
     # Sums of sums of products: a bound by the largest, with the square root of what single
     # precision of their terms could lose.
@@ -199,7 +199,7 @@ def drops_with_its_probability(kernel: Kernel, case: Case) -> float:
 
 @check('graphs')
 def every_graph(on: Setting) -> Iterator[Case]:
-    for dtype in (torch.float64, torch.float32):
+    for dtype in (torch.float32, torch.float64):
         for name in on.graphs:
             yield on.draw(f'{name}, {_short(dtype)}', name, dtype)
 

@@ -20,7 +20,7 @@ HALF_ROUNDINGS = 2  # weights and their gradients may be rounded before products
 def define(case: Case, keep: Tensor | None = None) -> dict[str, Tensor]:
     """Return the results in float64. ``keep`` ``[num_edges, heads]`` multiplies the weights of
     edges, as dropout does."""
-    leaves = {name: x.double().requires_grad_() for name, x in case.inputs.items()}
+    leaves = {name: x.detach().double().requires_grad_() for name, x in case.inputs.items()}
     out, _ = attend(case, leaves, keep)
     wanted = {name: leaves[name] for name in leaves if name in case.wants}
     grads = torch.autograd.grad(out, list(wanted.values()), case.tensors['cotangent'].double())

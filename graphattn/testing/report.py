@@ -1,4 +1,4 @@
-"""What the examination of a function found."""
+"""Results of the examination of a function."""
 
 from __future__ import annotations
 

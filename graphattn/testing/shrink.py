@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import takewhile
 
 import torch
 from torch import Tensor
@@ -14,11 +15,13 @@ from graphattn.testing.case import Case
 
 
 def smallest(case: Case, fails: Callable[[Case], bool], seconds: float) -> Case:
-    """Return a case that fails and none of whose parts can be left out, as far as it is found in
-    the given time."""
+    """Return a case that fails, but not if any part of it is left out, as far as time allows."""
     end = time.monotonic() + seconds
-    while (smaller := next((each for each in parts(case) if time.monotonic() < end
-                            and fails(each)), None)) is not None:
+
+    def in_time(_: Case) -> bool:
+        return time.monotonic() < end
+
+    while smaller := next(filter(fails, takewhile(in_time, parts(case))), None):
         case = smaller
     return case
 
@@ -28,11 +31,13 @@ def parts(case: Case) -> Iterator[Case]:
     if not case.is_fixed:
         if case.graph.num_segments != 1:
             yield replace(case, graph=_one_segment(case.graph))
-        for size, keep in ((case.graph.num_queries, _keep_queries),
-                           (case.graph.num_edges, _keep_edges)):
-            yield from (keep(case, kept) for kept in without_a_run(size))
-    if not case.is_fixed and case.dropout_p == 0:  # values are unit vectors of their keys there
-        yield from (_keep_keys(case, kept) for kept in without_a_run(case.graph.num_keys))
+        if case.dropout_p == 0 and case.graph.is_square:
+            yield from (_keep_keys(_keep_queries(case, kept), kept)
+                        for kept in without_a_run(case.graph.num_keys))
+        yield from (_keep_queries(case, kept) for kept in without_a_run(case.graph.num_queries))
+        if case.dropout_p == 0:  # values are unit vectors of their keys there
+            yield from (_keep_keys(case, kept) for kept in without_a_run(case.graph.num_keys))
+        yield from (_keep_edges(case, kept) for kept in without_a_run(case.graph.num_edges))
     for kept in without_a_run(case.kv_heads):
         yield _keep_heads(case, kept)
     if case.dropout_p == 0:
@@ -98,7 +103,8 @@ def _plainer(case: Case) -> Iterator[Case]:
     for name, x in case.tensors.items():
         if case.dropout_p > 0 and name == 'value':
             continue
-        for plain in (torch.zeros_like(x), torch.ones_like(x), x.round() + 0., x.mul(10).round() / 10):
+        whole, decimal = x.round() + 0., x.mul(10).round() / 10
+        for plain in (torch.zeros_like(x), torch.ones_like(x), whole, decimal):
             if x.isfinite().all() and not torch.equal(plain, x) and _digits(plain) < _digits(x):
                 yield case.changed(**{name: plain})
 

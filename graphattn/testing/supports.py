@@ -15,7 +15,7 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True, kw_only=True)
 class Supports:
-    """What an attention function supports.
+    """Declare what an attention function supports.
 
     Arguments that are declared must give the right result. All others must give the right result or
     raise. Properties (the last four flags) are checked only if they are declared.
