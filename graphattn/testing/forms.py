@@ -12,7 +12,7 @@ from graphattn.graphs.graph import BipartiteGraph
 
 
 class Form(NamedTuple):
-    """How a function takes edges, and values of edges next to them.
+    """Pass edges, and values of edges next to them, to a function.
 
     Args:
         edges (Callable): ``(graph, repeats)`` to the argument of the function. With ``repeats``
