@@ -203,4 +203,4 @@ def _ratio(got: Tensor, expected: Tensor, tolerance: Tensor, name: str) -> float
     is_right = ~got.isfinite() if name == 'out' else torch.ones_like(got, dtype=torch.bool)
     is_right = torch.where(expected.isfinite(), got == expected, is_right)
     ratio = ((got - expected).abs() / tolerance).masked_fill(is_right, 0.)
-    return float(ratio.nan_to_num(float('inf')).max())
+    return float(ratio.masked_fill(ratio.isnan(), float('inf')).max())

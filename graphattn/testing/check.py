@@ -78,9 +78,9 @@ def check_attention(
         ...     logits = torch.einsum('nhc,mhc->nmh', query, key) / query.size(2) ** 0.5
         ...     weights = logits.masked_fill(~mask.unsqueeze(2), -torch.inf).softmax(1)
         ...     return torch.einsum('nmh,mhc->nhc', weights, value)
-        >>> report = check_attention(attention, form='mask', checks=['graphs'])
+        >>> report = check_attention(attention, form='mask', checks=['nothing to attend to'])
         >>> report.findings[0].case, report.findings[0].undeclared
-        ('idle nodes, float32', ('empty_rows',))
+        ('idle nodes', ('empty_rows',))
     """
     _check_choice('form', form, FORMS)
     _check_choice('layout', layout, LAYOUTS)

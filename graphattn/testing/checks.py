@@ -39,7 +39,6 @@ class Setting:
         declared = [dtype for dtype in DTYPES if dtype in supports.dtypes]
         full = [dtype for dtype in declared if dtype.itemsize >= 4]
         self.dtype = torch.float32 if torch.float32 in full else (full or declared)[0]
-        self.finest = declared[0]
         self.channels = 4 if supports.channels is None else min(supports.channels)
 
     def draw(self, name: str, graph: str | BipartiteGraph, dtype: torch.dtype | None = None,
@@ -199,15 +198,41 @@ def drops_with_its_probability(kernel: Kernel, case: Case) -> float:
 
 @check('graphs')
 def every_graph(on: Setting) -> Iterator[Case]:
-    for dtype in (torch.float32, torch.float64):
-        for name in on.graphs:
-            yield on.draw(f'{name}, {_short(dtype)}', name, dtype)
+    return (on.draw(name, name) for name in on.graphs if not _has_nothing(on.graphs[name]))
+
+
+@check('nothing to attend to')
+def nothing_to_attend_to(on: Setting) -> Iterator[Case]:
+    for name in filter(lambda name: _has_nothing(on.graphs[name]), on.graphs):
+        yield on.draw(name, name)
+        yield on.draw(f'{name}, bias', name, terms=('edge_bias',))
+        yield on.draw(f'{name}, gate', name, terms=('edge_gate',))
+        yield on.draw(f'{name}, bfloat16', name, torch.bfloat16)
+    case = on.draw('bias of -inf for all keys of a query', 'square', terms=('edge_bias',))
+    bias = case.tensors['edge_bias'].clone()
+    bias[case.graph.query == 3] = -torch.inf
+    yield case.changed(edge_bias=bias)
+
+
+def _has_nothing(graph: BipartiteGraph) -> bool:
+    return graph.num_queries == 0 or bool((graph.in_degree() == 0).any())
+
+
+@check('double precision')
+def double_precision(on: Setting) -> Iterator[Case]:
+    for name in on.graphs:
+        if not _has_nothing(on.graphs[name]):
+            yield on.draw(name, name, torch.float64)
+    for channels in WIDTHS:
+        yield on.draw(f'{channels} channels', 'square', torch.float64, channels=channels)
+    for term in TERMS:
+        yield on.draw(term, 'square', torch.float64, terms=(term,))
 
 
 @check('half precision')
 def half_precision(on: Setting) -> Iterator[Case]:
     for dtype in (torch.bfloat16, torch.float16):
-        for name in ('square', 'hub', 'rows of all lengths', 'idle nodes'):
+        for name in ('square', 'hub', 'rows of all lengths', 'ragged batch'):
             yield on.draw(f'{name}, {_short(dtype)}', name, dtype)
         # The same rounding error in each step does not cancel.
         case = on.draw(f'a sum of 300 equal terms, {_short(dtype)}', 'long row', dtype)
@@ -219,24 +244,18 @@ def half_precision(on: Setting) -> Iterator[Case]:
 
 @check('bias')
 def bias(on: Setting) -> Iterator[Case]:
-    for graph in ('square', 'hub', 'rows of all lengths', 'idle nodes', 'ragged rectangles'):
+    for graph in ('square', 'hub', 'rows of all lengths', 'ragged batch', 'more keys'):
         yield on.draw(graph, graph, terms=('edge_bias',))
-    yield on.draw('finest dtype', 'square', on.finest, terms=('edge_bias',))
     case = on.draw('-inf for some keys', 'all pairs', terms=('edge_bias',))
     some = case.tensors['edge_bias'].clone()
     some[1::3] = -torch.inf
-    yield case.changed(edge_bias=some)
-    case = on.draw('-inf for all keys of a query', 'square', terms=('edge_bias',))
-    some = case.tensors['edge_bias'].clone()
-    some[case.graph.query == 3] = -torch.inf
     yield case.changed(edge_bias=some)
 
 
 @check('gate')
 def gate(on: Setting) -> Iterator[Case]:
-    for graph in ('square', 'hub', 'rows of all lengths', 'idle nodes', 'ragged rectangles'):
+    for graph in ('square', 'hub', 'rows of all lengths', 'ragged batch', 'more keys'):
         yield on.draw(graph, graph, terms=('edge_gate',))
-    yield on.draw('finest dtype', 'square', on.finest, terms=('edge_gate',))
     yield on.draw('with bias', 'square', terms=TERMS)
     case = on.draw('gates of 0', 'square', terms=('edge_gate',))
     yield case.changed(edge_gate=case.tensors['edge_gate'].relu())
@@ -266,7 +285,7 @@ def numbers_of_heads(on: Setting) -> Iterator[Case]:
 def widths(on: Setting) -> Iterator[Case]:
     for channels in sorted({*WIDTHS, *(on.supports.channels or ())}):
         yield on.draw(f'{channels} channels', 'square', channels=channels)
-        yield on.draw(f'{channels} channels, finest dtype', 'more keys', on.finest,
+        yield on.draw(f'{channels} channels, more keys', 'more keys',
                       channels=channels)
     for value_channels in (1, 5, 2 * on.channels, 130):
         yield on.draw(f'{value_channels} channels of values', 'square',
@@ -342,7 +361,7 @@ def strides(on: Setting) -> Iterator[Case]:
 
 @check('repeated edges')
 def repeated(on: Setting) -> Iterator[Case]:
-    for graph in ('square', 'idle nodes', 'more keys', 'rows of all lengths'):
+    for graph in ('square', 'ragged batch', 'more keys', 'rows of all lengths'):
         yield on.draw(graph, graph, repeats=True)
 
 
@@ -367,7 +386,7 @@ def threads(on: Setting) -> Iterator[Case]:
 @check('second derivatives', agrees_twice_differentiated, needs='gradients')
 def second_derivatives(on: Setting) -> Iterator[Case]:
     for graph in ('all pairs', 'square'):
-        yield on.draw(graph, graph, on.finest, order=2)
+        yield on.draw(graph, graph, order=2)
 
 
 def _drop(on: Setting, name: str, num_nodes: int, **options: Any) -> Case:
@@ -382,7 +401,6 @@ def _drop(on: Setting, name: str, num_nodes: int, **options: Any) -> Case:
 def dropout_gradients(on: Setting) -> Iterator[Case]:
     for size in (8, 32):
         yield _drop(on, f'{size} nodes', size)
-    yield _drop(on, 'finest dtype', 16, dtype=on.finest)
 
 
 @check('dropout, frequencies', drops_with_its_probability)

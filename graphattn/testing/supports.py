@@ -40,7 +40,7 @@ class Supports:
         isolates_nan (bool): NaN and infinity in a key or value reach only queries with an edge to
             it.
         compiles (bool): ``torch.compile`` traces the function without a break.
-        limits (Mapping[str, str]): Documented limits: names of checks that are known to fail, and
+        limits (Mapping[str, str]): Known limits: names of checks that are known to fail, and
             why. Their failures are reported as limits.
     """
 

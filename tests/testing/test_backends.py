@@ -32,7 +32,8 @@ def test_a_backend_is_right_and_refuses_what_it_does_not_declare(name):
         ('gate', supports.gate), ('dropout, gradients', supports.dropout),
         ('dropout, frequencies', supports.dropout),
         ('second derivatives', supports.second_derivatives)) if not is_declared} | (
-            {'strides', 'gradient of one input alone'} if not supports.gate else set())
+            {'strides', 'gradient of one input alone', 'double precision', 'nothing to attend to'}
+            if not supports.gate else set())
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 
 import torch
 
@@ -10,6 +11,7 @@ from graphattn.testing.adapters import Adapter, adapters
 
 
 def main(names: list[str]) -> None:
+    warnings.simplefilter('ignore')
     known = adapters()
     if unknown := set(names) - known.keys():
         sys.exit(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(known)}")

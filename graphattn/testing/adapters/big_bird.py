@@ -20,7 +20,7 @@ NUM_TOKENS = (16, 40)
 
 def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
     """Attend head by head, so that all have the random blocks of the first."""
-    heads = zip(*(x.split(1, dim=1) for x in (query, key, value)))
+    heads = zip(*(x.split(1, dim=1) for x in (query, key, value)), strict=True)
     return torch.cat([_attend(*nodes) for nodes in heads], dim=1)
 
 
