@@ -56,6 +56,7 @@ def graphs() -> Mapping[str, BipartiteGraph]:
             'three global tokens': (window | GlobalTokens(3)).build(40)}
 
 
-SUPPORTS = Supports(dtypes=DTYPES[:2], strides=True, deterministic=True)
+SUPPORTS = Supports(dtypes=DTYPES[:2], strides=True, deterministic=True, limits={
+    'double precision': 'the softmax is computed in float32'})
 ADAPTERS = {'longformer': Adapter(attention, 'transformers', SUPPORTS, layout='bnhc',
                                   graphs=graphs)}

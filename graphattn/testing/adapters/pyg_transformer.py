@@ -32,6 +32,9 @@ class _Given(torch.nn.Module):
 
 
 SUPPORTS = Supports.everything(bias=False, gate=False, scale=False, grouped_queries=False,
-                               value_channels=False, exact_logits=False, compiles=False)
+                               value_channels=False, exact_logits=False, compiles=False, limits={
+                                   'repeated edges': 'edges are a multiset in PyG',
+                                   'half precision': 'logits are rounded to half precision',
+                                   'nothing to attend to': 'the same, in bfloat16'})
 ADAPTERS = {'pyg_transformer': Adapter(attention, 'torch_geometric', SUPPORTS, form='edge_index',
                                        layout='nhc')}

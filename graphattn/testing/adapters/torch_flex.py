@@ -33,7 +33,8 @@ def compiled(query: Tensor, key: Tensor, value: Tensor, block_mask: BlockMask, *
 
 FORWARD = Supports(gradients=False, dtypes=DTYPES, bias=True, gate=True, scale=True,
                    grouped_queries=True, value_channels=True, rectangular=True, empty_rows=True,
-                   strides=True, deterministic=True)
+                   strides=True, deterministic=True,
+                   limits={'nothing to attend to': 'without keys at all it raises an IndexError'})
 FULL = Supports.everything(dtypes=DTYPES[1:], dropout=False, second_derivatives=False,
                            exact_logits=False, isolates_nan=False, compiles=False)
 # A kernel is compiled for each case, in seconds.

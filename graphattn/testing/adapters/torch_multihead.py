@@ -3,6 +3,8 @@ projections that are the identity."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -37,5 +39,8 @@ def attention_with_weights(query: Tensor, key: Tensor, value: Tensor, mask: Tens
 
 SUPPORTS = Supports(dtypes=DTYPES, bias=True, rectangular=True, empty_rows=True, strides=True,
                     dropout=True, deterministic=True)
-ADAPTERS = {'torch_multihead': Adapter(attention, 'torch', SUPPORTS),
-            'torch_multihead_weights': Adapter(attention_with_weights, 'torch', SUPPORTS)}
+LIMITS = {'nothing to attend to': 'queries without keys are NaN with need_weights, and no keys at all '
+                                  'with a bias are refused'}
+ADAPTERS = {'torch_multihead': Adapter(attention, 'torch', replace(SUPPORTS, limits=LIMITS)),
+            'torch_multihead_weights': Adapter(attention_with_weights, 'torch',
+                                               replace(SUPPORTS, limits=LIMITS))}

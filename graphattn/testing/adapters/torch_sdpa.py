@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -29,6 +30,7 @@ SUPPORTS = Supports.everything(gate=False, second_derivatives=False, exact_logit
 ADAPTERS = {
     'torch_sdpa': Adapter(attention, 'torch', SUPPORTS),
     'torch_sdpa_math': Adapter(partial(attention, kernels=(SDPBackend.MATH,)), 'torch', SUPPORTS),
-    'torch_sdpa_flash': Adapter(partial(attention, kernels=(SDPBackend.FLASH_ATTENTION,)), 'torch',
-                                SUPPORTS),
+    'torch_sdpa_flash': Adapter(
+        partial(attention, kernels=(SDPBackend.FLASH_ATTENTION,)), 'torch',
+        replace(SUPPORTS, bias=False, value_channels=False, strides=False, dropout=False)),
 }

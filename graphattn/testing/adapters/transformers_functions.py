@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import torch
@@ -43,5 +44,8 @@ def _scale(query: Tensor, scale: float | None) -> float:
 
 SUPPORTS = Supports(dtypes=DTYPES, scale=True, grouped_queries=True, value_channels=True,
                     rectangular=True, strides=True, dropout=True, deterministic=True)
-ADAPTERS = {'transformers_eager': Adapter(eager, 'transformers', SUPPORTS),
-            'transformers_sdpa': Adapter(sdpa, 'transformers', SUPPORTS)}
+LIMITS = {'double precision': 'the softmax is computed in float32',
+          'nothing to attend to': 'a query without keys attends to all of them'}
+ADAPTERS = {'transformers_eager': Adapter(eager, 'transformers', replace(SUPPORTS, limits=LIMITS)),
+            'transformers_sdpa': Adapter(sdpa, 'transformers', replace(SUPPORTS, limits={
+                'nothing to attend to': 'no queries are refused by torch'}))}

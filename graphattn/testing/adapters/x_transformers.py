@@ -21,7 +21,8 @@ def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, *,
 
 SUPPORTS = Supports(dtypes=DTYPES, bias=True, scale=True, grouped_queries=True,
                     value_channels=True, rectangular=True, empty_rows=True, strides=True,
-                    dropout=True, deterministic=True)
+                    dropout=True, deterministic=True,
+                    limits={'double precision': 'the softmax is computed in float32'})
 ADAPTERS = {'x_transformers': Adapter(attention, 'x_transformers', SUPPORTS),
             'x_transformers_flash': Adapter(partial(attention, flash=True), 'x_transformers',
                                             SUPPORTS)}
