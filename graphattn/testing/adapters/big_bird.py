@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,7 +35,6 @@ def _attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return out.view(1, num_tokens, 1, channels).transpose(1, 2)
 
 
-@cache
 def _module(num_tokens: int) -> Any:
     from transformers.models.big_bird.modeling_big_bird import BigBirdBlockSparseAttention
     config = SimpleNamespace(max_position_embeddings=num_tokens, hidden_size=4,

@@ -39,7 +39,7 @@ def attention_with_weights(query: Tensor, key: Tensor, value: Tensor, mask: Tens
 
 SUPPORTS = Supports(dtypes=DTYPES, bias=True, rectangular=True, empty_rows=True, strides=True,
                     dropout=True, deterministic=True)
-LIMITS = {'nothing to attend to': 'queries without keys are NaN with need_weights, and no keys at all '
+LIMITS = {'nothing to attend to': 'with need_weights queries without keys are NaN, no keys at all '
                                   'with a bias are refused'}
 ADAPTERS = {'torch_multihead': Adapter(attention, 'torch', replace(SUPPORTS, limits=LIMITS)),
             'torch_multihead_weights': Adapter(attention_with_weights, 'torch',
