@@ -297,7 +297,7 @@ def logits(on: Setting) -> Iterator[Case]:
     for size in (1e-30, 1e-6, 10., 100., 1e3, 1e5):
         for graph in ('square', 'rows of all lengths'):
             case = on.draw(f'about {size:g}, {graph}', graph)
-            yield case.changed(query=case.tensors['query'] * size)
+            yield case.changed(query=_in_range(case.tensors['query'].double() * size, on.dtype))
 
 
 @check('logits of one sign')
@@ -315,12 +315,14 @@ def exact_logits(on: Setting) -> Iterator[Case]:
         case = on.draw(f'multiples of {size:g}', 'square', channels=4, is_exact=True)
         key = torch.ones_like(case.tensors['key'])  # many logits of a query are the highest
         key[::3] = -1.
-        yield case.changed(query=case.tensors['query'].sign() * size, key=key)
+        query = _in_range(case.tensors['query'].sign().double() * size, on.dtype)
+        yield case.changed(query=query, key=key)
 
 
 @check('a bias that all edges share', needs='exact_logits')
 def shared_bias(on: Setting) -> Iterator[Case]:
-    for shift in (1e4, -1e4, 2.**20, -2.**30, -torch.finfo(torch.float32).max):
+    lowest = torch.finfo(on.dtype).min
+    for shift in (1e4, -1e4, min(2.**20, -lowest), max(-2.**30, lowest), lowest):
         case = on.draw(f'{shift:g}', 'square', terms=('edge_bias',), is_exact=True)
         shared = torch.full_like(case.tensors['edge_bias'], shift)
         yield case.changed(query=case.tensors['query'] * 0, edge_bias=shared)
@@ -411,6 +413,11 @@ def dropout_frequencies(on: Setting) -> Iterator[Case]:
 @check('torch.compile', agrees_compiled, needs='compiles')
 def compiled(on: Setting) -> Iterator[Case]:
     yield on.draw('square', 'square')
+
+
+def _in_range(x: Tensor, dtype: torch.dtype) -> Tensor:
+    limits = torch.finfo(dtype)
+    return x.clamp(limits.min, limits.max).to(dtype)
 
 
 def _short(dtype: torch.dtype) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from graphattn import ops
 from graphattn.functional.attention import edge_attention
 from graphattn.functional.checks import scale_of
 from graphattn.testing.case import Case
@@ -34,7 +35,6 @@ def attend(case: Case, inputs: dict[str, Tensor],
                                  return_attention_weights=True)
     if keep is None:
         return out, weight
-    from graphattn import ops
     value = inputs['value'].repeat_interleave(case.heads // case.kv_heads, dim=1)
     return ops.load('reference').weighted_sum(weight * keep, value, case.graph), weight
 

@@ -90,6 +90,24 @@ def test_a_wrong_result_that_is_not_declared_should_have_been_refused():
     assert finding.undeclared == ('dtypes',) and 'Neither right nor refused' in str(finding)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize('dtypes', [(torch.bfloat16, torch.float16), (torch.float16,)])
+def test_a_kernel_of_narrow_declarations_is_asked_for_the_rest_and_may_refuse_it(dtypes):
+    def narrow(query, key, value, indices, *, scale=None):
+        if query.dtype not in dtypes or query.size(2) not in (16, 64):
+            raise ValueError('half precision with 16 or 64 channels')
+        return attention(query, key, value, indices, scale=scale).detach()
+
+    supports = Supports(gradients=False, dtypes=dtypes, scale=True,
+                        channels=(16, 64), rectangular=True, grouped_queries=True,
+                        exact_logits=True, empty_rows=True)
+    report = check_attention(narrow, form='indices', supports=supports).check()
+    refused = {each.check for each in report.outcomes if each.status == 'refused'}
+    halves = {'half precision', 'nothing to attend to'} if len(dtypes) == 1 else set()
+    assert refused == {'double precision', 'widths of heads', 'large exact logits'} | halves
+    assert report.counts()['passed'] > 60
+
+
 def test_a_report_is_a_table():
     report = check_attention(attention, form='indices', checks=['scale', 'gate', 'torch.compile'])
     first, _, header, *rows = str(report).splitlines()
