@@ -142,17 +142,15 @@ def run_apart(examiner: Examiner, trials: list[Trial]) -> Iterator[Outcome]:
     process goes on with the next."""
     outcomes: list[Outcome] = []
     while len(outcomes) < len(trials):
-        trial, unfinished = trials[len(outcomes)], None
-        for message in _child(examiner, trials[len(outcomes):], outcomes):
-            if isinstance(message, str):
-                outcomes.append(unfinished or _ended(examiner, trial, message))
-                yield outcomes[-1]
-                break
-            unfinished, is_final = message
+        unfinished = None
+        for step in _child(examiner, trials[len(outcomes):], outcomes):
+            if isinstance(step, str):
+                step = unfinished or _ended(examiner, trials[len(outcomes)], step), True
+            unfinished, is_final = step
             if is_final:
                 outcomes.append(unfinished)
                 yield unfinished
-                trial, unfinished = trials[min(len(outcomes), len(trials) - 1)], None
+                unfinished = None
 
 
 def _child(examiner: Examiner, trials: list[Trial],

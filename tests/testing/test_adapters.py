@@ -32,3 +32,13 @@ def test_what_cannot_run_here_is_named():
     assert examined(adapter) in ('flashinfer is not installed', 'there is no GPU')
     with pytest.raises(SystemExit, match='unknown: sdpa; there are big_bird, '):
         main(['sdpa'])
+
+
+@pytest.mark.parametrize('name', [name for name, adapter in adapters().items() if adapter.graphs])
+def test_kernels_that_know_their_graph_get_squares_or_rectangles_without_empty_rows(name):
+    adapter = adapters()[name]
+    if name == 'big_bird':  # its random blocks are drawn by the module
+        pytest.importorskip('transformers', reason='big_bird needs transformers')
+    for graph in adapter.graphs().values():
+        assert (graph.in_degree() > 0).all()
+        assert graph.is_square or adapter.supports.rectangular
