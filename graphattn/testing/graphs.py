@@ -51,6 +51,16 @@ def across_tiles(size: int = 150) -> BipartiteGraph:
     return BipartiteGraph.from_mask(mask)
 
 
+def at_the_ends(num_queries: int, num_keys: int) -> BipartiteGraph:
+    """Return a graph whose queries attend to the first and the last key, and to those around the
+    largest number of 16 bits."""
+    key = torch.tensor([0, 1, 65_535, 65_536, num_keys - 1])
+    key = key[key < num_keys].unique()
+    query = torch.arange(num_queries)
+    edges = torch.stack([key.repeat(num_queries), query.repeat_interleave(len(key))])
+    return BipartiteGraph(edges, num_queries, num_keys)
+
+
 GRAPHS = {
     'square': random_graph(12, 12),
     # As many edges in each row, so that what remembers sizes takes them for the same.
@@ -65,6 +75,10 @@ GRAPHS = {
     'rows of all lengths': across_tiles(),
     'long row': random_graph(1, 300, 1.),
     'long column': random_graph(300, 1, 1.),
+    'very long row': random_graph(1, 1_500, 1.),
+    # More than 16 bits count, and than a GPU has blocks along two of its axes.
+    'many keys': at_the_ends(3, 70_000),
+    'many queries': at_the_ends(70_000, 3),
     'ragged batch': ragged((7, 7), (1, 1), (12, 12), (4, 4)),
     'ragged batch, an empty sequence': ragged((3, 3), (0, 0), (5, 5)),
     'idle nodes': idle_nodes(),

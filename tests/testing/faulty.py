@@ -17,6 +17,8 @@ def attention(query: Tensor, key: Tensor, value: Tensor, indices: Tensor, *,
     """Attend from query ``[N, H, C]`` to the keys that ``indices [N, K]`` name, padded by -1."""
     row, slot = distinct(indices, fault).nonzero(as_tuple=True)
     column = indices[row, slot] % max(1, key.size(0))
+    if fault == 'counts keys in 16 bits':
+        column = column % 2**16
     if fault == 'reads key 0 at the end of a chunk':
         column = torch.where(slot == CHUNK, 0, column)
     if fault == 'remembers the edges of a table of this shape':
@@ -186,6 +188,7 @@ FAULTS = {
     'reads the gradient as if it were contiguous': 'strides',
     'computes float64 in float32': 'double precision',
     'leaves out the delta': 'graphs',
+    'counts keys in 16 bits': 'graphs',
     'reads key 0 at the end of a chunk': 'graphs',
     'keeps the maximum of the first chunk': 'sizes of logits',
     'remembers the edges of a table of this shape': 'graphs',
