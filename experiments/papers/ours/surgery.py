@@ -1,0 +1,241 @@
+r"""A trained dense model, given one graph for each head: losses beside other graphs of equal edges.
+
+    python -m experiments.papers.ours.surgery --scale small
+    python -m experiments.papers.ours.surgery --scale small --model FOLDER --data ids.npy
+
+The model is a GPT-2 of 8 layers and 8 heads, trained on microbial communities, which the package
+``microformer-mgm`` brings (MIT; pip install --no-deps microformer-mgm). Its data is drawn from the
+model itself, sequences of at least 128 tokens. At each density, graphs are fitted to the heads
+(:func:`graphattn.hugging_face.fit`), and all heads attend along a window, BigBird's edges or random
+ones instead. All are then trained for the same steps.
+
+``small`` has 3 seeds at a density of 5 %, and one at others. ``smoke`` has an untrained model.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import statistics
+from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from scipy.stats import spearmanr
+from torch import Tensor, nn
+
+from analysis.certificate import certificate
+from experiments.papers.figures import points
+from experiments.papers.runs import mean_and_spread, spread_of
+from experiments.papers.study import ScaleName, Study
+from experiments.runs.command_line import run_function
+from experiments.sparsify import as_input, load_model
+from experiments.surgery import Adaptation, adapt, drawn_tokens, loss_of, mean_loss
+from experiments.surgery.tokens import PADDING
+from graphattn.hugging_face import Profile, attach, fit, head_costs, profile
+from graphattn.patterns import Causal, parse
+from graphattn.utils.files import write_whole
+
+CHECKPOINT = 'resources/general_model'  # in the package mgm
+FIT, BEFORE, AFTER = 'fitted to heads', 'cut', 'adapted'
+LOSS = 'loss over the dense one, %'
+FAMILIES = {
+    'window': [f'SlidingWindow({radius})' for radius in range(128)],
+    'BigBird': [f'SlidingWindow({radius}) | GlobalTokens(1) | RandomKeys({max(1, radius // 2)})'
+                for radius in range(96)],
+    'random': [f'RandomKeys({count}) | SlidingWindow(0)' for count in range(1, 192)]}
+
+
+class Scale(NamedTuple):
+    """Sizes of the study."""
+
+    densities: tuple[float, ...]
+    seeds: int  # at 5 %
+    steps: int
+    held_out: int
+    profiled: int
+    sequences: int  # drawn, if no data is given
+    length: int
+    least: int  # tokens of a sequence
+
+
+SCALES = {'smoke': Scale((.3,), 1, 2, 4, 2, 12, 32, 8),
+          'small': Scale((.02, .05, .1, .25), 3, 300, 32, 16, 2400, 512, 128),
+          'paper': Scale((.02, .05, .1, .25), 5, 1000, 64, 32, 10_000, 512, 128)}
+
+
+def main(scale: ScaleName = 'small', model: Path | None = None, data: Path | None = None,
+         out: Path = Path('runs/studies')) -> None:
+    """Fit graphs to heads, and compare them with others after the same training.
+
+    Args:
+        scale: Scale of the study.
+        model: The folder of a causal language model; that of the package mgm if omitted.
+        data: Sequences of ids, an .npy file with -1 for padding; drawn from the model if omitted.
+        out: The folder of all studies.
+    """
+    study, sizes = Study('surgery', scale, out), SCALES[scale]
+    dense = _untrained() if scale == 'smoke' else load_model(model or _packaged())
+    tokens = _tokens(study, dense, sizes, data)
+    setting = Setting(study, dense, tokens[sizes.held_out:], tokens[:sizes.held_out], sizes)
+    measured = setting.profile()
+    costs = setting.costs(measured)
+    before = setting.loss(dense)
+    rows = []
+    for density in sizes.densities:
+        for name in (FIT, *FAMILIES):
+            seeds = sizes.seeds if density in (.05, .3) else 1
+            found = [setting.trained(name, density, seed, measured, costs) for seed in range(seeds)]
+            row = {'edges': name, 'density, %': 100 * density,
+                   'true density, %': 100 * found[0]['density']}
+            for when in (BEFORE, AFTER):
+                row |= {f'{when}, loss': statistics.mean(one[when] for one in found)}
+                row |= mean_and_spread(f'{when}, {LOSS}', [100 * (one[when] / before - 1)
+                                                          for one in found])
+            rows.append(row)
+    longest = int((tokens != PADDING).sum(1).max())
+    about = (f'dense loss {before:.4f}; {len(setting.train)} sequences of {sizes.least} to '
+             f'{longest} tokens, {sizes.steps} steps of {setting.settings(0).batch_size}')
+    study.report(rows, _draw(rows, about), about)
+    told = correlations(measured, costs, min(longest, 256))
+    print('rank correlations with the costs of heads: ' + ', '.join(
+        f'{name} {value:.2f}' for name, value in told.items()))
+    write_whole(study.folder / 'correlations.json',
+                lambda path: path.write_text(json.dumps(told, indent=1)))
+
+
+class Setting(NamedTuple):
+    """A dense model and its data."""
+
+    study: Study
+    dense: nn.Module
+    train: Tensor
+    held_out: Tensor
+    sizes: Scale
+
+    def settings(self, seed: int) -> Adaptation:
+        return Adaptation(self.sizes.steps, lr=1e-4, seed=seed)
+
+    def loss(self, model: nn.Module) -> float:
+        return mean_loss(model, self.held_out, loss_of(model), 8)
+
+    def profile(self) -> Profile:
+        path = self.study.folder / 'profile.npz'
+        if path.is_file():
+            return Profile.load(path)
+        windows = [f'SlidingWindow({2**power - 1}){sink}' for power in range(10)
+                   for sink in ('', ' | GlobalTokens(1)')]
+        measured = profile(self.dense, map(as_input, self.train[:self.sizes.profiled].split(4)),
+                           patterns=windows)
+        measured.save(path)
+        return measured
+
+    def costs(self, measured: Profile) -> np.ndarray:
+        some = partial(mean_loss, tokens=self.held_out[:8], loss=loss_of(self.dense), batch_size=8)
+        return np.array(self._once('costs', lambda: head_costs(self.dense, measured,
+                                                               some).tolist()))
+
+    def trained(self, name: str, density: float, seed: int, measured: Profile,
+                costs: np.ndarray) -> dict[str, float]:
+        """Return the losses of the model along a kind of edges, before and after training."""
+        def run() -> dict[str, float]:
+            if name == FIT:
+                chosen = fit(measured, density, costs=costs)
+                along, true = chosen.along(), float(chosen.density.mean())
+            else:
+                along, true = self._of_family(name, density)
+            sparse = attach(copy.deepcopy(self.dense), along)
+            before = self.loss(sparse)
+            adapt(sparse, self.train, loss_of(sparse), self.settings(seed))
+            return {'density': true, BEFORE: before, AFTER: self.loss(sparse)}
+        return self._once(f'{name}-{density:g}-{seed}'.replace(' ', '_'), run)
+
+    def _of_family(self, name: str, density: float) -> tuple[str, float]:
+        """Return the densest pattern of a family within the density, on the profiled lengths."""
+        lengths = (self.train[:self.sizes.profiled] != PADDING).sum(1).tolist()
+        best = None
+        for pattern in FAMILIES[name]:
+            edges = sum((parse(pattern) & Causal()).build(length, seed=0, crop=True).num_edges
+                        for length in lengths)
+            true = edges / sum(length * (length + 1) // 2 for length in lengths)
+            if true > density:
+                break
+            best = pattern, true
+        if best is None:
+            raise ValueError(f"no pattern of {name} has at most {density:.1%} of the pairs")
+        return best
+
+    def _once(self, name: str, compute: Callable[[], object]) -> object:
+        """Return a result that is kept in the study's folder."""
+        path = self.study.folder / 'runs' / f'{name}.json'
+        if not path.is_file():
+            print(f'surgery: {name}')
+            result = json.dumps(compute())
+            write_whole(path, lambda temporary: temporary.write_text(result))
+        return json.loads(path.read_text())
+
+
+def correlations(measured: Profile, costs: np.ndarray, length: int) -> dict[str, float]:
+    """Return Spearman's correlations of measures of heads with the loss that each costs.
+
+    Measures of the certificate are those of the graph that holds nearly all of a head's weight: the
+    smallest of the profile's patterns with 90 %.
+    """
+    enough = measured.pattern_share >= .9 * measured.pattern_share.max(1, keepdims=True)
+    chosen = np.where(enough, measured.pattern_edges, np.inf).argmin(1)
+    graphs = [(parse(measured.patterns[at]) & Causal()).build(length, crop=True) for at in chosen]
+    proven = certificate([graphs])
+    measures = {'entropy': measured.entropy, 'effective rank': measured.rank,
+                'edges for 90 %': measured.edges[:, 0], 'first token': measured.kinds[:, 0],
+                'same edges': measured.same_edges, 'hops': proven.hops_of_head,
+                'gap': proven.gap_of_head, 'sigma': proven.sigma_of_head,
+                'density': proven.density_of_head}
+    return {name: float(spearmanr(values, costs, nan_policy='omit').statistic)
+            for name, values in measures.items()}
+
+
+def _tokens(study: Study, dense: nn.Module, sizes: Scale, data: Path | None) -> Tensor:
+    path = data or study.folder / 'tokens.npy'
+    if not path.is_file():
+        drawn = drawn_tokens(dense, sizes.sequences, sizes.length, seed=0)
+        write_whole(path, lambda temporary: np.save(temporary, drawn.numpy()))
+    tokens = torch.from_numpy(np.load(path, allow_pickle=False).astype(np.int64))
+    tokens = tokens[(tokens != PADDING).sum(1) >= sizes.least]
+    if len(tokens) <= sizes.held_out:
+        raise ValueError(f"'data' must hold more than {sizes.held_out} sequences of {sizes.least} "
+                         f"tokens and more (got {len(tokens)})")
+    return tokens
+
+
+def _packaged() -> Path:
+    found = find_spec('mgm')  # not imported
+    if found is None or not found.submodule_search_locations:
+        raise ValueError("'model' must be given, unless the package mgm is installed (pip install "
+                         "--no-deps microformer-mgm)")
+    return Path(found.submodule_search_locations[0]) / CHECKPOINT
+
+
+def _untrained() -> nn.Module:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    return GPT2LMHeadModel(GPT2Config(
+        vocab_size=40, n_positions=32, n_embd=16, n_layer=2, n_head=2, bos_token_id=0,
+        eos_token_id=1, pad_token_id=2)).eval()
+
+
+def _draw(rows: list[dict], about: str):
+    drawn = [{'edges': row['edges'], 'pairs': f"{row['density, %']:g} % of the pairs",
+              'when': when, LOSS: row[f'{when}, {LOSS}'],
+              spread_of(LOSS): row[spread_of(f'{when}, {LOSS}')]}
+             for row in rows for when in (BEFORE, AFTER)]
+    return points(drawn, 'edges', [LOSS], f'A dense model along graphs.\n{about}',
+                  panel='pairs', series='when')
+
+
+if __name__ == '__main__':
+    run_function(main)

@@ -1,0 +1,212 @@
+"""Give each head of a dense Hugging Face model a graph, train it a little, and report.
+
+    graphattn sparsify --model FOLDER --data text.txt --density 0.05 --steps 300 --out sparse
+    graphattn sparsify --model FOLDER --data ids.npy --loss 1.01 --out sparse
+
+The folder of ``--out`` then loads by ``graphattn.hugging_face.load_attached(folder)``. The same
+command goes on after an interruption.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor, nn
+
+from experiments.runs.command_line import run_function
+from experiments.surgery import Adaptation, adapt, loss_of, mean_loss, read_tokens
+from experiments.surgery.report import costs_of_lengths, write_report
+from experiments.surgery.tokens import PADDING
+from graphattn.hugging_face import (
+    Fit,
+    Profile,
+    attach,
+    fit,
+    fit_to_loss,
+    head_costs,
+    profile,
+    save_attached,
+)
+from graphattn.utils.files import check_folder, write_whole
+
+OPTIONS, RESULTS, STATE = 'sparsify.json', 'results.json', 'adapting.pt'
+
+
+def main(
+    model: str,
+    data: str,
+    out: str,
+    density: float = 0.05,
+    loss: float | None = None,
+    steps: int = 300,
+    lr: float = 2e-4,
+    batch_size: int = 4,
+    distill: float = 0.,
+    length: int | None = None,
+    mask_token: int | None = None,
+    leave_one_out: bool = True,
+    profiled: int = 16,
+    held_out: int = 32,
+    seed: int = 0,
+) -> None:
+    """Profile a model, fit a pattern to each head, train it along them, and write all results.
+
+    Args:
+        model: The folder of a language model, as ``save_pretrained`` writes it.
+        data: Text, for the model's tokenizer, or an ``.npy`` file of ids, -1 for padding.
+        out: The folder to write: the attached model, ``report.html`` and ``results.json``.
+        density: Share of the allowed pairs that are edges.
+        loss: In place of ``density``, the largest loss before training, over the dense one.
+        steps: Number of training steps along the graphs.
+        lr: Learning rate of AdamW.
+        batch_size: Sequences of a step.
+        distill: Weight of the divergence from the dense model, from 0 to 1.
+        length: Tokens of a sequence; the model's largest number if omitted.
+        mask_token: Id of the mask, for a model of masked tokens.
+        leave_one_out: Weigh heads by the loss that each costs, measured one by one.
+        profiled: Sequences to profile.
+        held_out: Sequences that losses are measured on, not trained on.
+        seed: Seed of the training.
+    """
+    for name, count in (('batch_size', batch_size), ('profiled', profiled), ('held_out', held_out)):
+        if count < 1:
+            raise ValueError(f"'{name}' must be positive (got {count})")
+    if steps < 0 or not 0 <= distill <= 1 or not lr > 0:
+        raise ValueError(f"'steps' must not be negative, 'lr' positive and 'distill' from 0 to 1 "
+                         f"(got {steps}, {lr} and {distill})")
+    folder, options = Path(out), {name: value for name, value in locals().items()
+                                  if isinstance(value, str | int | float | bool | None)}
+    options.pop('count', None)
+    options.pop('name', None)
+    check_folder('out', folder)
+    _check_options(folder, options)
+    dense = load_model(Path(model))
+    tokens = read_tokens(Path(data), Path(model), _length(dense, length), dense.config.vocab_size)
+    if len(tokens) <= held_out:
+        raise ValueError(f"'data' must hold more than 'held_out' sequences (got {len(tokens)} and "
+                         f"{held_out})")
+    surgery = Surgery(dense, tokens[held_out:], tokens[:held_out], folder, batch_size, mask_token)
+    write_whole(folder / OPTIONS, lambda path: path.write_text(json.dumps(options, indent=1)))
+    measured = surgery.profile(profiled)
+    costs = surgery.costs(measured) if leave_one_out else None
+    if loss is None:
+        chosen = fit(measured, density, costs=costs)
+    else:
+        chosen = fit_to_loss(dense, measured, surgery.loss, loss, costs=costs)
+    print(chosen)
+    sparse = surgery.cut(chosen, Adaptation(steps, lr, batch_size, distill, seed))
+    save_attached(sparse, folder)
+    sizes = costs_of_lengths(dense, sparse, _length(dense, None))
+    results = {**surgery.losses, 'density': float(chosen.density.mean()),
+               'share': float(chosen.share.mean()), 'heads': chosen.as_table(), 'lengths': sizes}
+    write_whole(folder / RESULTS, lambda path: path.write_text(json.dumps(results, indent=1)))
+    write_report(folder / 'report.html', sparse, chosen, measured, costs, results,
+                 tokens.size(1))
+    (folder / STATE).unlink(missing_ok=True)
+    print(f"loss {results['dense']:.4f} dense, {results['cut']:.4f} cut, "
+          f"{results['adapted']:.4f} adapted, at {results['density']:.2%} of the pairs")
+    print(f'results are in {folder}')
+
+
+@dataclass
+class Surgery:
+    """A dense model, its data, and the folder of what has been done."""
+
+    dense: nn.Module
+    train: Tensor
+    held_out: Tensor
+    folder: Path
+    batch_size: int
+    mask_token: int | None
+
+    def __post_init__(self):
+        self.own_loss = loss_of(self.dense, self.mask_token)
+        self.losses: dict[str, float] = {}
+
+    def loss(self, model: nn.Module) -> float:
+        """Return the loss on held-out data."""
+        return mean_loss(model, self.held_out, self.own_loss, self.batch_size)
+
+    def profile(self, sequences: int) -> Profile:
+        path = self.folder / 'profile.npz'
+        if path.is_file():
+            return Profile.load(path)
+        measured = profile(self.dense, [as_input(batch) for batch in
+                                        self.train[:sequences].split(self.batch_size)])
+        measured.save(path)
+        return measured
+
+    def costs(self, measured: Profile) -> np.ndarray:
+        """Return the costs of heads, on a quarter of the held-out data."""
+        path = self.folder / 'costs.npy'
+        if path.is_file():
+            return np.load(path, allow_pickle=False)
+        some = self.held_out[:math.ceil(len(self.held_out) / 4)]
+        costs = head_costs(self.dense, measured, partial(
+            mean_loss, tokens=some, loss=self.own_loss, batch_size=self.batch_size))
+        write_whole(path, lambda temporary: np.save(temporary, costs))
+        return costs
+
+    def cut(self, chosen: Fit, settings: Adaptation) -> nn.Module:
+        """Return an attached and trained copy, and keep the losses before and after."""
+        sparse = attach(copy.deepcopy(self.dense), chosen.along())
+        self.losses = {'dense': self.loss(self.dense), 'cut': self.loss(sparse)}
+        adapt(sparse, self.train, self.own_loss, settings, state=self.folder / STATE,
+              teacher=self.dense if settings.distill else None)
+        self.losses['adapted'] = self.loss(sparse)
+        return sparse
+
+
+def as_input(tokens: Tensor) -> dict[str, Tensor]:
+    return {'input_ids': tokens.clamp(min=0), 'attention_mask': tokens != PADDING}
+
+
+def load_model(folder: Path) -> nn.Module:
+    """Return a model of transformers, by the class that its config names."""
+    import transformers
+
+    if not (folder / 'config.json').is_file():
+        raise ValueError(f"'model' must be the folder of a model (there is no "
+                         f"{folder / 'config.json'})")
+    config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+    name = (config.architectures or ['none'])[0]
+    kind = getattr(transformers, name, None)
+    if kind is None or not issubclass(kind, transformers.PreTrainedModel):
+        raise ValueError(f"'model' must be of a class of transformers (got {name} in {folder})")
+    model = kind.from_pretrained(folder, local_files_only=True)
+    return model.float().eval()
+
+
+def _length(model: nn.Module, length: int | None) -> int:
+    most = getattr(model.config, 'max_position_embeddings', None)
+    if length is None:
+        return most or 512
+    if length < 8 or most is not None and length > most:
+        raise ValueError(f"'length' must be from 8 to {most}, the positions of the model (got "
+                         f"{length})")
+    return length
+
+
+def _check_options(folder: Path, options: dict) -> None:
+    """Raise if the folder holds results, or a beginning with other options."""
+    if (folder / RESULTS).exists():
+        raise ValueError(f"'out' must be a new folder (got {folder}, which has results)")
+    path = folder / OPTIONS
+    if path.is_file():
+        before = json.loads(path.read_text())
+        changed = [name for name in options if before.get(name) != options[name]]
+        if changed:
+            raise ValueError(f"'out' must be a new folder, or one that was begun with the same "
+                             f"options (got {folder}, with another {', '.join(changed)})")
+    elif folder.is_dir() and any(folder.iterdir()):
+        raise ValueError(f"'out' must be a new or empty folder (got {folder})")
+
+
+if __name__ == '__main__':
+    run_function(main, as_positional=False)

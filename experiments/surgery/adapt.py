@@ -1,0 +1,112 @@
+"""Train an attached model a little, so that it gets used to its edges."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from tqdm import trange
+
+from experiments.surgery.losses import Loss, logits_of
+from experiments.surgery.tokens import PADDING
+from graphattn.utils.files import write_whole
+
+SAVE_EVERY = 50  # steps
+
+
+class Adaptation(NamedTuple):
+    """Settings of :func:`adapt`.
+
+    Args:
+        steps (int): Number of steps of AdamW.
+        lr (float): Learning rate, after a warm-up of a tenth of the steps, falling to 0 linearly.
+        batch_size (int): Sequences of a step.
+        distill (float): Weight of the divergence from the dense model's next tokens, from 0 to 1;
+            the model's own loss has the rest.
+        seed (int): Seed of the batches and of dropout.
+    """
+
+    steps: int = 300
+    lr: float = 2e-4
+    batch_size: int = 4
+    distill: float = 0.
+    seed: int = 0
+
+
+def adapt(model: nn.Module, tokens: Tensor, loss: Loss, settings: Adaptation, *,
+          teacher: nn.Module | None = None, state: Path | None = None) -> list[float]:
+    """Train all parameters that require a gradient.
+
+    A run with a file of state that was interrupted goes on as if it had not been.
+
+    Args:
+        model (Module): The attached model, changed in place.
+        tokens (Tensor): Sequences, int64 ``[sequences, length]``.
+        loss (Callable): The model's own loss.
+        settings (Adaptation): Number of steps, learning rate and batches.
+        teacher (Module, optional): The dense model, if ``settings.distill`` is positive.
+        state (Path, optional): File of the state, written every 50 steps.
+
+    Returns:
+        list of float: The loss of each step.
+    """
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(parameters, lr=settings.lr, weight_decay=0.)
+    losses: list[float] = []
+    if state is not None and state.is_file():
+        saved = torch.load(state, weights_only=True)
+        model.load_state_dict(saved['model'])
+        optimizer.load_state_dict(saved['optimizer'])
+        losses = saved['losses']
+    model.train()
+    with torch.random.fork_rng(devices=[]):
+        for step in trange(len(losses), settings.steps, initial=len(losses), total=settings.steps,
+                           desc='adapting', unit='step', disable=None):
+            torch.manual_seed(settings.seed * 1_000_003 + step)
+            for group in optimizer.param_groups:
+                group['lr'] = settings.lr * _schedule(step, settings.steps)
+            batch = tokens[_batch(len(tokens), settings, step)]
+            value = _objective(model, batch, loss, settings, teacher, step)
+            optimizer.zero_grad()
+            value.backward()
+            nn.utils.clip_grad_norm_(parameters, 1.)
+            optimizer.step()
+            losses.append(float(value.detach()))
+            if not np.isfinite(losses[-1]):
+                raise ValueError(f"'lr' must let the loss stay finite (got {settings.lr}, and "
+                                 f"{losses[-1]} in step {step}); use a smaller one")
+            if state is not None and (step + 1) % SAVE_EVERY == 0:
+                content = {'model': model.state_dict(), 'optimizer': optimizer.state_dict(),
+                           'losses': losses}
+                write_whole(state, lambda path, content=content: torch.save(content, path))
+    model.eval()
+    return losses
+
+
+def _objective(model: nn.Module, batch: Tensor, loss: Loss, settings: Adaptation,
+               teacher: nn.Module | None, step: int) -> Tensor:
+    own = (1 - settings.distill) * loss(model, batch, step) if settings.distill < 1 else 0.
+    if settings.distill == 0:
+        return own
+    is_token = batch != PADDING
+    with torch.no_grad():
+        target = logits_of(teacher, batch)[is_token].float().log_softmax(-1)
+    mine = logits_of(model, batch)[is_token].float().log_softmax(-1)
+    divergence = F.kl_div(mine, target, log_target=True, reduction='batchmean')
+    return own + settings.distill * divergence
+
+
+def _schedule(step: int, steps: int) -> float:
+    warmup = max(1, steps // 10)
+    return min((step + 1) / warmup, max(0., (steps - step) / max(1, steps - warmup)))
+
+
+def _batch(count: int, settings: Adaptation, step: int) -> Tensor:
+    """Return the indices of a step's sequences, which follow from the seed and the step."""
+    generator = np.random.default_rng((settings.seed, step))
+    return torch.from_numpy(generator.choice(count, min(settings.batch_size, count),
+                                             replace=False))

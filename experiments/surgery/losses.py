@@ -1,0 +1,78 @@
+"""Losses of language models of transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from experiments.surgery.tokens import PADDING
+
+IGNORED = -100  # target of a token without a loss
+MASKED = 0.15  # of the tokens, as in BERT
+Loss = Callable[[nn.Module, Tensor, int], Tensor]
+
+
+def loss_of(model: nn.Module, mask_token: int | None = None) -> Loss:
+    """Return the loss of a model by ``(model, tokens [batch, length], seed)``: of the next token,
+    or of masked tokens for a model with ``ForMaskedLM`` in its name.
+
+    Raises:
+        ValueError: It is neither kind of model, or a masked one without a mask token.
+    """
+    name = type(model).__name__
+    if 'ForMaskedLM' in name:
+        if mask_token is None:
+            raise ValueError(f"'mask_token' must be the id of the mask for {name} (got None)")
+        return lambda model, tokens, seed: masked_loss(model, tokens, seed, mask_token)
+    if 'LMHead' in name or 'ForCausalLM' in name:
+        return next_token_loss
+    raise ValueError(f"'model' must be a language model, with ForCausalLM, LMHead or ForMaskedLM "
+                     f"in its name (got {name})")
+
+
+def next_token_loss(model: nn.Module, tokens: Tensor, seed: int = 0) -> Tensor:
+    """Return the mean cross-entropy of each next token."""
+    return _cross_entropy(logits_of(model, tokens)[:, :-1],
+                          tokens[:, 1:].masked_fill(tokens[:, 1:] == PADDING, IGNORED))
+
+
+def masked_loss(model: nn.Module, tokens: Tensor, seed: int, mask_token: int) -> Tensor:
+    """Return the mean cross-entropy of 15 % of the tokens, which are masked by a seed."""
+    masked, targets = mask_tokens(tokens, seed, mask_token)
+    return _cross_entropy(logits_of(model, masked), targets)
+
+
+def mask_tokens(tokens: Tensor, seed: int, mask_token: int) -> tuple[Tensor, Tensor]:
+    """Return the masked tokens, and the targets with -100 elsewhere."""
+    drawn = torch.rand(tokens.shape, generator=torch.Generator().manual_seed(seed)) < MASKED
+    drawn &= tokens != PADDING
+    return tokens.masked_fill(drawn, mask_token), tokens.masked_fill(~drawn, IGNORED)
+
+
+def logits_of(model: nn.Module, tokens: Tensor) -> Tensor:
+    """Return the logits of tokens, of which those with -1 are padding."""
+    options = {'use_cache': False} if getattr(model.config, 'use_cache', None) else {}
+    is_token = tokens != PADDING
+    if not is_token.all():
+        options['attention_mask'] = is_token
+    return model(input_ids=tokens.clamp(min=0), **options).logits
+
+
+def _cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(logits.flatten(0, -2).float(), targets.flatten(), ignore_index=IGNORED)
+
+
+@torch.no_grad()
+def mean_loss(model: nn.Module, tokens: Tensor, loss: Loss, batch_size: int) -> float:
+    """Return the mean loss of a token of sequences ``[sequences, length]``, in evaluation mode."""
+    was_training = model.training
+    model.eval()
+    batches = tokens.split(batch_size)
+    sizes = [int((batch != PADDING).sum()) for batch in batches]
+    total = sum(size * float(loss(model, batch, number))
+                for number, (batch, size) in enumerate(zip(batches, sizes)))
+    model.train(was_training)
+    return total / sum(sizes)

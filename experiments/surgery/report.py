@@ -1,0 +1,149 @@
+"""The page of a model whose heads attend along graphs."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from torch import nn
+
+from analysis.certificate import certificate
+from analysis.report.page import page
+from analysis.report.sections import Section
+from analysis.result import Result
+from experiments.surgery.losses import logits_of
+from graphattn.hugging_face import Fit, Profile
+from graphattn.patterns import Causal, parse
+from graphattn.style import in_style
+from graphattn.utils.files import write_whole
+
+CERTIFIED = 512  # tokens, at most
+
+
+@dataclass(frozen=True)
+class Losses(Result):
+    """Losses of a model, and its edges."""
+
+    dense: float
+    cut: float
+    adapted: float
+    rise: float  #: Of the adapted loss over the dense one.
+    density: float
+    share: float  #: Of the dense model's weight that the edges hold.
+
+
+@dataclass(frozen=True)
+class Lengths(Result):
+    """Time of a forward pass at a length."""
+
+    length: int
+    dense_ms: float
+    sparse_ms: float
+    times: float
+
+
+@dataclass(frozen=True)
+class Head(Result):
+    """A head of the sparse model."""
+
+    pattern: str
+    share: float
+    density: float
+    cost: float | None  #: Rise of the loss for the share that is lost.
+    hops: float
+    gap: float
+    sigma: float
+
+
+@torch.no_grad()
+def costs_of_lengths(dense: nn.Module, sparse: nn.Module, longest: int,
+                     rounds: int = 3) -> list[dict[str, float]]:
+    """Return the milliseconds of a forward pass of both models, alternately, at several lengths up
+    to the largest that the model knows."""
+    lengths = [length for length in (128, 512, 1024, 4096, 16384) if length < longest] + [longest]
+    rows = []
+    for length in lengths:
+        tokens = torch.randint(dense.config.vocab_size, (1, length),
+                               generator=torch.Generator().manual_seed(0))
+        times: dict[str, list[float]] = {'dense': [], 'sparse': []}
+        for round_ in range(rounds + 1):
+            for name, model in (('dense', dense), ('sparse', sparse)):
+                start = time.perf_counter()
+                logits_of(model, tokens)
+                if round_:  # the first one warms up
+                    times[name].append(1e3 * (time.perf_counter() - start))
+        rows.append({'length': length, **{f'{name}_ms': float(np.median(values))
+                                          for name, values in times.items()}})
+    return rows
+
+
+def write_report(path: Path, model: nn.Module, chosen: Fit, profile: Profile,
+                 costs: np.ndarray | None, results: dict[str, Any], length: int) -> None:
+    """Write the page.
+
+    Args:
+        path (Path): The HTML file.
+        model (Module): The sparse model.
+        chosen (Fit): The pattern of each head.
+        profile (Profile): The profile of the dense model.
+        costs (ndarray, optional): Costs of heads.
+        results (dict): Losses and times, as in ``results.json``.
+        length (int): Number of tokens to certify, at most 512.
+    """
+    length, causal = min(length, CERTIFIED), bool(profile.after[:, 1:].sum() == 0)
+    names = [parse(pattern) & Causal() if causal else parse(pattern)
+             for pattern in chosen.patterns]
+    graphs = [pattern.build(length, seed=0, crop=True) for pattern in names]
+    layers = [[graph for graph, at in zip(graphs, chosen.layer) if at == number]
+              for number in range(len(chosen.layers))]
+    proven = certificate(layers)
+    heads = {f'{chosen.layer[row]}.{profile.head[row]}': [Head(
+        pattern, float(chosen.share[row]), float(chosen.density[row]),
+        None if costs is None else float(costs[row]), float(proven.hops_of_head[row]),
+        float(proven.gap_of_head[row]), float(proven.sigma_of_head[row]))]
+        for row, pattern in enumerate(chosen.patterns)}
+    losses = Losses(*(results[name] for name in ('dense', 'cut', 'adapted')),
+                    results['adapted'] / results['dense'] - 1, results['density'],
+                    results['share'])
+    lengths = [Lengths(**row, times=row['dense_ms'] / row['sparse_ms'])
+               for row in results['lengths']]
+    with in_style():
+        sections = [
+            Section('Loss', 'On sequences that were not trained on: of the dense model, right '
+                            'after the cut, and after training along the graphs.',
+                    {'model': [losses]}),
+            Section('Time', 'Forward pass of one sequence on this machine, dense attention by '
+                            'SDPA.', {'length': lengths}),
+            Section('Certificate', f'What the graphs can do at {length} tokens, whatever the '
+                                   f'weights are.', {'model': [proven]}),
+            Section('Heads', 'The pattern of each head (layer.head), the share of the dense '
+                             'weight that it keeps, and measures of its graph.', heads,
+                    _draw(chosen, costs))]
+        text = page('Sparse attention of a dense model', sections)
+    write_whole(path, lambda temporary: temporary.write_text(text, encoding='utf-8'))
+
+
+def _draw(chosen: Fit, costs: np.ndarray | None) -> Figure:
+    """Draw density, kept share and cost by layer and head."""
+    panels = {'density, %': 100 * chosen.density, 'kept share, %': 100 * chosen.share}
+    if costs is not None:
+        panels['cost'] = costs
+    num_heads = int(np.bincount(chosen.layer).max())
+    figure = Figure(figsize=(4.2 * len(panels), 0.6 + 0.35 * len(chosen.layers)),
+                    layout='constrained')
+    for axes, (title, values) in zip(figure.subplots(1, len(panels), squeeze=False)[0],
+                                     panels.items()):
+        grid = np.full((len(chosen.layers), num_heads), np.nan)
+        head = np.concatenate([np.arange(count) for count in np.bincount(chosen.layer)])
+        grid[chosen.layer, head] = values
+        image = axes.imshow(grid, aspect='auto', cmap='viridis')
+        axes.set(title=title, xlabel='head', ylabel='layer')
+        axes.locator_params(integer=True)
+        axes.grid(False)
+        figure.colorbar(image, ax=axes)
+    return figure

@@ -1,0 +1,108 @@
+"""Sequences of tokens for a language model of transformers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from tqdm import tqdm
+
+PADDING = -1
+
+def read_tokens(path: Path, folder: Path, length: int, num_tokens: int) -> Tensor:
+    """Return sequences from a file, int64 ``[sequences, length]``.
+
+    Args:
+        path (Path): Ids of tokens, an ``.npy`` file of integers ``[sequences, >= length]``, in
+            which -1 at the end of a row is padding; or text, which the tokenizer of ``folder``
+            reads as one sequence, cut into parts.
+        folder (Path): The folder of the model.
+        length (int): Number of tokens of a sequence.
+        num_tokens (int): Number of tokens that the model knows.
+
+    Raises:
+        ValueError: The file cannot be read, has too few tokens, or ids that the model does not
+            know.
+    """
+    if not path.is_file():
+        raise ValueError(f"'data' must be a file (there is no {path})")
+    ids = _ids(path) if path.suffix == '.npy' else _tokenized(path, folder)
+    if ids.ndim == 1:
+        ids = ids[:len(ids) // length * length].reshape(-1, length)
+    ids = ids[:, :length]
+    if ids.shape[1] < length or len(ids) < 2:
+        raise ValueError(f"'data' must hold at least two sequences of {length} tokens (got "
+                         f"{ids.shape[0]} of {ids.shape[1]} in {path}); use a smaller 'length'")
+    if ids.min() < PADDING or ids.max() >= num_tokens:
+        raise ValueError(f"'data' must hold tokens from 0 to {num_tokens - 1}, which the model "
+                         f"knows, and {PADDING} for padding (got {ids.min()} to {ids.max()} in "
+                         f"{path})")
+    is_padding = ids == PADDING
+    if is_padding[:, :2].any() or (is_padding[:, :-1] & ~is_padding[:, 1:]).any():
+        raise ValueError(f"'data' must hold at least two tokens in each row before its padding "
+                         f"(got row {_first_wrong(is_padding)} of {path})")
+    return torch.from_numpy(ids.astype(np.int64))
+
+
+def _first_wrong(is_padding: np.ndarray) -> int:
+    return int((is_padding[:, :2].any(1) | (is_padding[:, :-1] & ~is_padding[:, 1:]).any(1)
+                ).argmax())
+
+
+def _ids(path: Path) -> np.ndarray:
+    try:
+        ids = np.load(path, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"'data' must be an .npy file of integers (got {path}: {error}"
+                         f")") from error
+    if ids.dtype.kind not in 'iu' or ids.ndim not in (1, 2):
+        raise ValueError(f"'data' must be an .npy file of integers with one or two dimensions (got "
+                         f"{ids.dtype} with {ids.ndim} in {path})")
+    return ids
+
+
+def _tokenized(path: Path, folder: Path) -> np.ndarray:
+    from transformers import AutoTokenizer
+
+    try:
+        text = path.read_text(encoding='utf-8')
+    except UnicodeDecodeError as error:
+        raise ValueError(f"'data' must be text in UTF-8 or an .npy file (got {path}: {error}"
+                         f")") from error
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"'data' must be an .npy file of ids, because {folder} has no tokenizer "
+                         f"(got {path})") from error
+    return np.array(tokenizer(text, verbose=False)['input_ids'], dtype=np.int64)
+
+
+@torch.no_grad()
+def drawn_tokens(model: nn.Module, sequences: int, length: int, seed: int,
+                 **options: Any) -> Tensor:
+    """Draw sequences from a causal language model, int64 ``[sequences, length]``.
+
+    Args:
+        model (Module): A causal language model with ``generate``.
+        sequences (int): Number of sequences.
+        length (int): Largest number of tokens of each, from ``bos_token_id`` (or 0) to the end that
+            the model draws; the rest is -1.
+        seed (int): Seed of the draw.
+        **options: Arguments of ``generate``, such as ``temperature``.
+    """
+    was_training, end = model.training, model.config.eos_token_id
+    model.eval()
+    first, tokens = model.config.bos_token_id or 0, torch.full((sequences, length), PADDING)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for rows in tqdm(torch.arange(sequences).split(32), 'drawing', unit='batch', disable=None):
+            drawn = model.generate(
+                torch.full((len(rows), 1), first), do_sample=True, max_length=length, top_k=0,
+                pad_token_id=model.config.pad_token_id or 0, **options)
+            ended = (drawn == end).cumsum(1) - (drawn == end).long() > 0
+            tokens[rows, :drawn.size(1)] = drawn.masked_fill(ended, PADDING)
+    model.train(was_training)
+    return tokens
