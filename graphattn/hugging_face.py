@@ -45,9 +45,7 @@ NAME_FOR_EAGER = 'graphattn_eager'
 OLDEST = '5.17'  # earlier versions make masks and pass chosen keys in other ways
 # Arguments of a model's attention that graphs do not support.
 REFUSED = {
-    'softcap': 'bound on the logits',
-    's_aux': "sinks, which take part of each query's weight",
-    'sinks': "sinks, which take part of each query's weight",
+    'sinks': 'sink of its own for each query',
     'block_indices': 'blocks of keys',
     'cache': 'paged cache',
     'cu_seq_lens_q': 'packed sequences',
@@ -134,7 +132,7 @@ def attach(
                                 grows; cached tokens then belong to shorter graphs
     ``output_attentions``       dense weights, 0 where there is no edge
     fewer heads of keys         not repeated, unless heads own a graph each
-    ``softcap``, ``s_aux``      an error
+    ``softcap``, ``s_aux``      applied; ``sinks`` of each query: an error
     cross-attention             recognised in a call by separate hidden states for keys, or by
                                 lengths that no cache explains. It is not replaced, with a warning,
                                 unless ``layers`` names its module
@@ -630,8 +628,9 @@ def graph_attention(
         along = _source_for(source, module, is_cross, query)
     query, key, value = (_as_autocast(x).transpose(1, 2) for x in (query, key, value))
     logit = getattr(module, 'graph_teleport_logit', None)
-    return attend_padded(query, key, value, along, tokens, rules, scale=scaling, dropout_p=dropout,
-                         hops=attachment.hops,
+    return attend_padded(query, key, value, along, tokens, rules, scale=scaling,
+                         softcap=options.get('softcap'), sink=options.get('s_aux'),
+                         dropout_p=dropout, hops=attachment.hops,
                          teleport=attachment.teleport if logit is None else logit.sigmoid(),
                          return_attention_weights=bool(options.get('output_attentions')),
                          backend=attachment.backend)

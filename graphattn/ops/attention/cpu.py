@@ -72,16 +72,17 @@ from graphattn.ops.registration import accumulation_dtype, no_grad, sum_to
 @torch.library.register_kernel('graphattn::edge_attention', 'cpu')
 def edge_attention_cpu(
     query: Tensor, key: Tensor, value: Tensor, feature_query: Tensor | None,
-    edge_attr: Tensor | None, bias: Tensor | None, gate: Tensor | None,
+    edge_attr: Tensor | None, bias: Tensor | None, gate: Tensor | None, sink: Tensor | None,
     indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
     query_ptr: Tensor, key_ptr: Tensor, seed: Tensor | None,
-    scale: float, dropout_p: float,
+    scale: float, softcap: float, dropout_p: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     dtype, (num_queries, heads, channels) = accumulation_dtype(query), query.shape
     size = 0 if edge_attr is None else edge_attr.size(1)
     out, features, max_inv_sum = (new_rows(num_queries, heads, width, dtype=dtype)
                                   for width in (value.size(2), size, 2))
-    terms = Terms.of(bias, gate, seed, scale, dropout_p, dtype, slice(0, heads), heads)
+    terms = Terms.of(bias, gate, seed, scale, dropout_p, dtype, slice(0, heads), heads, softcap,
+                     sink)
     edges = Edges.by_query(indptr, edge_key, query_ptr, key_ptr)
     shape = heads, channels + value.size(2) + 2 * size
     if edge_attr is None and has_few_edges(edges):
@@ -102,13 +103,15 @@ def edge_attention_cpu(
 def edge_attention_backward_cpu(
     grad_out: Tensor, grad_features: Tensor | None, out: Tensor, features: Tensor,
     max_inv_sum: Tensor, query: Tensor, key: Tensor, value: Tensor, feature_query: Tensor | None,
-    edge_attr: Tensor | None, bias: Tensor | None, gate: Tensor | None,
+    edge_attr: Tensor | None, bias: Tensor | None, gate: Tensor | None, sink: Tensor | None,
     indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
     query_ptr: Tensor, key_ptr: Tensor, seed: Tensor | None,
-    scale: float, dropout_p: float, needs_attr: bool, needs_bias: bool, needs_gate: bool,
+    scale: float, softcap: float, dropout_p: float,
+    needs_attr: bool, needs_bias: bool, needs_gate: bool,
 ) -> tuple[Tensor, ...]:
     dtype, heads, num_edges = max_inv_sum.dtype, query.size(1), edge_key.numel()
-    terms = Terms.of(bias, gate, seed, scale, dropout_p, dtype, slice(0, heads), heads)
+    terms = Terms.of(bias, gate, seed, scale, dropout_p, dtype, slice(0, heads), heads, softcap,
+                     sink)
     grad_query = new_rows(*query.shape, dtype=dtype)
     grad_bias, grad_gate = (new_rows(num_edges if needed else 0, heads, dtype=dtype)
                             for needed in (needs_bias, needs_gate))
@@ -210,7 +213,7 @@ def _attend(items, progress, query, key, value, feature_query, attr, queries_per
                         add_weighted(features, row, weight, attr, first * num_features, own_edge,
                                      n)
                 if up == last_key:
-                    put_max_inv_sum(max_inv_sum, row, row_max[r], row_sum[r])
+                    put_max_inv_sum(max_inv_sum, row, row_max[r], row_sum[r], terms, i, head)
                     if row_sum[r] != 0:
                         multiply_row(out, row, max_inv_sum[row, 1])
                         multiply_row(features, row, max_inv_sum[row, 1])

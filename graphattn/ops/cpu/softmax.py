@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from graphattn.ops.cpu.simd import (
     maximum,
     splat,
     sum_lanes,
+    tanh,
 )
 from graphattn.ops.cpu.splitmix import random_bits
 
@@ -35,11 +37,13 @@ class Terms(NamedTuple):
     keep_scale: np.floating
     first_head: int
     num_heads: int
+    softcap: np.floating  # 0 without
+    sink: np.ndarray  # [num_queries or 1, heads], or empty
 
     @classmethod
     def of(cls, edge_bias: Tensor | None, edge_gate: Tensor | None, seed: Tensor | None,
-           scale: float, dropout_p: float, dtype: torch.dtype, heads: slice, num_heads: int
-           ) -> Terms:
+           scale: float, dropout_p: float, dtype: torch.dtype, heads: slice, num_heads: int,
+           softcap: float = 0., sink: Tensor | None = None) -> Terms:
         """Return the terms of a slice of the heads, in ``dtype``."""
         nothing = _NOTHING[dtype]
         bias, gate = (nothing if values is None or _is_everywhere(values, neutral)
@@ -48,7 +52,8 @@ class Terms(NamedTuple):
         real = nothing.dtype.type
         seed = np.uint64(0 if seed is None else seed.item() % 2**64)
         return cls(bias, gate, real(scale), seed, np.uint64(int(dropout_p * 2**64)),
-                   real(1 / (1 - dropout_p)), heads.start, num_heads)
+                   real(1 / (1 - dropout_p)), heads.start, num_heads, real(softcap),
+                   nothing if sink is None else _of_heads(sink, heads, dtype))
 
 
 _NOTHING = {dtype: torch.empty(0, 1, dtype=dtype).numpy() for dtype in (torch.float, torch.double)}
@@ -68,7 +73,8 @@ def _is_everywhere(values: Tensor, number: float) -> bool:
 
 @jit_inline
 def modify(logit, terms, first, n, head):
-    """Turn dot products into logits: scale, gate and bias of the edges from ``first`` on."""
+    """Turn dot products into logits: scale, gate, softcap and bias of the edges from ``first``
+    on."""
     scale, gate, bias = terms.scale, terms.gate, terms.bias
     for e in range(whole_vectors(n)):
         logit[e] *= scale
@@ -76,6 +82,9 @@ def modify(logit, terms, first, n, head):
         column = min(head, gate.shape[1] - 1)
         for e in range(n):
             logit[e] *= gate[first + e, column]
+    if terms.softcap > 0:
+        for e in range(whole_vectors(n)):
+            logit[e] = terms.softcap * tanh(logit[e] / terms.softcap)
     if bias.shape[0] > 0:
         column = min(head, bias.shape[1] - 1)
         for e in range(n):
@@ -89,12 +98,29 @@ def modify_backward(grad, dot, terms, grad_bias, grad_gate, first, n, head):
     if grad_bias.shape[0] > 0:
         for e in range(n):
             grad_bias[first + e, head] = grad[e]
+    if terms.softcap > 0:
+        multiply_by_slope(grad, dot, terms, first, n, head)
     if grad_gate.shape[0] > 0:
         for e in range(n):
             grad_gate[first + e, head] = grad[e] * dot[e] * terms.scale
     for e in range(whole_vectors(n)):
         grad[e] *= terms.scale
     multiply_by_gate(grad, terms, first, n, head)
+
+
+@jit_inline
+def multiply_by_slope(grad, dot, terms, first, n, head):
+    """Multiply gradients by the derivative of the softcap."""
+    gate, factor = terms.gate, terms.scale / terms.softcap
+    if gate.shape[0] > 0:
+        column = min(head, gate.shape[1] - 1)
+        for e in range(n):
+            y = tanh(dot[e] * gate[first + e, column] * factor)
+            grad[e] -= grad[e] * y * y
+    else:
+        for e in range(whole_vectors(n)):
+            y = tanh(dot[e] * factor)
+            grad[e] -= grad[e] * y * y
 
 
 @jit_inline
@@ -127,10 +153,12 @@ def exponentials(logit, n, row_max):
 
 
 @jit_inline
-def put_max_inv_sum(max_inv_sum, row, row_max, row_sum):
-    """Write the row maximum and the inverse sum of exponentials. An empty row stores ``inf`` and 0,
-    so its weights are 0."""
-    is_nothing = row_sum == 0
+def put_max_inv_sum(max_inv_sum, row, row_max, row_sum, terms, i, head):
+    """Write the maximum logit of query ``i`` and the inverse sum of exponentials, sink included. An
+    empty row stores ``inf`` and 0, so its weights are 0."""
+    is_nothing, sink = row_sum == 0, terms.sink
+    if sink.shape[0] > 0 and not is_nothing:
+        row_sum += math.exp(sink[min(i, sink.shape[0] - 1), head] - row_max)
     max_inv_sum[row, 0] = np.inf if is_nothing else row_max
     max_inv_sum[row, 1] = 0 if is_nothing else 1 / row_sum
 
