@@ -16,7 +16,7 @@ from graphattn.functional.checks import (
     check_softcap,
 )
 from graphattn.functional.choose import choose
-from graphattn.functional.drive import LOCAL, drive, weigh
+from graphattn.functional.drive import drive, weigh
 from graphattn.functional.folding import repeat_heads
 from graphattn.functional.recursion import check_hops
 from graphattn.graphs.graph import BipartiteGraph
@@ -177,9 +177,9 @@ def attention_weights(
     """
     edge_bias, edge_gate = check_arguments(query, key, key, graph, edge_bias, edge_gate)
     check_softcap(softcap)
-    sink = check_sink(sink, query)
+    sink = None if sink is None else check_sink(sink, query).unsqueeze(0)
     terms = LogitTerms(edge_bias, edge_gate, check_numbers(scale, dropout_p, query), dropout_p,
-                       softcap, None if sink is None else LOCAL.fold_sink(sink, query.size(0)))
+                       softcap, sink)
     kernel = choose(backend, query, key, key, graph, terms, needs_weights=True)
     key = repeat_heads(key, query.size(1))
     with without_autocast(graph.device):

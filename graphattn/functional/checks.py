@@ -118,10 +118,8 @@ def check_softcap(softcap: float | None) -> None:
         check_number('softcap', softcap, 'positive and finite')
 
 
-def check_sink(sink: Tensor | None, query: Tensor) -> Tensor | None:
+def check_sink(sink: Tensor, query: Tensor) -> Tensor:
     """Check sinks ``[heads]``, and return them in the dtype of the computation."""
-    if sink is None:
-        return None
     check_floating('sink', sink)
     if sink.device != query.device:
         raise ValueError(f"'sink' must be on {query.device}, where query is (got {sink.device})")

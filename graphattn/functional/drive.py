@@ -123,18 +123,17 @@ def drive(
     if is_plain:
         value = placement.values(value, 0)
     fits_keys = value if is_plain or placement.has_all_values else key
-    sink, features = check_sink(terms.sink, tokens), terms.features
+    bias, gate, scale, dropout_p, softcap, sink, features = terms
     if isinstance(graph, MaskedPairs):
         _check_no_edges(terms, needs_weights)
         check_pair_arguments(query, key, fits_keys, graph)
         backend = pairs.BACKEND
     else:
-        bias, gate = check_arguments(query, key, fits_keys, graph, terms.bias, terms.gate)
-        terms = terms._replace(bias=bias, gate=gate)
-    if terms.scale is None:
-        terms = terms._replace(scale=scale_of(query))
+        bias, gate = check_arguments(query, key, fits_keys, graph, bias, gate)
     if sink is not None:
-        terms = terms._replace(sink=placement.fold_sink(sink, tokens.size(0)))
+        sink = placement.fold_sink(check_sink(sink, tokens), tokens.size(0))
+    scale = scale_of(query) if scale is None else scale
+    terms = LogitTerms(bias, gate, scale, dropout_p, softcap, sink, features)
     if features is not None:
         _check_one_hop(is_plain, hops)
         check_features(tokens, value, graph, features)

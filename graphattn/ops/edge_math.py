@@ -43,6 +43,25 @@ def edge_softmax(logit: Tensor, query: Tensor, num_queries: int,
     return weight / torch.where(row_sum == 0, 1., row_sum).index_select(0, query)
 
 
+def take_sink(sink: Tensor | None, max_inv_sum: Tensor, *sums: Tensor) -> None:
+    """Let sinks ``[num_queries or 1, heads]`` take their share of each query's weights: reduce
+    inverse sums ``[num_queries, heads, 2]`` and weighted sums ``[num_queries, heads, channels]`` in
+    place."""
+    if sink is not None:
+        rest = rest_of_sink(sink, max_inv_sum).unsqueeze(-1)
+        for x in sums:
+            x *= rest
+
+
+def rest_of_sink(sink: Tensor, max_inv_sum: Tensor) -> Tensor:
+    """Reduce inverse sums in place to what sinks leave of each query's weights, and return this
+    share."""
+    row_max, inv_sum = max_inv_sum.unbind(-1)
+    rest = (row_max - sink - inv_sum.log()).sigmoid()  # never inf * 0
+    inv_sum *= rest
+    return rest
+
+
 def sink_grad(sink: Tensor, max_inv_sum: Tensor, delta: Tensor) -> Tensor:
     """Return the gradient of sinks ``[num_queries or 1, heads]``.
 

@@ -91,7 +91,7 @@ def attend_to_few(items, progress, query, key, value, queries_per_key, terms, ou
                     row, row_sum = i * heads + head, query.dtype.type(0)
                     for e in range(indptr[i] - first, indptr[i + 1] - first):
                         row_sum += weight[e]
-                    put_max_inv_sum(max_inv_sum, row, max_inv_sum[row, 0], row_sum, terms, i, head)
+                    put_max_inv_sum(max_inv_sum, row, max_inv_sum[row, 0], row_sum)
                 drop_out(weight, terms, first, n, head)
                 for i in range(begin, end):
                     row = i * heads + head

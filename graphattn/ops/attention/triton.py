@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from graphattn.ops.attention import triton_tiles as attention_tiles
+from graphattn.ops.edge_math import take_sink
 from graphattn.ops.registration import accumulation_dtype, no_grad, sum_to
 from graphattn.ops.triton.launch import TYPES, Tile, fp64, kernel, launch, u64
 from graphattn.ops.triton.rows import Rows, edges_of_tasks, gather, put
@@ -26,7 +27,6 @@ from graphattn.ops.triton.softmax import (
     logits,
     put_max_inv_sum,
     put_part,
-    take_sink,
 )
 
 
@@ -50,7 +50,7 @@ def edge_attention_cuda(
     if num_tiles is not None:
         nodes = [x.contiguous() for x in (query, key, value)]
         attention_tiles.attend(num_tiles, indptr, edge_key, nodes, terms, out, max_inv_sum)
-    take_sink(sink, out, max_inv_sum)
+    take_sink(sink, max_inv_sum, out)
     return out, out.new_empty(*query.shape[:2], 0), max_inv_sum
 
 

@@ -15,6 +15,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic, models, overload, register_model
 
 from graphattn._jit import jit
+from graphattn.ops.cpu.jit import INLINE
 
 LANES = 16
 
@@ -297,7 +298,7 @@ def tanh(x):
 
 
 # Inlined by LLVM, because numba would warn of its own variables, inlined with those of exp.
-@overload(tanh, jit_options={'forceinline': True, 'error_model': 'numpy', 'fastmath': {'contract'}})
+@overload(tanh, jit_options=INLINE)
 def _overload_tanh(x):
     if x != types.float32:
         return lambda x: math.tanh(x)

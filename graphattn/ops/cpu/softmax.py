@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from numba import types
+from numba.extending import overload
 from torch import Tensor
 
-from graphattn.ops.cpu.jit import jit_inline
+from graphattn.ops.cpu.jit import INLINE, jit_inline
 from graphattn.ops.cpu.rows import whole_vectors
 from graphattn.ops.cpu.simd import (
     LANES,
@@ -27,7 +28,8 @@ from graphattn.ops.cpu.splitmix import random_bits
 
 class Terms(NamedTuple):
     """Terms of the logits and dropout. Types do not depend on which terms are passed, because numba
-    would compile each combination."""
+    would compile each combination; except for the softcap, which slowed the backward pass without
+    one by 7 % as a branch."""
 
     bias: np.ndarray  # [num_edges, heads or 1], or empty
     gate: np.ndarray
@@ -37,13 +39,12 @@ class Terms(NamedTuple):
     keep_scale: np.floating
     first_head: int
     num_heads: int
-    softcap: np.floating  # 0 without
-    sink: np.ndarray  # [num_queries or 1, heads], or empty
+    softcap: np.floating | None
 
     @classmethod
     def of(cls, edge_bias: Tensor | None, edge_gate: Tensor | None, seed: Tensor | None,
            scale: float, dropout_p: float, dtype: torch.dtype, heads: slice, num_heads: int,
-           softcap: float = 0., sink: Tensor | None = None) -> Terms:
+           softcap: float = 0.) -> Terms:
         """Return the terms of a slice of the heads, in ``dtype``."""
         nothing = _NOTHING[dtype]
         bias, gate = (nothing if values is None or _is_everywhere(values, neutral)
@@ -52,8 +53,8 @@ class Terms(NamedTuple):
         real = nothing.dtype.type
         seed = np.uint64(0 if seed is None else seed.item() % 2**64)
         return cls(bias, gate, real(scale), seed, np.uint64(int(dropout_p * 2**64)),
-                   real(1 / (1 - dropout_p)), heads.start, num_heads, real(softcap),
-                   nothing if sink is None else _of_heads(sink, heads, dtype))
+                   real(1 / (1 - dropout_p)), heads.start, num_heads,
+                   real(softcap) if softcap > 0 else None)
 
 
 _NOTHING = {dtype: torch.empty(0, 1, dtype=dtype).numpy() for dtype in (torch.float, torch.double)}
@@ -82,9 +83,7 @@ def modify(logit, terms, first, n, head):
         column = min(head, gate.shape[1] - 1)
         for e in range(n):
             logit[e] *= gate[first + e, column]
-    if terms.softcap > 0:
-        for e in range(whole_vectors(n)):
-            logit[e] = terms.softcap * tanh(logit[e] / terms.softcap)
+    cap(logit, terms.softcap, n)
     if bias.shape[0] > 0:
         column = min(head, bias.shape[1] - 1)
         for e in range(n):
@@ -98,8 +97,7 @@ def modify_backward(grad, dot, terms, grad_bias, grad_gate, first, n, head):
     if grad_bias.shape[0] > 0:
         for e in range(n):
             grad_bias[first + e, head] = grad[e]
-    if terms.softcap > 0:
-        multiply_by_slope(grad, dot, terms, first, n, head)
+    multiply_by_slope(grad, dot, terms.softcap, terms, first, n, head)
     if grad_gate.shape[0] > 0:
         for e in range(n):
             grad_gate[first + e, head] = grad[e] * dot[e] * terms.scale
@@ -108,19 +106,44 @@ def modify_backward(grad, dot, terms, grad_bias, grad_gate, first, n, head):
     multiply_by_gate(grad, terms, first, n, head)
 
 
-@jit_inline
-def multiply_by_slope(grad, dot, terms, first, n, head):
-    """Multiply gradients by the derivative of the softcap."""
-    gate, factor = terms.gate, terms.scale / terms.softcap
-    if gate.shape[0] > 0:
-        column = min(head, gate.shape[1] - 1)
-        for e in range(n):
-            y = tanh(dot[e] * gate[first + e, column] * factor)
-            grad[e] -= grad[e] * y * y
-    else:
+def cap(logit, softcap, n):
+    """Apply the softcap to the first ``n`` logits, if there is one."""
+    raise NotImplementedError  # compiled code calls the overload
+
+
+@overload(cap, jit_options=INLINE)
+def _overload_cap(logit, softcap, n):
+    if softcap is types.none:
+        return lambda logit, softcap, n: None
+
+    def cap(logit, softcap, n):
         for e in range(whole_vectors(n)):
-            y = tanh(dot[e] * factor)
-            grad[e] -= grad[e] * y * y
+            logit[e] = softcap * tanh(logit[e] / softcap)
+    return cap
+
+
+def multiply_by_slope(grad, dot, softcap, terms, first, n, head):
+    """Multiply gradients by the derivative of the softcap, if there is one."""
+    raise NotImplementedError  # compiled code calls the overload
+
+
+@overload(multiply_by_slope, jit_options=INLINE)
+def _overload_multiply_by_slope(grad, dot, softcap, terms, first, n, head):
+    if softcap is types.none:
+        return lambda grad, dot, softcap, terms, first, n, head: None
+
+    def multiply_by_slope(grad, dot, softcap, terms, first, n, head):
+        gate, factor = terms.gate, terms.scale / softcap
+        if gate.shape[0] > 0:
+            column = min(head, gate.shape[1] - 1)
+            for e in range(n):
+                y = tanh(dot[e] * gate[first + e, column] * factor)
+                grad[e] -= grad[e] * y * y
+        else:
+            for e in range(whole_vectors(n)):
+                y = tanh(dot[e] * factor)
+                grad[e] -= grad[e] * y * y
+    return multiply_by_slope
 
 
 @jit_inline
@@ -153,12 +176,10 @@ def exponentials(logit, n, row_max):
 
 
 @jit_inline
-def put_max_inv_sum(max_inv_sum, row, row_max, row_sum, terms, i, head):
-    """Write the maximum logit of query ``i`` and the inverse sum of exponentials, sink included. An
-    empty row stores ``inf`` and 0, so its weights are 0."""
-    is_nothing, sink = row_sum == 0, terms.sink
-    if sink.shape[0] > 0 and not is_nothing:
-        row_sum += math.exp(sink[min(i, sink.shape[0] - 1), head] - row_max)
+def put_max_inv_sum(max_inv_sum, row, row_max, row_sum):
+    """Write the row maximum and the inverse sum of exponentials. An empty row stores ``inf`` and 0,
+    so its weights are 0."""
+    is_nothing = row_sum == 0
     max_inv_sum[row, 0] = np.inf if is_nothing else row_max
     max_inv_sum[row, 1] = 0 if is_nothing else 1 / row_sum
 

@@ -16,7 +16,7 @@ from graphattn.ops.diffusion.cpu_hops import HopGrads, Hops
 from graphattn.ops.diffusion.schema import empty_messages
 from graphattn.ops.edge_math import grad_of_sink
 from graphattn.ops.registration import accumulation_dtype, empty_max_inv_sum, empty_unless
-from graphattn.ops.weights.cpu import EdgeGrads, LogitGrads, Logits
+from graphattn.ops.weights.cpu import EdgeGrads, LogitGrads, Logits, of_heads
 
 
 @torch.library.register_kernel('graphattn::attention_diffusion', 'cpu')
@@ -69,12 +69,11 @@ def diffused_attention_cpu(
     groups = groups_of_heads(query.size(1), edge_key.numel())
     *spaces, weights = workspaces(groups, [query, key] + [value] * 4, [edge_key])
     for heads in groups:
-        terms = Terms.of(bias, gate, seed, scale, dropout_p, dtype, heads, query.size(1), softcap,
-                         sink)
+        terms = Terms.of(bias, gate, seed, scale, dropout_p, dtype, heads, query.size(1), softcap)
         logits = Logits.of(query, key, terms, heads, spaces[:2])
         hops = Hops.of(value, teleport, messages, heads, spaces[2:])
         weight = weights[:len(logits.query)]
-        max_inv_sum[heads] = logits.softmax(edges, weight)
+        max_inv_sum[heads] = logits.softmax(edges, weight, of_heads(sink, heads))
         out[:, heads] = hops.diffuse(edges, weight).transpose(0, 1)
     return out, max_inv_sum, messages
 

@@ -38,16 +38,6 @@ class Terms(NamedTuple):
                    int(dropout_p * 2**64), 1 / (1 - dropout_p), softcap)
 
 
-def take_sink(sink: Tensor | None, out: Tensor, max_inv_sum: Tensor) -> None:
-    """Let sinks ``[num_queries or 1, heads]`` take their share of the weights: reduce the output
-    and the inverse sums in place."""
-    if sink is not None:
-        row_max, inv_sum = max_inv_sum.unbind(-1)
-        rest = (row_max - sink - inv_sum.log()).sigmoid()
-        out *= rest.unsqueeze(-1)
-        inv_sum *= rest
-
-
 @triton.jit
 def logits(dot, bias, gate, bias_edge_stride, bias_head_stride, gate_edge_stride,
            gate_head_stride, scale, edge, inside, head, SOFTCAP: tl.constexpr,

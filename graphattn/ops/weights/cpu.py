@@ -29,7 +29,7 @@ from graphattn.ops.cpu.softmax import (
     modify_backward,
     put_max_inv_sum,
 )
-from graphattn.ops.edge_math import grad_of_sink
+from graphattn.ops.edge_math import grad_of_sink, rest_of_sink
 from graphattn.ops.registration import accumulation_dtype, empty_max_inv_sum, empty_unless
 
 
@@ -44,10 +44,9 @@ def attention_weights_cpu(
     groups = groups_of_heads(*weight.shape)
     spaces = workspaces(groups, [query, key])
     for heads in groups:
-        terms = Terms.of(bias, gate, None, scale, 0., weight.dtype, heads, query.size(1), softcap,
-                         sink)
+        terms = Terms.of(bias, gate, None, scale, 0., weight.dtype, heads, query.size(1), softcap)
         logits = Logits.of(query, key, terms, heads, spaces)
-        max_inv_sum[heads] = logits.softmax(edges, weight[heads])
+        max_inv_sum[heads] = logits.softmax(edges, weight[heads], of_heads(sink, heads))
     return weight, max_inv_sum
 
 
@@ -127,15 +126,24 @@ class Logits(NamedTuple):
         """Heads, and multiplications for each of their edges."""
         return len(self.query), self.query.size(2)
 
-    def softmax(self, edges: Edges, weight: Tensor) -> Tensor:
-        """Write the weights into ``weight``, and return the max_inv_sum of each query."""
+    def softmax(self, edges: Edges, weight: Tensor, sink: Tensor | None) -> Tensor:
+        """Write the weights beside sinks ``[heads, num_queries or 1]`` into ``weight``, and return
+        the max_inv_sum of each query."""
         max_inv_sum = self.query.new_empty(*self.query.shape[:2], 2)
         run(_softmax, edges, self.shape, *self, weight, max_inv_sum)
+        if sink is not None:
+            degree = torch.from_numpy(np.diff(edges.indptr))
+            weight *= rest_of_sink(sink, max_inv_sum).repeat_interleave(degree, dim=1)
         return max_inv_sum
 
     def softmax_by_key(self, csc: Edges, weight: Tensor, max_inv_sum: Tensor) -> None:
         """Write the weights in the order by key. Bias and gate must be in this order."""
         run(_softmax_by_key, csc, self.shape, *self, weight, max_inv_sum)
+
+
+def of_heads(sink: Tensor | None, heads: slice) -> Tensor | None:
+    """Return the sinks of a slice of the heads, ``[heads, num_queries or 1]``."""
+    return None if sink is None else sink.t()[heads if sink.size(1) > 1 else slice(None)]
 
 
 class EdgeGrads(NamedTuple):
@@ -197,7 +205,7 @@ def _softmax(items, progress, query, key, terms, weight, max_inv_sum, edges):
                 dots(logit, query[head], i, key[head], 0, edge_key[first:], n)
                 modify(logit, terms, first, n, head)
                 row_max, row_sum = exponentials(logit, n, row_max)
-            put_max_inv_sum(max_inv_sum[head], i, row_max, row_sum, terms, i, head)
+            put_max_inv_sum(max_inv_sum[head], i, row_max, row_sum)
             inv_sum, row_weight = max_inv_sum[head, i, 1], weight[head, first:first + n]
             for e in range(n):
                 row_weight[e] = logit[e] * inv_sum
@@ -264,7 +272,7 @@ def _softmax_backward(
             else:
                 for e in range(n):
                     change[e] = row_weight[e] * (row_dot[e] - delta[head, np.uint64(row_query[e])])
-            if grad_gate.shape[0] > 0 or terms.softcap > 0:
+            if grad_gate.shape[0] > 0 or terms.softcap is not None:
                 dots(product, key[head], j, query[head], 0, row_query, n)
             modify_backward(change, product, terms, grad_bias, grad_gate, first, n, head)
             for e in range(n):

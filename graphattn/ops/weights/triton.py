@@ -11,11 +11,11 @@ from torch import Tensor
 
 from graphattn.ops.attention.triton import attend
 from graphattn.ops.edge_dot.triton import dot_rows
-from graphattn.ops.edge_math import grad_of_sink
+from graphattn.ops.edge_math import grad_of_sink, take_sink
 from graphattn.ops.registration import accumulation_dtype, empty_unless, sum_to
 from graphattn.ops.triton.launch import TYPES, Tile, fp64, kernel, launch, u64
 from graphattn.ops.triton.rows import Rows, edges_of_tasks, gather
-from graphattn.ops.triton.softmax import Terms, kept, logits, take_sink
+from graphattn.ops.triton.softmax import Terms, kept, logits
 from graphattn.ops.weights.triton_weighted_sum import sum_rows
 
 _EDGES_AT_ONCE = 64  # in programs that hold scalars, not vectors
@@ -83,8 +83,8 @@ class BothOrders(NamedTuple):
 def row_max_inv_sum(query: Tensor, key: Tensor, rows: Rows, terms: Terms,
                     sink: Tensor | None) -> Tensor:
     """Return row maxima and inverse sums, ``[num_queries, heads, 2]``."""
-    out, max_inv_sum = attend(query, key, key[..., :0], rows, terms._replace(seed=None))
-    take_sink(sink, out, max_inv_sum)
+    _, max_inv_sum = attend(query, key, key[..., :0], rows, terms._replace(seed=None))
+    take_sink(sink, max_inv_sum)
     return max_inv_sum
 
 
