@@ -187,10 +187,10 @@ def operators(dtype: torch.dtype, channels: int, terms: str = 'plain', *, degree
     query, bias, gate, seed, weight, teleport = _arguments(graph, dtype, channels, heads, terms)
     edges, ptrs = (*graph.csr, *graph.csc), graph.segments.ptrs
     nodes, logits = (query,) * 3, (query, query, bias, gate, None)
-    dropout_p = 0. if seed is None else 0.1
+    dropout_p, softcap = 0. if seed is None else 0.1, 50. if 'softcap' in terms else 0.
     needs = bias is not None, gate is not None
-    attended = (*nodes, None, None, bias, gate, None, *edges, *ptrs, seed, 0.1, 0., dropout_p)
-    diffused = (*nodes, bias, gate, None, teleport, *edges, seed, 0.1, 0., dropout_p)
+    attended = (*nodes, None, None, bias, gate, None, *edges, *ptrs, seed, 0.1, softcap, dropout_p)
+    diffused = (*nodes, bias, gate, None, teleport, *edges, seed, 0.1, softcap, dropout_p)
     out, statistics = query.to(weight.dtype), weight.new_empty(len(query), heads, 2)
     messages = weight.new_empty(len(teleport), heads, len(query), channels)
     features = out[..., :0]
@@ -200,9 +200,9 @@ def operators(dtype: torch.dtype, channels: int, terms: str = 'plain', *, degree
                                             False, *needs),
         dot.edge_dot: (*nodes[:2], *edges, *ptrs),
         dot.edge_dot_backward: (weight.t().to(dtype), *nodes[:2], *edges, *ptrs),
-        weights.attention_weights: (*logits, *edges, 0.1, 0.),
+        weights.attention_weights: (*logits, *edges, 0.1, softcap),
         weights.attention_weights_backward: (weight, weight, statistics.transpose(0, 1), *logits,
-                                             *edges, 0.1, 0., *needs, False),
+                                             *edges, 0.1, softcap, *needs, False),
         weights.weighted_sum: (weight, query, *edges, *ptrs),
         diffusion.diffused_attention: (*diffused, True),
         diffusion.diffused_attention_backward: (
