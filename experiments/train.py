@@ -223,7 +223,10 @@ class TrainCLI(LightningCLI):
             kwargs['logger'] = new_logger(name, folder,
                                           is_resumed=self.config.ckpt_path is not None
                                           or has_checkpoint(folder))
-        return super().instantiate_trainer(callbacks=callbacks, plugins=plugins, **kwargs)
+        trainer = super().instantiate_trainer(callbacks=callbacks, plugins=plugins, **kwargs)
+        # With max_steps, Lightning would begin the epoch of a checkpoint at its end again.
+        trainer.fit_loop._iteration_based_training = lambda: False
+        return trainer
 
     def run(self) -> None:
         """Run the command."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from datetime import timedelta
 from itertools import count
 from typing import Any, NamedTuple
@@ -17,22 +17,24 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-from graphattn._checks import check_generator, check_kind, check_ptr
-from graphattn._tensors import outside_transforms
+from graphattn._checks import check_generator, check_kind, check_ptr, check_size
+from graphattn._tensors import host_copy, outside_transforms
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.layers import EdgeAttention, GraphAttention
 from graphattn.placement.exchange import Exchange, Halo, all_gather, all_to_all, gathered
 from graphattn.shard import Shard, check_edges
 from graphattn.sources.base import fold_ptr
 
-__all__ = ['SequenceParallel', 'sequence_parallel']
+__all__ = ['SequenceParallel', 'sequence_parallel', 'share']
 
 TIMEOUT = timedelta(minutes=5)
 
 
-def sequence_parallel(module: nn.Module, group: dist.ProcessGroup | None = None, *,
+def sequence_parallel(module: nn.Module, group: dist.ProcessGroup | DeviceMesh | None = None, *,
                       timeout: timedelta = TIMEOUT) -> SequenceParallel:
     r"""Distribute each sequence over the processes of a group; each process holds some tokens.
 
@@ -66,8 +68,10 @@ def sequence_parallel(module: nn.Module, group: dist.ProcessGroup | None = None,
         module (Module): A :class:`~graphattn.layers.GraphAttention`, an
             :class:`~graphattn.models.Encoder`, or another module that is called with ``(x, ptr)``
             and passes ``ptr`` on to one of these.
-        group (ProcessGroup, optional): The processes. If omitted, a new group of all processes, so
-            that messages do not interfere with those of ``DistributedDataParallel``.
+        group (ProcessGroup or DeviceMesh, optional): The processes, or a mesh of one dimension,
+            such as ``mesh['cp']`` of a mesh whose other dimension divides the batches. If omitted,
+            a new group of all processes, so that messages do not interfere with those of
+            ``DistributedDataParallel``.
         timeout (timedelta): How long the new group waits for a process; a given ``group`` has its
             own timeout.
 
@@ -101,9 +105,57 @@ def sequence_parallel(module: nn.Module, group: dist.ProcessGroup | None = None,
     """
     check_kind('module', module, nn.Module)
     check_kind('timeout', timeout, timedelta)
-    if group is not None:
+    if isinstance(group, DeviceMesh):
+        if group.ndim != 1:
+            named = group.mesh_dim_names or f'{group.ndim} dimensions'
+            raise ValueError(f"'group' must be a mesh of one dimension (got {named}); pass one of "
+                             f"them, such as mesh['cp']")
+        group = group.get_group()
+    elif group is not None:
         check_kind('group', group, dist.ProcessGroup)
     return SequenceParallel(module, group, timeout)
+
+
+def share(ptr: Tensor, graph: BipartiteGraph | None, processes: int) -> list[int]:
+    """Divide the tokens of a batch into ranges, one for each process.
+
+    Args:
+        ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``.
+        graph (BipartiteGraph, optional): The graph of the whole batch, shared by all heads or with
+            heads folded into nodes. Ranges then have about the same number of edges, up to the
+            edges of a token; otherwise about the same number of tokens.
+        processes (int): Number of processes.
+
+    Returns:
+        list of int: Where the range of each process begins, and the end of the last. Every range
+        has a token if there are enough.
+
+    Raises:
+        TypeError, ValueError: An argument is of the wrong type, or ``graph`` has other queries.
+
+    Example:
+        >>> import torch
+        >>> from graphattn.distributed import share
+        >>> from graphattn.patterns import Causal
+        >>> share(torch.tensor([0, 100]), Causal().build(100), 2)
+        [0, 71, 100]
+    """
+    check_kind('ptr', ptr, Tensor)
+    check_ptr('ptr', ptr, None, ptr.device)
+    check_size('processes', processes, at_least=1)
+    num_tokens = int(ptr[-1])
+    if graph is None:
+        return [num_tokens * rank // processes for rank in range(processes + 1)]
+    check_kind('graph', graph, BipartiteGraph)
+    if num_tokens == 0 or graph.num_queries % num_tokens > 0:
+        raise ValueError(f"'graph' must have the {num_tokens} tokens of 'ptr' as queries, once or "
+                         f"for each head (got {graph.num_queries})")
+    degree = host_copy(graph.csr[0]).diff().view(-1, num_tokens).sum(0)
+    goals = degree.sum() * torch.arange(1, processes, dtype=torch.double) / processes
+    # A token goes to the process in whose part most of its edges lie.
+    inner = torch.searchsorted(degree.cumsum(0) - degree.double() / 2, goals)
+    first, last = torch.arange(1, processes), num_tokens - processes + torch.arange(1, processes)
+    return [0, *inner.clamp(min=first).clamp(max=last.clamp(min=0)).tolist(), num_tokens]
 
 
 class SequenceParallel(nn.Module):
@@ -146,14 +198,14 @@ class SequenceParallel(nn.Module):
             RuntimeError: There is no process group, or a process has died or did not respond.
         """
         shard = self._shard(x, ptr, own, generator)
+        self._halos.begin_step()
         return self.module(x, shard, generator=self._drawing(generator), **arguments)
 
-    def share(self, ptr: Tensor) -> slice:
-        """Return the range of this process's tokens; sizes differ by at most one."""
-        check_ptr('ptr', ptr, None, ptr.device)
-        rank, size = dist.get_rank(self.group), dist.get_world_size(self.group)
-        num_tokens = int(ptr[-1])
-        return slice(num_tokens * rank // size, num_tokens * (rank + 1) // size)
+    def share(self, ptr: Tensor, graph: BipartiteGraph | None = None) -> slice:
+        """Return the range of this process's tokens, see :func:`share`."""
+        rank = dist.get_rank(self.group)
+        bounds = share(ptr, graph, dist.get_world_size(self.group))
+        return slice(bounds[rank], bounds[rank + 1])
 
     def gather(self, x: Tensor) -> Tensor:
         """Gather the rows of all processes, for a head that reads whole sequences.
@@ -280,35 +332,48 @@ def _digest(*tensors: Tensor) -> int:
     """Return a 63-bit digest of the bytes of tensors."""
     digest = hashlib.sha256()
     for tensor in tensors:
-        plain = tensor.detach().cpu().contiguous().reshape(-1)
+        # A copy, because numpy() would forbid FSDP to free the storage.
+        plain = tensor.detach().to('cpu', copy=True).contiguous().reshape(-1)
         digest.update(f'{tensor.dtype} {tuple(tensor.shape)}'.encode())
         digest.update(plain.view(torch.uint8).numpy().data)
     return int.from_bytes(digest.digest()[:8], 'little') >> 1
 
 
 def _digest_module(module: nn.Module) -> int:
-    """Return a digest of parameters, buffers and the settings that the module prints."""
+    """Return a digest of parameters, buffers and the settings that the module prints. Parameters of
+    which each process holds a part are left out."""
     settings = torch.tensor(list(repr(module).encode()), dtype=torch.uint8)
-    return _digest(settings, *module.parameters(), *module.buffers())
+    whole = [tensor for tensor in (*module.parameters(), *module.buffers())
+             if not isinstance(tensor, DTensor)]
+    return _digest(settings, *whole)
 
 
 class _Halos:
-    """A cache of recently used halos.
+    """A cache of the halos of the last steps.
 
     A halo depends on the ranges and the graphs of all processes, because a process sends the rows
-    that the edges of the others need. The key therefore contains all ranges and a number for each
-    graph, which a process never reuses. All processes must drop the same entries: an entry is
-    dropped with its graph, whose number occurs in no later key, or if it was not used for
-    ``max_age`` exchanges, which all processes count equally.
+    that the edges of the others need. All processes must find or miss an entry together. So they
+    agree on a key: the cause of a graph, such as its pattern, if every process builds its rows from
+    the same one, or else a number for the graph of each process, which is never reused. An entry is
+    dropped after ``max_age`` steps without use, which all processes count equally; one with numbers
+    also if its graph is gone, because no later key has its number.
 
     Args:
-        max_age (int): Number of exchanges after which an unused halo is dropped.
+        max_age (int): Number of steps.
     """
 
-    def __init__(self, max_age: int = 256):
-        self._max_age, self._age, self._next_number = max_age, count(), count()
+    def __init__(self, max_age: int = 4):
+        self._max_age, self._step, self._next_number = max_age, 0, count()
         self._numbers = WeakIdKeyDictionary()
-        self._kept: dict[tuple, tuple[weakref.ref[BipartiteGraph], int, Halo]] = {}
+        self._causes = WeakIdKeyDictionary()
+        self._kept: dict[tuple, tuple[weakref.ref[BipartiteGraph] | None, int, Halo]] = {}
+
+    def begin_step(self) -> None:
+        """Count a step, and drop what was not used for long."""
+        self._step += 1
+        self._kept = {key: entry for key, entry in self._kept.items()
+                      if self._step - entry[1] <= self._max_age
+                      and (entry[0] is None or entry[0]() is not None)}
 
     def number(self, graph: BipartiteGraph) -> int:
         """Return the number of a graph of this process in keys."""
@@ -316,13 +381,18 @@ class _Halos:
             self._numbers[graph] = next(self._next_number)
         return self._numbers[graph]
 
+    def set_cause(self, graph: BipartiteGraph, cause: Hashable) -> None:
+        self._causes[graph] = cause
+
+    def cause(self, graph: BipartiteGraph) -> Hashable | None:
+        """Return what the rows of every process follow from, if that is known."""
+        return self._causes.get(graph)
+
     def get(self, key: tuple, graph: BipartiteGraph, plan: Callable[[], Halo]) -> Halo:
         """Return the cached halo of a key; on a miss call ``plan``."""
-        now = next(self._age)
-        self._kept = {other: entry for other, entry in self._kept.items()
-                      if entry[0]() is not None and now - entry[1] <= self._max_age}
         halo = self._kept[key][2] if key in self._kept else plan()
-        self._kept[key] = weakref.ref(graph), now, halo
+        owner = None if self.cause(graph) is not None else weakref.ref(graph)
+        self._kept[key] = owner, self._step, halo
         return halo
 
 
@@ -370,10 +440,14 @@ class _Shard(Shard):
         return all_gather(torch.tensor([answer], device=self.ptr.device),
                           self.group).flatten().tolist()
 
+    def built_from(self, graph: BipartiteGraph, cause: Hashable) -> None:
+        self.halos.set_cause(graph, cause)
+
     def _halo(self, graph: BipartiteGraph) -> Halo:
-        numbers = self._all_say(self.halos.number(graph))
+        cause = self.halos.cause(graph)
+        key = tuple(self._all_say(self.halos.number(graph))) if cause is None else cause
         with outside_transforms():  # a halo from evaluation may be used in training
-            return self.halos.get((*numbers, *self.bounds), graph, lambda: self._plan(graph))
+            return self.halos.get((key, *self.bounds), graph, lambda: self._plan(graph))
 
     def _plan(self, graph: BipartiteGraph) -> Halo:
         """Request from each process the nodes that this process needs. With heads folded into

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
 import torch
@@ -55,6 +56,11 @@ class Shard(ABC):
     def gather(self, x: Tensor) -> Tensor:
         """Gather ``[num_own, ...]`` of all processes as ``[num_tokens, ...]``. The backward pass
         sends gradients back and sums them."""
+
+    def built_from(self, graph: BipartiteGraph, cause: Hashable) -> None:
+        """Learn that every process builds its rows of a graph from the same ``cause``, such as the
+        patterns and the lengths of sequences."""
+        return
 
     @abstractmethod
     def check_graph(self, graph: BipartiteGraph, heads: int) -> None:

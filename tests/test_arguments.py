@@ -38,7 +38,7 @@ OTHERS = {'PairMask': PairMask, 'MaskGraph': MaskGraph, 'sequence_parallel': seq
 GIVEN_CHECKED = {'edges', 'rows', 'contains', 'from_pairs', 'collect', 'edge_collect',
                  'edge_update', 'edge_updater', 'message', 'message_and_aggregate', 'propagate',
                  'value_of', 'norm', 'logit_terms', 'check_probability', 'shard_graph',
-                 'span_graph', 'causal'}
+                 'span_graph', 'causal', 'arguments'}
 
 
 # What is meant ########################################################################
@@ -190,7 +190,7 @@ def masks_in_a_file(tmp_path, monkeypatch):
 # Nothing, or no step, is a size there is.
 MAY_BE_ZERO = {'num_queries', 'num_keys', 'num_segments', 'num_tokens', 'padding_token', 'hops',
                'radius', 'count', 'tokens', 'first', 'summary', 'degree', 'length', 'offset',
-               'sequence', 'head', 'shift'}
+               'sequence', 'head', 'shift', 'virtual_nodes'}
 MAY_BE_HUGE = {'num_queries', 'num_keys', 'size', 'radius', 'count', 'tokens', 'first', 'block',
                'summary', 'degree', 'dilation', 'width', 'stride', 'length',
                'window'}

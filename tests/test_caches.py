@@ -86,7 +86,9 @@ CACHES = {
     'graphattn/ops/sample/cpu/comparing.py _bfloat16_is_faster': Cache(
         'the CPU; the graph is the same either way', ''),
     # transformers
-    'graphattn/hugging_face.py': Cache('the class of a module', ''),
+    'graphattn/hugging_face/attaching.py register': Cache('nothing: transformers is there', ''),
+    'graphattn/hugging_face/modules.py': Cache('the class of a module', ''),
+    'graphattn/hugging_face/attention.py': Cache('the class of a module', ''),
     # One call's own
     'graphattn/graphs/pair_mask.py': Cache('the object, which lives for one call', ''),
     'graphattn/placement/padded.py': Cache('the object, which lives for one call', ''),
@@ -112,6 +114,9 @@ CACHES = {
         "the format, the tokenizer, and the path, size and time of each of the corpus's files",
         'tests/experiments/data/text/test_encoding.py::test_the_key_changes_with_files_and_'
         'tokenizer'),
+    'experiments/tasks/graphs/base.py': Cache(
+        'the graphs, the transforms and their source, the versions; the digest of the file',
+        'tests/experiments/tasks/test_graphs.py::test_each_input_alone_changes_the_key'),
     'experiments/train.py': Cache('the command, whose options no run changes',
         'tests/experiments/test_train.py::test_resolved_config_gives_the_same_run'),
 }

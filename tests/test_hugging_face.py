@@ -823,8 +823,8 @@ BAD = {
         "'key' must have the number of heads of query, 4, or a divisor"),
     'sinks_of_queries': (lambda: attach(new_model('BERT'), PATTERN)(TOKENS, sinks=torch.ones(1)),
                          ValueError, "'sinks' must be None"),
-    'paged': (lambda: attach(new_model('BERT'), PATTERN)(TOKENS, cu_seq_lens_q=torch.ones(1)),
-              ValueError, "'cu_seq_lens_q' must be None"),
+    'paged': (lambda: attach(new_model('BERT'), PATTERN)(TOKENS, cache=object()), ValueError,
+              "'cache' must be None"),
 }
 
 
@@ -872,8 +872,8 @@ def test_no_dense_mask_is_computed(monkeypatch):
 def test_a_missing_or_old_version_of_transformers_is_named_in_the_error(monkeypatch):
     import sys
 
-    from graphattn import hugging_face
-    hugging_face._register.cache_clear()
+    from graphattn.hugging_face.attaching import register
+    register.cache_clear()
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, 'transformers', None)
         with pytest.raises(ImportError, match="needs transformers: pip install"):

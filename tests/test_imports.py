@@ -54,6 +54,8 @@ MAY_IMPORT = {
     'distributed': GROUND | {'functional', 'placement', 'sources', 'layers'},
     'compile': {'graphs', 'patterns', 'samplers', 'ops', 'functional'},
     'decoding': GROUND | {'functional', 'placement'},
+    # What examines kernels is imported by none of them.
+    'testing': {'graphs', 'patterns', 'ops', 'functional'},
     'spectra': set(),
     'transforms': {'_checks', 'spectra', 'graphs', 'patterns'},
     'experiments': {'experiments.runs'},
@@ -65,7 +67,7 @@ MAY_IMPORT = {
     'experiments.train': ALL | TRAINING,
     'experiments.predict': ALL | TRAINING,
     'experiments.compile': {'compile', 'experiments.data'},
-    'experiments.entry': {'experiments.cli'},
+    'experiments.entry': {'experiments.cli', 'testing'},
     'experiments.quick_help': set(),
     'experiments.completion': set(),
     'experiments.cli': {'ops', 'graphattn', 'utils', 'experiments.quick_help',
@@ -75,7 +77,7 @@ MAY_IMPORT = {
                                             'experiments.baselines', 'experiments.benchmarks'},
     'experiments.benchmarks': ALL | {'experiments.runs'},
     'analysis': {'graphattn', 'graphs', 'patterns', 'samplers', 'functional', 'sources', 'models',
-                 'draw', 'style', 'utils'},
+                 'distributed', 'draw', 'style', 'utils'},
     'graphattn': {'graphs'},  # the public page
 }
 

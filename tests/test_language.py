@@ -16,8 +16,8 @@ FIRST_WORDS = {'What', 'Whether', 'That', 'Where', 'Of', 'How', 'Which', 'Whose'
                'Those', 'As', 'By'}
 PHRASES = ('be had of', 'of whom', 'looked at once', 'for who ')
 # Parts of graphattn whose docstrings, comments and errors have none of the phrases of ``GONE``.
-CLEAN = ('graphs', 'patterns', 'samplers', 'ops', 'functional', 'utils', 'extension', '_*.py',
-         'compile.py', 'draw.py', 'freed_memory.py', 'shard.py', 'style.py')
+CLEAN = ('graphs', 'patterns', 'samplers', 'ops', 'functional', 'testing', 'utils', 'extension',
+         '_*.py', 'compile.py', 'draw.py', 'freed_memory.py', 'shard.py', 'style.py')
 GONE = ('of which', 'of whom', 'of whose', 'by which', 'for who', 'who', 'nobody', 'anybody',
         'waited for', 'looked at', 'looks at', 'be had', 'stands for', 'anew', 'without end',
         'told', 'own a graph', 'owns a graph', 'without numbers')

@@ -52,8 +52,9 @@ def test_a_wheel_holds_every_file_that_modules_read(site):
         tracked = {path.relative_to(ROOT / name) for path in (ROOT / name).rglob('*')
                    if path.is_file() and path.suffix in {'.py', '.yaml', '.typed'}}
         installed = {path.relative_to(site / folder) for path in (site / folder).rglob('*')}
-        of_the_package_itself = {Path('entry/__init__.py')}
+        of_the_package_itself = {Path('entry/__init__.py'), Path('entry/pytest_plugin.py')}
         assert tracked - installed <= of_the_package_itself
+    assert (site / 'graphattn_commands/pytest_plugin.py').exists()
 
 
 @pytest.mark.slow

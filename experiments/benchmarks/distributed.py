@@ -33,6 +33,7 @@ from experiments.runs.tables import report
 from graphattn.distributed import sequence_parallel
 from graphattn.layers import GraphAttention
 from graphattn.patterns import GlobalTokens, RandomKeys, SlidingWindow, get
+from graphattn.placement import exchange
 from graphattn.sources import BlockModelSource, PatternSource
 
 HEADS, CHANNELS = 4, 32
@@ -149,21 +150,21 @@ def bytes_of_all_keys(layer: GraphAttention, x: Tensor) -> int:
 
 @contextmanager
 def counted() -> Iterator[list[int]]:
-    """Count the bytes that this process sends."""
-    total, all_to_all = [0], dist.all_to_all_single
+    """Count the bytes of rows that this process sends, and of their gradients."""
+    total, exchanged = [0], exchange.exchanged
 
-    def counting(arrived: Tensor, rows: Tensor, receive_sizes: list[int] | None,
-                 send_sizes: list[int] | None, group: dist.ProcessGroup) -> None:
-        world, rank = dist.get_world_size(), dist.get_rank()
-        sizes = [rows.size(0) // world] * world if send_sizes is None else send_sizes
-        total[0] += (rows.nbytes // max(rows.size(0), 1)) * (sum(sizes) - sizes[rank])
-        all_to_all(arrived, rows, receive_sizes, send_sizes, group)
+    def counting(x: Tensor, send: Tensor, send_sizes: list[int], receive_sizes: list[int],
+                 group: dist.ProcessGroup) -> Tensor:
+        rank, row = dist.get_rank(), x[:1].nbytes
+        for sizes in (send_sizes, receive_sizes) if x.requires_grad else (send_sizes,):
+            total[0] += row * (sum(sizes) - sizes[rank])
+        return exchanged(x, send, send_sizes, receive_sizes, group)
 
-    dist.all_to_all_single = counting
+    exchange.exchanged = counting
     try:
         yield total
     finally:
-        dist.all_to_all_single = all_to_all
+        exchange.exchanged = exchanged
 
 
 def _layer(source: PatternSource | BlockModelSource, **options: float) -> GraphAttention:

@@ -1,8 +1,10 @@
 r"""Time and memory of a training step of GPS layers, with PyG's attentions and along edges.
 
-All layers have the same feed-forward network and no messages, so they differ in their attention.
+All layers have the same feed-forward network and the same messages, none by default, so they
+differ in their attention.
 
     python -m experiments.benchmarks.gps
+    python -m experiments.benchmarks.gps --nodes '[120]' --total 3840 --degree 50 --depth 6
     python -m experiments.benchmarks.gps --nodes '[100000]' --total 100000 \
         --layers '[PyG performer, BigBird, Exphormer]'
     python -m experiments.benchmarks.gps --quick
@@ -16,9 +18,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from jsonargparse.typing import PositiveInt
+from jsonargparse.typing import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
-from torch_geometric.nn import GPSConv
+from torch_geometric.nn import GINConv, GPSConv
 
 from experiments.benchmarks.measure import (
     benchmark,
@@ -46,6 +48,8 @@ def main(
     total: PositiveInt = 8192,
     channels: PositiveInt = 64,
     heads: PositiveInt = 4,
+    degree: NonNegativeInt = 0,
+    depth: PositiveInt = 1,
     layers: list[str] = (*PYG, *PATTERNS),
     rounds: PositiveInt = 5,
     device: str = 'cpu',
@@ -58,12 +62,15 @@ def main(
         total: Number of nodes of a batch.
         channels: Width of a node.
         heads: Number of heads.
+        degree: Number of random edges of each node, along which GIN sends messages; 0: none.
+        depth: Number of layers.
         layers: Some of: PyG multihead, PyG performer, full, BigBird, Exphormer, block model.
     """
     if unknown := [name for name in layers if name not in LAYERS]:
         raise ValueError(f"'layers' must be some of {', '.join(LAYERS)} (got "
                          f"{', '.join(unknown)})")
-    settings = [Setting(size, max(1, total // size), channels, heads) for size in nodes]
+    settings = [Setting(size, max(1, total // size), channels, heads, degree, depth)
+                for size in nodes]
     rows = [row for setting in progress(settings, 'gps')
             for row in measure(setting, layers, rounds)]
     report(rows, 'gps', out)
@@ -80,27 +87,40 @@ class Setting(NamedTuple):
     graphs: int
     channels: int
     heads: int
+    degree: int
+    depth: int
+
+    def model(self, name: str) -> nn.ModuleList:
+        torch.manual_seed(0)
+        return nn.ModuleList(self.layer(name) for _ in range(self.depth))
 
     def layer(self, name: str) -> nn.Module:
-        torch.manual_seed(0)
+        messages = None
+        if self.degree:
+            messages = GINConv(nn.Sequential(nn.Linear(self.channels, self.channels), nn.ReLU(),
+                                             nn.Linear(self.channels, self.channels)))
         if name in PYG:
             # Otherwise a head of the performer would have 64 channels.
             size = {'head_channels': self.channels // self.heads} if 'performer' in name else {}
-            return GPSConv(self.channels, None, self.heads, attn_type=PYG[name], attn_kwargs=size)
+            return GPSConv(self.channels, messages, self.heads, attn_type=PYG[name],
+                           attn_kwargs=size)
         source = PATTERNS.get(name) or BlockModelSource(self.heads, self.channels // self.heads, 16)
         attention = GraphAttention(self.channels, self.heads, source)
-        return GraphGPSConv(self.channels, None, attention)
+        return GraphGPSConv(self.channels, messages, attention)
 
     def data(self) -> tuple[Tensor, Tensor, Tensor]:
-        x = torch.randn(self.graphs * self.nodes, self.channels, generator=seeded())
+        generator = seeded()
+        x = torch.randn(self.graphs * self.nodes, self.channels, generator=generator)
         batch = torch.arange(self.graphs).repeat_interleave(self.nodes)
-        return x, torch.empty(2, 0, dtype=torch.long), batch
+        query = torch.arange(len(x)).repeat_interleave(self.degree)
+        key = torch.randint(self.nodes, query.shape, generator=generator)
+        return x, torch.stack([key + query // self.nodes * self.nodes, query]), batch
 
 
 def measure(setting: Setting, layers: Sequence[str], rounds: int) -> list[dict]:
     """Return a row for each layer."""
     data = setting.data()
-    times = interleave({name: partial(step, setting.layer(name), *data) for name in layers}, rounds,
+    times = interleave({name: partial(step, setting.model(name), *data) for name in layers}, rounds,
                        seconds=60.)
     return [{'nodes': setting.nodes, 'graphs': setting.graphs, 'layer': name,
              'train ms': 1e3 * seconds, f'{layers[0]} / time': times[layers[0]] / seconds,
@@ -108,16 +128,17 @@ def measure(setting: Setting, layers: Sequence[str], rounds: int) -> list[dict]:
             for name, seconds in times.items()]
 
 
-def step(layer: nn.Module, *data: Tensor) -> None:
-    loss = layer(*data).square().sum()
+def step(layers: nn.ModuleList, x: Tensor, edge_index: Tensor, batch: Tensor) -> None:
+    for layer in layers:
+        x = layer(x, edge_index, batch)
     # PyG's layers have a norm for the messages even without any.
-    torch.autograd.grad(loss, list(layer.parameters()), allow_unused=True)
+    torch.autograd.grad(x.square().sum(), list(layers.parameters()), allow_unused=True)
 
 
 def peak_of_step(setting: Setting, name: str) -> int:
     """Return the peak memory of a training step after the first."""
-    layer, data = setting.layer(name), setting.data()
-    return peak_bytes(lambda: step(layer, *data), warm_up=1)
+    layers, data = setting.model(name), setting.data()
+    return peak_bytes(lambda: step(layers, *data), warm_up=1)
 
 
 if __name__ == '__main__':

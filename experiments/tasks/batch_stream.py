@@ -103,11 +103,7 @@ class ShuffledEpochs(DistributedSampler):
                          seed=int(os.environ.get('PL_GLOBAL_SEED', 0)))
         self.batch_size, self.trainer = batch_size, trainer
 
-    def set_epoch(self, epoch: int) -> None:
-        """Ignore the epoch: without ``max_epochs``, Lightning passes the next one on resumption."""
-
     def __iter__(self) -> Iterator[int]:
-        self.epoch = self.trainer.current_epoch
         return islice(super().__iter__(), batches_of_epoch(self.trainer) * self.batch_size, None)
 
 

@@ -74,15 +74,15 @@ class _FreshIndices(DistributedSampler):
     """
 
     def __init__(self, steps: int, trainer: L.Trainer):
-        self.steps, self.trainer = steps, trainer
+        self.steps, self.trainer, self.epoch = steps, trainer, 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Ignore the epoch, as :class:`experiments.tasks.batch_stream.ShuffledEpochs` does."""
+        self.epoch = epoch
 
     def __len__(self) -> int:
         return self.steps
 
     def __iter__(self) -> Iterator[int]:
-        first = self.trainer.current_epoch * self.steps
+        first = self.epoch * self.steps
         return (self.trainer.world_size * step + self.trainer.global_rank
                 for step in range(first + batches_of_epoch(self.trainer), first + self.steps))

@@ -72,6 +72,12 @@ class Placement:
         """Return the values of those keys before a hop, given the own values."""
         return value
 
+    def pairs(self, key: Tensor, value: Tensor,
+              graph: BipartiteGraph) -> tuple[Tensor, Tensor, BipartiteGraph]:
+        """Return keys, graph and the values of one hop."""
+        key, graph = self.keys(key, graph)
+        return key, self.values(value, 0), graph
+
     def put(self, out: Tensor) -> Tensor:
         """Return the output in the layout of the layer's queries."""
         return out if self.heads is None else unfold(out, self.heads)
@@ -118,10 +124,11 @@ def drive(
     """
     tokens = query
     query, key, value, teleport = placement.fold(query, key, value, teleport)
-    key, graph = placement.keys(key, graph)
     is_plain = is_one_hop(hops, teleport)
     if is_plain:
-        value = placement.values(value, 0)
+        key, value, graph = placement.pairs(key, value, graph)
+    else:
+        key, graph = placement.keys(key, graph)
     fits_keys = value if is_plain or placement.has_all_values else key
     bias, gate, scale, dropout_p, softcap, sink, features = terms
     if isinstance(graph, MaskedPairs):

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
 
@@ -30,11 +31,14 @@ class _AsNow:
     the context; it can be entered once for each backward pass.
 
     The tensors may belong to a ``torch.func.functional_call``, which has returned by the time of
-    the backward pass. torch only rewinds its default generator.
+    the backward pass. torch only rewinds its default generator. FSDP gathers and divides its own
+    parameters, which are DTensors between calls.
     """
 
     def __init__(self, modules: list[nn.Module], generator: torch.Generator | None):
         self.parts = [part for module in modules for part in module.modules()]
+        self.names = [[name for name, parameter in part._parameters.items()
+                       if not isinstance(parameter, DTensor)] for part in self.parts]
         self.generator = generator
         self.state = self._read()
 
@@ -46,8 +50,8 @@ class _AsNow:
         self._write(self.state_before)
 
     def _read(self) -> tuple:
-        return ([(part.training, dict(part._parameters), dict(part._buffers))
-                 for part in self.parts],
+        return ([(part.training, {name: part._parameters[name] for name in names},
+                  dict(part._buffers)) for part, names in zip(self.parts, self.names)],
                 None if self.generator is None else self.generator.get_state())
 
     def _write(self, state: tuple) -> None:

@@ -20,7 +20,16 @@ from torch_geometric.nn import (
 )
 from torch_geometric.nn.resolver import normalization_resolver
 
-from graphattn._checks import check_bool, check_choice, check_dropout, check_kind, check_sides
+from graphattn._checks import (
+    MAX_SIDE,
+    check_bool,
+    check_choice,
+    check_dropout,
+    check_kind,
+    check_range,
+    check_sides,
+    check_size,
+)
 from graphattn._tensors import cache_host_copies
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask
@@ -40,8 +49,8 @@ class GraphTransformer(nn.Module):
 
     Each layer is a :class:`graphattn.layers.GraphGPSConv`: messages along the edges of the data,
     and attention among the nodes of each graph. With ``source='Full()'`` it is GPS; with
-    ``source='RandomRegular(3)'`` and ``joins_edges`` it attends along an expander and the edges
-    of the data, as Exphormer does without virtual nodes.
+    ``source='exphormer'``, ``joins_edges`` and one of the ``virtual_nodes`` it attends along an
+    expander, the edges of the data, and from and to a node that all others share: Exphormer.
 
     Args:
         features (int or list of int): Features of nodes, see :class:`FeatureEncoder`.
@@ -56,6 +65,8 @@ class GraphTransformer(nn.Module):
             :class:`graphattn.layers.GraphGPSConv`.
         joins_edges (bool): Attend along the edges of the data too
             (:class:`graphattn.sources.StructureSource`).
+        virtual_nodes (int): Number of learned nodes that each graph gets for its attention, before
+            its own nodes. Messages and pooling leave them out.
         local (str, optional): Messages: ``'gin'`` (PyG's ``GINEConv``, or ``GINConv`` without
             features of edges), ``'gated_gcn'`` (PyG's ``ResGatedGraphConv``), ``'transformer'``
             (:class:`graphattn.layers.GraphTransformerConv`) or ``None``.
@@ -96,6 +107,7 @@ class GraphTransformer(nn.Module):
         source: GraphSource | Pattern | str | None = None,
         attention: nn.Module | None = None,
         joins_edges: bool = False,
+        virtual_nodes: int = 0,
         local: Local | None = 'gin',
         edge_features: int | list[int] | None = None,
         encodings: dict[str, int] | None = None,
@@ -109,6 +121,7 @@ class GraphTransformer(nn.Module):
         check_sides(out_channels=out_channels, channels=channels, heads=heads,
                     num_layers=num_layers)
         check_bool(joins_edges=joins_edges)
+        check_size('virtual_nodes', virtual_nodes, at_most=MAX_SIDE)
         check_kind('norm', norm, str)
         try:
             is_batch_norm = isinstance(normalization_resolver(norm, channels), BatchNorm)
@@ -147,6 +160,7 @@ class GraphTransformer(nn.Module):
             size = sum(self.encodings.values())
             self.encoding_norm = BatchNorm(size, allow_single_element=True)
             self.encoding = nn.Linear(size, channels)
+        self.virtual_nodes = nn.Embedding(virtual_nodes, channels) if virtual_nodes else None
         self.layers = nn.ModuleList()
         for _ in range(num_layers):
             conv = None if local is None else _local(local, channels, heads,
@@ -184,15 +198,21 @@ class GraphTransformer(nn.Module):
         """
         check_kind('data', data, Data)
         check_bool(return_graphs=return_graphs)
-        x, edge_index = self._embed(data), self._attribute(data, 'edge_index')
+        x, edge_index, batch = self._embed(data), self._attribute(data, 'edge_index'), data.batch
+        real = slice(None)
+        if self.virtual_nodes is not None:
+            check_range(edge_index, len(x), len(x))
+            x, batch, real = self._with_virtual_nodes(x, data)
+            edge_index = real[edge_index]
         kwargs = {}
         if self.edge_encoder is not None:
             kwargs['edge_attr'] = self.edge_encoder(self._attribute(data, 'edge_attr'), 'edge_attr')
         graphs = []
         for layer in self.layers:
             source = layer.attn.source | edge_index if self.joins_edges else None
-            x, graph = layer(x, edge_index, data.batch, source=source, return_graph=True, **kwargs)
+            x, graph = layer(x, edge_index, batch, source=source, return_graph=True, **kwargs)
             graphs += [] if graph is None else [graph]
+        x = x[real]
         if self.pool is not None:
             x = self.pool(x, data.batch, dim_size=1 if data.batch is None else data.num_graphs)
         out = self.head(x)
@@ -208,6 +228,16 @@ class GraphTransformer(nn.Module):
                 raise ValueError(f"'{name}' must have {size} columns (got {part.size(1)})")
         encoding = torch.cat(parts, dim=1).to(self.encoding.weight.dtype)
         return x + self.encoding(self.encoding_norm(encoding))
+
+    def _with_virtual_nodes(self, x: Tensor, data: Data) -> tuple[Tensor, Tensor, Tensor]:
+        """Return nodes and ``batch`` with the virtual nodes, and the places of the real ones."""
+        virtual = self.virtual_nodes.weight
+        batch = x.new_zeros(len(x), dtype=torch.long) if data.batch is None else data.batch
+        graphs = torch.arange(1 if data.batch is None else data.num_graphs, device=x.device)
+        every = torch.cat([graphs.repeat_interleave(len(virtual)), batch])
+        order = every.argsort(stable=True)
+        x = torch.cat([virtual.repeat(len(graphs), 1), x])
+        return x[order], every[order], order.argsort()[len(every) - len(batch):]
 
     def _attribute(self, data: Data, name: str) -> Tensor:
         value = getattr(data, name, None)

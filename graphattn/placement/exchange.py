@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed._functional_collectives import all_to_all_single_autograd, wait_tensor
 
 from graphattn.functional.drive import Placement
 from graphattn.graphs.graph import BipartiteGraph
@@ -34,11 +35,18 @@ class Exchange(Placement):
     def values(self, value: Tensor, hop: int) -> Tensor:
         return self._exchanged(value)
 
+    def pairs(self, key: Tensor, value: Tensor,
+              graph: BipartiteGraph) -> tuple[Tensor, Tensor, BipartiteGraph]:
+        """Exchange keys and values together."""
+        both = self._exchanged(torch.cat([key, value], dim=-1))
+        key, value = both.split([key.size(-1), value.size(-1)], dim=-1)
+        return key.contiguous(), value.contiguous(), self._halo.graph
+
     def _exchanged(self, x: Tensor) -> Tensor:
         """Return the rows of ``x``, of any process, that the halo's graph needs."""
         halo = self._halo
-        x = ExchangedRows.apply(x, halo.send, halo.send_sizes, halo.receive_sizes, self._group)
-        return x if halo.place is None else x[halo.place]
+        x = exchanged(x, halo.send, halo.send_sizes, halo.receive_sizes, self._group)
+        return x if halo.place is None else x.index_select(0, halo.place)
 
 
 class Halo(NamedTuple):
@@ -51,29 +59,19 @@ class Halo(NamedTuple):
     place: Tensor | None  # index of each key among the received nodes; None if in the same order
 
 
-class ExchangedRows(torch.autograd.Function):
-    """Send rows to the processes that need them; the backward pass returns and adds gradients."""
-
-    @staticmethod
-    def forward(ctx, x, send, send_sizes, receive_sizes, group):
-        ctx.save_for_backward(send)
-        ctx.shape, ctx.sizes, ctx.group = x.shape, (receive_sizes, send_sizes), group
-        return all_to_all(x[send], send_sizes, receive_sizes, group)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, grad):
-        send, = ctx.saved_tensors
-        returned = all_to_all(grad.contiguous(), *ctx.sizes, ctx.group)
-        grad_x = returned.new_zeros(ctx.shape).index_add_(0, send, returned)
-        return grad_x, None, None, None, None
+def exchanged(x: Tensor, send: Tensor, send_sizes: list[int], receive_sizes: list[int],
+              group: dist.ProcessGroup) -> Tensor:
+    """Send rows to the processes that need them, and return those received. The backward pass
+    returns and adds gradients."""
+    rows = x.index_select(0, send).contiguous()
+    return wait_tensor(all_to_all_single_autograd(rows, receive_sizes, send_sizes, group))
 
 
 def gathered(x: Tensor, sizes: list[int], group: dist.ProcessGroup) -> Tensor:
     """Gather the rows of all processes; process i has ``sizes[i]``."""
     num_own, num_processes = x.size(0), len(sizes)
     everyone = torch.arange(num_own, device=x.device).repeat(num_processes)
-    return ExchangedRows.apply(x, everyone, [num_own] * num_processes, sizes, group)
+    return exchanged(x, everyone, [num_own] * num_processes, sizes, group)
 
 
 def all_to_all(rows: Tensor, send_sizes: list[int] | None, receive_sizes: list[int] | None,

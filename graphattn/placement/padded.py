@@ -65,6 +65,8 @@ class PaddedTokens:
         first_key (int): Position of the first key.
         same_tokens (bool): Whether the query and the key at one position are the same token.
             Otherwise all queries are tokens, and ``is_token`` describes the keys only.
+        packed (tuple of int, optional): Lengths of the sequences, if rows hold several, one after
+            the other. Then every slot holds a token, and queries and keys are the same tokens.
     """
 
     batch: int
@@ -75,6 +77,7 @@ class PaddedTokens:
     first_query: int = 0
     first_key: int = 0
     same_tokens: bool = True
+    packed: tuple[int, ...] | None = None
 
     @cached_property
     def _token(self) -> tuple[Tensor, Tensor] | None:
@@ -96,11 +99,13 @@ class PaddedTokens:
     @cached_property
     def lengths(self) -> list[int]:
         """Number of keys of each sequence, including keys that a cache no longer holds."""
-        return self._before(self._behind)
+        return self._before(self._behind) if self.packed is None else [*self.packed]
 
     @cached_property
     def spans(self) -> list[tuple[int, int]]:
         """Begin and end of each sequence's queries among its keys."""
+        if self.packed is not None:
+            return [(0, length) for length in self.packed]
         if not self.same_tokens:
             return [(0, self.num_queries)] * self.batch
         return [(first, length) for first, length in zip(self._before(self.first_query),

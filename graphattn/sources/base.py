@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from abc import ABC, abstractmethod
 from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -110,6 +112,25 @@ class GraphSource(nn.Module, ABC):
         A source with parameters must implement it, because an encoder copies its source for every
         layer: without a new draw all layers would start from the same parameters.
         """
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments that build this source again, as numbers, strings and lists.
+
+        By default, they are read from attributes with the names of the arguments.
+
+        Raises:
+            ValueError: There is no such attribute, or it has another type.
+        """
+        names = list(inspect.signature(type(self).__init__).parameters)[1:]
+        return {name: self._argument(name) for name in names}
+
+    def _argument(self, name: str) -> Any:
+        value = getattr(self, name, self)
+        if not isinstance(value, str | int | float | list | tuple | None):
+            raise ValueError(f"{type(self).__name__} must keep the argument {name!r} as a number, "
+                             f"a string or a list in an attribute of this name to be saved; add "
+                             f"it, or implement 'arguments'")
+        return value
 
     def check_tokens(self, query: Tensor, key: Tensor, ptr: Tensor,
                      key_ptr: Tensor | None = None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -116,6 +116,15 @@ class BlockModelSource(GraphSource):
         self.weight2 = nn.Parameter(torch.empty(num_mlps, head_channels, head_channels))
         self.bias2 = nn.Parameter(torch.empty(num_mlps, 1, head_channels))
         self.reset_parameters()
+
+    def arguments(self) -> dict[str, Any]:
+        if self.is_causal:
+            raise ValueError("the source must not be the causal form of a block model to be saved; "
+                             "save the original, and call causal() after loading")
+        names = ('heads', 'head_channels', 'clusters', 'preset', 'distribution', 'exploration',
+                 'estimator')
+        fixed = None if self.fixed is None else self.fixed.arguments()['pattern']
+        return {name: getattr(self, name) for name in names} | {'fixed': fixed}
 
     def reset_parameters(self) -> None:
         """Draw clusters as Kaiming's ``normal_`` does and the MLPs as ``torch.nn.Linear`` does."""

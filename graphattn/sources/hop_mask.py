@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -78,6 +78,11 @@ class HopMaskSource(GraphSource):
         self.temperature, self.logit_drop = temperature, logit_drop
         self.logit = nn.Parameter(torch.empty(heads, max_hops))
         self.reset_parameters()
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments other than the edges, which belong to a batch."""
+        return {'heads': self.heads, 'max_hops': self.max_hops, 'temperature': self.temperature,
+                'logit_drop': self.logit_drop}
 
     def reset_parameters(self) -> None:
         """Draw the logits from a narrow normal distribution."""

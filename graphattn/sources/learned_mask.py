@@ -147,6 +147,12 @@ class LearnedMaskSource(GraphSource):
         self._frozen: tuple[Tensor, tuple[Mask, ...]] | None = None
         self.reset_parameters()
 
+    def arguments(self) -> dict[str, Any]:
+        return {'heads': self.heads, 'size': self.layout.size, 'mode': self.mode,
+                'symmetric': not isinstance(self.layout, FreeLayout), 'border': self.layout.border,
+                'temperature': self.temperature, 'hard': self.hard, 'logit_drop': self.logit_drop,
+                'init_std': self.init_std}
+
     def reset_parameters(self) -> None:
         """Draw the logits from a normal distribution."""
         nn.init.normal_(self.logit, std=self.init_std)

@@ -7,6 +7,7 @@ from functools import lru_cache
 from itertools import pairwise
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -122,7 +123,10 @@ class PatternSource(GraphSource):
 
     def shard_graph(self, shard: Shard, generator: torch.Generator | None = None) -> BipartiteGraph:
         """Return :meth:`rows`, which do not depend on the tokens' values."""
-        return self.span_graph(shard.lengths, shard.spans(), shard.ptr.device, generator=generator)
+        graph = self.span_graph(shard.lengths, shard.spans(), shard.ptr.device, generator=generator)
+        if self._is_value and not self._draws_anew:
+            shard.built_from(graph, (self._parts, *shard.lengths))
+        return graph
 
     def span_graph(self, lengths: Sequence[int], spans: Sequence[tuple[int, int]],
                    device: torch.device, *, within: Pattern | None = None,
@@ -150,6 +154,14 @@ class PatternSource(GraphSource):
         source = PatternSource(patterns if self.per_head else patterns[0], self.seed)
         source.max_length = self.max_length
         return source.train(self.training)
+
+    def arguments(self) -> dict[str, Any]:
+        for pattern in self.patterns:
+            if not _is_expression(pattern):
+                raise ValueError(f"'pattern' must have an expression that parses to it to be saved "
+                                 f"(got {type(pattern).__name__}); see Pattern.__repr__")
+        expressions = list(map(repr, self.patterns))
+        return {'pattern': expressions if self.per_head else expressions[0], 'seed': self.seed}
 
     @torch.compiler.disable(reason='the graph is built from the lengths of sequences')
     def _beside(self, ptr: Tensor, key_ptr: Tensor,
@@ -328,6 +340,13 @@ def _expressions(patterns: Sequence[Pattern]) -> list[str] | None:
         return expressions if is_short and list(map(parse, expressions)) == [*patterns] else None
     except (TypeError, ValueError, AttributeError, RecursionError):  # a user's pattern
         return None
+
+
+def _is_expression(pattern: Pattern) -> bool:
+    try:
+        return parse(repr(pattern)) == pattern
+    except (TypeError, ValueError, AttributeError, RecursionError):  # a user's pattern
+        return False
 
 
 def _pattern(pattern: Pattern | str) -> Pattern:

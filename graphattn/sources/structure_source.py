@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -104,6 +106,10 @@ class StructureSource(GraphSource):
         cache_key = None if edges is None else (*edges, 'structure', *place)
         return GRAPHS.get(cache_key, lambda: BipartiteGraph.batch(
             [graph_of_edges(self.edges, ptr, num_tokens)] * heads))
+
+    def arguments(self) -> dict[str, Any]:
+        raise ValueError("a StructureSource has no arguments to save, because its edges belong to "
+                         "a batch; save its 'source', and join the edges after loading")
 
     def logit_terms(self, graph: BipartiteGraph) -> dict[str, Tensor]:
         return self.source.logit_terms(graph)

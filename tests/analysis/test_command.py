@@ -255,6 +255,8 @@ def main_of(question):
     ('mixing', ['--steps', '100'], 'mixing time', lambda star, _: (
         star['mixing_time'] == mixing(Star().build(32)).mixing_time
         and len(star['bound']) == len(star['distance']))),
+    ('communication', ['--processes', '[1,4]'], 'needed', lambda star, _: (
+        star['messages'] == [0, 3] and star['halo_mib'][0] == 0)),
     ('diffusion', ['--hops', '3'], 'hops to reach all', lambda star, drawn: (
         len(star['distance']) == 4 and len(star['eigenvalue']) == 32
         and isinstance(drawn['eigenvalue'][0], list)))])  # which is complex
@@ -273,6 +275,10 @@ def test_an_answer_is_printed_saved_and_drawn(question, options, printed, holds,
     ('diffusion', '--hops 0', "'hops' must be at least 1 (got 0)"),
     ('mixing', '--epsilon 2', "'epsilon' must be in (0, 1] (got 2.0)"),
     ('mixing', '--steps 0', "'steps' must be at least 1 (got 0)"),
+    ('communication', '--n 8 --processes [9]', "'processes' must be at most 8 (got 9)"),
+    ('communication', '--processes []', "'processes' must not be empty"),
+    ('communication', '--bandwidth 0', "'bandwidth' must be positive (got 0"),
+    ('communication', '--heads 0', "'heads' must be at least 1"),
     ('hamiltonian', '--time_limit 0', "'time_limit' must be a positive, finite number of seconds"),
     ('hamiltonian', '--time_limit soon', 'soon'),
     ('universality', '--time_limit 0', "'time_limit' must be a positive"),

@@ -14,6 +14,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from graphattn import BipartiteGraph, patterns
@@ -109,6 +111,10 @@ def summed(module, times: int = 1) -> list[Tensor]:
         dist.all_reduce(grad)
         grads.append(grad)
     return grads
+
+
+def seeded() -> torch.Generator:
+    return torch.Generator().manual_seed(5)
 
 
 def given_graph() -> dict:
@@ -227,6 +233,27 @@ def graphs_that_alternate() -> dict:
     return outputs_along([(even, window) for window in (1, 5, 1, 5)])
 
 
+def sharded_on_a_mesh(source: GraphSource, **options) -> dict:
+    """Two batches by two ranges of tokens, with parameters sharded over all four processes."""
+    mesh = init_device_mesh('cpu', (2, 2), mesh_dim_names=('data', 'tokens'))
+    one, whole = (encoder(copy.deepcopy(source), **options) for _ in range(2))
+    tokens, target = inputs(one)
+    batches = [(tokens, target), (tokens.flip(0), -target)]
+    sum((one(tokens, PTR, generator=seeded()) * target).sum()
+        for tokens, target in batches).backward()
+    parallel = sequence_parallel(whole, mesh['tokens'])
+    for layer in whole.layers:
+        fully_shard(layer, mesh=mesh['data', 'tokens']._flatten('all'))
+    model = fully_shard(parallel, mesh=mesh['all'])
+    own, (tokens, target) = parallel.share(PTR), batches[mesh.get_local_rank('data')]
+    for _ in range(2):
+        model.zero_grad()
+        out = model(tokens[own], PTR, generator=seeded())
+        (dist.get_world_size() * (out * target[own]).sum()).backward()
+    return {'parameters': max(largest(p.grad - q.grad.full_tensor())
+                              for p, q in zip(one.parameters(), whole.parameters()))}
+
+
 CASES = {
     'ranges that alternate': ranges_that_alternate,
     'graphs that alternate': graphs_that_alternate,
@@ -248,6 +275,10 @@ CASES = {
     'a layer along a given graph': given_graph,
     'ranges of other sizes': lambda: compare(encoder(BlockModelSource(HEADS, 8, 8)), own=uneven),
     'DistributedDataParallel': by_mean,
+    'parameters sharded on a mesh': lambda: sharded_on_a_mesh(
+        PatternSource(DIFFUSER), hops=2, teleport=.1, checkpoint_layers=True),
+    'parameters sharded on a mesh, block model': lambda: sharded_on_a_mesh(
+        BlockModelSource(HEADS, 8, 8)),
     'class token': class_token,
     'generator of its own': own_generator,
 }
@@ -350,11 +381,13 @@ OF_FOUR = {'ranges that alternate', 'graphs that alternate', 'window, global and
            'Diffuser, five hops', 'block model', 'block model, thinned', 'ranges of other sizes',
            'class token', 'ranges that overlap', 'a process without tokens',
            'fewer tokens than processes', 'other parameters'}
+OF_FOUR_ALONE = {'parameters sharded on a mesh', 'parameters sharded on a mesh, block model'}
 
 
 def in_a_world_of(world: int, cases: dict[str, Callable]) -> dict[str, Callable]:
     """Return the cases that so many processes run."""
-    return {name: case for name, case in cases.items() if world < 4 or name in OF_FOUR}
+    return {name: case for name, case in cases.items()
+            if (name in OF_FOUR | OF_FOUR_ALONE if world == 4 else name not in OF_FOUR_ALONE)}
 
 
 def run(case: Callable[[], dict | None]) -> dict:

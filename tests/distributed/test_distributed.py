@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import re
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
 
 from graphattn.distributed import sequence_parallel
 from graphattn.layers import GraphAttention
@@ -125,6 +128,24 @@ def test_lightning_trains_to_the_parameters_of_one_process():
         assert float(difference) < 1e-10
 
 
+@pytest.mark.slow
+def test_the_example_of_the_guide_runs_in_four_processes():
+    page = (Path(__file__).parents[2] / 'docs/distributed.md').read_text()
+    code, = re.findall(r'<!-- run by 4 processes -->\n```py\n(.*?)```', page, re.S)
+    assert len([line for line in code.splitlines() if line]) <= 32
+
+    def run():
+        torch.set_num_threads(1)
+        variables = {}
+        exec(code, variables)
+        print('loss', float(variables['loss'].detach()))
+        os._exit(0)  # the groups of the mesh cannot be left in good order
+
+    for done in forked(run, ranks=4):
+        assert done.returncode == 0, done.stderr[-2000:]
+        assert re.search(r'^loss \d', done.stdout, re.M), done.stdout
+
+
 def test_unsupported_modules_and_arguments_are_refused():
     with pytest.raises(ValueError, match=r"'module' must hold a GraphAttention \(got Linear\)"):
         sequence_parallel(torch.nn.Linear(3, 3))
@@ -145,6 +166,16 @@ def test_copies_have_their_own_group(one_process):
     out = parallel(tokens, cases.PTR)
     again = copy.deepcopy(parallel)
     assert torch.equal(again(tokens, cases.PTR), out) and again.group is not parallel.group
+
+
+def test_a_mesh_of_two_dimensions_is_refused(one_process):
+    mesh = init_device_mesh('cpu', (1, 1), mesh_dim_names=('data', 'tokens'))
+    module = cases.encoder(cases.PatternSource(cases.SlidingWindow(1)))
+    with pytest.raises(ValueError, match=r"'group' must be a mesh of one dimension \(got \('data'"):
+        sequence_parallel(module, mesh)
+    tokens, _ = cases.inputs(module)
+    out = sequence_parallel(module, mesh['tokens'])(tokens, cases.PTR)
+    assert torch.equal(out, module(tokens, cases.PTR))
 
 
 def test_without_a_process_group_the_error_says_how_to_start_one(monkeypatch):

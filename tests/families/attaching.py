@@ -114,8 +114,7 @@ def _attached(model: nn.Module, pattern: object, layers: list[int] | None,
 
 def tried(model: nn.Module, inputs: dict, layers: list[int] | None) -> tuple[str, str]:
     """Attach a model to ``Full()``, and return the result."""
-    from graphattn import hugging_face
-    from graphattn.hugging_face import detach
+    from graphattn.hugging_face import attention, detach
     from graphattn.patterns import Full
     asked = {}
     for name, given in variants(model, inputs).items():
@@ -143,9 +142,9 @@ def tried(model: nn.Module, inputs: dict, layers: list[int] | None) -> tuple[str
     noise, where = difference(asked, before, all_answers())
     if noise > 1e-5:
         return 'not built', f'answers differ from call to call by {noise:.1g} ({where})'
-    attended = mock.Mock(side_effect=hugging_face.attend_padded)
+    attended = mock.Mock(side_effect=attention.attend_padded)
     try:
-        with mock.patch.object(hugging_face, 'attend_padded', attended), warnings.catch_warnings(
+        with mock.patch.object(attention, 'attend_padded', attended), warnings.catch_warnings(
                 record=True) as warned:
             warnings.simplefilter('always')
             after = _attached(model, Full(), layers, all_answers)

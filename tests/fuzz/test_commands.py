@@ -34,6 +34,8 @@ VALUES = st.sampled_from([*NUMBERS, *WORDS, *PATTERNS, *HERE.values(), 'edges.tx
 BASE = {'--n': '12', '--out': 'results', '--pattern': 'SlidingWindow(2)', '--seed': '0'}
 QUESTIONS = {
     'attention': ['--teleport', '--weights'],
+    'communication': ['--processes', '--heads', '--channels', '--value_bytes', '--node_size',
+                      '--latency', '--bandwidth', '--edge_flops'],
     'diffusion': ['--hops', '--teleport', '--time', '--queries', '--queries_seed', '--spectra'],
     'expander': ['--symmetrization', '--weights'],
     'hamiltonian': ['--directed', '--time_limit'],

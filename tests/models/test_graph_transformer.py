@@ -15,7 +15,7 @@ from graphattn.models import GraphTransformer
 from graphattn.sources import BlockModelSource, HopMaskSource, LearnedMaskSource
 
 SOURCES = {'full': dict(source='Full()'),
-           'exphormer': dict(source='RandomRegular(2)', joins_edges=True),
+           'exphormer': dict(source='exphormer(degree=2)', joins_edges=True, virtual_nodes=1),
            'block model': dict(source=BlockModelSource(2, 4, 4)),
            'block model and edges': dict(source=BlockModelSource(2, 4, 4), joins_edges=True),
            'hop mask': dict(source=HopMaskSource(2, 3), joins_edges=True), 'none': {}}
@@ -51,6 +51,39 @@ def test_every_parameter_learns(source, local, edge_features):
     assert unused == []
 
 
+def test_virtual_nodes_are_the_first_of_each_graph_and_attend_to_all_others():
+    own = model(source='GlobalTokens(2)', joins_edges=True, virtual_nodes=2).eval()
+    data = batch()
+    out, (graph, _) = own(data, return_graphs=True)
+    assert out.shape == (15, 2)
+    edges, start = set(), 0
+    for part in data.to_data_list():
+        nodes = range(start, start + 2 + part.num_nodes)
+        edges |= {(i, j) for i in nodes for j in nodes if min(i, j) < start + 2}
+        edges |= {(i + start + 2, j + start + 2) for i, j in part.edge_index.T.tolist()}
+        start = nodes.stop
+    assert set(map(tuple, graph.edge_index.as_tensor().T.tolist())) == edges
+
+
+def test_virtual_nodes_tell_nodes_without_edges_of_one_another():
+    """Without them, neither messages nor attention reach another component."""
+    changed = []
+    for virtual_nodes in (0, 1):
+        own = model(source=f'GlobalTokens({virtual_nodes}) | SlidingWindow(0)',
+                    virtual_nodes=virtual_nodes).eval()
+        data = Data(x=torch.ones(3, 3), edge_index=torch.empty(2, 0, dtype=torch.long))
+        before = own(data)
+        data.x[2] = -1.
+        changed.append(not torch.equal(own(data)[:2], before[:2]))
+    assert changed == [False, True]
+
+
+def test_edges_out_of_range_are_refused_with_virtual_nodes_too():
+    own = model(**SOURCES['exphormer'])
+    with pytest.raises(ValueError, match=r"'edge_index\[0\]'"):
+        own(Data(x=torch.ones(3, 3), edge_index=torch.tensor([[0, 3], [3, 0]])))
+
+
 @pytest.mark.parametrize('name', ['full', 'none'])
 def test_the_output_follows_a_permutation_of_the_nodes(name):
     own, one = model(**SOURCES[name]).eval(), graph(9)
@@ -60,8 +93,9 @@ def test_the_output_follows_a_permutation_of_the_nodes(name):
 
 
 @pytest.mark.parametrize('level', ['node', 'graph'])
-def test_graphs_of_a_batch_do_not_see_one_another(level):
-    own = model(**SOURCES['full'], level=level).eval()
+@pytest.mark.parametrize('virtual_nodes', [0, 2])
+def test_graphs_of_a_batch_do_not_see_one_another(level, virtual_nodes):
+    own = model(**SOURCES['full'], level=level, virtual_nodes=virtual_nodes).eval()
     alone = torch.cat([own(data) for data in batch().to_data_list()])
     torch.testing.assert_close(own(batch()), alone)
     assert len(alone) == (3 if level == 'graph' else 15)
@@ -93,7 +127,8 @@ def test_missing_attributes_are_named(change, words):
 
 
 @pytest.mark.parametrize('options, name', [
-    (dict(joins_edges=True), 'joins_edges'), (dict(local=None), 'local'),
+    (dict(joins_edges=True), 'joins_edges'), (dict(virtual_nodes=-1), 'virtual_nodes'),
+    (dict(local=None), 'local'),
     (dict(joins_edges=True, source=LearnedMaskSource(2, 9)), 'joins_edges'),
     (dict(local='transformer', channels=9), 'channels'), (dict(norm='nosuch'), 'norm'),
     (dict(source='Full()', attention=GraphAttention(8, 2, 'Full()')), 'source')])

@@ -4,6 +4,7 @@ import copy
 import functools
 import gc
 import io
+import json
 import multiprocessing
 import os
 import pickle
@@ -25,7 +26,7 @@ from graphattn.graphs.pair_layout import DiagonalLayout, FreeLayout
 from graphattn.graphs.pair_mask import PairMask
 from graphattn.layers import fold_heads
 from graphattn.patterns import Mask, RandomKeys, SlidingWindow
-from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
+from graphattn.sources import BlockModelSource, GraphSource, LearnedMaskSource, PatternSource
 
 SOURCES = {
     'PatternSource': lambda: PatternSource(SlidingWindow(1)),
@@ -400,3 +401,38 @@ def test_compiled_code_returns_the_same(name):
     torch.testing.assert_close(*sums)
     for gradient, expected in zip(*gradients) if gradients else ():
         torch.testing.assert_close(gradient, expected)
+
+
+@every_source
+def test_its_arguments_build_it_again(name):
+    source = SOURCES[name]()
+    arguments = json.loads(json.dumps(source.arguments()))
+    again = type(source)(**arguments).train(source.training)
+    again.load_state_dict(source.state_dict())
+    assert again.arguments() == source.arguments()
+    expected, got = ask(source), ask(again)
+    assert all(map(torch.equal, got.csr, expected.csr))
+
+
+def test_a_source_without_its_arguments_names_the_missing_one():
+    class Forgetful(PatternSource):
+        arguments = GraphSource.arguments
+
+        def __init__(self, radius):
+            super().__init__(SlidingWindow(radius))
+
+    with pytest.raises(ValueError, match="Forgetful must keep the argument 'radius'"):
+        Forgetful(2).arguments()
+
+
+def test_edges_of_a_batch_are_not_saved():
+    edges = torch.tensor([[0, 1], [1, 0]])
+    with pytest.raises(ValueError, match="save its 'source'"):
+        (PatternSource('star') | edges).arguments()
+    source = sources.HopMaskSource(2, 3)
+    assert (source | edges).arguments() == source.arguments()
+
+
+def test_the_causal_form_of_a_block_model_is_not_saved():
+    with pytest.raises(ValueError, match='must not be the causal form'):
+        BlockModelSource(2, 4, 8).causal().arguments()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import inspect
+import io
 import os
 import pickle
 import random
@@ -142,31 +144,31 @@ class GraphTask(L.LightningDataModule, ABC):
             return _stored(graphs)
         key = cache_key(graphs, self.pre_transforms)
         path = self.cache / f'graphs-{key}.pt'
-        if key is not None and path.exists():
-            try:
-                return _stored([Data.from_dict(graph)
-                                for graph in torch.load(path, weights_only=True)])
-            except Exception:  # a damaged file is computed again
-                path.unlink(missing_ok=True)
+        if key is not None and (done := _read(path)) is not None:
+            return _stored(done)
         transform = Compose(self.pre_transforms)
         with _seeded(0):
             done = [transform(copy.copy(graph)) for graph in tqdm(graphs, f'transforming {part}',
                                                                   disable=None)]
         if key is not None:
-            write_whole(path, lambda temporary: torch.save([graph.to_dict() for graph in done],
-                                                           temporary))
+            write_whole(path, partial(_write, done))
         return _stored(done)
 
 
 # Cache ###############################################################################
 
 
+DIGEST = 16  # bytes
+
+
 def cache_key(graphs: list[Data], transforms: list[BaseTransform]) -> str | None:
-    """Return a digest of graphs, transforms and versions; ``None`` if the transforms cannot be
-    pickled, such as functions without a name."""
+    """Return a digest of graphs, transforms, their source code and versions; ``None`` if the
+    transforms cannot be pickled or have no file, such as classes of a notebook."""
     try:
-        whole = blake2b(pickle.dumps(transforms), digest_size=16)
-    except (AttributeError, TypeError, pickle.PicklingError):
+        whole = blake2b(pickle.dumps(transforms), digest_size=DIGEST)
+        for transform in transforms:
+            whole.update(Path(inspect.getfile(type(transform))).read_bytes())
+    except (AttributeError, OSError, TypeError, pickle.PicklingError):
         return None
     whole.update(str(sorted(versions().items())).encode())
     for number, graph in enumerate(graphs):
@@ -178,6 +180,27 @@ def cache_key(graphs: list[Data], transforms: list[BaseTransform]) -> str | None
             else:
                 whole.update(pickle.dumps(value))
     return whole.hexdigest()
+
+
+def _write(graphs: list[Data], path: Path) -> None:
+    buffer = io.BytesIO()
+    torch.save([graph.to_dict() for graph in graphs], buffer)
+    content = buffer.getbuffer()
+    with path.open('wb') as file:
+        # torch.load does not notice changed bits.
+        file.write(blake2b(content, digest_size=DIGEST).digest())
+        file.write(content)
+
+
+def _read(path: Path) -> list[Data] | None:
+    """Return the graphs in a file, or ``None`` if it is missing or damaged."""
+    if not path.exists():
+        return None
+    content = memoryview(path.read_bytes())
+    if content[:DIGEST] != blake2b(content[DIGEST:], digest_size=DIGEST).digest():
+        return None
+    graphs = torch.load(io.BytesIO(content[DIGEST:]), weights_only=True)
+    return [Data.from_dict(graph) for graph in graphs]
 
 
 def _stored(graphs: list[Data]) -> InMemoryDataset:

@@ -67,7 +67,7 @@ def test_long_examples_are_cut_to_the_length(tokenizer, tmp_path):
 
 def order(data, epoch):
     loader = data.train_dataloader()
-    loader.sampler.trainer.current_epoch = epoch
+    loader.sampler.set_epoch(epoch)
     return list(loader.sampler)
 
 

@@ -1,5 +1,5 @@
-"""A task of text or images that is killed and resumed ends as one that was not, on one process or
-on two, with others that prepare batches. Masked language modelling has a test of its own."""
+"""A task that is killed and resumed ends as one that was not, on one process or on two, with others
+that prepare batches. Masked language modelling has a test of its own."""
 
 import csv
 import json
@@ -8,6 +8,7 @@ import signal
 import pytest
 import torch
 import yaml
+from torch_geometric.data import Data
 
 from experiments import train
 from tests.forked import forked
@@ -15,6 +16,9 @@ from tests.forked import forked
 pytestmark = pytest.mark.slow
 
 WORDS = 'lamp bell bird cook fell game hook land mast nest oath park rope song tree wood'.split()
+RUN = {'seed_everything': 1, 'checkpoint_every': 2,
+       'trainer': {'max_steps': 9, 'max_epochs': -1, 'accelerator': 'cpu', 'devices': 1,
+                   'enable_progress_bar': False, 'limit_test_batches': 3, 'limit_val_batches': 3}}
 SIZES = {'channels': 8, 'heads': 2, 'num_layers': 1, 'dropout': .1, 'share_source': True}
 
 
@@ -55,6 +59,48 @@ def density(folder):
                 source=source('digits.DigitImages'))
 
 
+def graphs(folder):
+    """Return a training on small graphs, with transforms that draw for each epoch."""
+    torch.manual_seed(0)
+    torch.save([Data(x=torch.randn(size, 4), y=torch.tensor([size % 3]),
+                     edge_index=torch.randint(size, (2, 3 * size)))
+                for size in range(2, 26)], folder / 'mine.pt')
+    return graph_task(folder, {
+        'num_workers': 2,
+        'pre_transforms': [{'class_path': 'torch_geometric.transforms.ToUndirected'},
+                           {'class_path': 'graphattn.transforms.LaplacianPE',
+                            'init_args': {'k': 2, 'is_undirected': True}}],
+        'transforms': [{'class_path': 'graphattn.transforms.RandomSignFlip',
+                        'init_args': {'attr_name': 'laplacian_eigenvector_pe'}}]},
+        {'encodings': {'laplacian_eigenvector_pe': 2}, 'joins_edges': True, 'source': {
+            'class_path': 'graphattn.sources.BlockModelSource',
+            'init_args': {'heads': 2, 'head_channels': 4, 'clusters': 3}}})
+
+
+def neighbors(folder):
+    """Return a training on samples of neighbours in one graph."""
+    torch.manual_seed(0)
+    part = torch.arange(60) % 3
+    torch.save(Data(x=torch.randn(60, 4), y=torch.arange(60) % 4,
+                    edge_index=torch.randint(60, (2, 300)), train_mask=part == 0,
+                    val_mask=part == 1, test_mask=part == 2), folder / 'mine.pt')
+    return graph_task(folder, {'num_neighbors': [3, 2], 'num_workers': 2}, {'source': {
+        'class_path': 'graphattn.sources.PatternSource',
+        'init_args': {'pattern': 'RandomKeys(3)'}}})
+
+
+def graph_task(folder, data, model):
+    return {
+        **RUN, 'model': {'class_path': 'experiments.modules.GraphPrediction', 'init_args': {
+            'lr': 0.01, 'target': 'classes', 'model': {
+                'class_path': 'graphattn.models.GraphTransformer', 'init_args': {
+                    'features': 4, 'out_channels': 3, 'channels': 8, 'heads': 2, 'num_layers': 1,
+                    'dropout': .1, **model}}}},
+        'data': {'class_path': 'experiments.tasks.graphs.OwnGraphs', 'init_args': {
+            'path': str(folder / 'mine.pt'), 'cache': str(folder / 'cache'), 'batch_size': 4,
+            **data}}}
+
+
 def source(name, **arguments):
     return {'class_path': f'experiments.data.{name}',
             'init_args': {key: str(value) for key, value in arguments.items()}}
@@ -64,10 +110,7 @@ def task(module, model, encoder, options, data, folder, **arguments):
     if folder is not None:
         arguments = {'vocab_size': 200, 'cache': str(folder / 'cache'), **arguments}
     return {
-        'seed_everything': 1, 'checkpoint_every': 2,
-        'trainer': {'max_steps': 9, 'max_epochs': -1, 'accelerator': 'cpu', 'devices': 1,
-                    'enable_progress_bar': False, 'limit_test_batches': 3, 'limit_val_batches': 3},
-        'model': {'class_path': f'experiments.modules.{module}', 'init_args': {
+        **RUN, 'model': {'class_path': f'experiments.modules.{module}', 'init_args': {
             'lr': 0.01, **options, 'model': {
                 'class_path': f'graphattn.models.{model}', 'init_args': {'encoder': {
                     'class_path': 'graphattn.models.Encoder', 'init_args': {
@@ -89,7 +132,8 @@ def ended(processes):
     assert {process.returncode for process in processes} == {0}, processes
 
 
-@pytest.mark.parametrize('task_of, ranks', [(questions, 1), (choices, 2), (density, 1)])
+@pytest.mark.parametrize('task_of, ranks', [
+    (questions, 1), (choices, 2), (density, 1), (graphs, 2), (graphs, 1), (neighbors, 1)])
 def test_a_run_that_is_killed_and_resumed_ends_with_the_same_numbers(task_of, ranks, tmp_path):
     config = tmp_path / 'config.yaml'
     config.write_text(yaml.safe_dump(task_of(tmp_path)))

@@ -94,7 +94,7 @@ def test_duplicates_training_batches_are_fresh_and_evaluation_is_fixed():
     loader = task.train_dataloader()
     epochs = []
     for epoch in range(2):
-        loader.sampler.trainer.current_epoch = epoch
+        loader.sampler.set_epoch(epoch)
         epochs.append(torch.stack([batch.tokens for batch in loader]))
     assert len(torch.cat(epochs).unique(dim=0)) == 6
     first, again = (next(iter(task.val_dataloader())).tokens for _ in range(2))

@@ -1,0 +1,21 @@
+"""The command ``python -m analysis.communication``."""
+
+from __future__ import annotations
+
+from analysis.command import ask
+from analysis.communication import communication
+from analysis.communication.drawing import draw
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure the graphs of a command line.
+
+    Args:
+        arguments: The command line; the process's own if omitted.
+    """
+    ask(communication, draw, arguments, name='communication',
+        pattern='SlidingWindow(64) | GlobalTokens(4) | RandomKeys(4)', n=16384)
+
+
+if __name__ == '__main__':
+    main()

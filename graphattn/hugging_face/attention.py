@@ -1,0 +1,311 @@
+"""Attention with the signature of transformers' ``AttentionInterface``, along graphs."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from graphattn._checks import is_float
+from graphattn._tensors import is_autocast, is_one
+from graphattn.graphs.graph import BipartiteGraph
+from graphattn.hugging_face.lazy_mask import LazyMask
+from graphattn.hugging_face.modules import NAME
+from graphattn.hugging_face.packing import check_not_packed, packed_lengths
+from graphattn.hugging_face.state import Attachment
+from graphattn.layers.padded import (
+    PairRules,
+    attend_padded,
+    warn_of_zeros_and_ones,
+)
+from graphattn.patterns import Full
+from graphattn.placement.padded import PaddedTokens
+from graphattn.sources import GraphSource, PatternSource
+
+__all__ = ['graph_attention']
+
+# Arguments of a model's attention that graphs do not support.
+REFUSED = {
+    'sinks': 'sink of its own for each query',
+    'block_indices': 'blocks of keys',
+    'cache': 'paged cache',
+}
+# Added to logits for padding: -10,000 in BERT's first code and in models derived from it.
+PADDING_BELOW = -9_000
+# Names of arguments with the hidden states of keys; the hidden states of queries come first.
+OF_KEYS = ('key_value_states', 'encoder_hidden_states', 'cross_attention_states', 'key', 'keys',
+           'k', 'key_tensor', 'context', 'context_hidden_states')
+OF_CACHE = 'past_key_values', 'layer_past'
+
+
+@torch.compiler.disable(reason='the arguments of a module are recorded for the attention in it')
+def notice_keys(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+    """Record before each call whether keys come from other hidden states than queries."""
+    given = dict(zip(_arguments(type(module)), args)) | kwargs
+    of_queries = next((x for x in given.values() if isinstance(x, Tensor)), None)
+    attachment = module.graph_attachment
+    attachment.has_other_keys = any(isinstance(given.get(name), Tensor) and not is_one(
+        given[name], of_queries) for name in OF_KEYS)
+    attachment.has_cache = any(given.get(name) is not None for name in OF_CACHE)
+
+
+@cache
+def _arguments(kind: type[nn.Module]) -> list[str]:
+    return list(inspect.signature(kind.forward).parameters)[1:]
+
+
+def _is_cross(attachment: Attachment, query: Tensor, key: Tensor, mask: Tensor | None) -> bool:
+    """Return whether this is cross-attention: keys come from other hidden states, or have another
+    length that neither a cache nor the mask explains."""
+    is_told = attachment.has_cache or isinstance(mask, LazyMask)
+    return attachment.has_other_keys or not is_told and query.size(2) != key.size(2)
+
+
+@torch.compiler.disable(reason='the edges depend on which slots are tokens')
+def graph_attention(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
+    dropout: float = 0., scaling: float | None = None, is_causal: bool | None = None,
+    position_bias: Tensor | None = None, **options: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Compute attention with the signature of transformers' ``AttentionInterface``.
+
+    Args:
+        module (nn.Module): The calling module.
+        query (Tensor): ``[batch, heads, num_queries, channels]``.
+        key (Tensor): ``[batch, num_kv_heads, num_keys, channels]``.
+        value (Tensor): ``[batch, num_kv_heads, num_keys, value_channels]``.
+        attention_mask (Tensor, optional): A :class:`LazyMask`, or a user's mask ``[batch, heads,
+            num_queries, num_keys]``, where each of the first three sizes may be 1.
+        dropout (float): Dropout on the weights.
+        scaling (float, optional): Factor of the dot products.
+        is_causal (bool, optional): Without a mask, whether to attend to no later key.
+        position_bias (Tensor, optional): Added to logits, ``[batch or 1, heads, num_queries,
+            num_keys]``.
+        **options: Further arguments of the model, see :func:`attach`.
+
+    Returns:
+        Tensor ``[batch, num_queries, heads, value_channels]``, and the weights if requested, else
+        ``None``.
+    """
+    attachment = getattr(module, 'graph_attachment', None)
+    if attachment is None:
+        raise ValueError(f"'attn_implementation' is {NAME!r}, but {type(module).__name__} has no "
+                         f"graph to attend along; call graphattn.hugging_face.attach(model, along)")
+    indices = options.pop('indices', None)
+    is_cross = _is_cross(attachment, query, key, attention_mask)
+    is_left = is_cross and attachment.attends and not attachment.is_named
+    if is_left:
+        _warn_of_cross(type(module).__name__)
+    if indices is None and (is_left or not attachment.attends):
+        return _as_before(module, attachment.before[''], (query, key, value), attention_mask,
+                          dropout=dropout, scaling=scaling, is_causal=is_causal,
+                          position_bias=position_bias, **options)
+    _check_options(options, module, attention_mask, key)
+    is_causal = not attachment.adds_masks and _is_causal(module, is_causal, attention_mask)
+    attention_mask = _meant(attention_mask, query, key, is_causal, is_cross)
+    source = getattr(module, 'graph_source', None)
+    if is_cross or indices is not None:
+        check_not_packed(options, 'in cross-attention' if is_cross else
+                         'for a model that chooses its own keys')
+        packed = None
+    else:
+        packed = packed_lengths(options, attention_mask, query, key, attachment.has_cache)
+    tokens, rules = _tokens_and_rules(attention_mask, query, key, is_cross, indices is not None,
+                                      packed)
+    if position_bias is not None:
+        rules = rules._replace(tables=(*rules.tables, position_bias))
+    if attachment.watch is not None:
+        if indices is not None:
+            raise ValueError(f"'model' must attend to all keys to be profiled (got "
+                             f"{type(module).__name__}, which chooses its own keys)")
+        for name in ('softcap', 's_aux'):
+            if options.get(name) is not None:
+                raise ValueError(f"'model' must have no {name!r} to be profiled, because a profile "
+                                 f"has plain weights (got {name!r} of {type(module).__name__})")
+        inputs = (x.transpose(1, 2) for x in (query, key, value))
+        return attachment.watch(*inputs, tokens, rules, scale=scaling), None
+    if indices is not None:
+        along = _graph_of(indices, source, tokens)
+    else:
+        along = _source_for(source, module, is_cross, query)
+    query, key, value = (_as_autocast(x).transpose(1, 2) for x in (query, key, value))
+    logit = getattr(module, 'graph_teleport_logit', None)
+    return attend_padded(query, key, value, along, tokens, rules, scale=scaling,
+                         softcap=options.get('softcap'), sink=options.get('s_aux'),
+                         dropout_p=dropout, hops=attachment.hops,
+                         teleport=attachment.teleport if logit is None else logit.sigmoid(),
+                         return_attention_weights=bool(options.get('output_attentions')),
+                         backend=attachment.backend)
+
+
+def _warn_of_cross(kind: str) -> None:
+    warnings.warn(f"cross-attention of {kind} is not replaced, because positions in two sequences "
+                  f"do not correspond; name its modules in 'layers' to attach it", stacklevel=3)
+
+
+def _as_autocast(x: Tensor) -> Tensor:
+    """Cast to the dtype of SDPA under autocast, because rotary embeddings change the dtype of
+    queries and keys."""
+    return x.to(torch.get_autocast_dtype(x.device.type)) if is_autocast(x) else x
+
+
+def _as_before(module: nn.Module, implementation: str, inputs: tuple[Tensor, Tensor, Tensor],
+               mask: Tensor | None, **options: Any) -> tuple[Tensor, Tensor | None]:
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+    if isinstance(mask, LazyMask):
+        made = mask.made_for(implementation)
+        if made is None:  # the module does not know that the mask was skipped
+            options['is_causal'] = _is_causal(module, options['is_causal'], mask)
+        mask = made
+    own = inspect.unwrap(type(module).forward).__globals__.get('eager_attention_forward')
+    attend = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, own)
+    options = {name: value for name, value in options.items() if value is not None}
+    return attend(module, *inputs, mask, **options)
+
+
+def _check_options(options: dict[str, Any], module: nn.Module, mask: Tensor | None,
+                   key: Tensor) -> None:
+    kind = type(module).__name__
+    for name, meaning in REFUSED.items():
+        if options.get(name) is not None:
+            raise ValueError(f"{name!r} must be None, because attention along graphs has no "
+                             f"{meaning} (got {name!r} of {kind}); omit its modules from 'layers'")
+    window = options.get('sliding_window')
+    if mask is None and window is not None and window < key.size(2):
+        raise ValueError(f"'sliding_window' must come with the model's mask, which defines the "
+                         f"window (got {window} and no mask of {kind}); omit its modules from "
+                         f"'layers', or attach them to a SlidingWindow and set sliding_window to "
+                         f"None in the config")
+
+
+def _is_causal(module: nn.Module, is_causal: bool | None, mask: Tensor | None) -> bool:
+    """Return whether attention is causal without a mask. Modules that get a mask pass False, so
+    their attribute ``is_causal`` decides."""
+    if is_causal is None or mask is not None and not is_causal:
+        return getattr(module, 'is_causal', is_causal is None)
+    return is_causal
+
+
+def _meant(mask: Tensor | None, query: Tensor, key: Tensor, is_causal: bool,
+           is_cross: bool) -> Tensor:
+    """Return the mask, or the implied mask if it is missing or has another shape."""
+    if mask is None or _lacks_prefix(mask, key) or _is_left_to_module(mask, is_causal):
+        return _unmasked(query, key, is_causal, is_cross)
+    return mask.for_queries(query.size(2)) if isinstance(mask, LazyMask) else mask
+
+
+def _unmasked(query: Tensor, key: Tensor, is_causal: bool, is_cross: bool) -> LazyMask:
+    """Return the implied mask of a model that passes none: no padding, and causal from the first
+    key on unless there is one query."""
+    from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
+    (batch, _, num_queries, _), num_keys = query.shape, key.size(2)
+    is_causal &= num_queries > 1 and not is_cross
+    before = 0 if is_causal or is_cross else num_keys - num_queries
+    says = causal_mask_function if is_causal else bidirectional_mask_function
+    return LazyMask(batch_size=batch, q_length=num_queries, kv_length=num_keys, q_offset=before,
+                    mask_function=says, device=query.device)
+
+
+def _is_left_to_module(mask: Tensor, is_causal: bool) -> bool:
+    """Return whether transformers would have made no mask and relied on the module."""
+    return (isinstance(mask, LazyMask) and mask.implementation == 'sdpa'
+            and mask.is_bidirectional == is_causal and mask.padding() is None
+            and mask.made_for('sdpa') is None)
+
+
+def _lacks_prefix(mask: Tensor, key: Tensor) -> bool:
+    """Return whether the mask of an encoder without padding omits the keys before its tokens."""
+    return (isinstance(mask, LazyMask) and mask.is_bidirectional and mask.size(3) < key.size(2)
+            and mask.how.get('attention_mask') is None)
+
+
+def _tokens_and_rules(mask: Tensor, query: Tensor, key: Tensor, is_cross: bool,
+                      has_indices: bool,
+                      packed: tuple[int, ...] | None) -> tuple[PaddedTokens, PairRules]:
+    if packed is not None:
+        tokens = PaddedTokens(len(query), query.size(2), key.size(2), query.device, packed=packed)
+        return tokens, _rules_on_slots(mask, query, key)
+    if not isinstance(mask, LazyMask):
+        _check_mask(mask, query, key)
+        num_queries, num_keys = query.size(2), key.size(2)
+        first = 0 if is_cross else num_keys - num_queries
+        same_tokens, is_token = not (is_cross or has_indices), None
+        tables = mask.expand(-1, -1, num_queries, -1),
+        if same_tokens and mask.shape[1:3] == (1, 1) and num_queries > 1:
+            is_token, says_more = _padding(mask[:, 0, 0].expand(len(query), -1))
+            tables = tables if says_more else ()
+        tokens = PaddedTokens(len(query), num_queries, num_keys, query.device, is_token, first,
+                              same_tokens=same_tokens)
+        return tokens, PairRules(tables=tables)
+    _check_padding(mask, query, key, not is_cross)
+    if has_indices:
+        return mask.slots(), mask.rules_with_padding()
+    return mask.tokens(not is_cross), mask.rules()
+
+
+def _rules_on_slots(mask: Tensor, query: Tensor, key: Tensor) -> PairRules:
+    if isinstance(mask, LazyMask):
+        return mask.rules()
+    _check_mask(mask, query, key)
+    return PairRules(tables=(mask.expand(-1, -1, query.size(2), -1),))
+
+
+def _check_mask(mask: Tensor, query: Tensor, key: Tensor) -> None:
+    (batch, heads, num_queries, _), num_keys = query.shape, key.size(2)
+    fits = mask.dim() == 4 and all(size in sizes for size, sizes in zip(mask.shape, (
+        (1, batch), (1, heads), (1, num_queries), (num_keys,))))
+    if not fits or not (mask.dtype == torch.bool or is_float(mask.dtype)):
+        raise ValueError(f"'attention_mask' must be [batch, length], or "
+                         f"{[batch, heads, num_queries, num_keys]}, where the first three may be "
+                         f"1: boolean, True = attend, or floating and added to logits (got "
+                         f"{mask.dtype} of shape {tuple(mask.shape)})")
+    warn_of_zeros_and_ones('attention_mask', mask)
+
+
+def _padding(mask: Tensor) -> tuple[Tensor | None, bool]:
+    """Return which keys are tokens, None if all are, and whether a mask of keys also changes the
+    logits of tokens."""
+    is_token = mask if mask.dtype == torch.bool else ~(mask < PADDING_BELOW)
+    says_more = mask.dtype != torch.bool and (mask.requires_grad or bool(mask[is_token].any()))
+    return None if bool(is_token.all()) else is_token, says_more
+
+
+def _check_padding(mask: LazyMask, query: Tensor, key: Tensor, same_tokens: bool) -> None:
+    """Raise unless the mask marks each key as token or padding; keys that a cache has not filled
+    yet are padding."""
+    is_token, lengths = mask.how.get('attention_mask'), (query.size(2), key.size(2))
+    if is_token is None and mask.shape[2:] != lengths:
+        raise ValueError(f"the model's mask must have the {lengths[0]} queries and {lengths[1]} "
+                         f"keys of its attention (got {mask.size(2)} and {mask.size(3)}); omit its "
+                         f"modules from 'layers'")
+    if is_token is None:
+        return
+    length = mask.how['q_offset'] + mask.how['q_length'] if same_tokens else key.size(2)
+    fits = is_token.dim() == 2 and len(is_token) == len(key) and is_token.size(1) >= length
+    if not fits or mask.size(3) != key.size(2):
+        raise ValueError(f"'attention_mask' must be {[len(key), length]}, 1 at tokens and 0 at "
+                         f"padding, or of four dimensions (got shape {tuple(is_token.shape)})")
+
+
+def _graph_of(indices: Tensor, source: GraphSource | None, tokens: PaddedTokens) -> BipartiteGraph:
+    if source is not None:
+        raise ValueError(f"'along' must be None for a model that chooses its own keys and passes "
+                         f"them as 'indices' (got {source})")
+    return BipartiteGraph.from_topk(indices, tokens.num_keys)
+
+
+def _source_for(source: GraphSource | None, module: nn.Module, is_cross: bool,
+                query: Tensor) -> GraphSource:
+    if source is None:
+        raise ValueError(f"'along' must be a pattern or a source for {type(module).__name__}, "
+                         f"which passes no edges as 'indices' (got None)")
+    is_full = isinstance(source, PatternSource) and set(source.patterns) == {Full()}
+    if is_cross and query.size(2) == 1 and not is_full:
+        raise ValueError("'along' must be Full() for cross-attention with one query at a time, "
+                         "because the position of the query is unknown; generate with "
+                         "use_cache=False, or omit these modules from 'layers'")
+    return source

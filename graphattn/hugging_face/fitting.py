@@ -1,0 +1,236 @@
+"""Choose a pattern for each head of a profiled model, within a budget of edges."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from graphattn._checks import check_kind, check_number
+from graphattn.hugging_face.attaching import attached
+from graphattn.hugging_face.profiling import Profile
+from graphattn.sources import PatternSource
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+__all__ = ['Fit', 'fit', 'fit_to_loss', 'head_costs']
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """A pattern for each head of a model; a row for each.
+
+    Args:
+        layers (tuple of str): Names of the attention modules.
+        layer (ndarray): Index of each head's module, int64 ``[heads]``.
+        patterns (tuple of str): The expression of each head's pattern.
+        share (ndarray): Share of the head's weight that its edges hold, ``[heads]``.
+        density (ndarray): Share of the allowed pairs that are its edges, ``[heads]``.
+    """
+
+    layers: tuple[str, ...]
+    layer: np.ndarray
+    patterns: tuple[str, ...]
+    share: np.ndarray
+    density: np.ndarray
+
+    def along(self) -> dict[str, PatternSource]:
+        """Return the source of each layer, for :func:`graphattn.hugging_face.attach`."""
+        along = {}
+        for number, name in enumerate(self.layers):
+            own = [pattern for pattern, at in zip(self.patterns, self.layer) if at == number]
+            # Heads that share a graph are faster than heads with equal graphs.
+            along[name] = PatternSource(own[0] if len(set(own)) == 1 else own)
+        return along
+
+    def as_table(self) -> list[dict[str, object]]:
+        """Return a dict for each head."""
+        number = [int((self.layer[:row] == at).sum()) for row, at in enumerate(self.layer)]
+        return [{'layer': self.layers[at], 'head': number[row], 'pattern': self.patterns[row],
+                 'share': float(self.share[row]), 'density': float(self.density[row])}
+                for row, at in enumerate(self.layer)]
+
+    def __repr__(self) -> str:
+        return (f'Fit({len(self.layers)} layers, {len(self.layer)} heads, '
+                f'density={self.density.mean():.2%}, share={self.share.mean():.1%})')
+
+
+def fit(profile: Profile, density: float, *, costs: Sequence[float] | None = None) -> Fit:
+    r"""Choose the pattern of each head, out of those of a profile, within a budget of edges.
+
+    Maximises the weight that the edges keep, at most a share ``density`` of all allowed pairs:
+
+    .. math::
+        \max_{p_1, \dots, p_H} \sum_h c_h \, s_{h p_h} \quad \text{such that} \quad
+        \sum_h e_{h p_h} \le \text{density} \sum_h k_h
+
+    for the share s of a head's weight, edges e and allowed keys k of a row, and costs c. Heads
+    begin with their pattern of fewest edges, and take the step that gains most for each further
+    edge, as long as it fits. This is the optimum up to one step.
+
+    Args:
+        profile (Profile): Measurements of the model, with patterns.
+        density (float): The budget, in (0, 1].
+        costs (sequence of float, optional): The loss that each head's lost weight costs, such as
+            :func:`head_costs`; equal if omitted.
+
+    Returns:
+        Fit. ``attach(model, fit.along())`` uses it.
+
+    Raises:
+        TypeError: An argument is of the wrong type.
+        ValueError: The profile has no patterns, ``density`` is out of range or below that of the
+            smallest patterns, or ``costs`` has another length.
+
+    Example:
+        >>> import torch
+        >>> from graphattn.hugging_face import attach, fit, profile
+        >>> from transformers import BertConfig, BertModel
+        >>> bert = BertModel(BertConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2,
+        ...                             num_attention_heads=4, intermediate_size=64))
+        >>> tokens = torch.randint(100, (2, 40))
+        >>> chosen = fit(profile(bert, [tokens]), density=0.2)
+        >>> bool(chosen.density.mean() <= 0.2)
+        True
+        >>> attach(bert, chosen.along())(tokens).last_hidden_state.shape
+        torch.Size([2, 40, 32])
+    """
+    check_kind('profile', profile, Profile)
+    check_number('density', density, 'positive and finite')
+    if density > 1:
+        raise ValueError(f"'density' must be at most 1 (got {density})")
+    num_heads = len(profile.layer)
+    if not profile.patterns:
+        raise ValueError("'profile' must have patterns to choose from; pass some to profile()")
+    cost = np.ones(num_heads) if costs is None else np.asarray(costs, dtype=np.float64)
+    if cost.shape != (num_heads,) or not (np.isfinite(cost) & (cost >= 0)).all():
+        raise ValueError(f"'costs' must be {num_heads} numbers, not negative, one for each head of "
+                         f"'profile'")
+    budget = density * profile.keys.sum()
+    chosen = _within(budget, profile, cost)
+    rows = np.arange(num_heads)
+    return Fit(profile.layers, profile.layer, tuple(profile.patterns[at] for at in chosen),
+               profile.pattern_share[rows, chosen],
+               profile.pattern_edges[rows, chosen] / profile.keys)
+
+
+def _within(budget: float, profile: Profile, cost: np.ndarray) -> np.ndarray:
+    """Return the number of each head's pattern."""
+    hulls = [_hull(edges, share) for edges, share in zip(profile.pattern_edges,
+                                                        profile.pattern_share)]
+    spent = sum(profile.pattern_edges[head, hull[0]] for head, hull in enumerate(hulls))
+    if spent > budget:
+        least, got = (edges / profile.keys.sum() for edges in (spent, budget))
+        raise ValueError(f"'density' must be at least {least:.4f}, that of the smallest "
+                         f"patterns of 'profile' (got {got:.4f})")
+    chosen, steps = [0] * len(hulls), []
+
+    def offer(head: int) -> None:
+        if chosen[head] + 1 < len(hulls[head]):
+            now, then = hulls[head][chosen[head]:chosen[head] + 2]
+            edges = profile.pattern_edges[head, then] - profile.pattern_edges[head, now]
+            share = profile.pattern_share[head, then] - profile.pattern_share[head, now]
+            heapq.heappush(steps, (-cost[head] * share / edges, head, edges))
+
+    for head in range(len(hulls)):
+        offer(head)
+    while steps:
+        _, head, edges = heapq.heappop(steps)
+        if spent + edges <= budget:
+            spent += edges
+            chosen[head] += 1
+            offer(head)
+    return np.array([hull[at] for hull, at in zip(hulls, chosen)])
+
+
+def _hull(edges: np.ndarray, share: np.ndarray) -> list[int]:
+    """Return the patterns on the upper convex hull of shares over edges, by rising edges."""
+    hull: list[int] = []
+    for at in np.lexsort((-share, edges)):
+        if hull and share[at] <= share[hull[-1]]:
+            continue
+        while len(hull) > 1 and (
+                (share[hull[-1]] - share[hull[-2]]) * (edges[at] - edges[hull[-1]])
+                <= (share[at] - share[hull[-1]]) * (edges[hull[-1]] - edges[hull[-2]])):
+            hull.pop()
+        hull.append(int(at))
+    return hull
+
+
+# Losses ##############################################################################
+
+
+Loss = Callable[['PreTrainedModel'], float]
+
+
+def head_costs(model: PreTrainedModel, profile: Profile, loss: Loss) -> np.ndarray:
+    """Measure what the lost weight of each head costs, leaving out one head after the other.
+
+    Args:
+        model (PreTrainedModel): The model.
+        profile (Profile): Its profile.
+        loss (Callable): Returns the loss of the model on some data. It is called once for each
+            head, and once before.
+
+    Returns:
+        ndarray ``[heads]``: The rise of the loss along the head's smallest pattern, at least 0,
+        over the share of the weight that is lost.
+
+    Raises:
+        ValueError: ``profile`` is of another model.
+    """
+    profile.check(model)
+    dense, costs = loss(model), np.zeros(len(profile.layer))
+    smallest = profile.pattern_edges.argmin(axis=1)
+    for row, (layer, head, at) in enumerate(zip(profile.layer, profile.head, smallest)):
+        with attached(model, profile.patterns[at], layers=[profile.layers[layer]],
+                      heads=[int(head)]):
+            rise = loss(model) - dense
+        lost = 1 - profile.pattern_share[row, at]
+        costs[row] = max(rise, 0.) / max(lost, 1e-9)
+    return costs
+
+
+def fit_to_loss(model: PreTrainedModel, profile: Profile, loss: Loss, at_most: float, *,
+                costs: Sequence[float] | None = None, steps: int = 8) -> Fit:
+    """Find the smallest density at which the model's loss stays within a factor of the dense one.
+
+    Args:
+        model (PreTrainedModel): The model.
+        profile (Profile): Its profile.
+        loss (Callable): Returns the loss of the model on some data.
+        at_most (float): Largest loss, relative to the dense one, such as 1.01.
+        costs (sequence of float, optional): As in :func:`fit`.
+        steps (int): Number of densities to try, by bisection on a logarithmic scale.
+
+    Raises:
+        ValueError: ``profile`` is of another model, ``at_most`` is not above 1, or no density
+            reaches it.
+    """
+    profile.check(model)
+    check_number('at_most', at_most, 'positive and finite')
+    if at_most <= 1:
+        raise ValueError(f"'at_most' must be above 1 (got {at_most})")
+    limit = at_most * loss(model)
+
+    def attempt(density: float) -> Fit | None:
+        """Return the fit, or ``None`` if the loss is above the limit."""
+        found = fit(profile, density, costs=costs)
+        with attached(model, found.along()):
+            return found if loss(model) <= limit else None
+
+    best = attempt(1.)
+    if best is None:
+        raise ValueError(f"'at_most' is not reached by the patterns of 'profile' (got {at_most}); "
+                         f"profile with denser ones, such as Full()")
+    low, high = np.log(profile.pattern_edges.min(axis=1).sum() / profile.keys.sum()), 0.
+    for _ in range(steps):
+        middle = (low + high) / 2
+        found = attempt(float(np.exp(middle)))
+        low, high = (middle, high) if found is None else (low, middle)
+        best = best if found is None else found
+    return best

@@ -1,0 +1,167 @@
+"""Masks of transformers that are evaluated on edges only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+from graphattn.layers.padded import PairRules
+from graphattn.placement.padded import PaddedTokens
+
+__all__ = ['LazyMask', 'lazy_mask', 'lazy_mask_of_logits']
+
+_COPIES = {torch.ops.aten.detach.default, torch.ops.aten.alias.default,
+           torch.ops.aten.clone.default, torch.ops.aten._to_copy.default}
+
+
+class LazyMask(Tensor):
+    """A mask that keeps transformers' arguments for making it instead of its values.
+
+    Graph attention evaluates it on edges only. The values ``[batch, 1, query, key]`` are computed
+    once other code reads them, such as the indexers of models that choose their own keys, or
+    attention that is not attached. They are those of the model's previous implementation, 'sdpa' or
+    'eager': bool, or added to logits. Copies, as checkpoints make them, and masks moved to another
+    device stay lazy, because the values alone do not distinguish padding from other masking.
+    """
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls, *, batch_size: int, q_length: int, kv_length: int, q_offset: int = 0,
+                kv_offset: int = 0, implementation: str = 'sdpa', **how: Any):
+        shape = batch_size, 1, q_length, kv_length
+        dtype = how.get('dtype', torch.float) if implementation == 'eager' else torch.bool
+        mask = Tensor._make_wrapper_subclass(cls, shape, dtype=dtype,
+                                             device=how.get('device', 'cpu'))
+        mask.how = {**how, 'batch_size': batch_size, 'q_length': q_length, 'kv_length': kv_length,
+                    'q_offset': int(q_offset), 'kv_offset': kv_offset}
+        mask.implementation = implementation
+        mask.made: dict[str, Any] = {}
+        return mask
+
+    def __init__(self, **how: Any):
+        pass  # Tensor.__init__ takes no arguments
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Callable, types: Sequence[type], args: tuple = (),
+                           kwargs: dict[str, Any] | None = None) -> Any:
+        if func in _COPIES and (kwargs or {}).get('dtype') in (None, args[0].dtype):
+            return args[0]._copied((kwargs or {}).get('device'))
+        return func(*tree_map_only(cls, cls.dense, args),
+                    **tree_map_only(cls, cls.dense, kwargs or {}))
+
+    def __repr__(self) -> str:
+        return f'{type(self).__name__}{tuple(self.shape)}'
+
+    def _copied(self, device: torch.device | None) -> LazyMask:
+        if device is None or device == self.device:
+            copied = LazyMask(implementation=self.implementation, **self.how)
+            copied.made = self.made
+            return copied
+        return LazyMask(implementation=self.implementation, **tree_map_only(
+            Tensor, lambda x: x.to(device), self.how) | {'device': device})
+
+    def for_queries(self, num_queries: int) -> LazyMask:
+        """Extend a mask of one query to all queries if it only masks padding."""
+        if not self.is_bidirectional or self.size(2) != 1 != num_queries:
+            return self
+        return LazyMask(implementation=self.implementation, **self.how | {'q_length': num_queries})
+
+    def dense(self) -> Tensor:
+        """Return its values."""
+        make = partial(self.made_for, self.implementation, allow_is_causal_skip=False,
+                       allow_is_bidirectional_skip=False)
+        if not self.how.get('use_vmap', False):
+            return make()
+        with ThreadPoolExecutor(1) as thread:  # torch.vmap cannot be called within a dispatch
+            return thread.submit(make).result()
+
+    def made_for(self, implementation: str, **options: bool) -> Any:
+        """Return the mask that transformers makes for another implementation of attention."""
+        from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+        name = f'{implementation} {options}'
+        if name not in self.made:
+            make = ALL_MASK_ATTENTION_FUNCTIONS.get(implementation)
+            self.made[name] = None if make is None else make(**{**self.how, **options})
+        return self.made[name]
+
+    def tokens(self, same_tokens: bool) -> PaddedTokens:
+        """Return which slots hold tokens, computed once."""
+        name = f'tokens {same_tokens}'
+        if name not in self.made:
+            self.made[name] = self._tokens(same_tokens, self.padding())
+        return self.made[name]
+
+    def slots(self) -> PaddedTokens:
+        """Return all slots, as if each were a token."""
+        return self._tokens(False, None)
+
+    def _tokens(self, same_tokens: bool, is_token: Tensor | None) -> PaddedTokens:
+        how, first_query = self.how, self.how['q_offset']
+        if same_tokens and self.is_bidirectional and how.get('attention_mask') is not None:
+            # An encoder with keys before its tokens, as in prefix tuning: only the padding mask
+            # counts them.
+            first_query = how['attention_mask'].size(-1) - how['q_length']
+        return PaddedTokens(how['batch_size'], how['q_length'], how['kv_length'], self.device,
+                            is_token, first_query, how['kv_offset'], same_tokens)
+
+    @property
+    def is_bidirectional(self) -> bool:
+        """Return whether the mask excludes nothing but padding."""
+        from transformers.masking_utils import bidirectional_mask_function
+        return self.how.get('mask_function') is bidirectional_mask_function
+
+    def padding(self) -> Tensor | None:
+        """Return which positions hold a token, bool ``[batch, positions]``, or None if all do."""
+        is_token = self.how.get('attention_mask')
+        if is_token is None or bool(is_token.all()):
+            return None
+        positions = self.how['kv_offset'] + self.how['kv_length']
+        is_token = is_token.bool()
+        return nn.functional.pad(is_token, (0, max(positions - is_token.size(1), 0)))
+
+    def rules(self) -> PairRules:
+        """Return the rules of the mask other than padding."""
+        from transformers.masking_utils import causal_mask_function
+        says = self.how.get('mask_function', causal_mask_function)
+        if self.is_bidirectional or says is causal_mask_function:
+            return PairRules(causal=not self.is_bidirectional)
+        return PairRules(allows=self._on_edges(says))
+
+    def rules_with_padding(self) -> PairRules:
+        """Return the rules of the mask, including padding."""
+        rules, is_token = self.rules(), self.padding()
+        if is_token is None:
+            return rules
+        allows = rules.allows or (lambda sequence, query, key: torch.ones_like(key, dtype=bool))
+        return rules._replace(allows=lambda sequence, query, key: (
+            is_token[sequence, key] & allows(sequence, query, key)))
+
+    def _on_edges(self, says: Callable) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+        from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
+
+        def allows(sequence: Tensor, query: Tensor, key: Tensor) -> Tensor:
+            where = sequence, torch.zeros_like(sequence), query, key
+            if not self.how.get('use_vmap', False):
+                return says(*where).expand(key.shape)
+            with TransformGetItemToIndex():  # a user's function of one pair
+                return torch.vmap(says)(*where)
+        return allows
+
+
+@torch.compiler.disable(reason='a mask without values cannot be traced')
+def lazy_mask(**how: Any) -> LazyMask:
+    """Make a mask; transformers calls this in place of its own functions."""
+    return LazyMask(**how)
+
+
+@torch.compiler.disable(reason='a mask without values cannot be traced')
+def lazy_mask_of_logits(**how: Any) -> LazyMask:
+    """Make a mask for code that adds it to logits."""
+    return LazyMask(implementation='eager', **how)

@@ -1,0 +1,154 @@
+"""Modules and configs of a transformers model that ask for an implementation of attention."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import re
+import warnings
+from collections.abc import Sequence
+from functools import cache
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from graphattn._checks import check_size
+from graphattn.sources import GraphSource
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+NAME = 'graphattn'  # among transformers' implementations of attention
+# For models that had 'eager' before; their own code adds masks to logits.
+NAME_FOR_EAGER = 'graphattn_eager'
+_LOOKS_CROSS = re.compile(r'cross|encdec|encoder_attn', re.IGNORECASE)
+
+
+def attention_modules(model: PreTrainedModel) -> dict[str, nn.Module]:
+    """Return by name the modules that look up their attention in transformers' interface."""
+    from transformers import PreTrainedModel
+    if not isinstance(model, PreTrainedModel):
+        raise TypeError(f"'model' must be a transformers PreTrainedModel (got "
+                        f"{type(model).__name__}); unwrap a wrapped model, for example with PEFT's "
+                        f"get_base_model(); for torch's own modules use "
+                        f"graphattn.layers.from_torch")
+    found = {name: module for name, module in model.named_modules() if _asks(type(module))}
+    if not found:
+        raise ValueError(f"'model' must have attention that goes through transformers' "
+                         f"AttentionInterface (got {type(model).__name__}, which has none); use a "
+                         f"model that has, such as BERT or Llama")
+    return found
+
+
+@cache
+def _asks(kind: type[nn.Module]) -> bool:
+    forward = inspect.unwrap(kind.forward)
+    code = getattr(forward, '__code__', None)
+    names = () if code is None else code.co_names
+    # Code that looks up names by getattr only does not find registered implementations.
+    return 'ALL_ATTENTION_FUNCTIONS' in names and ('get_interface' in names
+                                                   or 'getattr' not in names)
+
+
+def configured(model: PreTrainedModel) -> list[nn.Module]:
+    """Return all modules with a config that names an implementation of attention, outer ones
+    first."""
+    from transformers import PreTrainedModel
+    return [module for module in model.modules()
+            if isinstance(module, PreTrainedModel) or _asks(type(module))]
+
+
+def own_configs(model: PreTrainedModel) -> None:
+    """Copy the configs, because other models may share them; sharing within the model is kept."""
+    from transformers import PreTrainedConfig
+    copied: dict[int, object] = {}
+    for module in model.modules():
+        for name, value in vars(module).items():
+            if isinstance(value, PreTrainedConfig):
+                setattr(module, name, copy.deepcopy(value, copied))
+
+
+def implementations(config: PreTrainedConfig) -> dict[str, Any]:
+    """Return the implementations of a config and its nested configs, in the form of its setter."""
+    inner = {name: getattr(config, name, None) for name in config.sub_configs}
+    return {'': config._attn_implementation, **{
+        name: implementations(part) for name, part in inner.items() if part is not None}}
+
+
+def along_graphs(before: dict[str, Any]) -> dict[str, Any]:
+    return {name: along_graphs(part) if isinstance(part, dict) else
+            NAME_FOR_EAGER if part == 'eager' else NAME for name, part in before.items()}
+
+
+def _looks_cross(name: str, module: nn.Module) -> bool:
+    """Return whether a module is probably cross-attention; only its calls are certain."""
+    return bool(getattr(module, 'is_cross_attention', False)
+                or _LOOKS_CROSS.search(f'{name.rpartition(".")[2]} {type(module).__name__}')
+                or 'crossattention' in name)
+
+
+def warn_of_rest(model: PreTrainedModel, modules: dict[str, nn.Module], num_cross: int) -> None:
+    if num_cross:
+        warnings.warn(f"{num_cross} modules of cross-attention are not replaced, because positions "
+                      f"in two sequences do not correspond; name them in 'layers' to attach them",
+                      stacklevel=3)
+    kinds = _with_own_attention(model, modules)
+    if kinds:
+        warnings.warn(f"{', '.join(kinds)} are not replaced, because their attention does not go "
+                      f"through transformers' AttentionInterface", stacklevel=3)
+
+
+def _with_own_attention(model: PreTrainedModel, modules: dict[str, nn.Module]) -> list[str]:
+    """Return the names of attention classes that only have custom code."""
+    around = {part for name in modules for part in accumulate(name.split('.'), '{}.{}'.format)}
+    kinds = {type(module).__name__ for name, module in model.named_modules()
+             if name not in around and modules.keys().isdisjoint(
+                 accumulate(name.split('.'), '{}.{}'.format))}
+    return sorted(kind for kind in kinds if 'Attention' in kind)
+
+
+def choose(modules: dict[str, nn.Module], layers: Sequence[int | str] | None) -> list[str]:
+    """Return the names of the modules that ``layers`` lists, of all self-attention if omitted."""
+    own = [name for name, module in modules.items() if not _looks_cross(name, module)]
+    if layers is None:
+        layers = own
+        if not own:
+            raise ValueError(f"'model' must have self-attention that goes through transformers' "
+                             f"AttentionInterface (got only cross-attention: "
+                             f"{', '.join(modules)}); name modules in 'layers' to attach them")
+    if isinstance(layers, str) or not isinstance(layers, Sequence):
+        raise TypeError(f"'layers' must be a sequence of indices or names of modules (got "
+                        f"{type(layers).__name__})")
+    chosen = []
+    for layer in layers:
+        if not isinstance(layer, str):
+            check_size('layers', layer, at_most=len(own) - 1)
+            layer = own[layer]
+        if layer not in modules:
+            raise ValueError(f"'layers' names an unknown module of attention (got {layer!r}); use "
+                             f"{', '.join(modules)}")
+        if layer in chosen:
+            raise ValueError(f"'layers' must name each module once (got {layer!r} twice)")
+        chosen.append(layer)
+    return chosen
+
+
+def heads_of(module: nn.Module) -> int | None:
+    """Return the number of heads of a module, if its config has it."""
+    return getattr(module.config, 'num_attention_heads', None)
+
+
+def check_heads(source: GraphSource | None, name: str, module: nn.Module,
+                learn_teleport: bool) -> None:
+    """Raise unless the module has as many heads as the source, and a known number if it needs
+    it."""
+    heads = heads_of(module)
+    if learn_teleport and heads is None:
+        raise ValueError(f"'learn_teleport' must be False for {name!r}, because its config has no "
+                         f"'num_attention_heads'")
+    if source is None or source.heads is None:
+        return
+    if heads not in (None, source.heads):
+        raise ValueError(f"'along' must be for {heads} heads like {name!r} (got a source for "
+                         f"{source.heads})")

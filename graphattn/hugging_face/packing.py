@@ -1,0 +1,75 @@
+"""Several sequences in each row of a batch, one after the other."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphattn._checks import check_ptr
+from graphattn.hugging_face.lazy_mask import LazyMask
+
+__all__ = ['check_not_packed', 'packed_lengths']
+
+POINTERS = 'cu_seq_lens_q', 'cu_seq_lens_k'
+
+
+def packed_lengths(options: dict[str, Any], mask: Tensor, query: Tensor, key: Tensor,
+                   has_cache: bool) -> tuple[int, ...] | None:
+    """Return the lengths of packed sequences, or None if each row holds one sequence.
+
+    Sequences are packed if pointers say so. Otherwise they are if position ids begin anew inside a
+    row, there is no padding mask and no cache, which is transformers' condition too. In models that
+    are not causal only a batch of one row is packed by its position ids, as by
+    ``DataCollatorWithFlattening``, because other models give equal ids to tokens of one sequence.
+    """
+    pointers = {name: options[name] for name in POINTERS if options.get(name) is not None}
+    if pointers:
+        return _between(pointers, mask, query, key)
+    position_ids = options.get('position_ids')
+    is_other = (position_ids is None or position_ids.dim() != 2 or has_cache
+                or not isinstance(mask, LazyMask) or mask.how.get('attention_mask') is not None
+                or query.size(2) != key.size(2) or position_ids.size(1) != query.size(2)
+                or mask.is_bidirectional and len(query) > 1)
+    return None if is_other else _between_starts(position_ids.expand(len(query), -1))
+
+
+def _between(pointers: dict[str, Tensor], mask: Tensor, query: Tensor,
+             key: Tensor) -> tuple[int, ...]:
+    (batch, _, num_queries, _), num_keys = query.shape, key.size(2)
+    if num_keys != num_queries:
+        raise ValueError(f"'cu_seq_lens_q' must be None if keys are not the tokens of the queries "
+                         f"(got {num_queries} queries and {num_keys} keys); with a cache, pass "
+                         f"use_cache=False")
+    if isinstance(mask, LazyMask) and mask.padding() is not None:
+        raise ValueError("'attention_mask' must be None with 'cu_seq_lens_q', because packed "
+                         "sequences have no padding (got a mask with padding)")
+    for name, ptr in pointers.items():
+        is_short = getattr(ptr, 'dtype', None) == torch.int32  # as flash attention has them
+        check_ptr(name, ptr.long() if is_short else ptr, batch * num_queries,
+                  query.device)
+    ends = [ptr.tolist() for ptr in pointers.values()]
+    if ends[0] != ends[-1]:
+        raise ValueError(f"'cu_seq_lens_k' must equal 'cu_seq_lens_q' in self-attention (got "
+                         f"{ends[-1]} and {ends[0]})")
+    return tuple(end - begin for begin, end in pairwise(ends[0]))
+
+
+def _between_starts(position_ids: Tensor) -> tuple[int, ...] | None:
+    """Return the lengths between the positions that equal the first of their row, if the others
+    count up."""
+    is_start = position_ids == position_ids[:, :1]
+    counts_up = is_start[:, 1:] | (position_ids.diff(dim=1) == 1)
+    if not bool(counts_up.all()) or int(is_start.sum()) in (len(is_start), is_start.numel()):
+        return None
+    starts = is_start.flatten().nonzero().flatten().tolist()
+    return tuple(end - start for start, end in zip(starts, [*starts[1:], is_start.numel()]))
+
+
+def check_not_packed(options: dict[str, Any], why: str) -> None:
+    """Raise if there are pointers of packed sequences."""
+    for name in POINTERS:
+        if options.get(name) is not None:
+            raise ValueError(f"{name!r} must be None {why}; pad the sequences")

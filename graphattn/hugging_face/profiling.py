@@ -1,0 +1,557 @@
+"""Measure how each head of a model attends, row by row."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from graphattn._checks import check_kind, check_seed, check_size
+from graphattn.functional.folding import repeat_heads
+from graphattn.hugging_face.attaching import attach, forget, kept, switch
+from graphattn.hugging_face.modules import attention_modules, choose
+from graphattn.layers.padded import PairRules
+from graphattn.patterns import Pattern, parse
+from graphattn.placement.padded import PaddedTokens
+from graphattn.utils.files import write_whole
+from graphattn.utils.reading import check_arrays, json_object
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+__all__ = ['Profile', 'profile']
+
+FORMAT = 1
+SHARES = .9, .95, .99  # of a row's weight
+KINDS = 'first', 'special', 'other'  # of tokens
+NUM_BINS = 41  # of distances on either side; the last begins at 2^39
+TEXTS = 'layers', 'patterns', 'fingerprint'  # fields that are saved as JSON
+WINDOWS = tuple(f'SlidingWindow({2**power - 1}){sink}' for sink in ('', ' | GlobalTokens(1)')
+                for power in range(11))
+BLOCK = 2**21  # weights at once
+MAX_LENGTHS = 8  # of which edges are kept, to be compared with those of the next input
+
+
+@dataclass(frozen=True, eq=False)
+class Profile:
+    """Measurements of each head of a model; a row for each.
+
+    Sums over rows run over all tokens that attend. Those that need a row sorted (``edges``,
+    ``same_edges``) or several rows at once (``rank``) run over random rows of each sequence, which
+    are all rows if it is short (argument ``sample`` of :func:`profile`).
+
+    Args:
+        layers (tuple of str): Names of the attention modules.
+        layer (ndarray): Index of each head's module, int64 ``[heads]``.
+        head (ndarray): Number of each head in its module, int64 ``[heads]``.
+        bounds (ndarray): Where each bin of distances begins, int64 ``[bins]``: 0, 1, 2, 4, 8, ...
+        before (ndarray): Share of the weight on keys before the query or at it, by distance,
+            ``[heads, bins]``.
+        after (ndarray): Share of the weight on keys after the query, by distance, with 0 in the
+            first bin, ``[heads, bins]``.
+        kinds (ndarray): Share of the weight on the first token of a sequence, on other special
+            tokens and on all others, ``[heads, 3]``.
+        edges (ndarray): Mean number of keys that hold 90, 95 and 99 % of a row's weight,
+            ``[heads, 3]``.
+        keys (ndarray): Mean number of keys that the model's masks allow, ``[heads]``.
+        entropy (ndarray): Mean entropy of a row in nats, ``[heads]``.
+        rank (ndarray): Mean effective rank of the matrix of weights: the exponential of the entropy
+            of its normalised singular values, ``[heads]``.
+        same_edges (ndarray): Mean over rows of how much the edges that hold 95 % overlap with those
+            at the same positions in the input before of the same length: their intersection over
+            their union. NaN if no two lengths agree, ``[heads]``.
+        same_distances (ndarray): Mean overlap of the distances with those of the input before; 1 if
+            they are equal. NaN if there is one input, ``[heads]``.
+        patterns (tuple of str): Expressions of patterns, of which a fit chooses one for each head.
+        pattern_share (ndarray): Share of the weight on the edges of each pattern,
+            ``[heads, patterns]``.
+        pattern_edges (ndarray): Mean number of a row's edges of each pattern that the model's masks
+            allow, ``[heads, patterns]``.
+        lengths (ndarray): Lengths of the inputs, int64 ``[inputs]``.
+        fingerprint (dict): Class, size and hash of the model's config (:meth:`check`).
+
+    Source: Roy and Vetterli, "The effective rank" (2007).
+    """
+
+    layers: tuple[str, ...]
+    layer: np.ndarray
+    head: np.ndarray
+    bounds: np.ndarray
+    before: np.ndarray
+    after: np.ndarray
+    kinds: np.ndarray
+    edges: np.ndarray
+    keys: np.ndarray
+    entropy: np.ndarray
+    rank: np.ndarray
+    same_edges: np.ndarray
+    same_distances: np.ndarray
+    patterns: tuple[str, ...]
+    pattern_share: np.ndarray
+    pattern_edges: np.ndarray
+    lengths: np.ndarray
+    fingerprint: dict[str, Any]
+
+    def as_table(self) -> list[dict[str, object]]:
+        """Return a dict of numbers for each head. ``near`` is the share of the weight at distances
+        below 8."""
+        near = (self.before + self.after)[:, self.bounds < 8].sum(axis=1)
+        columns = {'head': self.head, 'keys': self.keys,
+                   **{f'edges_{100 * share:g}': self.edges[:, number]
+                      for number, share in enumerate(SHARES)},
+                   **{kind: self.kinds[:, number] for number, kind in enumerate(KINDS)},
+                   'near': near, 'entropy': self.entropy, 'rank': self.rank,
+                   'same_edges': self.same_edges, 'same_distances': self.same_distances}
+        return [{'layer': self.layers[layer], **{name: column[row].item()
+                                                 for name, column in columns.items()}}
+                for row, layer in enumerate(self.layer)]
+
+    def __repr__(self) -> str:
+        return (f'Profile({len(self.layers)} layers, {len(self.layer)} heads, '
+                f'{len(self.lengths)} inputs of {self.lengths.min()} to {self.lengths.max()} '
+                f'tokens)')
+
+    def check(self, model: PreTrainedModel) -> None:
+        """Raise unless this is a profile of a model of the same config.
+
+        Raises:
+            ValueError: The model has another class, other heads, or another config.
+        """
+        found = _fingerprint(model)
+        for name, value in self.fingerprint.items():
+            if found[name] != value:
+                raise ValueError(f"'profile' must be of this model (got one with {name} {value!r}, "
+                                 f"not {found[name]!r}); profile the model")
+
+    def save(self, path: str | PathLike) -> None:
+        """Write the profile to a file that ends in ``.npz``.
+
+        Raises:
+            TypeError, ValueError: ``path`` is no such path.
+        """
+        path = _path(path)
+        texts = {name: json.dumps(getattr(self, name)) for name in TEXTS}
+        arrays = {each.name: getattr(self, each.name) for each in fields(self)
+                  if each.name not in texts}
+        write_whole(path, lambda file: np.savez_compressed(file, format=FORMAT, **texts, **arrays))
+
+    @staticmethod
+    def load(path: str | PathLike) -> Profile:
+        """Read a profile that :meth:`save` wrote. Nothing in the file is executed.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+            ValueError: The file is damaged or of another version.
+        """
+        path = _path(path)
+        if not path.is_file():
+            raise FileNotFoundError(f"'path' must be a profile (got {str(path)!r}, which is not "
+                                    f"there)")
+        try:
+            check_arrays(path)
+            with np.load(path, allow_pickle=False) as file:
+                if (version := file['format'].item()) != FORMAT:
+                    raise ValueError(f'format {version}, not {FORMAT}; profile the model again')
+                values = {each.name: file[each.name] for each in fields(Profile)}
+            fingerprint = json_object(values.pop('fingerprint').item(), str(path))
+            layers, patterns = (tuple(json.loads(values.pop(name).item()))
+                                for name in ('layers', 'patterns'))
+            _check_shapes(values, len(patterns))
+            return Profile(layers=layers, patterns=patterns, fingerprint=fingerprint, **values)
+        except Exception as error:  # damaged files raise anything
+            raise ValueError(f"'path' must be a file that Profile.save wrote (got {str(path)!r}: "
+                             f"{error})") from error
+
+
+def profile(
+    model: PreTrainedModel, batches: Iterable[Mapping[str, Tensor] | Tensor], *,
+    special: PreTrainedTokenizerBase | Sequence[int] = (),
+    patterns: Sequence[Pattern | str] = WINDOWS, sample: int = 256, seed: int = 0,
+) -> Profile:
+    """Measure how each head of self-attention of a model attends, over several inputs.
+
+    Weights are computed for some rows at a time, so memory is linear in the length. Padding is left
+    out; masks of the model apply. The model computes what it computes otherwise, in evaluation
+    mode, without its head.
+
+    Args:
+        model (PreTrainedModel): A model that :func:`graphattn.hugging_face.attach` can attach. If
+            it is attached, its full attention is measured.
+        batches (iterable): Inputs: arguments of the model by name, or ``input_ids``.
+        special (tokenizer or sequence of int): Ids of special tokens, such as separators.
+        patterns (sequence of Pattern or str): Patterns or their expressions, for
+            :func:`graphattn.hugging_face.fit`; by default windows of many sizes, with and without
+            the first token.
+        sample (int): Number of rows of each sequence for the measurements that sort rows, drawn at
+            random; all rows of shorter sequences.
+        seed (int): Seed of these rows.
+
+    Returns:
+        Profile.
+
+    Raises:
+        TypeError: An argument is of the wrong type.
+        ValueError: The model's attention cannot be replaced, or there are no batches.
+
+    Example:
+        >>> import torch
+        >>> from graphattn.hugging_face import profile
+        >>> from transformers import BertConfig, BertModel
+        >>> bert = BertModel(BertConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2,
+        ...                             num_attention_heads=4, intermediate_size=64))
+        >>> measured = profile(bert, torch.randint(100, (3, 2, 40)), special=[0, 1])
+        >>> measured
+        Profile(2 layers, 8 heads, 6 inputs of 40 to 40 tokens)
+        >>> list(measured.as_table()[0])[:5]
+        ['layer', 'head', 'keys', 'edges_90', 'edges_95']
+    """
+    check_size('sample', sample, 2)
+    check_seed(seed)
+    modules = attention_modules(model)
+    names = choose(modules, None)
+    ids = _special_ids(special)
+    parsed = [parse(each) if isinstance(each, str) else each for each in patterns]
+    for each in parsed:
+        check_kind('patterns', each, Pattern)
+    watching = _Watching(sample, seed, {name: _Sums() for name in names}, parsed)
+    was_training = model.training
+    with kept(model):
+        forget(model)
+        attach(model, 'Full()', layers=names)  # the source is not used
+        for name in names:
+            state = modules[name].graph_attachment
+            switch(modules[name], replace(state, is_named=False,
+                                          watch=partial(watching.attend, name)))
+        try:
+            model.eval()
+            for batch in batches:
+                _run(model, batch, watching, ids)
+        finally:
+            model.train(was_training)
+    if not watching.lengths:
+        raise ValueError("'batches' must hold at least one input (got none)")
+    return watching.profile(model)
+
+
+def _special_ids(special: Any) -> Tensor:
+    ids = getattr(special, 'all_special_ids', special)
+    if isinstance(ids, str) or not isinstance(ids, Sequence):
+        raise TypeError(f"'special' must be a tokenizer or ids (got {type(special).__name__})")
+    for number in ids:
+        check_size('special', number)
+    return torch.tensor([*map(int, ids)], dtype=torch.long)
+
+
+@torch.no_grad()
+def _run(model: nn.Module, batch: Any, watching: _Watching, ids: Tensor) -> None:
+    batch = {'input_ids': batch} if isinstance(batch, Tensor) else batch
+    if not isinstance(batch, Mapping):
+        raise TypeError(f"'batches' must hold tensors or arguments of the model by name (got "
+                        f"{type(batch).__name__})")
+    batch = {name: value for name, value in batch.items() if name != 'labels'}
+    if getattr(model.config, 'use_cache', None):
+        batch.setdefault('use_cache', False)
+    watching.begin(*(None if tokens is None else torch.isin(tokens, ids.to(tokens.device))
+                     for tokens in map(batch.get, ('input_ids', 'decoder_input_ids'))))
+    model.base_model(**batch)
+
+
+# Sums over rows ######################################################################
+
+
+@dataclass
+class _Sums:
+    """Sums of one layer, over inputs and rows."""
+
+    num_inputs: int = 0
+    num_sampled: int = 0
+    rows: dict[str, Tensor] = field(default_factory=dict)  # each over all rows
+    num_rows: int = 0
+    num_same: int = 0
+    before: Tensor | None = None  # distances of the last input
+    edges: dict[int, np.ndarray] = field(default_factory=dict)  # packed, by length
+
+    def add(self, **values: Tensor) -> None:
+        for name, value in values.items():
+            value = value.cpu().double()
+            self.rows[name] = self.rows[name] + value if name in self.rows else value
+
+
+@dataclass
+class _Watching:
+    """Attention that measures its weights.
+
+    Args:
+        sample (int): Number of rows to sort.
+        seed (int): Seed of these rows.
+        sums (dict): Sums of each layer by its name.
+        patterns (list of Pattern): Patterns whose share of the weight is measured.
+        lengths (list of int): Lengths of the inputs.
+        is_special (tuple): Which tokens of the batch are special, in the encoder and in a decoder
+            behind it, ``[batch, length]`` or ``None``.
+        is_first (bool): Whether no layer has seen this batch.
+    """
+
+    sample: int
+    seed: int
+    sums: dict[str, _Sums]
+    patterns: list[Pattern]
+    lengths: list[int] = field(default_factory=list)
+    is_special: tuple[Tensor | None, ...] = (None, None)
+    is_first: bool = False
+
+    def begin(self, *is_special: Tensor | None) -> None:
+        """Begin a batch."""
+        self.is_special, self.is_first = is_special, True
+
+    def attend(self, name: str, query: Tensor, key: Tensor, value: Tensor, tokens: PaddedTokens,
+               rules: PairRules, *, scale: float | None) -> Tensor:
+        """Return attention, and add its weights to the sums of a layer."""
+        if not tokens.is_square:
+            raise ValueError("'batches' must hold whole sequences (got keys that are not the "
+                             "tokens of the queries); pass no cache")
+        heads = query.size(2)
+        query, key, value = tokens.queries(query), tokens.keys(key), tokens.keys(value)
+        key, value = (repeat_heads(x, heads) for x in (key, value))
+        scale = query.size(-1)**-.5 if scale is None else scale
+        has_own = self.is_special[1] is not None and 'decoder' in name.split('.')
+        is_special = self.is_special[has_own]
+        out, ends = value.new_zeros(*query.shape[:2], value.size(-1)), tokens.ptr.tolist()
+        for first, last in zip(ends[:-1], ends[1:]):
+            if last > first:
+                nodes = slice(first, last)
+                row, slot = tokens.key_slots(torch.arange(first, last, device=query.device))
+                one = _Sequence(query[nodes] * scale, key[nodes], row, slot, rules, tokens.batch)
+                special = None if is_special is None else is_special[row, slot]
+                out[nodes] = self._measure(self.sums[name], one, value[nodes], special)
+        if self.is_first:
+            self.lengths += [length for length in tokens.lengths if length]
+            self.is_first = False
+        return tokens.pad_queries(out)
+
+    def _measure(self, sums: _Sums, one: _Sequence, value: Tensor,
+                 is_special: Tensor | None) -> Tensor:
+        out, total = [], _Sums()
+        for rows in one.blocks():
+            weight = one.weights(rows)
+            out.append(torch.einsum('hrn,nhc->rhc', weight, value))
+            total.add(**_sums_of(weight.double(), rows, is_special),
+                      **_sums_along(self.patterns, weight, rows))
+        num_rows = len(one.query)
+        sums.num_rows, sums.num_inputs = sums.num_rows + num_rows, sums.num_inputs + 1
+        sums.add(**total.rows)
+        distances = torch.cat([total.rows['before'], total.rows['after']], dim=1) / num_rows
+        if sums.before is not None:
+            sums.add(same_distances=torch.minimum(distances, sums.before).sum(1))
+        sums.before = distances
+        self._measure_sample(sums, one)
+        return torch.cat(out)
+
+    def _measure_sample(self, sums: _Sums, one: _Sequence) -> None:
+        """Measure what sorts rows, or needs several at once, head by head."""
+        length = len(one.query)
+        rows = _some_rows(length, self.sample, self.seed).to(one.query.device)
+        edges, rank, kept_edges = [], [], []
+        for head in range(one.query.size(1)):
+            weight = one.weights(rows, slice(head, head + 1))[0].double()
+            ordered, place = weight.sort(dim=1, descending=True)
+            counts = [_count(ordered, share) for share in SHARES]
+            edges.append(torch.stack(counts, dim=1).double().sum(0))
+            rank.append(_effective_rank(weight))
+            is_in = torch.arange(length, device=rows.device) < counts[1].unsqueeze(1)
+            is_edge = torch.zeros_like(is_in).scatter_(1, place, is_in)
+            kept_edges.append(np.packbits(is_edge.cpu().numpy(), axis=1))
+        sums.num_sampled += len(rows)
+        sums.add(edges=torch.stack(edges), rank=torch.stack(rank))
+        kept_edges = np.stack(kept_edges)
+        if (earlier := sums.edges.pop(length, None)) is not None:
+            sums.num_same += 1
+            sums.add(same_edges=torch.from_numpy(_overlap(kept_edges, earlier)))
+        sums.edges[length] = kept_edges
+        if len(sums.edges) > MAX_LENGTHS:
+            del sums.edges[next(iter(sums.edges))]
+
+    def profile(self, model: nn.Module) -> Profile:
+        """Return the means."""
+        seen = {name: sums for name, sums in self.sums.items() if sums.num_rows}
+        size = int(np.ceil(np.log2(max(self.lengths)))) + 1  # of bins that a distance can be in
+        parts = [_means(sums) for sums in seen.values()]
+        heads = [len(part['entropy']) for part in parts]
+        joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        for name in ('before', 'after'):
+            joined[name] = joined[name][:, :size]
+        return Profile(
+            layers=tuple(seen), layer=np.repeat(np.arange(len(heads)), heads),
+            head=np.concatenate(list(map(np.arange, heads))),
+            bounds=np.array(_bounds()[:size]), lengths=np.array(self.lengths),
+            patterns=tuple(map(str, self.patterns)), fingerprint=_fingerprint(model), **joined)
+
+
+def _means(sums: _Sums) -> dict[str, np.ndarray]:
+    rows = {name: value.numpy() for name, value in sums.rows.items()}
+    none = np.full(len(rows['entropy']), np.nan)
+    return {**{name: rows[name] / sums.num_rows
+               for name in ('before', 'after', 'kinds', 'keys', 'entropy', 'pattern_share',
+                            'pattern_edges')},
+            'edges': rows['edges'] / sums.num_sampled, 'rank': rows['rank'] / sums.num_inputs,
+            'same_edges': rows['same_edges'] / sums.num_same if sums.num_same else none,
+            'same_distances': rows['same_distances'] / (sums.num_inputs - 1) if (
+                sums.num_inputs > 1) else none}
+
+
+@dataclass
+class _Sequence:
+    """Queries and keys of one sequence, and the rules between them.
+
+    Args:
+        query (Tensor): ``[length, heads, channels]``, scaled.
+        key (Tensor): Shaped like ``query``.
+        row (Tensor): The row of the batch, int64 ``[length]``.
+        slot (Tensor): The slots in it, int64 ``[length]``.
+        rules (PairRules): Which query may attend to which key.
+        batch (int): Number of rows.
+    """
+
+    query: Tensor
+    key: Tensor
+    row: Tensor
+    slot: Tensor
+    rules: PairRules
+    batch: int
+
+    def blocks(self) -> Iterator[Tensor]:
+        """Yield the rows in blocks."""
+        length, heads, _ = self.query.shape
+        return iter(torch.arange(length, device=self.query.device).split(
+            max(1, BLOCK // (length * heads))))
+
+    def weights(self, rows: Tensor, heads: slice = slice(None)) -> Tensor:
+        """Return the weights of some rows, ``[heads, rows, length]``; 0 where a query may attend to
+        no key."""
+        logit = torch.einsum('rhc,nhc->hrn', self.query[rows, heads], self.key[:, heads])
+        for bias in self._terms(rows, heads):
+            is_mask = bias.dtype == torch.bool
+            logit = logit.masked_fill(~bias, -math.inf) if is_mask else logit + bias
+        highest = logit.amax(dim=-1, keepdim=True)
+        weight = (logit - highest.masked_fill(highest == -math.inf, 0)).exp()
+        return weight / weight.sum(-1, keepdim=True).clamp(min=torch.finfo(weight.dtype).tiny)
+
+    def _terms(self, rows: Tensor, heads: slice) -> Iterator[Tensor]:
+        """Yield masks and terms of the logits, ``[heads or 1, rows, length]``."""
+        query, key = torch.broadcast_tensors(self.slot[rows, None], self.slot)
+        if self.rules.causal:
+            yield (key <= query).unsqueeze(0)
+        if self.rules.allows is not None:
+            where = self.row[0].expand(query.numel()), query.flatten(), key.flatten()
+            yield self.rules.allows(*where).view(1, *query.shape)
+        for table in self.rules.tables:
+            of_row = table.expand(self.batch, *table.shape[1:])[self.row[0]]
+            of_row = of_row[heads] if len(of_row) > 1 else of_row
+            yield of_row[:, query, key]
+
+
+def _sums_of(weight: Tensor, rows: Tensor, is_special: Tensor | None) -> dict[str, Tensor]:
+    """Return sums over rows of weights ``[heads, rows, length]``."""
+    heads, _, length = weight.shape
+    total = nn.functional.pad(weight.cumsum(-1), (1, 0))  # of the keys before each
+    bounds = torch.tensor([*_bounds(), 2**40], device=rows.device)
+    before = _between(total, (rows.unsqueeze(1) - bounds + 1).clamp(0, length))
+    after = _between(total, (rows.unsqueeze(1) + bounds).clamp(0, length))
+    after[:, 0] = 0  # at the query itself
+    first, whole = weight[..., 0].sum(1), total[..., -1].sum(1)
+    special = torch.zeros_like(first)
+    if is_special is not None:
+        special = (weight[..., 1:] @ is_special[1:].to(weight)).sum(1)
+    return {'before': before, 'after': after,
+            'kinds': torch.stack([first, special, whole - first - special], dim=1),
+            'entropy': torch.special.entr(weight).sum((1, 2)),
+            'keys': (weight > 0).sum((1, 2))}
+
+
+def _sums_along(patterns: Sequence[Pattern], weight: Tensor, rows: Tensor) -> dict[str, Tensor]:
+    """Return the weight and the allowed edges along each pattern, ``[heads, patterns]``."""
+    first, length = int(rows[0]), weight.size(2)
+    shares, edges = [weight.new_zeros(len(weight), 0)], [weight.new_zeros(len(weight), 0)]
+    for pattern in patterns:
+        graph = pattern.build(len(rows), length, offset=first, seed=0, crop=True)
+        along = weight[:, graph.query.to(rows.device), graph.key.to(rows.device)]
+        shares.append(along.sum(1, keepdim=True))
+        edges.append((along > 0).sum(1, keepdim=True))
+    return {'pattern_share': torch.cat(shares, dim=1), 'pattern_edges': torch.cat(edges, dim=1)}
+
+
+def _bounds() -> list[int]:
+    return [0, *(2**power for power in range(NUM_BINS - 1))]
+
+
+def _between(total: Tensor, ends: Tensor) -> Tensor:
+    """Return the sums between consecutive ends, over rows: ``[heads, bins]``."""
+    at = total.gather(2, ends.expand(len(total), -1, -1))
+    return at.diff(dim=2).abs().sum(1)
+
+
+def _some_rows(length: int, sample: int, seed: int) -> Tensor:
+    if length <= sample:
+        return torch.arange(length)
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randperm(length, generator=generator)[:sample].sort().values
+
+
+def _count(ordered: Tensor, share: float) -> Tensor:
+    """Return how many of the largest weights of each row hold a share of it."""
+    needed = share * ordered.sum(1, keepdim=True)
+    return (ordered.cumsum(1) < needed).sum(1) + (needed.squeeze(1) > 0)
+
+
+def _effective_rank(weight: Tensor) -> Tensor:
+    """Return the effective rank of rows of weights, by the eigenvalues of their Gram matrix."""
+    squares = torch.linalg.eigvalsh(weight @ weight.t())
+    squares = squares.masked_fill(squares < len(squares) * 1e-15 * squares.amax(), 0)
+    singular = squares.sqrt()
+    return torch.special.entr(singular / singular.sum().clamp(min=1e-300)).sum().exp()
+
+
+def _overlap(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Return the mean over rows of intersection over union of packed sets."""
+    both, either = (np.bitwise_count(x).sum(axis=-1) for x in (one & other, one | other))
+    return (both / np.maximum(either, 1)).mean(axis=-1)
+
+
+def _fingerprint(model: nn.Module) -> dict[str, Any]:
+    """Return what tells a model of one config from others; weights do not matter."""
+    config = {name: value for name, value in model.config.to_dict().items()
+              if not name.startswith('_') and name not in (
+                  'transformers_version', 'architectures', 'dtype', 'torch_dtype')}
+    text = json.dumps(config, sort_keys=True, default=str)
+    return {'config': type(model.config).__name__, 'layers': len(attention_modules(model)),
+            'heads': getattr(model.config, 'num_attention_heads', None),
+            'hash': hashlib.sha256(text.encode()).hexdigest()}
+
+
+def _check_shapes(values: Mapping[str, np.ndarray], num_patterns: int) -> None:
+    heads, bins = len(values['layer']), len(values['bounds'])
+    shapes = {'before': (heads, bins), 'after': (heads, bins), 'kinds': (heads, len(KINDS)),
+              'edges': (heads, len(SHARES)), **dict.fromkeys(
+                  ('head', 'keys', 'entropy', 'rank', 'same_edges', 'same_distances'), (heads,)),
+              'pattern_share': (heads, num_patterns), 'pattern_edges': (heads, num_patterns)}
+    for name, shape in shapes.items():
+        if values[name].shape != shape:
+            raise ValueError(f'{name} has shape {values[name].shape}, not {shape}')
+
+
+def _path(path: str | PathLike) -> Path:
+    if not isinstance(path, str | PathLike):
+        raise TypeError(f"'path' must be a path (got {type(path).__name__})")
+    if Path(path).suffix != '.npz':
+        raise ValueError(f"'path' must end in .npz (got {str(path)!r})")
+    return Path(path)

@@ -1,0 +1,328 @@
+"""Save an attached model in a folder, and load it.
+
+The folder has what ``save_pretrained`` writes for the model without its graphs, so it also loads
+by ``from_pretrained``. Beside it are ``graphs.json``, the manifest, which is written last, and
+``graphs.safetensors``, the parameters of sources. Nothing in the folder is executed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from graphattn import sources
+from graphattn._checks import check_kind
+from graphattn.hugging_face.attaching import attach, attends, forget, kept
+from graphattn.hugging_face.modules import attention_modules, heads_of, implementations
+from graphattn.sources import GraphSource
+from graphattn.utils.files import check_folder
+from graphattn.utils.reading import read_json
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+__all__ = ['load_attached', 'save_attached']
+
+FORMAT = 1
+MANIFEST, GRAPHS, ADAPTER = 'graphs.json', 'graphs.safetensors', 'adapter_config.json'
+
+
+def save_attached(model: PreTrainedModel, folder: str | PathLike, **options: Any) -> None:
+    """Write an attached model, its sources and their parameters to a folder.
+
+    A model inside PEFT is written as its adapters; :func:`load_attached` then finds its base model
+    by the path in their config, or gets it as an argument. Other files of the folder stay.
+
+    Args:
+        model (PreTrainedModel): An attached model, or a PEFT model around one.
+        folder (path): The folder, created if it does not exist. Until all files are written it has
+            no manifest, so that an interrupted save is not loaded.
+        **options: Arguments of ``save_pretrained``, such as ``max_shard_size``.
+
+    Raises:
+        TypeError: An argument is of the wrong type.
+        ValueError: The model is not attached, the folder cannot be written, or a source cannot be
+            built from its arguments (:meth:`graphattn.sources.GraphSource.arguments`).
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> from graphattn.hugging_face import attach, attachment, load_attached, save_attached
+        >>> from transformers import BertConfig, BertModel
+        >>> bert = BertModel(BertConfig(vocab_size=100, hidden_size=32, num_hidden_layers=1,
+        ...                             num_attention_heads=4, intermediate_size=64))
+        >>> with TemporaryDirectory() as folder:
+        ...     save_attached(attach(bert, 'SlidingWindow(4)'), folder)
+        ...     loaded = load_attached(folder)
+        >>> print(attachment(loaded))
+        layer                           heads  along                    hops
+        encoder.layer.0.attention.self  0-3    SlidingWindow(radius=4)  1
+    """
+    from safetensors.torch import save_file
+
+    folder, base = _path(folder), _base(model)
+    modules = attention_modules(base)
+    attached = {name: module for name, module in modules.items() if attends(module)}
+    if not attached:
+        raise ValueError("'model' must be attached to be saved by save_attached; see attach, or "
+                         "use save_pretrained")
+    check_folder('folder', folder)
+    own = {'layers': [_layer(name, module) for name, module in attached.items()],
+           'num_modules': len(modules)}
+    tensors = {f'{name}.{key}': value.detach().cpu().clone().contiguous()
+               for name, module in attached.items() for key, value in _state_of(module).items()}
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f'.{folder.name}-') as temporary:
+        written = Path(temporary) / 'written'
+        with kept(base):
+            forget(base)
+            own['implementations'] = implementations(base.config)
+            model.save_pretrained(written, **options)
+        save_file(tensors, written / GRAPHS)
+        manifest = {'format': FORMAT, 'model': _name_of(type(base)), **own,
+                    'files': _sizes(written), 'hash': _hash(written / GRAPHS)}
+        (written / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding='utf-8')
+        _move(written, folder)
+
+
+def load_attached(folder: str | PathLike, model: PreTrainedModel | None = None, *,
+                  classes: Sequence[type] = (), **options: Any) -> PreTrainedModel:
+    """Load a model that :func:`save_attached` wrote, attached to its graphs.
+
+    Only classes of transformers and of this library are built, and those of ``classes``.
+
+    Args:
+        folder (path): The folder.
+        model (PreTrainedModel, optional): A model that is not attached, to be attached as the saved
+            one was, in place of loading the weights; for adapters of PEFT, their base model.
+        classes (sequence of type): Further classes of models and sources that the folder may name.
+        **options: Arguments of ``from_pretrained``, such as ``dtype``.
+
+    Returns:
+        The model; for adapters, the PEFT model around it.
+
+    Raises:
+        TypeError: An argument is of the wrong type.
+        ValueError: The folder is damaged, or of another version, or names other classes; or
+            ``model`` has other layers or heads.
+    """
+    folder = _path(folder)
+    manifest = _read(folder)
+    built = [_built(folder, layer, classes) for layer in manifest['layers']]
+    tensors = _read_tensors(folder, manifest)
+    is_adapter = ADAPTER in manifest['files']
+    if model is None:
+        from transformers import PreTrainedModel
+        kind = _found(manifest['model'], 'transformers', PreTrainedModel, classes)
+        model = kind.from_pretrained(
+            _base_of_adapter(folder) if is_adapter else folder,
+            **{'attn_implementation': manifest['implementations'], **options})
+    _check_same(folder, manifest, model)
+    base = model
+    if is_adapter:  # before it is attached, because PEFT would look for its own copies of sources
+        from peft import PeftModel
+        model = PeftModel.from_pretrained(model, folder)
+    try:
+        for layer, source in zip(manifest['layers'], built):
+            _attach(base, layer, source, tensors)
+    except (KeyError, TypeError, RuntimeError) as error:
+        forget(base)
+        raise _damaged(folder, error) from error
+    return model
+
+
+def _path(folder: str | PathLike) -> Path:
+    if not isinstance(folder, str | PathLike):
+        raise TypeError(f"'folder' must be a path (got {type(folder).__name__})")
+    return Path(folder)
+
+
+def _base(model: nn.Module) -> nn.Module:
+    """Return the model inside PEFT's, if it is one."""
+    check_kind('model', model, nn.Module)
+    return model.get_base_model() if hasattr(model, 'peft_config') and hasattr(
+        model, 'get_base_model') else model
+
+
+# Writing #############################################################################
+
+
+def _layer(name: str, module: nn.Module) -> dict[str, Any]:
+    state, source = module.graph_attachment, _source(module)
+    try:
+        arguments = None if source is None else source.arguments()
+    except ValueError as error:
+        raise ValueError(f"'model' cannot be saved, because of the source of {name!r}: "
+                         f"{error}") from error
+    return {'name': name, 'num_heads': heads_of(module), 'heads': state.heads,
+            'source': None if source is None else _name_of(type(source)), 'arguments': arguments,
+            'hops': str(state.hops) if state.hops == float('inf') else state.hops,
+            'teleport': state.teleport, 'backend': state.backend, 'is_named': state.is_named,
+            'learn_teleport': hasattr(module, 'graph_teleport_logit')}
+
+
+def _source(module: nn.Module) -> GraphSource | None:
+    """Return the source of a module, also from inside a wrapper, as PEFT's ``modules_to_save``."""
+    source = getattr(module, 'graph_source', None)
+    copies = getattr(source, 'modules_to_save', None)
+    if copies is not None:
+        source = copies[source.active_adapters[0]]
+    if source is not None and not isinstance(source, GraphSource):
+        raise ValueError(f"'model' must have sources that are a GraphSource to be saved (got "
+                         f"{type(source).__name__}); take its wrapper off")
+    return source
+
+
+def _state_of(module: nn.Module) -> dict[str, Tensor]:
+    source, logit = _source(module), getattr(module, 'graph_teleport_logit', None)
+    state = {} if source is None else source.state_dict()
+    return {f'graph_source.{key}': value for key, value in state.items()} | (
+        {} if logit is None else {'graph_teleport_logit': logit})
+
+
+def _name_of(kind: type) -> str:
+    return f'{kind.__module__}.{kind.__qualname__}'
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    return {str(path.relative_to(folder)): path.stat().st_size
+            for path in sorted(folder.rglob('*')) if path.is_file()}
+
+
+def _hash(path: Path) -> str:
+    with path.open('rb') as file:
+        return hashlib.file_digest(file, 'sha256').hexdigest()
+
+
+def _move(written: Path, folder: Path) -> None:
+    """Move all files into a folder, in which they replace those of an earlier save; the manifest
+    goes first and comes last."""
+    if not folder.exists():
+        written.chmod(0o755)
+        written.rename(folder)
+        return
+    try:
+        earlier = list(read_json(folder / MANIFEST)['files'])
+    except (OSError, ValueError, KeyError, TypeError):
+        earlier = []
+    (folder / MANIFEST).unlink(missing_ok=True)
+    for name in earlier:
+        if not os.path.isabs(name) and '..' not in Path(name).parts:
+            (folder / name).unlink(missing_ok=True)
+    for name in [*_sizes(written).keys() - {MANIFEST}, MANIFEST]:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (written / name).replace(folder / name)
+
+
+# Reading #############################################################################
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    """Return the manifest, once all files are there in their sizes."""
+    if not (folder / MANIFEST).is_file():
+        raise ValueError(f"'folder' must be one that save_attached wrote completely (got {folder} "
+                         f"without {MANIFEST}); save again, or use from_pretrained and attach")
+    try:
+        manifest = read_json(folder / MANIFEST)
+    except (OSError, ValueError) as error:
+        raise _damaged(folder, error) from error
+    if manifest.get('format') != FORMAT:
+        raise ValueError(f"'folder' must be of format {FORMAT} (got {manifest.get('format')!r} in "
+                         f"{folder}); update graphattn, or save it again by the version that "
+                         f"wrote it")
+    for key, kind in (('layers', list), ('files', dict), ('implementations', dict),
+                      ('model', str), ('num_modules', int)):
+        if not isinstance(manifest.get(key), kind):
+            raise _damaged(folder, f'{MANIFEST} has no {key!r}')
+    for name, size in manifest['files'].items():
+        path = folder / name
+        if not path.is_file() or path.stat().st_size != size:
+            raise _damaged(folder, f'{name} must have {size:,} bytes')
+    return manifest
+
+
+def _damaged(folder: Path, why: object) -> ValueError:
+    return ValueError(f"'folder' must be as save_attached wrote it (got {folder}, damaged: "
+                      f"{' '.join(str(why).split())}); save again")
+
+
+def _read_tensors(folder: Path, manifest: dict[str, Any]) -> dict[str, Tensor]:
+    from safetensors.torch import load_file
+
+    if _hash(folder / GRAPHS) != manifest.get('hash'):
+        raise _damaged(folder, f'{GRAPHS} has other content')
+    return load_file(folder / GRAPHS)
+
+
+def _found(name: str, package: str, kind: type, classes: Sequence[type]) -> type:
+    """Return the class of this name if it may be built: from ``package``, or one of ``classes``."""
+    for given in classes:
+        if _name_of(given) == name:
+            return given
+    module, _, own = name.rpartition('.')
+    if module.split('.')[0] != package:
+        raise ValueError(f"'classes' must hold {name} if it is to be built from a file, because "
+                         f"other classes could run anything; pass classes=[...] if you trust it")
+    public = sources if package == 'graphattn' else importlib.import_module(package)
+    found = getattr(public, own, None)
+    if not inspect.isclass(found) or not issubclass(found, kind):
+        raise ValueError(f"'folder' must name a public class of {package} (got {name}); update "
+                         f"{package}, or pass the class in 'classes'")
+    return found
+
+
+def _built(folder: Path, layer: dict[str, Any], classes: Sequence[type]) -> GraphSource | None:
+    try:
+        if layer['source'] is None:
+            return None
+        kind = _found(layer['source'], 'graphattn', GraphSource, classes)
+        return kind(**layer['arguments'])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise _damaged(folder, error) from error
+
+
+def _base_of_adapter(folder: Path) -> str:
+    path = read_json(folder / ADAPTER).get('base_model_name_or_path')
+    if not path:
+        raise ValueError(f"'model' must be the base model of the adapters in {folder}, which do "
+                         f"not name it (got None)")
+    return path
+
+
+def _check_same(folder: Path, manifest: dict[str, Any], model: nn.Module) -> None:
+    modules = attention_modules(model)
+    if len(modules) != manifest['num_modules']:
+        raise ValueError(f"'model' must have {manifest['num_modules']} attention modules like the "
+                         f"one in {folder} (got {len(modules)}); pass a model of its size")
+    for layer in manifest['layers']:
+        if layer['name'] not in modules:
+            raise ValueError(f"'model' must have an attention module {layer['name']!r} like the "
+                             f"one in {folder} (got {next(iter(modules))!r}); pass a model of its "
+                             f"class")
+        heads = heads_of(modules[layer['name']])
+        if heads != layer['num_heads']:
+            raise ValueError(f"'model' must have {layer['num_heads']} heads like the one in "
+                             f"{folder} (got {heads} in {layer['name']!r}); pass a model of its "
+                             f"size")
+
+
+def _attach(model: nn.Module, layer: dict[str, Any], source: GraphSource | None,
+            tensors: dict[str, Tensor]) -> None:
+    attach(model, source, layers=[layer['name']], backend=layer['backend'],
+           hops=float(layer['hops']) if isinstance(layer['hops'], str) else layer['hops'],
+           teleport=layer['teleport'], learn_teleport=layer['learn_teleport'])
+    module, heads = model.get_submodule(layer['name']), layer['heads']
+    module.graph_attachment = replace(module.graph_attachment, is_named=layer['is_named'],
+                                      heads=None if heads is None else tuple(heads))
+    state = {key: tensors[f'{layer["name"]}.{key}'] for key in _state_of(module)}
+    module.load_state_dict(state, strict=False)

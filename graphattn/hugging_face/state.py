@@ -1,0 +1,52 @@
+"""State of an attached module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from torch.utils.hooks import RemovableHandle
+
+__all__ = ['Attachment']
+
+
+@dataclass
+class Attachment:
+    """State of a module of an attached model.
+
+    Args:
+        before (dict): The config's implementation of attention before, under ``''``, and those of
+            nested configs, under their names.
+        attends (bool): Whether the module attends along edges now.
+        backend (str): Kernel for graphs.
+        is_named (bool): Whether ``layers`` names it, so that cross-attention is replaced too.
+        noticing (RemovableHandle, optional): Handle of the hook that sets the next two at each
+            call.
+        has_other_keys (bool): Whether keys were computed from other hidden states than queries.
+        has_cache (bool): Whether it was called with a cache.
+        heads (tuple of int, optional): Heads that attend along the source; all if omitted. The
+            others attend to all keys, by edges.
+        watch (Callable, optional): Attention that is called in place of attention along a graph,
+            with the arguments of :func:`graphattn.layers.padded.attend_padded` but the source.
+        hops (int or float): Number of hops that values travel.
+        teleport (float or sequence of float): The teleport, or its initial value if it is learned.
+    """
+
+    before: dict[str, Any]
+    attends: bool = False
+    backend: str = 'auto'
+    is_named: bool = False
+    noticing: RemovableHandle | None = None
+    has_other_keys: bool = False
+    has_cache: bool = False
+    heads: tuple[int, ...] | None = None
+    watch: Callable[..., Tensor] | None = None
+    hops: int | float = 1
+    teleport: float | Sequence[float] = 0.
+
+    @property
+    def adds_masks(self) -> bool:
+        """Return whether the previous attention adds masks to logits."""
+        return self.before[''] == 'eager'

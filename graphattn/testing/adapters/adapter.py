@@ -1,0 +1,49 @@
+"""Declarations of other libraries' kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import Any
+
+from torch import Tensor
+
+from graphattn.graphs.graph import BipartiteGraph
+from graphattn.testing.check import check_attention
+from graphattn.testing.report import Report
+from graphattn.testing.supports import Supports
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """Another library's attention in the form that :func:`check_attention` calls.
+
+    Args:
+        function (Callable): The attention, as a function of query, key, value and edges.
+        package (str): The package that has it, by the name it is imported by.
+        supports (Supports): What its documentation promises, and limits that it names.
+        form, layout, graphs: As in :func:`check_attention`.
+        device (str): Type of the device it runs on.
+        options (Mapping): Other arguments of :func:`check_attention`.
+    """
+
+    function: Callable[..., Tensor]
+    package: str
+    supports: Supports
+    form: str = 'mask'
+    layout: str = 'bhnc'
+    graphs: Callable[[], Mapping[str, BipartiteGraph]] | None = None
+    device: str = 'cpu'
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_installed(self) -> bool:
+        return find_spec(self.package) is not None
+
+    def check(self, **options: Any) -> Report:
+        """Examine the kernel."""
+        graphs = None if self.graphs is None else self.graphs()
+        return check_attention(self.function, supports=self.supports, form=self.form,
+                               layout=self.layout, graphs=graphs, device=self.device,
+                               **{**self.options, **options})

@@ -1,0 +1,104 @@
+"""The arguments of one call of attention, whatever form a function takes them in."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphattn.graphs.graph import BipartiteGraph
+
+INPUTS = ('query', 'key', 'value', 'edge_bias', 'edge_gate')
+
+
+@dataclass(frozen=True)
+class Case:
+    """The arguments of one call of attention, and the gradient that arrives at its output.
+
+    Args:
+        name (str): Shown in reports.
+        graph (BipartiteGraph): The edges.
+        tensors (dict): query ``[N, H, C]``, key and value ``[M, G, C]``, cotangent ``[N, H, C]``,
+            and edge_bias and edge_gate ``[num_edges, H]`` where the case has them.
+        scale (float, optional): Replaces one over the root of the channels.
+        dropout_p (float): Probability of dropping a weight.
+        memory (str): Strides of the tensors, a key of :data:`graphattn.testing.call.MEMORY`.
+        repeats (bool): Name edges several times and in disorder, where the form of the graph can.
+        wants (Collection[str]): Inputs that require a gradient.
+        order (int): Order of the derivatives that are taken.
+        is_exact (bool): Logits are exact in float32, so that weights are not excused by rounding.
+        is_fixed (bool): The function knows the graph, which must not be made smaller.
+    """
+
+    name: str
+    graph: BipartiteGraph
+    tensors: dict[str, Tensor]
+    scale: float | None = None
+    dropout_p: float = 0.
+    memory: str = 'contiguous'
+    repeats: bool = False
+    wants: Collection[str] = INPUTS
+    order: int = 1
+    is_exact: bool = False
+    is_fixed: bool = False
+    inputs: dict[str, Tensor] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        inputs = {name: x for name, x in self.tensors.items() if name != 'cotangent'}
+        object.__setattr__(self, 'inputs', inputs)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.tensors['query'].dtype
+
+    @property
+    def heads(self) -> int:
+        return self.tensors['query'].size(1)
+
+    @property
+    def kv_heads(self) -> int:
+        return self.tensors['key'].size(1)
+
+    @property
+    def channels(self) -> int:
+        return self.tensors['query'].size(2)
+
+    @property
+    def value_channels(self) -> int:
+        return self.tensors['value'].size(2)
+
+    @property
+    def has_empty_rows(self) -> bool:
+        """Return whether a query attends to nothing, for want of edges or by a bias of -inf."""
+        degree = self.graph.in_degree()
+        if 'edge_bias' not in self.tensors:
+            return bool((degree == 0).any())
+        counts = (self.tensors['edge_bias'] > -torch.inf).long()
+        attended = counts.new_zeros(self.graph.num_queries, self.heads)
+        return bool((attended.index_add(0, self.graph.query, counts) == 0).any())
+
+    def changed(self, **tensors: Tensor) -> Case:
+        """Return the case with other tensors."""
+        return replace(self, tensors={**self.tensors, **tensors})
+
+
+def draw(name: str, graph: BipartiteGraph, dtype: torch.dtype, *, heads: int = 2,
+         kv_heads: int | None = None, channels: int = 4, value_channels: int | None = None,
+         terms: Collection[str] = (), **options: Any) -> Case:
+    """Return a case of normally distributed tensors. The same sizes give the same tensors."""
+    kv_heads = heads if kv_heads is None else kv_heads
+    value_channels = channels if value_channels is None else value_channels
+    shapes = {'query': (graph.num_queries, heads, channels),
+              'key': (graph.num_keys, kv_heads, channels),
+              'value': (graph.num_keys, kv_heads, value_channels),
+              'cotangent': (graph.num_queries, heads, value_channels),
+              **{term: (graph.num_edges, heads) for term in terms}}
+    generator = torch.Generator().manual_seed(0)
+    tensors = {each: torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+               for each, shape in shapes.items()}
+    # Small integers are exact in every dtype.
+    tensors['cotangent'] = tensors['cotangent'].mul(2).round()
+    return Case(name, graph, tensors, **options)

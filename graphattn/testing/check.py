@@ -1,0 +1,104 @@
+"""The one function that users call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+import torch
+from torch import Tensor
+
+from graphattn.graphs.graph import BipartiteGraph
+from graphattn.testing.call import LAYOUTS, Kernel
+from graphattn.testing.checks import CHECKS, Setting
+from graphattn.testing.forms import FORMS
+from graphattn.testing.report import Report
+from graphattn.testing.run import Examiner, Trial, run_apart, run_here
+from graphattn.testing.script import name_of
+from graphattn.testing.supports import Supports
+
+
+def check_attention(
+    function: Callable[..., Tensor],
+    *,
+    supports: Supports | None = None,
+    form: str = 'graph',
+    layout: str = 'nhc',
+    graphs: Mapping[str, BipartiteGraph] | None = None,
+    checks: Collection[str] | None = None,
+    device: torch.device | str = 'cpu',
+    time_limit: float = 20.,
+    isolated: bool = False,
+) -> Report:
+    r"""Compare an attention function with its definition, the dense reference in float64.
+
+    ``function(query, key, value, edges, **terms)`` returns
+
+    .. math::
+        \mathrm{out}_i = \sum_j \alpha_{ij} \mathrm{value}_j, \qquad
+        \alpha_{ij} = \operatorname*{softmax}_j \left( \mathrm{gate}_{ij} \, \mathrm{scale} \,
+        \langle \mathrm{query}_i, \mathrm{key}_j \rangle + \mathrm{bias}_{ij} \right)
+
+    over the keys j that query i attends to, and 0 if there are none. Terms are passed only if a
+    case has them: ``edge_bias``, ``edge_gate``, ``scale`` and ``dropout_p``. Cases that need a
+    parameter that the function lacks are not supported. Dropout uses the generator that
+    ``torch.manual_seed`` sets.
+
+    Output and gradients must be right to the rounding of the dtype
+    (:func:`graphattn.testing.definition.tolerance`). What ``supports`` does not declare must be
+    right or raise an error.
+
+    Args:
+        function (Callable): The function to examine.
+        supports (Supports, optional): What it supports; float32 and a backward pass if omitted.
+        form (str): How it takes edges: ``'graph'``, a BipartiteGraph; ``'mask'``, bool ``[N, M]``,
+            True where a query attends to a key; ``'indices'``, int64 ``[N, K]``, the keys of each
+            query padded by -1; ``'edge_index'``, int64 ``[2, E]``, keys over queries; or
+            ``'block_mask'``, FlexAttention's. Bias and gate have the form of the edges and a last
+            dimension for the heads: ``[num_edges, H]``, ``[N, M, H]`` or ``[N, K, H]``; with layout
+            ``'bhnc'`` heads are first, ``[1, H, N, M]``.
+        layout (str): Layout of query, key, value and output: ``'nhc'``, ``[nodes, heads,
+            channels]``; ``'bhnc'``, ``[1, heads, nodes, channels]``; or ``'bnhc'``.
+        graphs (Mapping[str, BipartiteGraph], optional): The only graphs that the function knows,
+            such as the window of a local attention. It may ignore its argument ``edges``.
+        checks (Collection[str], optional): Names of the checks to make; all if omitted.
+        device (torch.device or str): Where the function runs.
+        time_limit (float): Seconds for each case.
+        isolated (bool): Run the function in processes of their own, so that a crash is reported and
+            ends nothing else, and a loop in compiled code can be ended. They are forked: on CUDA
+            this needs a process that has not used CUDA yet.
+
+    Returns:
+        Report, a table if printed. ``report.check()`` raises :class:`WrongAttention` if something
+        failed.
+
+    Example:
+        >>> import torch
+        >>> from graphattn.testing import check_attention
+        >>> def attention(query, key, value, mask):
+        ...     logits = torch.einsum('nhc,mhc->nmh', query, key) / query.size(2) ** 0.5
+        ...     weights = logits.masked_fill(~mask.unsqueeze(2), -torch.inf).softmax(1)
+        ...     return torch.einsum('nmh,mhc->nhc', weights, value)
+        >>> report = check_attention(attention, form='mask', checks=['nothing to attend to'])
+        >>> report.findings[0].case, report.findings[0].undeclared
+        ('idle nodes', ('empty_rows',))
+    """
+    _check_choice('form', form, FORMS)
+    _check_choice('layout', layout, LAYOUTS)
+    names = [check.name for check in CHECKS]
+    for name in checks or ():
+        _check_choice('checks', name, names)
+    supports = Supports() if supports is None else supports
+    for name in supports.limits:
+        _check_choice('limits', name, names)
+    kernel = Kernel(function, supports, form, layout, torch.device(device))
+    setting = Setting(supports, None if graphs is None else dict(graphs))
+    trials = [Trial(check, case) for check in CHECKS if checks is None or check.name in checks
+              for case in check.cases(setting)]
+    run = run_apart if isolated else run_here
+    return Report(name_of(function), list(run(Examiner(kernel, time_limit), trials)))
+
+
+def _check_choice(name: str, value: str, choices: Collection[str]) -> None:
+    if value not in choices:
+        raise ValueError(f"'{name}' must be one of {', '.join(map(repr, choices))} (got "
+                         f"{value!r})")

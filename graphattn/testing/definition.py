@@ -1,0 +1,109 @@
+"""The right result of a case, and how far rounding may move it.
+
+Results are ``out`` and, by the names of the inputs, the gradients.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from graphattn import ops
+from graphattn.functional.attention import edge_attention
+from graphattn.functional.checks import scale_of
+from graphattn.testing.case import Case
+
+ROUNDINGS = 8  # of an exponential, a sum's last steps and a division, in the accumulation's dtype
+FLUSHED = 4
+HALF_ROUNDINGS = 2  # weights and their gradients may be rounded before products, and results are
+
+
+def define(case: Case, keep: Tensor | None = None) -> dict[str, Tensor]:
+    """Return the results in float64. ``keep`` ``[num_edges, heads]`` multiplies the weights of
+    edges, as dropout does."""
+    leaves = {name: x.detach().double().requires_grad_() for name, x in case.inputs.items()}
+    out, _ = attend(case, leaves, keep)
+    wanted = {name: leaves[name] for name in leaves if name in case.wants}
+    grads = torch.autograd.grad(out, list(wanted.values()), case.tensors['cotangent'].double())
+    return {'out': out.detach(), **dict(zip(wanted, grads))}
+
+
+def attend(case: Case, inputs: dict[str, Tensor],
+           keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return output and weights of the dense reference, with the case's graph and scale."""
+    out, weight = edge_attention(**inputs, graph=case.graph, scale=case.scale, backend='reference',
+                                 return_attention_weights=True)
+    if keep is None:
+        return out, weight
+    value = inputs['value'].repeat_interleave(case.heads // case.kv_heads, dim=1)
+    return ops.load('reference').weighted_sum(weight * keep, value, case.graph), weight
+
+
+def tolerance(case: Case, keep: Tensor | None = None) -> dict[str, Tensor]:
+    r"""Return the largest error of each result that rounding explains.
+
+    The output is :math:`\sum_j \alpha_{ij} v_j`. Let :math:`u` be the machine epsilon of the dtype
+    of the tensors, and :math:`u_a` that of the accumulation: float64 for float64, else float32.
+
+    * A logit is a sum of C products, so its error is at most :math:`\delta_{ij} = u_a (C + 4)
+      (\sum_c |q_{ic} k_{jc}| \cdot |scale \cdot gate_{ij}| + |bias_{ij}|)`. The error of a weight
+      relative to the weight is that of its logit and, through the sum of exponentials, the mean of
+      all: :math:`\delta_{ij} + \sum_j \alpha_{ij} \delta_{ij}`.
+    * Sums of n terms add :math:`n u_a`, and exponentials and divisions a few more ``ROUNDINGS``.
+    * Weights may be rounded to the dtype of the values before they multiply them, and the result is
+      rounded: ``HALF_ROUNDINGS`` times :math:`u`.
+    * Small weights and results have an absolute error: they may be flushed to 0 below ``FLUSHED``
+      times the smallest normal number of the accumulation, and in float16 they are subnormal.
+
+    Together they are the error :math:`w_{ij}` of a weight, and the output may be off by
+    :math:`\sum_j w_{ij} |v_j|`, so a kernel is held to its own arithmetic and not to that of the
+    results, which may cancel. Gradients follow by the same sums of absolute values: with
+    :math:`\partial s_{ij} = \alpha_{ij} (g_i v_j - \sum_j \alpha_{ij} g_i v_j)`, its error
+    multiplies :math:`|k_j|` in the gradient of the query and :math:`|q_i|` in that of the key.
+    """
+    dtype, accumulation = case.dtype, torch.promote_types(case.dtype, torch.float32)
+    unit, unit_sum = torch.finfo(dtype).eps, torch.finfo(accumulation).eps
+    row, column, group = case.graph.query, case.graph.key.long(), case.heads // case.kv_heads
+    finite = {name: _finite(x) for name, x in case.tensors.items()}
+    size = {name: x.abs() for name, x in finite.items()}
+    query, out_grad = (size[name][row] for name in ('query', 'cotangent'))
+    key, value = (size[name].repeat_interleave(group, dim=1)[column] for name in ('key', 'value'))
+
+    def sum_of_rows(x: Tensor) -> Tensor:
+        return x.new_zeros(case.graph.num_queries, *x.shape[1:]).index_add(0, row, x)
+
+    def sum_of_columns(x: Tensor) -> Tensor:
+        by_head = x.new_zeros(case.graph.num_keys, *x.shape[1:]).index_add(0, column, x)
+        return by_head.unflatten(1, (case.kv_heads, group)).sum(2)
+
+    scale = abs(scale_of(query) if case.scale is None else case.scale)
+    gate = size.get('edge_gate', torch.ones((), dtype=torch.float64)) * scale
+    dot = (query * key).sum(-1)
+    logit = dot * gate + size.get('edge_bias', 0.)
+    logit_error = logit * 0 if case.is_exact else logit * unit_sum * (case.channels + 4)
+    bias = {name: case.tensors[name].double() for name in ('edge_bias',) if name in case.tensors}
+    alpha = attend(case, {**{name: finite[name] for name in case.inputs}, **bias})[1].detach()
+    alpha = alpha.nan_to_num()
+    terms = max([case.channels, case.value_channels, group,
+                 *case.graph.in_degree().tolist(), *case.graph.out_degree().tolist()])
+    relative = (HALF_ROUNDINGS * unit + (terms + ROUNDINGS) * unit_sum
+                + logit_error + sum_of_rows(alpha * logit_error)[row])
+    underflow = max(FLUSHED * torch.finfo(accumulation).smallest_normal,
+                    torch.finfo(dtype).smallest_normal * unit)
+    kept = 1. if keep is None else keep
+    error = alpha * relative + underflow
+    dropped = error * kept
+    product = (out_grad * value).sum(-1) * kept
+    mean, mean_error = (sum_of_rows(x * product)[row] for x in (alpha, error))
+    grad_error = error * (product + mean) + alpha * mean_error
+    along_query, along_key = ((grad_error * gate).unsqueeze(-1) * x for x in (key, query))
+    bounds = {'out': sum_of_rows(dropped.unsqueeze(-1) * value),
+              'query': sum_of_rows(along_query), 'key': sum_of_columns(along_key),
+              'value': sum_of_columns(dropped.unsqueeze(-1) * out_grad),
+              'edge_bias': grad_error, 'edge_gate': grad_error * dot * scale}
+    # What has no terms is exactly 0.
+    return {name: bound + underflow * (bound > 0) for name, bound in bounds.items()}
+
+
+def _finite(x: Tensor) -> Tensor:
+    return torch.where(x.isfinite(), x, 0.).double()

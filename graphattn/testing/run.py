@@ -1,0 +1,202 @@
+"""Run the checks, here or in a process apart, with a limit on the time of each case."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from typing import NamedTuple
+
+import torch
+
+from graphattn.testing.call import Kernel, Mismatch, TimeLimit
+from graphattn.testing.case import Case
+from graphattn.testing.checks import Check
+from graphattn.testing.report import Finding, Outcome, Status
+from graphattn.testing.script import script
+from graphattn.testing.shrink import smallest
+
+MAX_HANGS = 3  # cases that may run into the time limit before the others are left out
+SHRINKING = 3.  # seconds for each check that fails
+
+
+class Trial(NamedTuple):
+    check: Check
+    case: Case
+
+    @property
+    def names(self) -> tuple[str, str]:
+        return self.check.name, self.case.name
+
+
+class Examiner(NamedTuple):
+    """Tries a kernel, with a limit in seconds on each case."""
+
+    kernel: Kernel
+    time_limit: float
+
+    def examine(self, trial: Trial) -> Outcome:
+        """Return the outcome of one case, not shrunk."""
+        return self.outcome(trial, self.fault(trial))
+
+    def fault(self, trial: Trial) -> Mismatch | float | None:
+        """Return what is wrong, or the largest error. None: it is not supported."""
+        if not self._applies(trial):
+            return None
+        try:
+            with limited(self.time_limit):
+                return trial.check.test(self.kernel, trial.case)
+        except Mismatch as mismatch:
+            return mismatch
+        except TimeLimit:
+            return Mismatch('hangs', f'the call took more than {self.time_limit:g} s')
+
+    def shrunk(self, trial: Trial, outcome: Outcome) -> Outcome:
+        """Return the outcome with the smallest case that fails in the same way."""
+        first = self.fault(trial)
+        if not isinstance(first, Mismatch) or first.kind == 'hangs':
+            return outcome
+        lacks = self.kernel.supports.lacks(trial.case)
+
+        def fails(case: Case) -> bool:
+            fault = self.fault(Trial(trial.check, case))
+            return (isinstance(fault, Mismatch) and fault.kind == first.kind
+                    and self.kernel.supports.lacks(case) <= lacks)
+
+        case = smallest(trial.case, fails, SHRINKING)
+        last = self.fault(Trial(trial.check, case))
+        last = last if isinstance(last, Mismatch) else first
+        finding = replace(outcome.finding, message=last.message,
+                          code=script(self.kernel, case, last))
+        return replace(outcome, finding=finding)
+
+    def _applies(self, trial: Trial) -> bool:
+        check, case, kernel = *trial, self.kernel
+        return (not (check.needs and not getattr(kernel.supports, check.needs))
+                and kernel.accepts(case) and (kernel.form.can_repeat or not case.repeats))
+
+    def outcome(self, trial: Trial, fault: Mismatch | float | None) -> Outcome:
+        names = trial.names
+        if fault is None:
+            return Outcome(*names, Status.NOT_SUPPORTED)
+        if not isinstance(fault, Mismatch):
+            return Outcome(*names, Status.PASSED, fault)
+        lacks = tuple(sorted(self.kernel.supports.lacks(trial.case)))
+        if lacks and fault.kind == 'raised':
+            return Outcome(*names, Status.REFUSED)
+        is_limit = trial.check.name in self.kernel.supports.limits
+        return Outcome(*names, Status.LIMIT if is_limit else Status.FAILED, fault.error,
+                       Finding(*names, fault.kind, fault.message, undeclared=lacks))
+
+
+@contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    """Raise TimeLimit after some seconds, where a signal can reach Python: in the main thread."""
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, 'SIGALRM'):
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, _raise_time_limit)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _raise_time_limit(*_: object) -> None:
+    raise TimeLimit
+
+
+def run_here(examiner: Examiner, trials: list[Trial]) -> Iterator[Outcome]:
+    """Yield an outcome for each trial. The first failure of each check is shrunk."""
+    return (outcome for outcome, is_final in _steps(examiner, trials, []) if is_final)
+
+
+def _steps(examiner: Examiner, trials: list[Trial],
+           before: list[Outcome]) -> Iterator[tuple[Outcome, bool]]:
+    """Yield the outcomes of trials, and whether each is final: before it is shrunk it is not."""
+    outcomes = list(before)
+    for trial in trials:
+        outcome = (Outcome(*trial.names, Status.NOT_RUN) if _num_hangs(outcomes) >= MAX_HANGS
+                   else examiner.examine(trial))
+        if outcome.finding and not any(each.finding for each in outcomes
+                                       if each.check == outcome.check):
+            yield outcome, False
+            outcome = examiner.shrunk(trial, outcome)
+        outcomes.append(outcome)
+        yield outcome, True
+
+
+def _num_hangs(outcomes: list[Outcome]) -> int:
+    return sum(each.finding is not None and each.finding.kind == 'hangs' for each in outcomes)
+
+
+def run_apart(examiner: Examiner, trials: list[Trial]) -> Iterator[Outcome]:
+    """Yield an outcome for each trial, computed in processes that are forked from this one. A trial
+    that ends its process, or hangs where no signal reaches it, is an outcome too, and another
+    process goes on with the next."""
+    outcomes: list[Outcome] = []
+    while len(outcomes) < len(trials):
+        unfinished = None
+        for step in _child(examiner, trials[len(outcomes):], outcomes):
+            if isinstance(step, str):
+                step = unfinished or _ended(examiner, trials[len(outcomes)], step), True
+            unfinished, is_final = step
+            if is_final:
+                outcomes.append(unfinished)
+                yield unfinished
+                unfinished = None
+
+
+def _child(examiner: Examiner, trials: list[Trial],
+           before: list[Outcome]) -> Iterator[tuple[Outcome, bool] | str]:
+    """Yield the steps of a process of its own; a word in the end if it did not finish."""
+    context = multiprocessing.get_context('fork')
+    results, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_work, args=(examiner, trials, before, sender), daemon=True)
+    process.start()
+    sender.close()
+    try:
+        for _ in range(2 * len(trials)):
+            if not results.poll(2 * examiner.time_limit + SHRINKING):
+                yield 'hangs'
+                return
+            step = results.recv()
+            if step is None:
+                return
+            yield step
+    except EOFError:
+        process.join()
+        yield f'ended with exit code {process.exitcode}'
+    finally:
+        process.kill()
+        process.join()
+
+
+def _work(examiner: Examiner, trials: list[Trial], before: list[Outcome],
+          sender: Connection) -> None:
+    torch.set_num_threads(1)  # the threads of the parent do not exist here
+    for step in _steps(examiner, trials, before):
+        sender.send(step)
+    sender.send(None)
+
+
+def _ended(examiner: Examiner, trial: Trial, word: str) -> Outcome:
+    """Return the outcome of a trial that ended its process, with the smallest case that does."""
+    if word == 'hangs':
+        message = f'the call took more than {examiner.time_limit:g} s, and no signal ended it'
+        return examiner.outcome(trial, Mismatch('hangs', message))
+    mismatch = Mismatch('ends', f'the process of the call {word}')
+    outcome = examiner.outcome(trial, mismatch)
+
+    def fails(case: Case) -> bool:
+        return word in _child(examiner, [Trial(trial.check, case)], [])
+
+    case = smallest(trial.case, fails, SHRINKING)
+    finding = replace(outcome.finding, code=script(examiner.kernel, case, mismatch))
+    return replace(outcome, finding=finding)

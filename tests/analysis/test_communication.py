@@ -1,0 +1,72 @@
+"""Communication: rows by brute force, bytes of real processes, and closed forms of the times."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from analysis.communication import communication
+from analysis.communication.halos import rows_received
+from experiments.benchmarks import distributed
+from graphattn.distributed import share
+from graphattn.patterns import Full, SlidingWindow, get
+from tests.graphs import random_graph
+
+RATES = dict(heads=2, channels=8, value_bytes=4, node_size=2, node_bandwidth=1e6, bandwidth=1e5,
+             latency=1e-3, edge_flops=1e6, pair_flops=1e7)
+TOKEN = 2 * 2 * 8 * 4  # bytes
+
+
+@pytest.mark.parametrize('bounds', [[0, 5, 9, 12], [0, 1, 2, 12], [0, 12]])
+def test_rows_are_the_keys_that_others_own(bounds):
+    graph = random_graph(12, 12, 0.3)
+    mask, owner = graph.to_mask(), np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
+    expected = np.zeros((len(bounds) - 1,) * 2, dtype=int)
+    for process, (first, last) in enumerate(zip(bounds, bounds[1:])):
+        for key in mask[first:last].any(0).nonzero().flatten().tolist():
+            expected[process, owner[key]] += owner[key] != process
+    assert np.array_equal(rows_received(graph, bounds), expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('world', [2, 4])
+def test_bytes_are_those_that_processes_send(world):
+    rows = {row['case']: row for row in distributed.measure_elsewhere(world, 512, 128, 1)}
+    for case in ('window', 'window, global, random'):
+        graph = distributed.CASES[case]().source.graph(torch.tensor([0, 512]))
+        received = rows_received(graph, share(torch.tensor([0, 512]), None, world))
+        # Keys and values of 4 heads of 32 float32, and their gradients.
+        expected = 2 * 2 * 4 * 32 * 4 * received.sum() / world / 2**20
+        assert rows[case]['sent MiB'] == pytest.approx(expected)
+
+
+def test_times_of_two_processes_of_one_node():
+    result = communication(Full().build(10), processes=[2], **RATES)
+    rows, edges = 5, 50
+    along = 3 * 4 * 16 * edges / 1e6
+    assert result.halo_ms[0] == pytest.approx(
+        1e3 * (2 * (1e-3 + rows * TOKEN / 1e6) + along))
+    assert result.all_keys_ms[0] == result.halo_ms[0]
+    assert result.ring_ms[0] == pytest.approx(1e3 * max(
+        3 * (1e-3 + rows * TOKEN / 1e6), 3 * 4 * 16 * 50 / 1e7))
+    assert result.ulysses_ms[0] == pytest.approx(1e3 * (
+        4 * (1e-3 + 2.5 * TOKEN / 1e6) + 3 * 4 * 16 * 50 / 1e7))
+    assert result.halo_mib[0] == pytest.approx(2 * rows * TOKEN / 2**20)
+
+
+def test_links_between_nodes_are_slower():
+    result = communication(SlidingWindow(1).build(8), processes=[4], **RATES)
+    # Inner processes receive a row from their node and one from the other.
+    worst = 2 * (2 * 1e-3 + TOKEN / 1e6 + TOKEN / 1e5) + 3 * 4 * 16 * 6 / 1e6
+    assert result.halo_ms[0] == pytest.approx(1e3 * worst)
+    assert math.isnan(result.ulysses_ms[0]) and result.messages.tolist() == [2]
+    assert result.rows.tolist() == [1.5] and result.fastest == 'halo'
+
+
+def test_one_process_sends_nothing():
+    result = communication(get('bigbird', block=4).build(64, seed=0), processes=[1], **RATES)
+    assert result.halo_mib[0] == result.all_keys_mib[0] == result.rows[0] == 0
+    assert result.halo_ms[0] == result.all_keys_ms[0] and result.needed == 0

@@ -1,0 +1,110 @@
+"""Decoding by every cache of transformers gives what the whole sequence gives."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from graphattn.hugging_face import attach
+from graphattn.patterns import Full
+from tests.test_hugging_face import DECODERS, PADDINGS, PATTERN, SIZES, TOKENS, new_model
+
+transformers = pytest.importorskip('transformers')
+from transformers import cache_utils  # noqa: E402
+
+
+class Exact(cache_utils.QuantizedLayer):
+    """A quantised layer of infinitely many bits: stored and restored, and the same."""
+
+    def _quantize(self, tensor, axis):
+        return tensor.clone()
+
+    def _dequantize(self, tensor):
+        return tensor
+
+
+def quantised(config):
+    layers = [Exact(residual_length=4) for _ in range(config.num_hidden_layers)]
+    return cache_utils.Cache(layers=layers)
+
+
+CACHES = {
+    'dynamic': lambda config: transformers.DynamicCache(),
+    'of the config': lambda config: transformers.DynamicCache(config=config),
+    'static': lambda config: transformers.StaticCache(config=config, max_cache_len=32),
+    'quantised': quantised,
+}
+# At once and token by token, in chunks, and token by token from the beginning.
+STEPS = {'prompt': [10, *[1] * 10], 'chunks': [7, 5, *[1] * 8], 'tokens': [1] * 20}
+
+
+def gemma():
+    """A model with layers of a window and layers of all keys, of which caches keep other parts."""
+    config = transformers.Gemma3TextConfig(
+        **SIZES, num_key_value_heads=2, head_dim=8, sliding_window=6, pad_token_id=0,
+        layer_types=['sliding_attention', 'full_attention'])
+    torch.manual_seed(0)
+    return transformers.Gemma3ForCausalLM(config).eval()
+
+
+def decoder(family):
+    return gemma() if family == 'Gemma' else new_model(family, DECODERS[family])
+
+
+@torch.no_grad()
+def decoded(model, cache, is_token, steps):
+    logits, first = [], 0
+    for number in steps:
+        last = first + number
+        position_ids = (is_token.cumsum(1) - 1).clamp(min=0)[:, first:last]
+        logits.append(model(TOKENS[:, first:last], attention_mask=is_token[:, :last].long(),
+                            position_ids=position_ids, past_key_values=cache).logits)
+        first = last
+    return torch.cat(logits, dim=1)[is_token]
+
+
+@torch.no_grad()
+def at_once(model, is_token):
+    position_ids = (is_token.cumsum(1) - 1).clamp(min=0)
+    return model(TOKENS, attention_mask=is_token.long(), position_ids=position_ids,
+                 use_cache=False).logits[is_token]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings('ignore:the padding mask leaves no token')
+@pytest.mark.parametrize('steps', STEPS)
+@pytest.mark.parametrize('padding', ['none', 'left'])
+@pytest.mark.parametrize('cache', CACHES)
+@pytest.mark.parametrize('family', ['Llama', 'Mistral', 'GPT-2', 'Gemma'])
+def test_logits_behind_a_cache_equal_those_of_the_whole_sequence(family, cache, padding, steps):
+    model, is_token = attach(decoder(family), PATTERN), PADDINGS[padding]
+    got = decoded(model, CACHES[cache](model.config), is_token, STEPS[steps])
+    torch.testing.assert_close(got, at_once(model, is_token), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize('backend', ['fp8', 'quanto'])
+@pytest.mark.parametrize('family', ['Llama', 'GPT-2'])
+def test_a_lossy_cache_loses_the_same_as_without_a_graph(family, backend):
+    if backend == 'quanto':
+        pytest.importorskip('optimum.quanto')
+    options = {} if backend == 'fp8' else dict(nbits=4, q_group_size=8, residual_length=4)
+    before, is_token = decoder(family), PADDINGS['left']
+    after = attach(copy.deepcopy(before), Full())
+    got, expected = (decoded(model, cache_utils.QuantizedCache(backend, model.config, **options),
+                             is_token, STEPS['prompt']) for model in (after, before))
+    torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
+    assert (got - at_once(before, is_token)).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize('family', ['Llama', 'GPT-2'])
+def test_a_cropped_cache_continues_from_there(family):
+    model, is_token = attach(decoder(family), PATTERN), PADDINGS['none']
+    cache = transformers.DynamicCache()
+    decoded(model, cache, is_token, [20])
+    cache.crop(-8)
+    with torch.no_grad():
+        got = model(TOKENS[:, 12:], past_key_values=cache).logits
+    expected = at_once(model, is_token).unflatten(0, TOKENS.shape)[:, 12:]
+    torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)

@@ -1,0 +1,268 @@
+"""A profile is what the weights of attention say, without forming them."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from graphattn.hugging_face import Profile, attach, attachment, profile, profiling
+from graphattn.patterns import SlidingWindow
+from tests.test_hugging_face import (
+    BATCH,
+    DECODERS,
+    FAMILIES,
+    LENGTH,
+    PADDINGS,
+    SIZES,
+    TOKENS,
+    beyond_sdpa,
+    inputs,
+    longformer,
+)
+from tests.test_hugging_face import new_model as blurred_model
+
+transformers = pytest.importorskip('transformers')
+
+SPECIAL = [4, 9, 17]
+KINDS = ['BERT', 'ALBERT', 'Llama', 'Mistral', 'GPT-2', 'T5']
+
+
+def new_model(family, name=None):
+    """A model that attends to some keys more than to others."""
+    model = blurred_model(family, name)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() == 2 and any(part in name for part in (
+                    'query', 'q_proj', 'k_proj', 'c_attn', 'SelfAttention.q')):
+                parameter.mul_(6)
+    return model
+
+
+def weights_of(model, batch, is_token):
+    """Return the weights of each layer of each sequence, ``[heads, length, length]``, as eager
+    attention gives them."""
+    model.set_attn_implementation('eager')
+    layers = model(**batch, output_attentions=True).attentions
+    return [[weight[row][:, at][..., at].detach().double().numpy() for weight in layers]
+            for row, at in enumerate(is_token)]
+
+
+def distances(weight):
+    """The share of one head's weight by distance, in bins 0, 1, 2-3, 4-7, ..., before and after."""
+    query, key = np.indices(weight.shape)
+    bins = np.frexp(np.abs(query - key))[1]
+    return [np.bincount(bins[side], weight[side], minlength=6) / len(weight)
+            for side in (key <= query, key > query)]
+
+
+def expected_of(weight, is_special):
+    length = len(weight)
+    ordered = np.sort(weight, axis=1)[:, ::-1].cumsum(axis=1)
+    singular = np.linalg.svd(weight, compute_uv=False)
+    singular /= singular.sum()
+    special = is_special.copy()
+    special[0] = False
+    first, others = weight[:, 0].mean(), weight[:, special].sum(1).mean()
+    log = np.log(np.where(weight > 0, weight, 1))
+    return {
+        'before': distances(weight)[0], 'after': distances(weight)[1],
+        'kinds': [first, others, 1 - first - others],
+        'edges': [(1 + (ordered < share).sum(axis=1)).mean() for share in (.9, .95, .99)],
+        'keys': (weight > 0).sum() / length, 'entropy': -(weight * log).sum() / length,
+        'rank': np.exp(-(singular * np.log(np.maximum(singular, 1e-300))).sum())}
+
+
+@pytest.mark.parametrize('padding', PADDINGS)
+@pytest.mark.parametrize('family', ['BERT', 'Llama', 'Mistral', 'GPT-2', 'T5'])
+def test_it_equals_what_output_attentions_gives(family, padding, monkeypatch):
+    monkeypatch.setattr(profiling, 'BLOCK', 7 * 4 * LENGTH)  # several blocks of a sequence
+    is_token, model = PADDINGS[padding], new_model(family)
+    batch = inputs(family, is_token, is_dense=False)
+    weights = weights_of(model, batch | ({'use_cache': False} if FAMILIES[family][2] else {}),
+                         is_token)
+    got = profile(model, [batch], special=SPECIAL)
+    assert got.lengths.tolist() == is_token.sum(1).tolist() and len(got.layer) == 2 * 4
+    for row, (layer, head) in enumerate(itertools.product(range(2), range(4))):
+        assert (got.layer[row], got.head[row]) == (layer, head)
+        parts = []
+        for sequence, at in enumerate(is_token):
+            is_special = np.isin(TOKENS[sequence][at].numpy(), SPECIAL)
+            parts.append(expected_of(weights[sequence][layer][head], is_special))
+        for name in parts[0]:
+            # A mean over rows; that of ranks is over sequences.
+            share = None if name == 'rank' else got.lengths
+            expected = np.average([part[name] for part in parts], axis=0, weights=share)
+            np.testing.assert_allclose(getattr(got, name)[row], expected, atol=1e-6, rtol=1e-6,
+                                       err_msg=name)
+
+
+@pytest.mark.parametrize('family', KINDS)
+def test_the_model_returns_the_same_and_is_left_as_it_was(family):
+    model, is_token = new_model(family).train(), PADDINGS['left']
+    batch, outputs = inputs(family, is_token, is_dense=False), []
+    before = model.eval()(**batch).last_hidden_state
+    model.train().register_forward_hook(lambda module, args, out: outputs.append(
+        (module.training, out.last_hidden_state)))
+    profile(model, [batch])
+    (is_training, hidden), = outputs
+    assert not is_training and model.training
+    torch.testing.assert_close(hidden[is_token], before[is_token], atol=1e-5, rtol=1e-5)
+    assert model.config._attn_implementation == 'sdpa'
+    assert not any(hasattr(module, 'graph_attachment') for module in model.modules())
+
+
+def test_shares_add_up_and_several_batches_are_one_mean():
+    model = new_model('BERT')
+    both = profile(model, [TOKENS], special=SPECIAL)
+    alone = profile(model, TOKENS.split(1), special=SPECIAL)
+    for name in ('before', 'after', 'kinds', 'edges', 'entropy', 'rank', 'keys'):
+        np.testing.assert_allclose(getattr(both, name), getattr(alone, name), atol=1e-9)
+    np.testing.assert_allclose(both.before.sum(1) + both.after.sum(1), 1, atol=1e-6)
+    np.testing.assert_allclose(both.kinds.sum(1), 1, atol=1e-6)
+    assert (both.keys == LENGTH).all()
+
+
+def test_change_from_input_to_input_is_that_of_the_largest_weights():
+    model = new_model('BERT')
+    weights = weights_of(model, {'input_ids': TOKENS}, PADDINGS['none'])
+    got = profile(model, [TOKENS])
+    for row, (layer, head) in enumerate(itertools.product(range(2), range(4))):
+        held = []
+        for sequence in range(BATCH):
+            weight = weights[sequence][layer][head]
+            place = np.argsort(-weight, axis=1)
+            count = 1 + (np.take_along_axis(weight, place, 1).cumsum(1) < .95).sum(1)
+            held.append([set(each[:last]) for each, last in zip(place, count)])
+        overlaps = [len(one & other) / len(one | other) for one, other in zip(*held)]
+        assert got.same_edges[row] == pytest.approx(np.mean(overlaps))
+        one, other = (np.concatenate(distances(weights[sequence][layer][head]))
+                      for sequence in range(BATCH))
+        assert got.same_distances[row] == pytest.approx(np.minimum(one, other).sum(), abs=1e-6)
+
+
+def test_equal_inputs_do_not_change_and_one_input_says_nothing():
+    model = new_model('Llama')
+    same = profile(model, [TOKENS[:1]] * 2)
+    np.testing.assert_allclose(same.same_edges, 1)
+    np.testing.assert_allclose(same.same_distances, 1, atol=1e-6)
+    one = profile(model, [TOKENS[:1]])
+    assert np.isnan(one.same_edges).all() and np.isnan(one.same_distances).all()
+    other_lengths = profile(model, [TOKENS[:1], TOKENS[:1, :9]])
+    assert np.isnan(other_lengths.same_edges).all()
+    assert (other_lengths.same_distances < 1).all()
+
+
+def test_a_sample_of_rows_estimates_what_sorts_them():
+    model = new_model('BERT')
+    whole, some, again = (profile(model, [TOKENS], sample=sample) for sample in (256, 12, 12))
+    np.testing.assert_array_equal(whole.entropy, some.entropy)
+    np.testing.assert_array_equal(some.edges, again.edges)
+    np.testing.assert_allclose(some.edges, whole.edges, rtol=.2)
+    assert not np.array_equal(some.edges, whole.edges)
+
+
+def test_packed_sequences_are_inputs_of_their_own():
+    model = new_model('Llama')
+    positions = torch.cat([torch.arange(12), torch.arange(8)]).unsqueeze(0)
+    packed = profile(model, [{'input_ids': TOKENS[:1], 'position_ids': positions}])
+    alone = profile(model, TOKENS[:1].split((12, 8), dim=1))
+    assert packed.lengths.tolist() == [12, 8]
+    np.testing.assert_allclose(packed.before, alone.before, atol=1e-6)
+
+
+def test_encoder_and_decoder_have_special_tokens_of_their_own():
+    model = new_model('T5', DECODERS['T5'])
+    decoded = torch.full((BATCH, 6), 4)
+    got = profile(model, [{'input_ids': TOKENS, 'decoder_input_ids': decoded}], special=[4])
+    is_decoder = np.array(['decoder' in got.layers[layer] for layer in got.layer])
+    assert len(got.layers) == 4
+    np.testing.assert_allclose(got.kinds[is_decoder, 2], 0, atol=1e-6)
+    assert (got.kinds[~is_decoder, 2] > .5).all()
+
+
+def test_an_attached_model_is_profiled_with_full_attention():
+    model = new_model('BERT')
+    expected = profile(model, [TOKENS])
+    table = str(attachment(attach(model, SlidingWindow(1))))
+    np.testing.assert_allclose(profile(model, [TOKENS]).entropy, expected.entropy, atol=1e-6)
+    assert str(attachment(model)) == table
+
+
+def test_special_tokens_of_a_tokenizer():
+    class Tokenizer:
+        all_special_ids = SPECIAL
+
+    model = new_model('BERT')
+    np.testing.assert_array_equal(profile(model, [TOKENS], special=Tokenizer()).kinds,
+                                  profile(model, [TOKENS], special=SPECIAL).kinds)
+
+
+def test_no_weights_of_all_pairs_are_formed():
+    """At 2,048 tokens they would have 4 million entries a head."""
+    largest = 0
+
+    class Sizes(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            nonlocal largest
+            out = func(*args, **(kwargs or {}))
+            largest = max(largest, out.numel() if isinstance(out, torch.Tensor) else 0)
+            return out
+
+    config = transformers.BertConfig(**SIZES | {'max_position_embeddings': 2048,
+                                                'num_hidden_layers': 1})
+    model = transformers.BertModel(config).eval()
+    with Sizes():
+        profile(model, [torch.randint(50, (1, 2048))], sample=32)
+    assert largest < 4 * 2048 * 2048 / 4
+
+
+def test_it_is_saved_and_loaded(tmp_path):
+    model = new_model('BERT')
+    measured = profile(model, [TOKENS])
+    measured.save(tmp_path / 'profile.npz')
+    loaded = Profile.load(tmp_path / 'profile.npz')
+    assert str(loaded.as_table()) == str(measured.as_table())
+    assert loaded.layers == measured.layers and repr(loaded) == repr(measured)
+    loaded.check(model)
+    with pytest.raises(ValueError, match="'profile' must be of this model .* config 'BertConfig'"):
+        loaded.check(new_model('Llama'))
+    other = transformers.BertModel(transformers.BertConfig(**SIZES | {'hidden_size': 64}))
+    with pytest.raises(ValueError, match="'profile' must be of this model .* with hash"):
+        loaded.check(other)
+
+
+def test_a_damaged_file_is_refused(tmp_path):
+    path = tmp_path / 'profile.npz'
+    profile(new_model('BERT'), [TOKENS]).save(path)
+    content = path.read_bytes()
+    for damaged in (content[:-100], content[:50] + b'x' * 90 + content[140:], b''):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match="'path' must be a file that Profile.save wrote"):
+            Profile.load(path)
+    np.savez(path, format=7)
+    with pytest.raises(ValueError, match='format 7, not 1; profile the model again'):
+        Profile.load(path)
+    with pytest.raises(FileNotFoundError, match='is not there'):
+        Profile.load(tmp_path / 'none.npz')
+
+
+@pytest.mark.parametrize('call, error, message', [
+    (lambda: profile(longformer(), [TOKENS]), ValueError, "'model' must have attention that goes"),
+    (lambda: profile(new_model('BERT'), []), ValueError, "'batches' must hold at least one input"),
+    (lambda: profile(new_model('BERT'), ['a text']), TypeError, "'batches' must hold tensors or"),
+    (lambda: profile(new_model('BERT'), [TOKENS], sample=1), ValueError, "'sample' must be at"),
+    (lambda: profile(new_model('BERT'), [TOKENS], special='[SEP]'), TypeError, "'special' must be"),
+    (lambda: profile(new_model('BERT'), [TOKENS], special=[-1]), ValueError, "'special' must not"),
+    (lambda: profile(new_model('DeepSeek-V3.2'), [TOKENS]), ValueError,
+     "'model' must attend to all keys"),
+    (lambda: profile(beyond_sdpa('gpt-oss'), [TOKENS]), ValueError, "'model' must have no 's_aux'"),
+    (lambda: profile(beyond_sdpa('Gemma 2'), [TOKENS]), ValueError, "'model' must have no 'softcap'"),
+    (lambda: profile(new_model('BERT'), [TOKENS]).save('profile.pkl'), ValueError, 'end in .npz'),
+])
+def test_errors_name_the_argument(call, error, message):
+    with pytest.raises(error, match=message) as raised:
+        call()
+    assert len(str(raised.value).splitlines()) == 1

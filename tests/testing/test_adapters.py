@@ -1,0 +1,44 @@
+"""Kernels of other libraries that are installed have no faults but those that their pages name."""
+
+from __future__ import annotations
+
+import pytest
+
+from graphattn.testing import run
+from graphattn.testing.adapters import adapters
+from graphattn.testing.adapters.__main__ import examined, main
+
+# FlexAttention is traced for each case, which takes long; our own backend runs its definition.
+RUN_HERE = [name for name, adapter in adapters().items() if adapter.device == 'cpu'
+            and adapter.package in ('torch', 'torch_geometric', 'transformers')
+            and 'flex' not in name]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings('ignore')
+@pytest.mark.parametrize('name', RUN_HERE)
+def test_a_kernel_is_right_but_for_its_limits(name, monkeypatch):
+    monkeypatch.setattr(run, 'SHRINKING', 0.1)
+    adapter = adapters()[name]
+    pytest.importorskip(adapter.package, reason=f'{name} needs {adapter.package}')
+    checks = ['graphs', 'half precision', 'grouped queries', *adapter.supports.limits]
+    report = adapter.check(checks=checks).check()
+    assert {finding.check for finding in report.limits} == set(adapter.supports.limits)
+    assert report.counts()['passed'] >= 14
+
+
+def test_what_cannot_run_here_is_named():
+    adapter = adapters()['flashinfer']
+    assert examined(adapter) in ('flashinfer is not installed', 'there is no GPU')
+    with pytest.raises(SystemExit, match='unknown: sdpa; there are big_bird, '):
+        main(['sdpa'])
+
+
+@pytest.mark.parametrize('name', [name for name, adapter in adapters().items() if adapter.graphs])
+def test_kernels_that_know_their_graph_get_squares_or_rectangles_without_empty_rows(name):
+    adapter = adapters()[name]
+    if name == 'big_bird':  # its random blocks are drawn by the module
+        pytest.importorskip('transformers', reason='big_bird needs transformers')
+    for graph in adapter.graphs().values():
+        assert (graph.in_degree() > 0).all()
+        assert graph.is_square or adapter.supports.rectangular

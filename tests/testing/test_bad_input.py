@@ -1,0 +1,158 @@
+"""Functions that are not attention at all are named, and the suite goes on."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+
+import pytest
+import torch
+
+from graphattn.testing import Supports, WrongAttention, check_attention, run
+from tests.testing.faulty import attention
+
+CHECKS = ['scale', 'one head, many heads']  # seven small cases, the second with scale 2
+
+
+def two_arguments(query, key):
+    return query
+
+
+def a_tuple(query, key, value, indices):
+    return attention(query, key, value, indices), None
+
+
+def another_shape(query, key, value, indices):
+    return attention(query, key, value, indices).flatten(1)
+
+
+def another_device(query, key, value, indices):
+    return attention(query, key, value, indices).to('meta')
+
+
+def another_dtype(query, key, value, indices):
+    return attention(query, key, value, indices).half()
+
+
+def without_gradients(query, key, value, indices):
+    return attention(query, key, value, indices).detach()
+
+
+def without_one_gradient(query, key, value, indices):
+    return attention(query, key.detach(), value, indices)
+
+
+def writes(query, key, value, indices):
+    out = attention(query, key, value, indices)
+    value.detach().zero_()
+    return out
+
+
+def raises(query, key, value, indices):
+    raise RuntimeError('no luck\nand more about it')
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(run, 'SHRINKING', 0.1)
+
+
+@pytest.mark.parametrize('function, kind, words', [
+    (two_arguments, 'raised', 'TypeError: two_arguments.. takes 2 positional arguments but 4'),
+    (a_tuple, 'type', 'the output is tuple, not a Tensor'),
+    (another_shape, 'shape', r'the shape of the output is \(\d+, \d+\), not \(\d+, \d+, \d+\)'),
+    (another_device, 'device', 'the device of the output is meta, not cpu'),
+    (another_dtype, 'dtype', 'the dtype of the output is torch.float16, not torch.float32'),
+    (without_gradients, 'gradient', 'the output has no gradient'),
+    (without_one_gradient, 'gradient', "'key' receives no gradient"),
+    (writes, 'writes', "the call changed the argument 'value'"),
+    (raises, 'raised', 'RuntimeError: no luck$'),
+], ids=lambda each: getattr(each, '__name__', ''))
+def test_what_is_no_attention_is_named(function, kind, words):
+    report = check_attention(function, form='indices', checks=['threads'])
+    finding, = report.findings
+    assert finding.kind == kind and re.search(words, finding.message)
+
+
+def test_a_callable_without_a_signature_or_a_name_is_examined():
+    report = check_attention(torch.nn.Identity(), form='mask', checks=['threads'])
+    assert report.name == 'attention' and report.findings[0].kind == 'raised'
+
+
+@pytest.mark.slow
+def test_a_loop_without_end_is_named_and_the_suite_goes_on():
+    def loops(query, key, value, indices, scale=None):
+        while scale == 2.:
+            time.sleep(0.01)
+        return attention(query, key, value, indices, scale=scale)
+
+    report = check_attention(loops, form='indices', checks=CHECKS, time_limit=2)
+    finding, = report.findings
+    assert finding.kind == 'hangs' and finding.message == 'the call took more than 2 s'
+    assert [outcome.status for outcome in report.outcomes] == ['passed', 'failed', *['passed'] * 5]
+
+
+def test_a_function_that_always_hangs_is_left_after_three_cases():
+    def hangs(query, key, value, indices):
+        time.sleep(100)
+
+    report = check_attention(hangs, form='indices', checks=['graphs'], time_limit=0.05)
+    assert report.counts()['failed'] == run.MAX_HANGS
+    assert report.counts()['not run'] == len(report.outcomes) - run.MAX_HANGS
+
+
+def dies(query, key, value, indices, scale=None):
+    if scale == 2. and query.size(1) > 1:
+        os._exit(7)
+    return attention(query, key, value, indices, scale=scale)
+
+
+@pytest.mark.slow
+def test_a_function_that_ends_its_process_is_named_if_it_runs_apart():
+    report = check_attention(dies, form='indices', checks=CHECKS, isolated=True)
+    finding, = report.findings
+    assert finding.kind == 'ends' and 'ended with exit code 7' in finding.message
+    assert [outcome.status for outcome in report.outcomes] == ['passed', 'failed', *['passed'] * 5]
+
+
+@pytest.mark.slow
+def test_a_loop_that_no_signal_ends_is_ended_if_it_runs_apart():
+    def loops(query, key, value, indices, scale=None):
+        while scale == 2.:
+            try:
+                time.sleep(10)
+            except BaseException:
+                pass
+        return attention(query, key, value, indices, scale=scale)
+
+    report = check_attention(loops, form='indices', checks=CHECKS, time_limit=2, isolated=True)
+    finding, = report.findings
+    assert finding.kind == 'hangs' and 'no signal ended it' in finding.message
+    assert report.counts()['passed'] == 6
+
+
+@pytest.mark.slow
+def test_processes_apart_find_what_one_process_finds():
+    options = dict(form='indices', checks=['half precision', 'gate'],
+                   supports=Supports.everything(gate=False))
+    here, apart = (check_attention(attention, isolated=isolated, **options)
+                   for isolated in (False, True))
+    assert here == apart
+
+
+@pytest.mark.parametrize('options, words', [
+    (dict(form='edges'), "'form' must be one of 'graph', 'mask', .*got 'edges'"),
+    (dict(layout='nch'), "'layout' must be one of 'nhc', .*got 'nch'"),
+    (dict(checks=['all']), "'checks' must be one of 'graphs', .*got 'all'"),
+    (dict(supports=Supports(limits={'nan': ''})), "'limits' must be one of 'graphs', .*got 'nan'"),
+])
+def test_unknown_options_are_refused(options, words):
+    with pytest.raises(ValueError, match=words):
+        check_attention(attention, **options)
+
+
+def test_an_error_says_all_that_was_found():
+    with pytest.raises(WrongAttention, match='no luck') as caught:
+        check_attention(raises, form='indices', checks=['threads']).check()
+    assert caught.value.findings == caught.value.report.findings
