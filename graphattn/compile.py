@@ -66,6 +66,13 @@ def attend(num_nodes: int, dtype: torch.dtype) -> None:
     _train(edge_attention(*_tokens(num_nodes, dtype), _graph(num_nodes), backend='numba'))
 
 
+def attend_with_softcap(num_nodes: int, dtype: torch.dtype) -> None:
+    """Compute attention with a softcap, of one hop and of several, and its training step."""
+    for hops in (1, 2):
+        _train(edge_attention(*_tokens(num_nodes, dtype), _graph(num_nodes), softcap=1., hops=hops,
+                              teleport=0.5 * (hops - 1), backend='numba'))
+
+
 def attend_with_features(num_nodes: int, dtype: torch.dtype) -> None:
     """Compute attention with edge features, and its training step."""
     graph = _graph(num_nodes)
@@ -118,8 +125,8 @@ def join(num_nodes: int, dtype: torch.dtype) -> None:
 
 
 OPERATIONS: list[Callable[[int, torch.dtype], None]] = [
-    attend, attend_with_features, attend_and_diffuse, weigh_and_sum, sample, sort,
-    join]
+    attend, attend_with_softcap, attend_with_features, attend_and_diffuse, weigh_and_sum, sample,
+    sort, join]
 
 
 def _graph(num_nodes: int) -> BipartiteGraph:

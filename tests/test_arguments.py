@@ -85,6 +85,7 @@ MEANT = {
     'ptr': PTR, 'graph': graph(), 'alpha': torch.rand(NUM_EDGES, 2), 'hops': 2, 'teleport': .1,
     'EdgeAttention.forward.teleport': torch.rand(2),
     'edge_bias': torch.rand(NUM_EDGES), 'edge_gate': torch.rand(NUM_EDGES), 'time': 1.,
+    'softcap': 50., 'sink': torch.rand(2),
     'mask': PairMask(torch.rand(2, 25), FreeLayout(5)), 'backend': 'auto',
     # layers and models
     **SIZES, 'head_channels': 4, 'hidden_channels': 8, 'source': PatternSource(Full()),
@@ -204,7 +205,7 @@ NEGATIVE_IS_NONE = {'BipartiteGraph.from_topk.indices', 'MaskGraph.from_topk.ind
 # A mask that forbids, or one that is added to logits.
 ADDED = {'MultiheadAttention.forward.attn_mask', 'MultiheadAttention.forward.key_padding_mask'}
 POSITIVE = {'norm_eps', 'temperature', 'embedding_std', 'logit_drop', 'time', 'init_std',
-            'exploration', 'radius'}
+            'exploration', 'radius', 'softcap'}
 
 
 def bad_numbers(name: str) -> list:

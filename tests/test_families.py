@@ -15,6 +15,7 @@ EQUAL = [
     'BertModel', 'AlbertModel', 'MobileBertModel', 'NomicBertModel',
     # decoders
     'LlamaForCausalLM', 'GPT2LMHeadModel', 'MistralModel', 'Qwen2Model', 'DeepseekV32Model',
+    'Gemma2ForCausalLM', 'GptOssForCausalLM',
     # both
     'T5Model', 'BartModel', 'Pix2StructForConditionalGeneration',
     'EncoderDecoderModel (bert, gpt2)',
@@ -38,7 +39,6 @@ IN_PART = {
 REFUSED = {
     'InformerModel': "'model' must have self-attention .* decoder.layers.0",
     'TrOCRForCausalLM': "'model' must have attention that goes through .* AttentionInterface",
-    'Gemma2Model': "'softcap' must be None", 'GptOssModel': "'s_aux' must be None",
 }
 
 

@@ -164,6 +164,60 @@ def test_equals_sdpa_under_the_dense_mask(family, padding, monkeypatch):
     torch.testing.assert_close(again.hidden, before.hidden)
 
 
+# Families with sinks or softcaps, which SDPA lacks: name of the model, and options of its config.
+BEYOND_SDPA = {
+    'gpt-oss': ('GptOssForCausalLM', dict(num_local_experts=2, num_experts_per_tok=2)),
+    'Gemma 2': ('Gemma2ForCausalLM', dict(attn_logit_softcapping=0.5)),
+    'Gemma 3': ('Gemma3ForCausalLM', dict(layer_types=['full_attention', 'sliding_attention'])),
+}
+
+
+def beyond_sdpa(family):
+    torch.manual_seed(0)
+    name, options = BEYOND_SDPA[family]
+    kind = getattr(transformers, name)
+    config = kind.config_class(**SIZES, **options, num_key_value_heads=2, head_dim=8,
+                               sliding_window=4, pad_token_id=0, attn_implementation='eager')
+    model = kind(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape), alpha=.05)
+        for name, parameter in model.named_parameters():
+            if name.endswith('sinks'):
+                parameter.normal_()
+    return model.eval()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('padding', PADDINGS)
+@pytest.mark.parametrize('family', BEYOND_SDPA)
+def test_sinks_and_softcaps_equal_eager_attention_under_the_dense_mask(family, padding):
+    model, is_token = beyond_sdpa(family), PADDINGS[padding]
+    near = torch.arange(LENGTH)[:, None] - torch.arange(LENGTH) < 4
+    position_ids, results = (is_token.cumsum(1) - 1).clamp(min=0), []
+    whole = dense_mask(is_token, is_causal=True)
+    dense = {name: torch.zeros(mask.shape).masked_fill(~mask, torch.finfo(torch.float).min)
+             for name, mask in (('full_attention', whole), ('sliding_attention', whole & near))}
+    for mask in (dense, is_token.long()):
+        logits = model(TOKENS, attention_mask=mask, position_ids=position_ids).logits
+        results.append(with_grads(model, logits[is_token]))
+        if mask is dense:
+            attach(model, PATTERN)
+    expected, got = results
+    assert_alike(got, expected)
+    assert family != 'gpt-oss' or got.grads['model.layers.0.self_attn.sinks'].abs().max() > 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('family', BEYOND_SDPA)
+@torch.no_grad()
+def test_sinks_and_softcaps_generate_token_for_token(family):
+    model = beyond_sdpa(family)
+    kwargs = dict(attention_mask=PADDINGS['left'].long(), **GENERATION)
+    expected = model.generate(TOKENS, **kwargs)
+    assert attach(model, Full()).generate(TOKENS, **kwargs).tolist() == expected.tolist()
+
+
 # Kin of DeepSeek-V3.2, by their modules.
 KIN = {'AXK2Model': 'axk2', 'Dots3NoteTextModel': 'dots3_note', 'GlmMoeDsaModel': 'glm_moe_dsa',
        'MistralLarge4TextModel': 'mistral_large4', 'HYV4Model': 'hy_v4'}
@@ -182,7 +236,7 @@ def kin_of_deepseek(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', [name for name in KIN if name != 'HYV4Model'])
+@pytest.mark.parametrize('name', KIN)
 def test_models_that_choose_their_keys_equal_sdpa_under_the_mask_of_these_keys(name):
     model, is_token = kin_of_deepseek(name), PADDINGS['left']
     expected = run(model, 'DeepSeek-V3.2', is_token, is_dense=True)
@@ -700,17 +754,6 @@ def longformer():
         **SIZES, attention_window=[4, 4]))
 
 
-def gpt_oss():
-    return transformers.GptOssModel(transformers.GptOssConfig(
-        **SIZES, num_key_value_heads=4, head_dim=8, num_local_experts=2, num_experts_per_tok=1,
-        pad_token_id=0))
-
-
-def gemma():
-    return transformers.Gemma2Model(transformers.Gemma2Config(
-        **SIZES, num_key_value_heads=4, head_dim=8, pad_token_id=0))
-
-
 def attached_twice():
     return attach(attach(new_model('BERT'), PATTERN), PATTERN)
 
@@ -748,10 +791,6 @@ BAD = {
                          ValueError, "'teleport' must be a number inside"),
     'hops_of_own_edges': (lambda: attach(new_model('DeepSeek-V3.2'), None, hops=2), ValueError,
                           "'hops' must be 1, .* chooses the keys"),
-    'sinks': (lambda: attach(gpt_oss(), PATTERN)(TOKENS), ValueError, "'s_aux' must be None"),
-    'own_edges_and_sinks': (lambda: attach(kin_of_deepseek('HYV4Model'), None)(TOKENS), ValueError,
-                            "'s_aux' must be None, .* omit its modules from 'layers'"),
-    'softcap': (lambda: attach(gemma(), PATTERN)(TOKENS), ValueError, "'softcap' must be None"),
     'decode': (lambda: attach(new_model('Llama', 'LlamaForCausalLM'), SOURCES['block model']())
                .generate(TOKENS, **GENERATION), ValueError,
                "the source must be a pattern if a cache .* use_cache=False"),
@@ -782,6 +821,8 @@ BAD = {
         attach(new_model('BERT'), PATTERN).encoder.layer[0].attention.self,
         *(torch.randn(1, heads, 5, 8) for heads in (4, 3, 3)), None), ValueError,
         "'key' must have the number of heads of query, 4, or a divisor"),
+    'sinks_of_queries': (lambda: attach(new_model('BERT'), PATTERN)(TOKENS, sinks=torch.ones(1)),
+                         ValueError, "'sinks' must be None"),
     'paged': (lambda: attach(new_model('BERT'), PATTERN)(TOKENS, cache=object()), ValueError,
               "'cache' must be None"),
 }

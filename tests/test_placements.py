@@ -66,9 +66,9 @@ DIFFUSIONS = {
 }
 
 
-def new_layer(source: str, diffusion: str, dropout: float = 0.) -> GraphAttention:
+def new_layer(source: str, diffusion: str, dropout: float = 0., **options) -> GraphAttention:
     layer = GraphAttention(CHANNELS, HEADS, SOURCES[source](), **DIFFUSIONS[diffusion],
-                           dropout=dropout).double()
+                           dropout=dropout, **options).double()
     layer.lin_out = nn.Linear(CHANNELS, CHANNELS).double()
     if layer.teleport_logit is not None:
         layer.teleport_logit.data += torch.tensor([0., 1.])
@@ -236,6 +236,20 @@ def test_a_placement_gives_what_one_ragged_batch_gives(placement, source, diffus
     expected = numbers(local, layer, x)
     assert expected['x'].abs().sum() > 0
     assert_same(numbers(place, layer, x), expected)
+
+
+@pytest.mark.parametrize('diffusion', ['attention', 'three hops', 'the limit'])
+@pytest.mark.parametrize('source', SOURCES)
+@pytest.mark.parametrize('placement', ['decoded', 'parallel'])
+def test_a_placement_has_the_softcap_and_the_sinks_of_the_layer(placement, source, diffusion):
+    if refusal(placement, source, diffusion) is not None:
+        return
+    x = torch.randn(11, CHANNELS, dtype=torch.double)
+    layer = new_layer(source, diffusion, softcap=0.2, sinks=True)
+    layer.sink.data += torch.tensor([1., -1.])
+    expected = numbers(local, layer, x)
+    assert expected['sink'].all()
+    assert_same(numbers(PLACEMENTS[placement], layer, x), expected)
 
 
 @pytest.mark.parametrize('diffusion', ['attention', 'three hops', 'a learned teleport'])

@@ -186,11 +186,11 @@ def operators(dtype: torch.dtype, channels: int, terms: str = 'plain', *, degree
     graph = RandomKeys(degree).build(2 * degree, seed=0)
     query, bias, gate, seed, weight, teleport = _arguments(graph, dtype, channels, heads, terms)
     edges, ptrs = (*graph.csr, *graph.csc), graph.segments.ptrs
-    nodes, logits = (query,) * 3, (query, query, bias, gate)
-    dropout_p = 0. if seed is None else 0.1
+    nodes, logits = (query,) * 3, (query, query, bias, gate, None)
+    dropout_p, softcap = 0. if seed is None else 0.1, 50. if 'softcap' in terms else 0.
     needs = bias is not None, gate is not None
-    attended = (*nodes, None, None, bias, gate, *edges, *ptrs, seed, 0.1, dropout_p)
-    diffused = (*nodes, bias, gate, teleport, *edges, seed, 0.1, dropout_p)
+    attended = (*nodes, None, None, bias, gate, None, *edges, *ptrs, seed, 0.1, softcap, dropout_p)
+    diffused = (*nodes, bias, gate, None, teleport, *edges, seed, 0.1, softcap, dropout_p)
     out, statistics = query.to(weight.dtype), weight.new_empty(len(query), heads, 2)
     messages = weight.new_empty(len(teleport), heads, len(query), channels)
     features = out[..., :0]
@@ -200,12 +200,13 @@ def operators(dtype: torch.dtype, channels: int, terms: str = 'plain', *, degree
                                             False, *needs),
         dot.edge_dot: (*nodes[:2], *edges, *ptrs),
         dot.edge_dot_backward: (weight.t().to(dtype), *nodes[:2], *edges, *ptrs),
-        weights.attention_weights: (*logits, *edges, 0.1),
-        weights.attention_weights_backward: (weight, weight, *logits, *edges, 0.1, *needs),
+        weights.attention_weights: (*logits, *edges, 0.1, softcap),
+        weights.attention_weights_backward: (weight, weight, statistics.transpose(0, 1), *logits,
+                                             *edges, 0.1, softcap, *needs, False),
         weights.weighted_sum: (weight, query, *edges, *ptrs),
         diffusion.diffused_attention: (*diffused, True),
         diffusion.diffused_attention_backward: (
-            query, statistics.transpose(0, 1), messages, *diffused, True, *needs, True)}
+            query, statistics.transpose(0, 1), messages, *diffused, True, *needs, False, True)}
 
 
 def sampling(dtype: torch.dtype, clusters: int) -> list[Launch]:

@@ -8,7 +8,13 @@ from torch import Tensor
 
 from graphattn._checks import check_bool
 from graphattn._tensors import without_autocast
-from graphattn.functional.checks import check_arguments, check_numbers, check_scale_and_dropout
+from graphattn.functional.checks import (
+    check_arguments,
+    check_numbers,
+    check_scale_and_dropout,
+    check_sink,
+    check_softcap,
+)
 from graphattn.functional.choose import choose
 from graphattn.functional.drive import drive, weigh
 from graphattn.functional.folding import repeat_heads
@@ -28,6 +34,8 @@ def edge_attention(
     hops: int | float = 1,
     teleport: float | Sequence[float] | Tensor = 0.,
     scale: float | None = None,
+    softcap: float | None = None,
+    sink: Tensor | None = None,
     dropout_p: float = 0.,
     return_attention_weights: bool = False,
     backend: str = 'auto',
@@ -61,19 +69,25 @@ def edge_attention(
             :func:`attention_diffusion`; 1 without a teleport is attention.
         teleport (float, sequence of float or Tensor): As in :func:`attention_diffusion`.
         scale (float, optional): Replaces :math:`1/\sqrt{C}`.
+        softcap (float, optional): A bound :math:`c` on the size of the scaled and gated dot
+            products :math:`x`, which become :math:`c \tanh(x / c)` before the bias is added (as in
+            Gemma 2).
+        sink (Tensor, optional): ``[heads]``, one more logit in the softmax of each query, without a
+            value (as in gpt-oss): the weights of a query then sum to less than 1. A sink of
+            ``-inf`` is none.
         dropout_p (float): Probability in [0, 1) of zeroing a weight; the others are divided by
             ``1 - dropout_p``. Applied whenever positive, so modules pass 0 in eval mode.
         return_attention_weights (bool): Also return the attention weights.
         backend (str): One of :data:`graphattn.ops.BACKENDS`, which runs or raises, or ``'auto'``.
             ``'auto'`` chooses ``'sdpa'`` for complete graphs and, in training, for densities above
-            :data:`graphattn.functional.choose.DENSE_ABOVE` (without a gate and, on a CPU, without
-            dropout and a trainable bias); else ``'numba'`` on a CPU, ``'triton'`` on an NVIDIA GPU
-            of compute capability 8.0 or later with heads of at most 256 channels, ``'csr'`` on a
-            CPU without numba if torch has CSR products, and otherwise ``'gather'``. It also chooses
-            ``'gather'`` inside :mod:`torch.func` and for forward-mode derivatives, which no faster
-            backend supports; ``'gather'`` is also the backend for second derivatives. ``'flex'``,
-            torch's FlexAttention, is never chosen automatically. It is for NVIDIA GPUs and graphs
-            with edges in few tiles, and computes all pairs on CPUs.
+            :data:`graphattn.functional.choose.DENSE_ABOVE` (without a gate, softcap or sink and, on
+            a CPU, without dropout and a trainable bias); else ``'numba'`` on a CPU, ``'triton'`` on
+            an NVIDIA GPU of compute capability 8.0 or later with heads of at most 256 channels,
+            ``'csr'`` on a CPU without numba if torch has CSR products, and otherwise ``'gather'``.
+            It also chooses ``'gather'`` inside :mod:`torch.func` and for forward-mode derivatives,
+            which no faster backend supports; ``'gather'`` is also the backend for second
+            derivatives. ``'flex'``, torch's FlexAttention, is never chosen automatically. It is for
+            NVIDIA GPUs and graphs with edges in few tiles, and computes all pairs on CPUs.
 
     Returns:
         Tensor ``[num_queries, heads, value_channels]`` of the dtype of ``query``; half precision
@@ -106,7 +120,8 @@ def edge_attention(
     check_bool(return_attention_weights=return_attention_weights)
     check_hops(hops)
     check_scale_and_dropout(scale, dropout_p)
-    terms = LogitTerms(edge_bias, edge_gate, scale, dropout_p)
+    check_softcap(softcap)
+    terms = LogitTerms(edge_bias, edge_gate, scale, dropout_p, softcap, sink)
     out, weight = drive(query, key, value, graph, terms, hops, teleport, backend=backend,
                         needs_weights=return_attention_weights)
     return (out, weight) if return_attention_weights else out
@@ -120,6 +135,8 @@ def attention_weights(
     edge_bias: Tensor | None = None,
     edge_gate: Tensor | None = None,
     scale: float | None = None,
+    softcap: float | None = None,
+    sink: Tensor | None = None,
     dropout_p: float = 0.,
     backend: str = 'auto',
 ) -> Tensor:
@@ -138,6 +155,12 @@ def attention_weights(
         edge_gate (Tensor, optional): Multiplies the scaled dot product; shapes are those of
             ``edge_bias``.
         scale (float, optional): Replaces :math:`1/\sqrt{C}`.
+        softcap (float, optional): A bound :math:`c` on the size of the scaled and gated dot
+            products :math:`x`, which become :math:`c \tanh(x / c)` before the bias is added (as in
+            Gemma 2).
+        sink (Tensor, optional): ``[heads]``, one more logit in the softmax of each query, without a
+            value (as in gpt-oss): the weights of a query then sum to less than 1. A sink of
+            ``-inf`` is none.
         dropout_p (float): Probability in [0, 1) of zeroing a weight; the others are divided by
             ``1 - dropout_p``. Applied whenever positive.
         backend (str): As in :func:`edge_attention`, except ``'sdpa'`` and ``'flex'``, which do not
@@ -153,7 +176,10 @@ def attention_weights(
     Source: Diffuser, Eq. S.5.
     """
     edge_bias, edge_gate = check_arguments(query, key, key, graph, edge_bias, edge_gate)
-    terms = LogitTerms(edge_bias, edge_gate, check_numbers(scale, dropout_p, query), dropout_p)
+    check_softcap(softcap)
+    sink = None if sink is None else check_sink(sink, query).unsqueeze(0)
+    terms = LogitTerms(edge_bias, edge_gate, check_numbers(scale, dropout_p, query), dropout_p,
+                       softcap, sink)
     kernel = choose(backend, query, key, key, graph, terms, needs_weights=True)
     key = repeat_heads(key, query.size(1))
     with without_autocast(graph.device):

@@ -113,6 +113,22 @@ def check_scale_and_dropout(scale: float | None, dropout_p: float) -> None:
         check_number('scale', scale, 'finite')
 
 
+def check_softcap(softcap: float | None) -> None:
+    if softcap is not None:
+        check_number('softcap', softcap, 'positive and finite')
+
+
+def check_sink(sink: Tensor, query: Tensor) -> Tensor:
+    """Check sinks ``[heads]``, and return them in the dtype of the computation."""
+    check_floating('sink', sink)
+    if sink.device != query.device:
+        raise ValueError(f"'sink' must be on {query.device}, where query is (got {sink.device})")
+    if sink.shape != (query.size(1),):
+        raise ValueError(f"'sink' must be [heads] = [{query.size(1)}], one logit for each head of "
+                         f"query (got shape {tuple(sink.shape)})")
+    return sink.to(torch.promote_types(query.dtype, torch.float))
+
+
 def scale_of(query: Tensor) -> float:
     """Return the default scale of dot products. It is finite and needs no check, which traced code
     with a symbolic number of channels could not make."""

@@ -72,7 +72,7 @@ def choose(name: str, query: Tensor, key: Tensor, value: Tensor, graph: Bipartit
 
     Raises:
         ValueError: The requested backend does not run on the graph's device, or does not support
-            returned weights, gates, dropout or the width of heads.
+            returned weights, the terms of the logits, dropout or the width of heads.
         NotImplementedError: It lacks the requested derivative.
     """
     device, channels = graph.device, max(query.size(-1), value.size(-1))
@@ -80,12 +80,15 @@ def choose(name: str, query: Tensor, key: Tensor, value: Tensor, graph: Bipartit
         needs_weights |= (terms.features is not None
                           and ops.load(name).attention_with_features is None)
         backend = _asked_for(name, device, channels, needs_weights)
-        _check_terms(terms, backend)
+        missing = backend.lacks(terms)
+        if missing is not None:
+            raise ValueError(f"backend {name!r} has no {missing}; 'auto' and the other backends "
+                             f"have")
         return backend
     dense = ops.load('sdpa')
     needs_weights |= terms.features is not None and dense.attention_with_features is None
     lacks = (needs_weights and not dense.returns_weights
-             or terms.gate is not None and not dense.takes_gate
+             or dense.lacks(terms) is not None
              or not dense.is_available(device)
              or in_transform() and not dense.has_all_derivatives)
     is_dense = not lacks and _is_faster_dense(dense, query, key, value, graph, terms)
@@ -135,15 +138,6 @@ def _asked_for(name: str, device: torch.device, channels: int, needs_weights: bo
         raise NotImplementedError(f"backend {name!r} has no forward-mode derivatives and no rules "
                                   f"for torch.func; 'auto' and 'gather' have")
     return backend
-
-
-def _check_terms(terms: LogitTerms, backend: Backend) -> None:
-    if terms.gate is not None and not backend.takes_gate:
-        raise ValueError(f"backend {backend.name!r} has no gates; 'auto' and the other backends "
-                         f"have")
-    if terms.dropout_p > 0 and not backend.takes_dropout:
-        raise ValueError(f"backend {backend.name!r} has no dropout on weights (got "
-                         f"{terms.dropout_p}); 'auto' and the other backends have")
 
 
 def _is_faster_dense(dense: Backend, query: Tensor, key: Tensor, value: Tensor,

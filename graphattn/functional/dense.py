@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from graphattn.functional.checks import check_scale_and_dropout
+from graphattn.functional.checks import check_scale_and_dropout, check_softcap
 from graphattn.functional.drive import drive
 from graphattn.functional.recursion import check_hops
 from graphattn.graphs.pair_mask import MaskedPairs, PairMask
@@ -23,6 +23,8 @@ def pair_attention(
     hops: int | float = 1,
     teleport: float | Sequence[float] | Tensor = 0.,
     scale: float | None = None,
+    softcap: float | None = None,
+    sink: Tensor | None = None,
     dropout_p: float = 0.,
 ) -> Tensor:
     r"""Dense attention within each sequence, under a soft mask.
@@ -47,6 +49,8 @@ def pair_attention(
         hops (int or float): As in :func:`attention_diffusion`; 1 without a teleport is attention.
         teleport (float, sequence of float or Tensor): As in :func:`attention_diffusion`.
         scale (float, optional): Replaces :math:`1/\sqrt{C}`.
+        softcap (float, optional): As in :func:`edge_attention`.
+        sink (Tensor, optional): As in :func:`edge_attention`, ``[heads]``.
         dropout_p (float): Probability in [0, 1) of zeroing a weight; the others are divided by
             ``1 - dropout_p``. Applied whenever positive.
 
@@ -69,6 +73,7 @@ def pair_attention(
     """
     check_hops(hops)
     check_scale_and_dropout(scale, dropout_p)
-    terms = LogitTerms(scale=scale, dropout_p=dropout_p)
+    check_softcap(softcap)
+    terms = LogitTerms(scale=scale, dropout_p=dropout_p, softcap=softcap, sink=sink)
     out, _ = drive(query, key, value, MaskedPairs(mask, ptr), terms, hops, teleport)
     return out

@@ -14,6 +14,7 @@ from graphattn.functional.checks import (
     check_arguments,
     check_features,
     check_pair_arguments,
+    check_sink,
     check_square,
     scale_of,
 )
@@ -57,6 +58,12 @@ class Placement:
         """Fold values of tokens and heads into the nodes of the graph."""
         return x if self.heads is None else fold(repeat_heads(x, self.heads))
 
+    def fold_sink(self, sink: Tensor, num_tokens: int) -> Tensor:
+        """Return the sinks ``[heads]`` of the nodes' heads, ``[num_queries or 1, heads]``."""
+        if self.heads is None:
+            return sink.unsqueeze(0)
+        return sink.repeat_interleave(num_tokens).unsqueeze(1)
+
     def keys(self, key: Tensor, graph: BipartiteGraph) -> tuple[Tensor, BipartiteGraph]:
         """Return the keys that edges start from, and the graph on them."""
         return key, graph
@@ -98,8 +105,9 @@ def drive(
         query (Tensor): As in :func:`graphattn.functional.edge_attention`, but heads may have graphs
             of their own. ``key`` and ``value`` are in the form that the placement expects.
         graph (BipartiteGraph or MaskedPairs): The edges, or all pairs under a soft mask.
-        terms (LogitTerms): Bias and gate may be ``[num_edges]``; the scale is :math:`1 / \sqrt{C}`
-            if it is ``None``. Edge features need ``hops=1``.
+        terms (LogitTerms): Bias and gate may be ``[num_edges]``, sinks are ``[heads]``; the scale
+            is :math:`1 / \sqrt{C}` if it is ``None``. Edge features need ``hops=1``, and come
+            without a softcap.
         hops (int or float): As in :func:`graphattn.functional.attention_diffusion`.
         teleport (float, sequence of float or Tensor): As there.
         placement (Placement): The placement of keys and values.
@@ -122,15 +130,17 @@ def drive(
     else:
         key, graph = placement.keys(key, graph)
     fits_keys = value if is_plain or placement.has_all_values else key
-    bias, gate, scale, dropout_p, features = terms
+    bias, gate, scale, dropout_p, softcap, sink, features = terms
     if isinstance(graph, MaskedPairs):
         _check_no_edges(terms, needs_weights)
         check_pair_arguments(query, key, fits_keys, graph)
         backend = pairs.BACKEND
     else:
         bias, gate = check_arguments(query, key, fits_keys, graph, bias, gate)
+    if sink is not None:
+        sink = placement.fold_sink(check_sink(sink, tokens), tokens.size(0))
     scale = scale_of(query) if scale is None else scale
-    terms = LogitTerms(bias, gate, scale, dropout_p, features)
+    terms = LogitTerms(bias, gate, scale, dropout_p, softcap, sink, features)
     if features is not None:
         _check_one_hop(is_plain, hops)
         check_features(tokens, value, graph, features)
@@ -183,10 +193,11 @@ def _one_hop(
         backend, query, key, value, graph, terms, needs_weights=needs_weights)
     features = terms.features
     attend = kernel.attention if features is None else kernel.attention_with_features
+    is_fused = not (attend is None or needs_weights or kernel.lacks(terms))
     with without_autocast(graph.device):
-        if not (kernel.supports_gqa and not needs_weights):
+        if not (kernel.supports_gqa and is_fused):
             key, value = (repeat_heads(x, query.size(1)) for x in (key, value))
-        if attend is not None and not needs_weights:
+        if is_fused:
             return attend(query, key, value, graph, terms), None
         weight = weigh(kernel, query, key, graph, terms)
         out = kernel.weighted_sum(weight, accumulated(value), graph).to(query.dtype)

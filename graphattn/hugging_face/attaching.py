@@ -84,7 +84,7 @@ def attach(
                                 belong to shorter graphs. Other sources need ``use_cache=False``
     ``output_attentions``       dense weights, 0 where there is no edge
     fewer heads of keys         not repeated, unless heads own a graph each
-    ``softcap``, ``s_aux``      an error
+    ``softcap``, ``s_aux``      applied; ``sinks`` of each query: an error
     cross-attention             recognised in a call by separate hidden states for keys, or by
                                 lengths that no cache explains. It is not replaced, with a warning,
                                 unless ``layers`` names its module

@@ -30,9 +30,7 @@ __all__ = ['graph_attention']
 
 # Arguments of a model's attention that graphs do not support.
 REFUSED = {
-    'softcap': 'bound on the logits',
-    's_aux': "sinks, which take part of each query's weight",
-    'sinks': "sinks, which take part of each query's weight",
+    'sinks': 'sink of its own for each query',
     'block_indices': 'blocks of keys',
     'cache': 'paged cache',
 }
@@ -124,6 +122,10 @@ def graph_attention(
         if indices is not None:
             raise ValueError(f"'model' must attend to all keys to be profiled (got "
                              f"{type(module).__name__}, which chooses its own keys)")
+        for name in ('softcap', 's_aux'):
+            if options.get(name) is not None:
+                raise ValueError(f"'model' must have no {name!r} to be profiled, because a profile "
+                                 f"has plain weights (got {name!r} of {type(module).__name__})")
         inputs = (x.transpose(1, 2) for x in (query, key, value))
         return attachment.watch(*inputs, tokens, rules, scale=scaling), None
     if indices is not None:
@@ -132,8 +134,9 @@ def graph_attention(
         along = _source_for(source, module, is_cross, query)
     query, key, value = (_as_autocast(x).transpose(1, 2) for x in (query, key, value))
     logit = getattr(module, 'graph_teleport_logit', None)
-    return attend_padded(query, key, value, along, tokens, rules, scale=scaling, dropout_p=dropout,
-                         hops=attachment.hops,
+    return attend_padded(query, key, value, along, tokens, rules, scale=scaling,
+                         softcap=options.get('softcap'), sink=options.get('s_aux'),
+                         dropout_p=dropout, hops=attachment.hops,
                          teleport=attachment.teleport if logit is None else logit.sigmoid(),
                          return_attention_weights=bool(options.get('output_attentions')),
                          backend=attachment.backend)

@@ -16,7 +16,7 @@ from torch_geometric.typing import Adj, Size
 
 from graphattn import ops
 from graphattn._checks import check_bool, check_dropout, check_floating, check_kind, check_number
-from graphattn.functional.checks import check_edge_values, scale_of
+from graphattn.functional.checks import check_edge_values, check_softcap, scale_of
 from graphattn.functional.drive import LOCAL, Placement, drive
 from graphattn.functional.recursion import (
     check_hops,
@@ -67,6 +67,8 @@ class EdgeAttention(MessagePassing):
         teleport (float or sequence of float): Share of its own value that a token keeps at each
             hop, one for all hops or one for each. One hop without teleport is attention.
         scale (float, optional): Factor of the dot products, :math:`1/\sqrt{C}` if omitted.
+        softcap (float, optional): Bound on the scaled dot products, see
+            :func:`graphattn.functional.edge_attention`.
         backend (str): Kernel of the fused way, see :func:`graphattn.functional.edge_attention`.
         recompute (bool): Compute weights and hops again in the backward pass instead of keeping
             them, in the fused way. Dropout is the same, and gradients are the same bit for bit. Not
@@ -101,12 +103,13 @@ class EdgeAttention(MessagePassing):
 
     def __init__(self, dropout: float = 0., scale: float | None = None, backend: str = 'auto', *,
                  hops: int | float = 1, teleport: float | Sequence[float] = 0.,
-                 recompute: bool = False, **kwargs):
+                 softcap: float | None = None, recompute: bool = False, **kwargs):
         _check_message_passing(kwargs)
         super().__init__(node_dim=0, **{'aggr': 'add', **kwargs})
         check_dropout(dropout=dropout)
         if scale is not None:
             check_number('scale', scale, 'finite')
+        check_softcap(softcap)
         ops.check_backend(backend)
         check_hops(hops)
         check_teleport(teleport, hops)
@@ -115,6 +118,7 @@ class EdgeAttention(MessagePassing):
         self.hops = hops
         self.teleport = teleport
         self.scale = scale
+        self.softcap = softcap
         self.backend = backend
         self.recompute = recompute
 
@@ -127,6 +131,7 @@ class EdgeAttention(MessagePassing):
         *,
         edge_bias: Tensor | None = None,
         edge_gate: Tensor | None = None,
+        sink: Tensor | None = None,
         teleport: Tensor | None = None,
         placement: Placement = LOCAL,
         return_attention_weights: bool = False,
@@ -144,6 +149,7 @@ class EdgeAttention(MessagePassing):
             edge_bias (Tensor, optional): ``[num_edges]`` or ``[num_edges, heads]``, in the order of
                 ``graph.edge_index``, or of a plain ``edge_index``.
             edge_gate (Tensor, optional): As ``edge_bias``.
+            sink (Tensor, optional): One more logit of each query, ``[heads]``.
             teleport (Tensor, optional): Replaces the teleport of the layer; broadcasts to ``[hops,
                 num_queries, heads]``.
             placement (Placement): Where keys and values lie, if not in ``key`` and ``value``
@@ -166,7 +172,8 @@ class EdgeAttention(MessagePassing):
             check_kind('placement', placement, Placement)
         teleport = self.teleport if teleport is None else teleport
         if self._wants_messages(return_attention_weights):
-            terms = LogitTerms(edge_bias, edge_gate, self.scale)  # edge_update drops weights
+            terms = LogitTerms(edge_bias, edge_gate, self.scale, softcap=self.softcap,
+                               sink=sink)  # edge_update drops weights
             return self._explicit(query, key, value, graph, terms, teleport, placement,
                                   return_attention_weights)
         if not isinstance(graph, BipartiteGraph):
@@ -176,7 +183,7 @@ class EdgeAttention(MessagePassing):
             check_edge_values('edge_gate', edge_gate, query, graph)
             edge_bias, edge_gate = edges.sort(edge_bias), edges.sort(edge_gate)
         terms = LogitTerms(edge_bias, edge_gate, self.scale,
-                           self.dropout if self.training else 0.)
+                           self.dropout if self.training else 0., self.softcap, sink)
         return self.propagate(graph, query=query, key=key, value=value, graph=graph,
                               terms=terms, teleport=teleport, placement=placement)
 
@@ -234,7 +241,8 @@ class EdgeAttention(MessagePassing):
             return edge_index if graph is given else torch.stack([graph.key, graph.query])
 
         def weigh(query: Tensor, key: Tensor, graph: BipartiteGraph, terms: LogitTerms) -> Tensor:
-            told.update(query=query, key=key, edge_bias=terms.bias, edge_gate=terms.gate)
+            told.update(query=query, key=key, edge_bias=terms.bias, edge_gate=terms.gate,
+                        sink=terms.sink)
             return self.edge_updater(edges(graph), **told)
 
         def add_up(alpha: Tensor, value: Tensor, graph: BipartiteGraph) -> Tensor:
@@ -244,10 +252,10 @@ class EdgeAttention(MessagePassing):
         return Backend('messages', everywhere, attention_weights=weigh, weighted_sum=add_up)
 
     def edge_update(self, query_i: Tensor, key_j: Tensor, edge_bias: Tensor | None,
-                    edge_gate: Tensor | None, index: Tensor, size_i: int | None) -> Tensor:
-        logit = edge_logit((query_i * key_j).sum(dim=-1),
-                           LogitTerms(edge_bias, edge_gate, self._scale(key_j)))
-        alpha = edge_softmax(logit, index, size_i)
+                    edge_gate: Tensor | None, sink: Tensor | None, index: Tensor,
+                    size_i: int | None) -> Tensor:
+        terms = LogitTerms(edge_bias, edge_gate, self._scale(key_j), softcap=self.softcap)
+        alpha = edge_softmax(edge_logit((query_i * key_j).sum(dim=-1), terms), index, size_i, sink)
         return F.dropout(alpha, self.dropout, self.training)
 
     def message(self, value_j: Tensor, alpha: Tensor) -> Tensor:

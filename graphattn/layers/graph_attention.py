@@ -67,6 +67,10 @@ class GraphAttention(nn.Module):
             hop, one for all hops or one for each. One hop without teleport is attention.
         learn_teleport (bool): Whether each head learns its own teleport, one value for all hops, as
             the sigmoid of a parameter; ``teleport`` is the initial value.
+        softcap (float, optional): Bound on the scaled dot products, see
+            :func:`graphattn.functional.edge_attention`.
+        sinks (bool): Whether each head learns a sink, one more logit of every query without a value
+            (the parameter ``sink``, 0 at first).
         backend (str): Kernel for graphs, see :func:`graphattn.functional.edge_attention`.
         recompute (bool): Keep only the tokens for the backward pass, which repeats projections,
             source and hops. Gradients are the same bit for bit. Not available for infinitely many
@@ -92,13 +96,14 @@ class GraphAttention(nn.Module):
                  head_channels: int | None = None, num_kv_heads: int | None = None,
                  dropout: float = 0., bias: bool = True, hops: int | float = 1,
                  teleport: float | Sequence[float] = 0., learn_teleport: bool = False,
-                 backend: str = 'auto', recompute: bool = False):
+                 softcap: float | None = None, sinks: bool = False, backend: str = 'auto',
+                 recompute: bool = False):
         super().__init__()
         num_kv_heads = heads if num_kv_heads is None else num_kv_heads
         check_sides(channels=channels, heads=heads, num_kv_heads=num_kv_heads)
         if heads % num_kv_heads != 0:
             raise ValueError(f"'num_kv_heads' must divide 'heads' (got {num_kv_heads} and {heads})")
-        check_bool(bias=bias)
+        check_bool(bias=bias, sinks=sinks)
         check_diffusion(hops, teleport, learn_teleport)
         if head_channels is None and channels % heads != 0:
             raise ValueError(f"'channels' must be a multiple of 'heads' (got {channels} and "
@@ -116,7 +121,8 @@ class GraphAttention(nn.Module):
         self.lin_out = nn.Linear(inner_channels, channels, bias=bias)
         self.source = source
         self.attention = EdgeAttention(dropout=dropout, backend=backend, hops=hops,
-                                       teleport=teleport)
+                                       teleport=teleport, softcap=softcap)
+        self.sink = nn.Parameter(torch.zeros(heads)) if sinks else None
         check_recompute(recompute, hops)
         self.recompute = recompute
         self.teleport_logit = teleport_parameter(teleport, heads) if learn_teleport else None
@@ -127,6 +133,8 @@ class GraphAttention(nn.Module):
             linear.reset_parameters()
         if self.source is not None:
             self.source.reset_parameters()
+        if self.sink is not None:
+            nn.init.zeros_(self.sink)
         reset_teleport(self.teleport_logit, self.attention.teleport)
 
     def teleport(self) -> Tensor | None:
@@ -276,7 +284,8 @@ class GraphAttention(nn.Module):
                      mask: PairMask) -> Tensor:
         teleport = self.attention.teleport if self.teleport_logit is None else self.teleport()
         return functional.pair_attention(
-            query, key, value, ptr, mask, scale=self.attention.scale, hops=self.attention.hops,
+            query, key, value, ptr, mask, scale=self.attention.scale,
+            softcap=self.attention.softcap, sink=self.sink, hops=self.attention.hops,
             teleport=teleport, dropout_p=self.attention.dropout if self.attention.training else 0.)
 
     def _along_edges(
@@ -296,7 +305,7 @@ class GraphAttention(nn.Module):
         else:
             placement = LOCAL if owners is None else Placement(owners)
         out = self.attention(query, key, value, graph, edge_bias=terms.bias, edge_gate=terms.gate,
-                             teleport=teleport, placement=placement,
+                             sink=self.sink, teleport=teleport, placement=placement,
                              return_attention_weights=needs_weights)
         if is_shard:
             ptr.attended(self.attention)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from graphattn.functional.checks import check_scale_and_dropout
+from graphattn.functional.checks import check_scale_and_dropout, check_softcap
 from graphattn.functional.drive import drive
 from graphattn.functional.folding import repeat_heads
 from graphattn.functional.recursion import is_one_hop
@@ -68,6 +68,8 @@ def attend_padded(
     rules: PairRules,
     *,
     scale: float | None = None,
+    softcap: float | None = None,
+    sink: Tensor | None = None,
     dropout_p: float = 0.,
     hops: int | float = 1,
     teleport: float | Sequence[float] | Tensor = 0.,
@@ -86,7 +88,9 @@ def attend_padded(
         tokens (PaddedTokens): The slots that hold tokens.
         rules (PairRules): Further rules on which query attends to which key.
         scale (float, optional): Factor of the dot products, :math:`1 / \sqrt{C}` if omitted.
-        dropout_p (float): As in :func:`graphattn.functional.edge_attention`.
+        softcap (float, optional): As in :func:`graphattn.functional.edge_attention`.
+        sink (Tensor, optional): As there.
+        dropout_p (float): As there.
         hops (int or float): As in :func:`graphattn.functional.edge_attention`.
         teleport (float, sequence of float or Tensor): For all hops, for each hop, or for each head
             ``[heads]``.
@@ -122,7 +126,8 @@ def attend_padded(
     owners = heads if graph.num_queries != query.size(0) else None
     placement = Padded(tokens, graph, owners, hops_end=is_plain)
     check_scale_and_dropout(scale, dropout_p)
-    terms = terms._replace(scale=scale, dropout_p=dropout_p)
+    check_softcap(softcap)
+    terms = terms._replace(scale=scale, dropout_p=dropout_p, softcap=softcap, sink=sink)
     out, weight = drive(query, key, value, placement.graph, terms, hops, teleport, placement,
                         backend=backend, needs_weights=return_attention_weights)
     if weight is not None:

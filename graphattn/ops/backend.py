@@ -22,6 +22,8 @@ class LogitTerms(NamedTuple):
     gate: Tensor | None = None  # [num_edges, heads or 1], multiplies the scaled dot products
     scale: float | None = 1.  # never None in a kernel
     dropout_p: float = 0.
+    softcap: float | None = None  # bounds the scaled dot products, before the bias
+    sink: Tensor | None = None  # [heads], or in kernels [num_queries or 1, heads]
     features: ProjectedFeatures | EdgeFeatures | None = None  # the latter for kernels
 
 
@@ -68,6 +70,8 @@ class Backend:
             queries: each head of keys and values serves several consecutive heads of the queries.
         takes_gate (bool): Whether gates are supported.
         takes_dropout (bool): Whether ``attention`` supports dropout.
+        takes_softcap (bool): Whether ``attention`` supports a softcap.
+        takes_sink (bool): Whether ``attention`` supports sinks.
         max_channels (int, optional): Largest number of channels of a head; unlimited if omitted.
         nan_leaks (bool): Whether NaN in a query, key, value or bias reaches outputs or gradients
             without an edge to it.
@@ -88,9 +92,23 @@ class Backend:
     supports_gqa: bool = False
     takes_gate: bool = True
     takes_dropout: bool = True
+    takes_softcap: bool = True
+    takes_sink: bool = True
     max_channels: int | None = None
     nan_leaks: bool = False
     has_all_derivatives: bool = False
+
+    def lacks(self, terms: LogitTerms) -> str | None:
+        """Return one of the given terms that ``attention`` does not support, or None."""
+        if terms.gate is not None and not self.takes_gate:
+            return 'gates'
+        if terms.dropout_p > 0 and not self.takes_dropout:
+            return f'dropout on weights (got {terms.dropout_p})'
+        if terms.softcap is not None and not self.takes_softcap:
+            return f'softcap (got {terms.softcap})'
+        if terms.sink is not None and not self.takes_sink:
+            return 'sinks'
+        return None
 
     def takes(self, channels: int) -> bool:
         """Return whether heads may have this many channels."""

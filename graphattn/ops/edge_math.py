@@ -11,29 +11,78 @@ from graphattn.ops.backend import EdgeFeatures, LogitTerms
 
 
 def edge_logit(dot: Tensor, terms: LogitTerms) -> Tensor:
-    """Return ``gate * dot * scale + bias``, ``[num_edges, heads]``."""
+    """Return ``gate * dot * scale + bias``, ``[num_edges, heads]``, with a softcap c
+    ``c * tanh(gate * dot * scale / c) + bias``."""
     logit = dot * terms.scale
     if terms.gate is not None:
         logit = logit * terms.gate
+    if terms.softcap is not None:
+        logit = terms.softcap * (logit / terms.softcap).tanh()
     return logit if terms.bias is None else logit + terms.bias
 
 
-def edge_softmax(logit: Tensor, query: Tensor, num_queries: int) -> Tensor:
+def edge_softmax(logit: Tensor, query: Tensor, num_queries: int,
+                 sink: Tensor | None = None) -> Tensor:
     """Compute the softmax of logits over the edges of each query.
 
     Args:
         logit (Tensor): ``[num_edges, heads]``.
         query (Tensor): The query of each edge in any order, int64 ``[num_edges]``.
         num_queries (int): Number of queries.
+        sink (Tensor, optional): One more logit in each sum, ``[num_queries or 1, heads]``.
 
     Returns:
         Tensor ``[num_edges, heads]``; 0 on the edges of a query whose logits are all ``-inf``.
     """
     row_max = highest_logit(logit, query, num_queries)
+    row_max = row_max if sink is None else row_max.maximum(sink.detach())
     row_max = torch.where(row_max == -torch.inf, 0., row_max)  # avoids -inf - -inf
     weight = (logit - row_max.index_select(0, query)).exp()
-    row_sum = weight.new_zeros(num_queries, weight.size(1)).index_add(0, query, weight)
+    row_sum = torch.zeros_like(row_max) if sink is None else (sink - row_max).exp()
+    row_sum = row_sum.index_add(0, query, weight)
     return weight / torch.where(row_sum == 0, 1., row_sum).index_select(0, query)
+
+
+def take_sink(sink: Tensor | None, max_inv_sum: Tensor, *sums: Tensor) -> None:
+    """Let sinks ``[num_queries or 1, heads]`` take their share of each query's weights: reduce
+    inverse sums ``[num_queries, heads, 2]`` and weighted sums ``[num_queries, heads, channels]`` in
+    place."""
+    if sink is not None:
+        rest = rest_of_sink(sink, max_inv_sum).unsqueeze(-1)
+        for x in sums:
+            x *= rest
+
+
+def rest_of_sink(sink: Tensor, max_inv_sum: Tensor) -> Tensor:
+    """Reduce inverse sums in place to what sinks leave of each query's weights, and return this
+    share."""
+    row_max, inv_sum = max_inv_sum.unbind(-1)
+    rest = (row_max - sink - inv_sum.log()).sigmoid()  # never inf * 0
+    inv_sum *= rest
+    return rest
+
+
+def sink_grad(sink: Tensor, max_inv_sum: Tensor, delta: Tensor) -> Tensor:
+    """Return the gradient of sinks ``[num_queries or 1, heads]``.
+
+    Args:
+        sink (Tensor): The sinks.
+        max_inv_sum (Tensor): Row maxima and inverse sums, sinks included, ``[num_queries, heads,
+            2]``.
+        delta (Tensor): The weighted sum of the gradients of each query's weights, ``[num_queries,
+            heads]``.
+    """
+    row_max, inv_sum = max_inv_sum.unbind(-1)
+    weight = (sink - row_max + inv_sum.log()).exp()  # a product might be inf * 0
+    return -(weight * delta).sum_to_size(sink.shape).to(sink.dtype)
+
+
+def grad_of_sink(needed: bool, sink: Tensor | None, max_inv_sum: Tensor, delta: Tensor) -> Tensor:
+    """Return :func:`sink_grad` for statistics ``[heads, num_queries, 2]``, or an empty tensor if
+    not needed."""
+    if needed:
+        return sink_grad(sink, max_inv_sum.transpose(0, 1), delta)
+    return delta.new_empty(0, delta.size(1))
 
 
 def highest_logit(logit: Tensor, query: Tensor, num_queries: int) -> Tensor:

@@ -33,10 +33,10 @@ def attend_with_features(query: Tensor, key: Tensor, value: Tensor, graph: Bipar
 def _attend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph, terms: LogitTerms,
             features: tuple[Tensor | None, Tensor | None],
             by_key: bool) -> tuple[Tensor, Tensor, Tensor]:
-    inputs = (query, key, value, *features, terms.bias, terms.gate)
+    inputs = (query, key, value, *features, terms.bias, terms.gate, terms.sink)
     seed = dropout_seed(terms.dropout_p, query.device)
     return attend_along(*inputs, *_both_orders(graph, by_key, *inputs), *graph.segments.ptrs, seed,
-                        terms.scale, terms.dropout_p)
+                        terms.scale, terms.softcap or 0., terms.dropout_p)
 
 
 def dot_on_edges(query: Tensor, key: Tensor, graph: BipartiteGraph, *, by_key: bool) -> Tensor:
@@ -51,9 +51,10 @@ def grads_of_dot(grad: Tensor, query: Tensor, key: Tensor, graph: BipartiteGraph
 
 def weigh(query: Tensor, key: Tensor, graph: BipartiteGraph, terms: LogitTerms) -> Tensor:
     """Return weights; the weights of each head are contiguous in memory."""
-    inputs = query, key, terms.bias, terms.gate
-    return attention_weights(*inputs, *_both_orders(graph, True, *inputs),
-                                       terms.scale).t()
+    inputs = query, key, terms.bias, terms.gate, terms.sink
+    weight, _ = attention_weights(*inputs, *_both_orders(graph, True, *inputs), terms.scale,
+                                  terms.softcap or 0.)
+    return weight.t()
 
 
 def sum_by_weights(weight: Tensor, value: Tensor, graph: BipartiteGraph) -> Tensor:
@@ -70,11 +71,11 @@ def diffuse(weight: Tensor, value: Tensor, graph: BipartiteGraph, teleport: Tens
 
 def attend_and_diffuse(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
                        teleport: Tensor, terms: LogitTerms) -> Tensor:
-    inputs = query, key, value, terms.bias, terms.gate, teleport
+    inputs = query, key, value, terms.bias, terms.gate, terms.sink, teleport
     edges = _both_orders(graph, True, *inputs)
     out, *_ = diffused_attention(
         *inputs, *edges, dropout_seed(terms.dropout_p, query.device), terms.scale,
-        terms.dropout_p, edges[2].numel() > 0)
+        terms.softcap or 0., terms.dropout_p, edges[2].numel() > 0)
     return out
 
 

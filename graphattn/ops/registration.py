@@ -84,6 +84,11 @@ def empty_unless(needed: bool, like: Tensor | None, other: Tensor) -> Tensor:
     return like.new_empty(like.shape) if needed else other.new_empty(0, other.size(1))
 
 
+def empty_max_inv_sum(query: Tensor) -> Tensor:
+    """Allocate row maxima and inverse sums, ``[heads, nodes, 2]``."""
+    return query.new_empty(query.size(1), query.size(0), 2, dtype=accumulation_dtype(query))
+
+
 def no_grad(like: Tensor) -> Tensor:
     """Return the empty tensor that an operator returns for a gradient that is not needed."""
     return like.new_empty(0)

@@ -12,8 +12,7 @@ from tests.families.models import model_classes
 REASONS = {
     r'which has none': 'no attention goes through `AttentionInterface`',
     r'must have self-attention': 'only cross-attention goes through it',
-    r"'(s_aux|sinks)' must be None": 'sinks',
-    r"'softcap' must be None": 'bounds on logits',
+    r"'sinks' must be None": 'sinks of queries',
     r"'attention_mask' must be": 'masks of another length than keys',
     r"'along' must be a pattern": 'own edges in some layers only',
 }

@@ -18,6 +18,7 @@ from tests.test_hugging_face import (
     PADDINGS,
     SIZES,
     TOKENS,
+    beyond_sdpa,
     inputs,
     longformer,
 )
@@ -257,6 +258,8 @@ def test_a_damaged_file_is_refused(tmp_path):
     (lambda: profile(new_model('BERT'), [TOKENS], special=[-1]), ValueError, "'special' must not"),
     (lambda: profile(new_model('DeepSeek-V3.2'), [TOKENS]), ValueError,
      "'model' must attend to all keys"),
+    (lambda: profile(beyond_sdpa('gpt-oss'), [TOKENS]), ValueError, "'model' must have no 's_aux'"),
+    (lambda: profile(beyond_sdpa('Gemma 2'), [TOKENS]), ValueError, "'model' must have no 'softc"),
     (lambda: profile(new_model('BERT'), [TOKENS]).save('profile.pkl'), ValueError, 'end in .npz'),
 ])
 def test_errors_name_the_argument(call, error, message):

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch_geometric.utils.sparse import index2ptr
 
-from graphattn import BipartiteGraph
+from graphattn import BipartiteGraph, edge_attention
 from graphattn.graphs.pair_layout import FreeLayout
 from graphattn.graphs.pair_mask import PairMask
 from graphattn.layers import EncoderLayer, GraphAttention, fold_heads, unfold_heads
@@ -128,6 +128,37 @@ def test_heads_that_share_keys_equal_heads_with_the_same_keys(name, num_kv_heads
     torch.testing.assert_close(*results)
 
 
+@pytest.mark.parametrize('make', [
+    lambda: PatternSource(SlidingWindow(1)), lambda: PatternSource([SlidingWindow(1), Full()]),
+    lambda: LearnedMaskSource(2, 8, mode='soft')], ids=['shared', 'a graph per head', 'soft mask'])
+def test_softcaps_and_sinks_are_those_of_the_definition(make):
+    source, x = make(), torch.randn(14, 8, dtype=torch.double)
+    attention = GraphAttention(8, 2, source, softcap=0.1, sinks=True).double()
+    assert not attention.sink.any()
+    attention.sink.data = sink = torch.tensor([-1., 2.], dtype=torch.double)
+    query, key, value = attention._project(x, None)
+    out, graph = attention(x, PTR, return_graph=True)
+    expected = []
+    for head in range(2):
+        one = slice(head, head + 1)
+        heads = [nodes[:, one] for nodes in (query, key, value)]
+        if isinstance(graph, BipartiteGraph):
+            mask = graph.to_mask()
+            mask = mask if len(mask) == 14 else mask[14 * head:, 14 * head:][:14, :14]
+            own, bias = BipartiteGraph.from_mask(mask), None
+        else:
+            own = BipartiteGraph.batch([Full().build(length) for length in PTR.diff().tolist()])
+            bias = torch.cat([graph.bias(length)[head].flatten() for length in PTR.diff().tolist()])
+        expected.append(edge_attention(*heads, own, edge_bias=bias, softcap=0.1, sink=sink[one],
+                                       backend='reference'))
+    torch.testing.assert_close(out, attention.lin_out(torch.cat(expected, 1).flatten(1)))
+    if isinstance(graph, BipartiteGraph):
+        explicit, _ = attention(x, PTR, return_attention_weights=True)
+        torch.testing.assert_close(explicit, out)
+    attention.reset_parameters()
+    assert not attention.sink.any()
+
+
 def test_keys_that_heads_share_are_not_repeated():
     attention = GraphAttention(8, 4, PatternSource(SlidingWindow(1)), num_kv_heads=2)
     seen = []
@@ -139,6 +170,7 @@ def test_keys_that_heads_share_are_not_repeated():
 
 @pytest.mark.parametrize('channels, heads, options, match', [
     (10, 4, {}, "'channels' must be a multiple of 'heads'"),
+    (8, 4, {'softcap': 0.}, "'softcap' must be positive and finite"),
     (8, 4, {'num_kv_heads': 3}, r"'num_kv_heads' must divide 'heads' \(got 3 and 4\)"),
     (8, 2, {'hops': math.inf, 'teleport': 0.1, 'recompute': True}, "'recompute' must be False"),
     *((8, 2, {'hops': 2, 'teleport': teleport, 'learn_teleport': True},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphattn import BipartiteGraph, ops
-from graphattn.functional import edge_attention
+from graphattn.functional import attention_weights, edge_attention
+from graphattn.functional.drive import Placement, drive
+from graphattn.ops import LogitTerms
 from tests.forked import peak_bytes
 from tests.graphs import GRAPHS, random_graph
 
@@ -412,6 +415,147 @@ def test_the_gradient_at_an_output_is_that_of_what_follows(way):
     out = edge_attention(graph=graph, **leaves, backend=skip_if_missing(way))
     grad, = torch.autograd.grad(out.square().sum(), out, create_graph=True)
     assert torch.equal(grad, 2 * out)
+
+
+# Softcaps and sinks ##################################################################
+
+LOGIT_TERMS = {
+    'low softcap': dict(softcap=0.5), 'high softcap': dict(softcap=50.),
+    'sinks': dict(sink=[0.3, -2.]),
+    'sinks above and below all logits': dict(sink=[1e4, -1e4]),
+    'no sink and both terms': dict(sink=[-math.inf, 1.], softcap=2.)}
+FEW_GRAPHS = ['ragged_rectangles', 'idle_nodes', 'hub', 'one_token', 'no_edges']
+
+
+def draw_with(graph: BipartiteGraph, terms: str, *, num_kv_heads: int = HEADS,
+              dtype: torch.dtype = torch.float64) -> tuple[dict[str, Tensor], dict[str, float]]:
+    """Return the Tensor arguments with sinks, where one query is biased away from all of its keys,
+    and the softcap."""
+    inputs = draw(graph, 'per_edge_and_head', dtype=dtype)
+    inputs |= {name: inputs[name][:, :num_kv_heads] for name in ('key', 'value')}
+    inputs['edge_bias'][::3] = -torch.inf
+    inputs['edge_bias'][graph.query == 2] = -torch.inf
+    options = dict(LOGIT_TERMS[terms])
+    sink = options.pop('sink', None)
+    return inputs | ({} if sink is None else {'sink': torch.tensor(sink).to(dtype)}), options
+
+
+@pytest.mark.parametrize('terms', LOGIT_TERMS)
+@pytest.mark.parametrize('name', FEW_GRAPHS)
+def test_softcaps_and_sinks_equal_reference(name, terms, fast_backend):
+    graph = GRAPHS[name]()
+    inputs, options = draw_with(graph, terms, num_kv_heads=1)
+    assert_same(attend(graph, inputs, fast_backend, **options),
+                attend(graph, inputs, 'reference', **options))
+
+
+@pytest.mark.parametrize('terms', LOGIT_TERMS)
+@pytest.mark.parametrize('name', FEW_GRAPHS)
+def test_softcaps_and_sinks_of_flex_equal_reference(name, terms):
+    graph = GRAPHS[name]()
+    inputs, options = draw_with(graph, terms, num_kv_heads=1)
+    assert_same(train(graph, inputs, 'flex', **options),
+                train(graph, inputs, 'reference', **options))
+
+
+@pytest.mark.parametrize('terms', LOGIT_TERMS)
+@pytest.mark.parametrize('hops', [3, math.inf])
+def test_softcaps_and_sinks_over_hops_equal_reference(hops, terms, fast_backend):
+    graph = GRAPHS['ragged_batch']()
+    inputs, options = draw_with(graph, terms, num_kv_heads=1)
+    options |= dict(hops=hops, teleport=0.25)
+    assert_same(train(graph, inputs, fast_backend, **options),
+                train(graph, inputs, 'reference', **options), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize('hops', [1, 2])
+def test_dropout_beside_sinks_is_that_of_reference(hops, fast_backend, restored_rng):
+    graph, results = GRAPHS['ragged_batch'](), []
+    inputs, options = draw_with(graph, 'no sink and both terms')
+    for way in (fast_backend, 'reference'):
+        torch.manual_seed(3)
+        results.append(train(graph, inputs, way, **options, hops=hops, dropout_p=0.4))
+    assert_same(*results)
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize('terms', LOGIT_TERMS)
+def test_softcaps_and_sinks_are_within_rounding(terms, dtype, backend):
+    graph = GRAPHS['hub']()
+    inputs, options = draw_with(graph, terms, dtype=dtype)
+    inputs['query'] *= 8  # beyond what the series around 0 is for
+    tolerance = 16 * rounding(graph, torch.float32)
+    rtol = max(tolerance, 2 * torch.finfo(dtype).eps)
+    atol = tolerance if dtype == torch.float32 else 8 * torch.finfo(dtype).eps
+    assert_same(attend(graph, inputs, backend, **options),
+                attend(graph, in_double(inputs), 'reference', **options), rtol=rtol, atol=atol,
+                check_dtype=False)
+
+
+def test_gradcheck_of_softcaps_and_sinks(backend):
+    graph = random_graph(4, 5, 0.5)
+    inputs, _ = draw_with(graph, 'sinks')
+    inputs['edge_bias'].nan_to_num_(neginf=0.)
+    names, leaves = zip(*inputs.items())
+
+    def function(*tensors):
+        return attention(backend, graph=graph, **dict(zip(names, tensors)), softcap=0.7)
+
+    leaves = [leaf.requires_grad_() for leaf in leaves]
+    assert torch.autograd.gradcheck(function, leaves, fast_mode=True)
+    if ops.load(backend).has_all_derivatives:
+        assert torch.autograd.gradgradcheck(function, leaves, fast_mode=True)
+
+
+def test_the_gradient_of_a_sink_that_takes_little_is_as_exact_as_that_of_others(backend):
+    """The weight of a sink is not computed as what the others leave."""
+    graph = GRAPHS['square']()
+    inputs = draw(graph, dtype=torch.float32) | {'sink': torch.tensor([-16., -40.])}
+    for run in (attend, partial(train, hops=2)):
+        result, expected = (run(graph, x, way)['sink'] for x, way in (
+            (inputs, backend), (in_double(inputs), 'reference')))
+        torch.testing.assert_close(result.double(), expected, rtol=1e-4, atol=0)
+
+
+def test_sinks_of_heads_with_graphs_of_their_own_are_folded_with_them():
+    graphs, sink = [random_graph(5, 7, 0.5, seed) for seed in range(HEADS)], torch.tensor([1., -1.])
+    inputs = draw(graphs[0])
+    out, _ = drive(**inputs, graph=BipartiteGraph.batch(graphs), hops=1, teleport=0.,
+                   terms=LogitTerms(scale=None, sink=sink), placement=Placement(HEADS))
+    alone = [edge_attention(graph=graph, sink=sink[[head]],
+                            **{name: tensor[:, [head]] for name, tensor in inputs.items()})
+             for head, graph in enumerate(graphs)]
+    assert_same({'out': out}, {'out': torch.cat(alone, dim=1)})
+
+
+@pytest.mark.parametrize('options, error, match', [
+    (dict(softcap=0.), ValueError, "'softcap' must be positive and finite .got 0.0"),
+    (dict(softcap=-1.), ValueError, "'softcap' must be positive and finite"),
+    (dict(softcap=math.nan), ValueError, "'softcap' must be positive and finite"),
+    (dict(softcap=torch.ones(2)), TypeError, "'softcap' must be"),
+    (dict(sink=1.), TypeError, "'sink' must be"),
+    (dict(sink=torch.ones(HEADS).long()), TypeError, "'sink' must be a floating"),
+    (dict(sink=torch.ones(HEADS + 1)), ValueError, r"'sink' must be \[heads\] = \[2\], one .*got"),
+    (dict(sink=torch.ones(HEADS, device='meta')), ValueError, "'sink' must be on cpu, where")])
+def test_bad_softcaps_and_sinks_are_refused(options, error, match):
+    graph = GRAPHS['square']()
+    inputs = draw(graph)
+    with pytest.raises(error, match=match):
+        edge_attention(graph=graph, **inputs, **options)
+    with pytest.raises(error, match=match):
+        attention_weights(inputs['query'], inputs['key'], graph, **options)
+
+
+@pytest.mark.parametrize('options, match', [
+    (dict(softcap=2.), "'sdpa' has no softcap .got 2.0.; 'auto' and"),
+    (dict(sink=torch.zeros(HEADS)), "'sdpa' has no sinks; 'auto' and")])
+def test_auto_passes_a_backend_by_that_lacks_a_term(options, match):
+    graph = GRAPHS['full']()
+    inputs = draw(graph)
+    assert_same({'out': edge_attention(graph=graph, **inputs, **options)},
+                {'out': edge_attention(graph=graph, **inputs, **options, backend='reference')})
+    with pytest.raises(ValueError, match=match):
+        edge_attention(graph=graph, **inputs, **options, backend='sdpa')
 
 
 # Dropout #############################################################################

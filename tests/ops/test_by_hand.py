@@ -49,6 +49,11 @@ def test_weights(backend):
     gate = torch.tensor([5., 0., 2., 5.], dtype=torch.double)
     assert_is(attention_weights(QUERY, KEY, **options, edge_gate=gate), 1 / 2, 1 / 2, 9 / 10,
               1 / 10)
+    sink = torch.tensor([math.log(4)], dtype=torch.double)
+    assert_is(attention_weights(QUERY, KEY, **options, sink=sink), 1 / 8, 3 / 8, 3 / 8, 1 / 8)
+    odds = math.exp(2 * math.tanh(math.log(3) / 2))
+    assert_is(attention_weights(QUERY, KEY, **options, softcap=2.), 1 / (1 + odds),
+              odds / (1 + odds), odds / (1 + odds), 1 / (1 + odds))
 
 
 @pytest.mark.parametrize('backend', BACKENDS)

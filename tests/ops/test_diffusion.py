@@ -704,9 +704,11 @@ def test_operators_keep_torchs_rules(edge_values):
     inputs = {'edge_bias': None, 'edge_gate': None, **draw(graph, edge_values)}
     terms = [None if inputs[name] is None else inputs[name].reshape(graph.num_edges, -1)
              .detach().requires_grad_() for name in ('edge_bias', 'edge_gate')]
+    terms.append(torch.randn(1, HEADS, dtype=torch.double, requires_grad=True)
+                 if edge_values != 'plain' else None)
     edges = (*graph.csr, *graph.csc)
     torch.library.opcheck(weight_operators.attention_weights,
-                          (inputs['query'], inputs['key'], *terms, *edges, 0.3))
+                          (inputs['query'], inputs['key'], *terms, *edges, 0.3, 2.))
     weight = torch.rand(HEADS, graph.num_edges, dtype=torch.double, requires_grad=True)
     teleport = torch.rand(2, 12, HEADS, dtype=torch.double, requires_grad=True)
     torch.library.opcheck(operators.attention_diffusion,
@@ -715,7 +717,7 @@ def test_operators_keep_torchs_rules(edge_values):
         weight.detach(), inputs['value'].detach(), teleport.detach(), *edges, False))
     torch.library.opcheck(operators.diffused_attention, (
         inputs['query'], inputs['key'], inputs['value'], *terms, teleport, *edges,
-        torch.tensor([5]), 0.3, 0.2, True))
+        torch.tensor([5]), 0.3, 2., 0.2, True))
 
 
 def train(num_nodes):

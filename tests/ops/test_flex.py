@@ -12,7 +12,7 @@ from graphattn.functional import edge_attention
 from graphattn.ops.attention import flex
 from graphattn.patterns import Causal, SlidingWindow
 from tests.graphs import GRAPHS, random_graph
-from tests.ops.test_backends import assert_same, draw, in_double, train
+from tests.ops.test_backends import assert_same, draw, draw_with, in_double, train
 
 
 @pytest.mark.parametrize('name', GRAPHS)
@@ -116,3 +116,16 @@ def test_code_for_gpus_is_traced_as_a_whole_for_graphs_of_any_size(monkeypatch):
             assert_same({'out': out}, {'out': edge_attention(graph=graph, **inputs,
                                                              backend='reference')})
     assert len(traced) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('terms', ['sinks', 'no sink and both terms'])
+def test_code_for_gpus_has_softcaps_and_sinks(terms, monkeypatch):
+    torch._dynamo.reset()
+    monkeypatch.setattr(flex, 'by_definition', torch.compile(
+        flex.by_tiles, fullgraph=True, backend=lambda module, example_inputs: module.forward))
+    graph = GRAPHS['idle_nodes']()
+    inputs, options = draw_with(graph, terms, num_kv_heads=1)
+    with torch.no_grad():
+        assert_same(*({'out': edge_attention(graph=graph, **inputs, **options, backend=backend)}
+                      for backend in ('flex', 'reference')))

@@ -65,6 +65,7 @@ from graphattn.ops.cpu.softmax import (
     modify_backward,
     put_max_inv_sum,
 )
+from graphattn.ops.edge_math import take_sink
 from graphattn.ops.pages import new_rows
 from graphattn.ops.registration import accumulation_dtype, no_grad, sum_to
 
@@ -72,22 +73,23 @@ from graphattn.ops.registration import accumulation_dtype, no_grad, sum_to
 @torch.library.register_kernel('graphattn::edge_attention', 'cpu')
 def edge_attention_cpu(
     query: Tensor, key: Tensor, value: Tensor, feature_query: Tensor | None,
-    edge_attr: Tensor | None, bias: Tensor | None, gate: Tensor | None,
+    edge_attr: Tensor | None, bias: Tensor | None, gate: Tensor | None, sink: Tensor | None,
     indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
     query_ptr: Tensor, key_ptr: Tensor, seed: Tensor | None,
-    scale: float, dropout_p: float,
+    scale: float, softcap: float, dropout_p: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     dtype, (num_queries, heads, channels) = accumulation_dtype(query), query.shape
     size = 0 if edge_attr is None else edge_attr.size(1)
     out, features, max_inv_sum = (new_rows(num_queries, heads, width, dtype=dtype)
                                   for width in (value.size(2), size, 2))
-    terms = Terms.of(bias, gate, seed, scale, dropout_p, dtype, slice(0, heads), heads)
+    terms = Terms.of(bias, gate, seed, scale, dropout_p, dtype, slice(0, heads), heads, softcap)
     edges = Edges.by_query(indptr, edge_key, query_ptr, key_ptr)
     shape = heads, channels + value.size(2) + 2 * size
     if edge_attr is None and has_few_edges(edges):
         run(attend_to_few, edges, shape, *(node_rows(x, dtype) for x in (query, key, value)),
             heads // key.size(1), terms, node_rows(out, dtype), node_rows(max_inv_sum, dtype),
             items=items_of_heads(key.size(1), edges, shape))
+        take_sink(sink, max_inv_sum, out)
         return out, features, max_inv_sum
     if edge_attr is None:
         feature_query, edge_attr = features, new_rows(edge_key.numel(), 0, dtype=dtype)
@@ -95,6 +97,7 @@ def edge_attention_cpu(
     results = [node_rows(x, dtype) for x in (out, features, max_inv_sum)]
     run(_attend, edges, shape, *nodes, edge_rows(edge_attr, dtype), heads // key.size(1), terms,
         *results, items=cut_for_chunks(edges, shape))
+    take_sink(sink, max_inv_sum, out, features)
     return out, features, max_inv_sum
 
 
@@ -102,13 +105,14 @@ def edge_attention_cpu(
 def edge_attention_backward_cpu(
     grad_out: Tensor, grad_features: Tensor | None, out: Tensor, features: Tensor,
     max_inv_sum: Tensor, query: Tensor, key: Tensor, value: Tensor, feature_query: Tensor | None,
-    edge_attr: Tensor | None, bias: Tensor | None, gate: Tensor | None,
+    edge_attr: Tensor | None, bias: Tensor | None, gate: Tensor | None, sink: Tensor | None,
     indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
     query_ptr: Tensor, key_ptr: Tensor, seed: Tensor | None,
-    scale: float, dropout_p: float, needs_attr: bool, needs_bias: bool, needs_gate: bool,
+    scale: float, softcap: float, dropout_p: float,
+    needs_attr: bool, needs_bias: bool, needs_gate: bool,
 ) -> tuple[Tensor, ...]:
     dtype, heads, num_edges = max_inv_sum.dtype, query.size(1), edge_key.numel()
-    terms = Terms.of(bias, gate, seed, scale, dropout_p, dtype, slice(0, heads), heads)
+    terms = Terms.of(bias, gate, seed, scale, dropout_p, dtype, slice(0, heads), heads, softcap)
     grad_query = new_rows(*query.shape, dtype=dtype)
     grad_bias, grad_gate = (new_rows(num_edges if needed else 0, heads, dtype=dtype)
                             for needed in (needs_bias, needs_gate))

@@ -33,7 +33,7 @@ not_compiled = torch.compiler.disable(reason="torch's sparse products are not co
 def attention_weights(query: Tensor, key: Tensor, graph: BipartiteGraph,
                       terms: LogitTerms) -> Tensor:
     logit = edge_logit(edge_dot(query, key, graph), terms)
-    return edge_softmax(logit, graph.query, graph.num_queries)
+    return edge_softmax(logit, graph.query, graph.num_queries, terms.sink)
 
 
 @not_compiled

@@ -19,7 +19,7 @@ from functools import cache
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask, flex_attention
+from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attention
 
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.ops.backend import Backend, LogitTerms
@@ -35,9 +35,10 @@ def attend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
     if graph.num_edges == 0:
         return _zeros(query, key, value, terms)
     heads = [x.transpose(0, 1).unsqueeze(0) for x in (query, key, value)]
-    on_edges = _on_edges(graph, terms, query)
-    score_mod = _score_mod(graph, [*on_edges]) if on_edges else None
-    arguments = graph.block_mask, score_mod, tuple(on_edges.values()), terms.scale
+    on_edges, sink = _on_edges(graph, terms, query)
+    changes_logits = terms.softcap is not None or any(x is not None for x in on_edges)
+    score_mod = _score_mod(graph, terms.softcap) if changes_logits else None
+    arguments = graph.block_mask, score_mod, on_edges, terms.scale, sink
     if query.is_cuda and query.dtype != torch.double:
         heads = [F.pad(x, (0, max(0, MIN_CHANNELS - x.size(-1)))) for x in heads]
         with torch._dynamo.config.patch(recompile_limit=MAX_KERNELS):
@@ -49,14 +50,16 @@ def attend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
 
 def _zeros(query: Tensor, key: Tensor, value: Tensor, terms: LogitTerms) -> Tensor:
     """Return zeros that depend on every argument."""
-    arguments = [x for x in (query, key, value, terms.bias, terms.gate) if x is not None]
+    arguments = [x for x in (query, key, value, terms.bias, terms.gate, terms.sink)
+                 if x is not None]
     out = value.new_zeros(query.size(0), query.size(1), value.size(2))
     return out + sum(x[:0].sum() for x in arguments).to(out)
 
 
 def by_definition(query: Tensor, key: Tensor, value: Tensor, block_mask: BlockMask,
-                  score_mod: Callable[..., Tensor] | None, on_edges: tuple[Tensor, ...],
-                  scale: float) -> Tensor:
+                  score_mod: Callable[..., Tensor] | None,
+                  on_edges: tuple[Tensor | None, Tensor | None], scale: float,
+                  sink: Tensor | None) -> Tensor:
     """Compute attention over all pairs, restricted to the mask.
 
     ``flex_attention`` itself has no gradients on CPUs. torch's own definition recomputes weights
@@ -72,19 +75,29 @@ def by_definition(query: Tensor, key: Tensor, value: Tensor, block_mask: BlockMa
     logit = (query.to(dtype) @ key.to(dtype).mT * scale).squeeze(0)
     logit = score_mod(logit, sequence, *pairs, *on_edges) if score_mod else logit
     logit = logit.masked_fill(~block_mask.mask_mod(sequence, *pairs), -torch.inf)
+    if sink is not None:
+        sink = sink.to(dtype).expand(sizes[1], sizes[0]).t().unsqueeze(-1)
+        logit = torch.cat([logit, sink], dim=-1)
     is_empty = logit.detach().amax(dim=-1, keepdim=True) == -torch.inf
     weight = logit.masked_fill(is_empty, 0.).softmax(dim=-1).masked_fill(is_empty, 0.)
-    return weight.to(value.dtype) @ value
+    return weight[..., :sizes[2]].to(value.dtype) @ value
 
 
 def by_tiles(query: Tensor, key: Tensor, value: Tensor, block_mask: BlockMask,
-             score_mod: Callable[..., Tensor] | None, on_edges: tuple[Tensor, ...],
-             scale: float) -> Tensor:
+             score_mod: Callable[..., Tensor] | None,
+             on_edges: tuple[Tensor | None, Tensor | None], scale: float,
+             sink: Tensor | None) -> Tensor:
     def changed(*logit_and_pair: Tensor) -> Tensor:
         return score_mod(*logit_and_pair, *on_edges)
 
-    return flex_attention(query, key, value, changed if on_edges else None, block_mask, scale,
-                          enable_gqa=key.size(1) < query.size(1))
+    out, aux = flex_attention(query, key, value, changed if score_mod else None, block_mask, scale,
+                              enable_gqa=key.size(1) < query.size(1),
+                              return_aux=AuxRequest(lse=sink is not None))
+    if sink is None:
+        return out
+    least = torch.finfo(sink.dtype).min  # avoids -inf - -inf
+    rest = (aux.lse - sink.clamp(min=least).t()).sigmoid().unsqueeze(-1)
+    return (out * rest).to(out.dtype)
 
 
 @cache
@@ -95,35 +108,37 @@ def _compiled() -> Callable[..., Tensor]:
     return torch.compile(by_tiles, fullgraph=True)
 
 
-def _on_edges(graph: BipartiteGraph, terms: LogitTerms,
-              query: Tensor) -> dict[Callable[[Tensor, Tensor], Tensor], Tensor]:
-    """Return the gate and bias ``[num_edges, heads]``, keyed by the operation that applies them to
-    logits."""
+def _on_edges(graph: BipartiteGraph, terms: LogitTerms, query: Tensor,
+              ) -> tuple[tuple[Tensor | None, Tensor | None], Tensor | None]:
+    """Return the gate and bias ``[num_edges, heads]``, and the sinks beside this bias,
+    ``[num_queries or 1, heads or 1]``."""
     dtype, shape = torch.promote_types(query.dtype, torch.float), (-1, query.size(1))
-    on_edges = {}
-    if terms.gate is not None:
-        on_edges[torch.mul] = terms.gate.to(dtype).expand(shape)
-    if terms.bias is not None:
+    gate, bias, sink = terms.gate, terms.bias, terms.sink
+    if gate is not None:
+        gate = gate.to(dtype).expand(shape)
+    if bias is not None:
         # Subtracting the maximum of each query changes no weight, but reduces the rounding error of
         # the backward pass, which recomputes weights from logits minus their log-sum-exp.
-        bias, of_edge = terms.bias.to(dtype), graph.query
+        bias, of_edge = bias.to(dtype), graph.query
         highest = highest_logit(bias, of_edge, graph.num_queries)
         highest = highest.masked_fill(highest == -torch.inf, 0.)
-        on_edges[torch.add] = (bias - highest[of_edge]).expand(shape)
-    return on_edges
+        bias = (bias - highest[of_edge]).expand(shape)
+        sink = None if sink is None else sink - highest
+    return (gate, bias), sink
 
 
-def _score_mod(graph: BipartiteGraph,
-               actions: list[Callable[[Tensor, Tensor], Tensor]]) -> Callable[..., Tensor]:
+def _score_mod(graph: BipartiteGraph, softcap: float | None) -> Callable[..., Tensor]:
     """Return FlexAttention's ``score_mod`` for the logit of a pair."""
     edge_of = _edge_of_pair(graph)
 
     def score_mod(logit: Tensor, sequence: Tensor, head: Tensor, query: Tensor, key: Tensor,
-                  *on_edges: Tensor) -> Tensor:
-        edge = edge_of(query, key)
-        for act, value in zip(actions, on_edges):
-            logit = act(logit, value[edge, head])
-        return logit
+                  gate: Tensor | None, bias: Tensor | None) -> Tensor:
+        edge = None if gate is bias is None else edge_of(query, key)
+        if gate is not None:
+            logit = logit * gate[edge, head]
+        if softcap is not None:
+            logit = softcap * torch.tanh(logit / softcap)
+        return logit if bias is None else logit + bias[edge, head]
 
     return score_mod
 

@@ -14,7 +14,7 @@ from graphattn.ops.edge_math import edge_logit, edge_softmax
 def attention_weights(query: Tensor, key: Tensor, graph: BipartiteGraph,
                       terms: LogitTerms) -> Tensor:
     logit = edge_logit(edge_dot(query, key, graph), terms)
-    return edge_softmax(logit, graph.query, graph.num_queries)
+    return edge_softmax(logit, graph.query, graph.num_queries, terms.sink)
 
 
 def weighted_sum(weight: Tensor, value: Tensor, graph: BipartiteGraph) -> Tensor:

@@ -23,12 +23,16 @@ def attention_weights(query: Tensor, key: Tensor, graph: BipartiteGraph,
                       terms: LogitTerms) -> Tensor:
     logit = edge_logit(gather.edge_dot(query, key, graph), terms)
     query, sizes = graph.query, {'dim': 0, 'dim_size': graph.num_queries}
+    if terms.sink is not None:  # one more edge of each query
+        logit = torch.cat([logit, terms.sink.expand(graph.num_queries, logit.size(1))])
+        query = torch.cat([query, torch.arange(graph.num_queries, device=query.device)])
     # torch-scatter's softmax returns NaN for very large logits, and for queries with logits of -inf
     # only, so subtract the maximum first.
     highest = highest_logit(logit, query, graph.num_queries)[query]
     is_nothing = highest == -torch.inf
     weight = scatter_softmax((logit - highest).masked_fill(is_nothing, 0.), query, **sizes)
-    return with_first_derivative(weight.masked_fill(is_nothing, 0.), 'gather_ext')
+    weight = weight.masked_fill(is_nothing, 0.)[:graph.num_edges]
+    return with_first_derivative(weight, 'gather_ext')
 
 
 @not_compiled

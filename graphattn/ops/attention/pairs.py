@@ -14,6 +14,7 @@ from torch import Tensor
 from graphattn.graphs.pair_mask import MaskedPairs
 from graphattn.ops.attention.sdpa import attend_to_segments
 from graphattn.ops.backend import Backend, LogitTerms, everywhere
+from graphattn.ops.edge_math import edge_logit
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, pairs: MaskedPairs,
@@ -21,7 +22,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, pairs: MaskedPairs,
     out = [query.new_empty(0, query.size(1), value.size(2)) + value[:0].sum()
            + _nothing(query, key, pairs)]
     for length, *segments in _segments(pairs, query, key, value):
-        bias = _bias(pairs, length, query.dtype).to(query.dtype)
+        bias = _bias(pairs, length, query.dtype)[0].to(query.dtype)
         out.append(_tokens(attend_to_segments(*segments, bias, scale=terms.scale,
                                               dropout_p=terms.dropout_p)))
     return pairs.unsort(torch.cat(out))
@@ -30,9 +31,12 @@ def attend(query: Tensor, key: Tensor, value: Tensor, pairs: MaskedPairs,
 def attention_weights(query: Tensor, key: Tensor, pairs: MaskedPairs, terms: LogitTerms) -> Tensor:
     weight = [query.new_empty(0) + _nothing(query, key, pairs)]
     for length, own_query, own_key in _segments(pairs, query, key):
-        bias = _bias(pairs, length, query.dtype).to(query.dtype)
-        logit = own_query @ own_key.mT * terms.scale + bias
-        weight.append(logit.softmax(dim=-1).flatten())
+        bias, highest = _bias(pairs, length, query.dtype)
+        logit = edge_logit(own_query @ own_key.mT, terms._replace(bias=bias.to(query.dtype)))
+        if terms.sink is not None:
+            sink = (terms.sink.view(-1, 1, 1) - highest).to(logit.dtype)
+            logit = torch.cat([logit, sink.expand(*logit.shape[:3], 1)], dim=-1)
+        weight.append(logit.softmax(dim=-1)[..., :length].flatten())
     return torch.cat(weight)
 
 
@@ -59,11 +63,13 @@ def _tokens(segments: Tensor) -> Tensor:
     return segments.transpose(1, 2).flatten(0, 1)
 
 
-def _bias(pairs: MaskedPairs, length: int, dtype: torch.dtype) -> Tensor:
+def _bias(pairs: MaskedPairs, length: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return the bias of each pair minus the maximum of its query, and that maximum."""
     bias = pairs.mask.bias(length)
     bias = bias.to(torch.promote_types(bias.dtype, dtype))
     # This changes no weight, and avoids the rounding errors of large logits.
-    return bias - bias.detach().amax(dim=-1, keepdim=True)
+    highest = bias.detach().amax(dim=-1, keepdim=True)
+    return bias - highest, highest
 
 
 def _nothing(query: Tensor, key: Tensor, pairs: MaskedPairs) -> Tensor:
@@ -73,4 +79,5 @@ def _nothing(query: Tensor, key: Tensor, pairs: MaskedPairs) -> Tensor:
 
 
 BACKEND = Backend('pairs', everywhere, attention=attend, attention_weights=attention_weights,
-                  weighted_sum=weighted_sum, supports_gqa=True, nan_leaks=True)
+                  weighted_sum=weighted_sum, supports_gqa=True, takes_softcap=False,
+                  takes_sink=False, nan_leaks=True)

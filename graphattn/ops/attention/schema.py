@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from graphattn.ops.edge_math import sink_grad
 from graphattn.ops.registration import (
     GRAPH,
     accumulation_dtype,
@@ -16,20 +17,21 @@ from graphattn.ops.registration import (
 )
 
 VALUES = 'Tensor query, Tensor key, Tensor value, Tensor? feature_query, Tensor? edge_attr'
-INPUTS = f'''{VALUES}, Tensor? bias, Tensor? gate, {GRAPH}, Tensor? seed, float scale,
-             float dropout_p'''
+INPUTS = f'''{VALUES}, Tensor? bias, Tensor? gate, Tensor? sink, {GRAPH}, Tensor? seed,
+             float scale, float softcap, float dropout_p'''
 
 
 # Keys and values may have fewer heads than queries; each serves several consecutive query heads.
 # Edges may have features [num_edges, size]: their dot product with ``feature_query`` [num_queries,
 # heads, size] is added to the logit, and their weighted sum is returned next to the output. Without
-# features, both are None and size is 0.
+# features, both are None and size is 0. Sinks are [num_queries or 1, heads], and a softcap of 0 is
+# none.
 #
 # Output [num_queries, heads, value_channels], sums of features [num_queries, heads, size], and row
-# maxima and inverse sums [num_queries, heads, 2]: the maximum logit, and 1 over the sum of
-# exponentials minus it. A log-sum-exp would have the rounding error of the logit, which may be
-# larger than the sum. All three have the accumulation dtype, because gradients of logits are small
-# differences that half precision would lose.
+# maxima and inverse sums [num_queries, heads, 2]: the maximum logit of the edges, and 1 over the
+# sum of exponentials minus it, sink included. A log-sum-exp would have the rounding error of the
+# logit, which may be larger than the sum. All three have the accumulation dtype, because gradients
+# of logits are small differences that half precision would lose.
 
 
 def _fake_attention(query: Tensor, key: Tensor, value: Tensor, feature_query: Tensor | None,
@@ -66,7 +68,7 @@ differentiate_no_more(edge_attention_backward)
 
 
 def _save_attention(ctx, inputs, output) -> None:
-    *tensors, ctx.scale, ctx.dropout_p = inputs
+    *tensors, ctx.scale, ctx.softcap, ctx.dropout_p = inputs
     *_, max_inv_sum = output
     ctx.mark_non_differentiable(max_inv_sum)
     ctx.set_materialize_grads(False)
@@ -77,13 +79,20 @@ def _differentiate_attention(ctx, grad_out, grad_features, _) -> dict[str, Tenso
     if grad_out is None and grad_features is None:
         return {}
     saved = ctx.saved_tensors  # checkpoints allow one access
-    out, features, _, *_, feature_query = saved[:7]
+    (out, features, max_inv_sum, *_, feature_query), sink = saved[:7], saved[10]
     grad_out = torch.zeros_like(out) if grad_out is None else grad_out
     if grad_features is None and feature_query is not None:
         grad_features = torch.zeros_like(features)
-    grads = edge_attention_backward(grad_out, grad_features, *saved, ctx.scale, ctx.dropout_p,
-                                    *ctx.needs_input_grad[4:7])
-    return dict(zip(('query', 'key', 'value', 'feature_query', 'edge_attr', 'bias', 'gate'), grads))
+    grads = edge_attention_backward(grad_out, grad_features, *saved, ctx.scale, ctx.softcap,
+                                    ctx.dropout_p, *ctx.needs_input_grad[4:7])
+    names = 'query', 'key', 'value', 'feature_query', 'edge_attr', 'bias', 'gate'
+    grad_of = dict(zip(names, grads))
+    if ctx.needs_input_grad[7]:
+        delta = (out * grad_out).sum(-1)
+        if grad_features is not None:
+            delta = delta + (features * grad_features).sum(-1)
+        grad_of['sink'] = sink_grad(sink, max_inv_sum, delta)
+    return grad_of
 
 
 attend = differentiate(edge_attention, _differentiate_attention, _save_attention)

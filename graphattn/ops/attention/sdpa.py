@@ -2,8 +2,8 @@
 
 Complete graphs need no mask. For others, masks are built chunk by chunk, so that at most
 ``PAIRS_PER_CHUNK`` pairs are in memory. Masked pairs are multiplied as well: a non-finite key or
-value reaches every query of its segment, and a non-finite query every key's gradient. Gates and
-returned weights are not supported.
+value reaches every query of its segment, and a non-finite query every key's gradient. Gates,
+softcaps, sinks and returned weights are not supported.
 
 torch's fused backward pass recomputes weights from logits minus their log-sum-exp, with the
 rounding error of the logits. At ``MAX_LOGIT`` this is 5e-4 of a weight in float32. Above it,
@@ -184,4 +184,4 @@ def _mask(row: Tensor, key: Tensor, bias: Tensor | None, num_segments: int,
 
 
 BACKEND = Backend('sdpa', has_values, attention=attend, supports_gqa=True, takes_gate=False,
-                  nan_leaks=True)
+                  takes_softcap=False, takes_sink=False, nan_leaks=True)

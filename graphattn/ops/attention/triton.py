@@ -14,11 +14,13 @@ import triton.language as tl
 from torch import Tensor
 
 from graphattn.ops.attention import triton_tiles as attention_tiles
+from graphattn.ops.edge_math import take_sink
 from graphattn.ops.registration import accumulation_dtype, no_grad, sum_to
 from graphattn.ops.triton.launch import TYPES, Tile, fp64, kernel, launch, u64
 from graphattn.ops.triton.rows import Rows, edges_of_tasks, gather, put
 from graphattn.ops.triton.softmax import (
     Terms,
+    before_softcap,
     gates,
     join,
     kept,
@@ -32,22 +34,23 @@ from graphattn.ops.triton.softmax import (
 def edge_attention_cuda(
     query: Tensor, key: Tensor, value: Tensor, feature_query: Tensor | None,
     edge_attr: Tensor | None,
-    bias: Tensor | None, gate: Tensor | None,
+    bias: Tensor | None, gate: Tensor | None, sink: Tensor | None,
     indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
     query_ptr: Tensor, key_ptr: Tensor, seed: Tensor | None,
-    scale: float, dropout_p: float,
+    scale: float, softcap: float, dropout_p: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     if feature_query is not None:
         raise NotImplementedError("'graphattn::edge_attention' does not support features on CUDA; "
                                   "use edge_feature_attention")
     width = max(query.size(2), value.size(2))
-    terms = Terms.of(bias, gate, seed, scale, dropout_p)
+    terms = Terms.of(bias, gate, seed, scale, dropout_p, softcap)
     num_tiles = attention_tiles.choose(indptr, edge_key, len(key), width, query.dtype, terms)
     rows = Rows.of(indptr, edge_key, num_tiles)
     out, max_inv_sum = attend(query, key, value, rows, terms)
     if num_tiles is not None:
         nodes = [x.contiguous() for x in (query, key, value)]
         attention_tiles.attend(num_tiles, indptr, edge_key, nodes, terms, out, max_inv_sum)
+    take_sink(sink, max_inv_sum, out)
     return out, out.new_empty(*query.shape[:2], 0), max_inv_sum
 
 
@@ -73,14 +76,15 @@ def edge_attention_backward_cuda(
     grad_out: Tensor, grad_features: Tensor | None, out: Tensor, features: Tensor,
     max_inv_sum: Tensor, query: Tensor, key: Tensor, value: Tensor, feature_query: Tensor | None,
     edge_attr: Tensor | None,
-    bias: Tensor | None, gate: Tensor | None,
+    bias: Tensor | None, gate: Tensor | None, sink: Tensor | None,
     indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
     query_ptr: Tensor, key_ptr: Tensor, seed: Tensor | None,
-    scale: float, dropout_p: float, needs_attr: bool, needs_bias: bool, needs_gate: bool,
+    scale: float, softcap: float, dropout_p: float,
+    needs_attr: bool, needs_bias: bool, needs_gate: bool,
 ) -> tuple[Tensor, ...]:
     dtype, (num_queries, heads, channels) = max_inv_sum.dtype, query.shape
     num_edges, value_channels = edge_key.numel(), value.size(2)
-    terms = Terms.of(bias, gate, seed, scale, dropout_p)
+    terms = Terms.of(bias, gate, seed, scale, dropout_p, softcap)
     # grad_out is already rounded, because the output was cast to the dtype of the query.
     nodes = [x.contiguous() for x in (query, key, value, grad_out.to(query.dtype))]
     grad_query, grad_key, grad_value = (torch.empty_like(x, memory_format=torch.contiguous_format)
@@ -131,8 +135,8 @@ def edge_attention_backward_cuda(
 def attend_rows(
         indptr, edge_key, order, last_task, place_of_task, num_rows, num_tasks,
         query, key, value, bias, gate, seed, bias_edge_stride, bias_head_stride, gate_edge_stride,
-        gate_head_stride, scale: fp64, threshold: u64, keep_scale: fp64, out, max_inv_sum,
-        parts, num_parts,
+        gate_head_stride, scale: fp64, threshold: u64, keep_scale: fp64,
+        SOFTCAP: tl.constexpr, out, max_inv_sum, parts, num_parts,
         HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
         VALUE_CHANNELS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, EDGES: tl.constexpr,
         WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, PART: tl.constexpr):
@@ -152,7 +156,7 @@ def attend_rows(
         key_j = gather(key, j, key_head, HEADS // SHARING, CHANNELS, WIDTH, inside, DTYPE)
         logit = logits(tl.sum(query_i[:, None, :] * key_j, axis=2), bias, gate, bias_edge_stride,
                        bias_head_stride, gate_edge_stride, gate_head_stride, scale, edge, inside,
-                       head, DTYPE)
+                       head, SOFTCAP, DTYPE)
         new_max = tl.maximum(row_max, tl.max(logit, axis=1))
         shift = tl.where(new_max == float('-inf'), 0, new_max)  # avoids -inf - -inf
         rescale = tl.exp(row_max - shift)
@@ -177,7 +181,8 @@ def grads_of_queries(
         indptr, edge_key, order, last_task, place_of_task, num_rows, num_tasks,
         query, key, value, grad_out, bias, gate, seed, bias_edge_stride, bias_head_stride,
         gate_edge_stride, gate_head_stride, scale: fp64, threshold: u64, keep_scale: fp64,
-        out, max_inv_sum, softmax, grad_query, grad_bias, grad_gate, parts, num_parts, num_edges,
+        SOFTCAP: tl.constexpr, out, max_inv_sum, softmax, grad_query, grad_bias, grad_gate, parts,
+        num_parts, num_edges,
         HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
         VALUE_CHANNELS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, EDGES: tl.constexpr,
         WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, PART: tl.constexpr):
@@ -205,7 +210,7 @@ def grads_of_queries(
         key_j = gather(key, j, key_head, HEADS // SHARING, CHANNELS, WIDTH, inside, DTYPE)
         dot = tl.sum(query_i[:, None, :] * key_j, axis=2)
         logit = logits(dot, bias, gate, bias_edge_stride, bias_head_stride, gate_edge_stride,
-                       gate_head_stride, scale, edge, inside, head, DTYPE)
+                       gate_head_stride, scale, edge, inside, head, SOFTCAP, DTYPE)
         weight = tl.exp(logit - row_max[:, None]) * inv_sum[:, None]
         value_j = gather(value, j, key_head, HEADS // SHARING, VALUE_CHANNELS, VALUE_WIDTH, inside,
                          DTYPE)
@@ -216,7 +221,9 @@ def grads_of_queries(
         grad_logit = tl.where(inside, weight * (grad_weight - delta[:, None]), 0)
         if grad_bias is not None:
             tl.store(grad_bias + head.to(tl.int64) * num_edges + edge, grad_logit, mask=inside)
-        grad_dot = grad_logit * tl.full((), scale, DTYPE)
+        grad_dot = before_softcap(grad_logit, dot, gate, gate_edge_stride, gate_head_stride, scale,
+                                  edge, inside, head, SOFTCAP, DTYPE)
+        grad_dot *= tl.full((), scale, DTYPE)
         if grad_gate is not None:
             tl.store(grad_gate + head.to(tl.int64) * num_edges + edge, grad_dot * dot, mask=inside)
         if gate is not None:
@@ -231,7 +238,7 @@ def grads_of_keys(
         indptr, edge_query, order, last_task, place_of_task, num_rows, num_tasks, perm,
         query, key, value, grad_out, bias, gate, seed, bias_edge_stride, bias_head_stride,
         gate_edge_stride, gate_head_stride, scale: fp64, threshold: u64, keep_scale: fp64,
-        softmax, grad_key, grad_value, parts, value_parts, num_parts,
+        SOFTCAP: tl.constexpr, softmax, grad_key, grad_value, parts, value_parts, num_parts,
         HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
         VALUE_CHANNELS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, EDGES: tl.constexpr,
         WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, PART: tl.constexpr):
@@ -256,9 +263,9 @@ def grads_of_keys(
             row_max = tl.load(softmax + at, mask=inside, other=0)
             inv_sum = tl.load(softmax + at + 1, mask=inside, other=0)
             delta = tl.load(softmax + at + 2, mask=inside, other=0)
-            logit = logits(tl.sum(query_i * key_j[:, None, :], axis=2), bias, gate,
-                           bias_edge_stride, bias_head_stride, gate_edge_stride, gate_head_stride,
-                           scale, edge, inside, head, DTYPE)
+            dot = tl.sum(query_i * key_j[:, None, :], axis=2)
+            logit = logits(dot, bias, gate, bias_edge_stride, bias_head_stride, gate_edge_stride,
+                           gate_head_stride, scale, edge, inside, head, SOFTCAP, DTYPE)
             weight = tl.exp(logit - row_max) * inv_sum
             grad_i = gather(grad_out, i, head, HEADS, VALUE_CHANNELS, VALUE_WIDTH, inside, DTYPE)
             grad_weight = tl.sum(grad_i * value_j[:, None, :], axis=2)
@@ -268,7 +275,9 @@ def grads_of_keys(
                 grad_weight *= keep
                 used = weight * keep
             grad_logit = tl.where(inside, weight * (grad_weight - delta), 0)
-            grad_dot = grad_logit * tl.full((), scale, DTYPE)
+            grad_dot = before_softcap(grad_logit, dot, gate, gate_edge_stride, gate_head_stride,
+                                      scale, edge, inside, head, SOFTCAP, DTYPE)
+            grad_dot *= tl.full((), scale, DTYPE)
             if gate is not None:
                 grad_dot *= gates(gate, gate_edge_stride, gate_head_stride, edge, inside, head,
                                   DTYPE)

@@ -16,6 +16,7 @@ from graphattn.ops.triton.launch import fp64, kernel, launch, u64, width_of
 from graphattn.ops.triton.rows import ROWS_OF_A_TILE, Tasks, gather, put
 from graphattn.ops.triton.softmax import (
     Terms,
+    before_softcap,
     gates,
     join,
     kept,
@@ -201,8 +202,8 @@ def _first_edge(column, begin, end, least):
 def attend_tiles(
         indptr, edge_key, order, last_task, place_of_task, num_rows,
         query, key, value, bias, gate, seed, bias_edge_stride, bias_head_stride, gate_edge_stride,
-        gate_head_stride, scale: fp64, threshold: u64, keep_scale: fp64, out, max_inv_sum,
-        parts, num_parts, num_columns,
+        gate_head_stride, scale: fp64, threshold: u64, keep_scale: fp64,
+        SOFTCAP: tl.constexpr, out, max_inv_sum, parts, num_parts, num_columns,
         HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
         VALUE_CHANNELS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
         WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr):
@@ -222,7 +223,7 @@ def attend_tiles(
                        key.dtype.element_ty)
         dot = tl.dot(query_i, tl.trans(key_j))
         logit = logits(dot, bias, gate, bias_edge_stride, bias_head_stride, gate_edge_stride,
-                       gate_head_stride, scale, edge, is_edge, head, tl.float32)
+                       gate_head_stride, scale, edge, is_edge, head, SOFTCAP, tl.float32)
         new_max = tl.maximum(row_max, tl.max(logit, axis=1))
         shift = tl.where(new_max == float('-inf'), 0, new_max)  # else -inf less -inf
         rescale = tl.exp(row_max - shift)
@@ -281,8 +282,8 @@ def grads_of_tiled_queries(
         indptr, edge_key, order, last_task, place_of_task, num_rows,
         query, key, value, grad_out, bias, gate, seed, bias_edge_stride, bias_head_stride,
         gate_edge_stride, gate_head_stride, scale: fp64, threshold: u64, keep_scale: fp64,
-        out, max_inv_sum, softmax, grad_query, grad_bias, grad_gate, parts, num_parts, num_columns,
-        num_edges,
+        SOFTCAP: tl.constexpr, out, max_inv_sum, softmax, grad_query, grad_bias, grad_gate, parts,
+        num_parts, num_columns, num_edges,
         HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
         VALUE_CHANNELS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
         WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr):
@@ -313,7 +314,7 @@ def grads_of_tiled_queries(
                          j < num_columns, value.dtype.element_ty)
         dot = tl.dot(query_i, tl.trans(key_j))
         logit = logits(dot, bias, gate, bias_edge_stride, bias_head_stride, gate_edge_stride,
-                       gate_head_stride, scale, edge, is_edge, head, tl.float32)
+                       gate_head_stride, scale, edge, is_edge, head, SOFTCAP, tl.float32)
         weight = tl.exp(logit - row_max[:, None]) * inv_sum[:, None]
         grad_weight = tl.dot(grad_i, tl.trans(value_j))
         if seed is not None:
@@ -321,7 +322,9 @@ def grads_of_tiled_queries(
         grad_logit = tl.where(is_edge, weight * (grad_weight - delta[:, None]), 0)
         if grad_bias is not None:
             tl.store(grad_bias + head.to(tl.int64) * num_edges + edge, grad_logit, mask=is_edge)
-        grad_dot = grad_logit * tl.full((), scale, tl.float32)
+        grad_dot = before_softcap(grad_logit, dot, gate, gate_edge_stride, gate_head_stride, scale,
+                                  edge, is_edge, head, SOFTCAP, tl.float32)
+        grad_dot *= tl.full((), scale, tl.float32)
         if grad_gate is not None:
             tl.store(grad_gate + head.to(tl.int64) * num_edges + edge, grad_dot * dot,
                      mask=is_edge)
@@ -340,7 +343,8 @@ def grads_of_tiled_keys(
         indptr, edge_query, order, last_task, place_of_task, num_rows, perm,
         query, key, value, grad_out, bias, gate, seed, bias_edge_stride, bias_head_stride,
         gate_edge_stride, gate_head_stride, scale: fp64, threshold: u64, keep_scale: fp64,
-        softmax, grad_key, grad_value, parts, value_parts, num_parts, num_columns,
+        SOFTCAP: tl.constexpr, softmax, grad_key, grad_value, parts, value_parts, num_parts,
+        num_columns,
         HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
         VALUE_CHANNELS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
         WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr):
@@ -371,7 +375,7 @@ def grads_of_tiled_keys(
             delta = tl.load(softmax + at + 2, mask=is_query, other=0)
             dot = tl.dot(key_j, tl.trans(query_i))
             logit = logits(dot, bias, gate, bias_edge_stride, bias_head_stride, gate_edge_stride,
-                           gate_head_stride, scale, edge, is_edge, head, tl.float32)
+                           gate_head_stride, scale, edge, is_edge, head, SOFTCAP, tl.float32)
             weight = tl.where(is_edge, tl.exp(logit - row_max[None, :]) * inv_sum[None, :], 0)
             grad_weight = tl.dot(value_j, tl.trans(grad_i))
             used = weight
@@ -380,6 +384,8 @@ def grads_of_tiled_keys(
                 grad_weight *= keep
                 used = weight * keep
             grad_dot = tl.where(is_edge, weight * (grad_weight - delta[None, :]), 0)
+            grad_dot = before_softcap(grad_dot, dot, gate, gate_edge_stride, gate_head_stride,
+                                      scale, edge, is_edge, head, SOFTCAP, tl.float32)
             grad_dot *= tl.full((), scale, tl.float32)
             if gate is not None:
                 grad_dot *= gates(gate, gate_edge_stride, gate_head_stride, edge, is_edge, head,

@@ -11,11 +11,13 @@ from graphattn.ops.registration import (
     define,
     differentiate,
     differentiate_no_more,
+    empty_max_inv_sum,
     empty_unless,
 )
 
-DIFFUSED = f'''Tensor query, Tensor key, Tensor value, Tensor? bias, Tensor? gate, Tensor teleport,
-               {BOTH_ORDERS}, Tensor? seed, float scale, float dropout_p'''
+DIFFUSED = f'''Tensor query, Tensor key, Tensor value, Tensor? bias, Tensor? gate, Tensor? sink,
+               Tensor teleport, {BOTH_ORDERS}, Tensor? seed, float scale, float softcap,
+               float dropout_p'''
 
 
 # Output [nodes, heads, channels] and, if kept, messages [hops, heads, nodes, channels].
@@ -72,7 +74,7 @@ differentiate(attention_diffusion, _differentiate_diffusion, _save_diffusion)
 # messages.
 
 
-def _fake_diffused(query, key, value, bias, gate, teleport, *rest):
+def _fake_diffused(query, key, value, bias, gate, sink, teleport, *rest):
     return (torch.empty_like(value), empty_max_inv_sum(query),
             empty_messages(value, teleport, rest[-1]))
 
@@ -81,27 +83,28 @@ diffused_attention = define('diffused_attention', f'{DIFFUSED}, bool keep_messag
                             '(Tensor, Tensor, Tensor)', _fake_diffused)
 
 
-# Gradients of query, key, bias, gate, value and teleport; empty if not needed.
+# Gradients of query, key, bias, gate, sink, value and teleport; empty if not needed.
 
 
-def _fake_diffused_backward(grad_out, max_inv_sum, messages, query, key, value, bias, gate,
+def _fake_diffused_backward(grad_out, max_inv_sum, messages, query, key, value, bias, gate, sink,
                             teleport, *rest):
-    *_, needs_bias, needs_gate, needs_teleport = rest
+    *_, needs_bias, needs_gate, needs_sink, needs_teleport = rest
     return (torch.empty_like(query), torch.empty_like(key), empty_unless(needs_bias, bias, query),
-            empty_unless(needs_gate, gate, query), torch.empty_like(value),
+            empty_unless(needs_gate, gate, query), empty_unless(needs_sink, sink, query),
+            torch.empty_like(value),
             teleport.new_empty(teleport.shape if needs_teleport else 0))
 
 
 diffused_attention_backward = define(
     'diffused_attention_backward',
     f'Tensor grad_out, Tensor max_inv_sum, Tensor messages, {DIFFUSED}, bool needs_weight, '
-    f'bool needs_bias, bool needs_gate, bool needs_teleport',
-    '(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)', _fake_diffused_backward)
+    f'bool needs_bias, bool needs_gate, bool needs_sink, bool needs_teleport',
+    '(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)', _fake_diffused_backward)
 differentiate_no_more(diffused_attention_backward)
 
 
 def _save_diffused(ctx, inputs, output) -> None:
-    *tensors, ctx.scale, ctx.dropout_p, _ = inputs
+    *tensors, ctx.scale, ctx.softcap, ctx.dropout_p, _ = inputs
     _, max_inv_sum, messages = output
     ctx.mark_non_differentiable(max_inv_sum, messages)
     ctx.set_materialize_grads(False)
@@ -111,19 +114,14 @@ def _save_diffused(ctx, inputs, output) -> None:
 def _differentiate_diffused(ctx, grad_out, *_) -> dict[str, Tensor]:
     if grad_out is None:
         return {}
-    needs_query, needs_key, _, needs_bias, needs_gate, needs_teleport = ctx.needs_input_grad[:6]
-    needs_weight = needs_query or needs_key or needs_bias or needs_gate
-    grads = diffused_attention_backward(grad_out, *ctx.saved_tensors, ctx.scale, ctx.dropout_p,
-                                        needs_weight, needs_bias, needs_gate, needs_teleport)
-    return dict(zip(('query', 'key', 'bias', 'gate', 'value', 'teleport'), grads))
+    needs_query, needs_key, _, *needs_terms, needs_teleport = ctx.needs_input_grad[:7]
+    needs_weight = needs_query or needs_key or any(needs_terms)
+    grads = diffused_attention_backward(grad_out, *ctx.saved_tensors, ctx.scale, ctx.softcap,
+                                        ctx.dropout_p, needs_weight, *needs_terms, needs_teleport)
+    return dict(zip(('query', 'key', 'bias', 'gate', 'sink', 'value', 'teleport'), grads))
 
 
 differentiate(diffused_attention, _differentiate_diffused, _save_diffused)
-
-
-def empty_max_inv_sum(query: Tensor) -> Tensor:
-    """Allocate row maxima and inverse sums, ``[heads, nodes, 2]``."""
-    return query.new_empty(query.size(1), query.size(0), 2, dtype=accumulation_dtype(query))
 
 
 def empty_messages(value: Tensor, teleport: Tensor, keep_messages: bool) -> Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from graphattn.ops.diffusion.schema import empty_messages
 from graphattn.ops.edge_dot.triton import dot_rows
-from graphattn.ops.edge_math import restart
+from graphattn.ops.edge_math import grad_of_sink, restart
 from graphattn.ops.registration import accumulation_dtype, empty_unless
 from graphattn.ops.triton.rows import Rows
 from graphattn.ops.triton.softmax import Terms
@@ -44,12 +44,13 @@ def attention_diffusion_backward_cuda(
 @torch.library.register_kernel('graphattn::diffused_attention', 'cuda')
 def diffused_attention_cuda(
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, gate: Tensor | None,
-    teleport: Tensor,
+    sink: Tensor | None, teleport: Tensor,
     indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
-    seed: Tensor | None, scale: float, dropout_p: float, keep_messages: bool,
+    seed: Tensor | None, scale: float, softcap: float, dropout_p: float, keep_messages: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    rows, terms = Rows.of(indptr, edge_key), Terms.of(bias, gate, seed, scale, dropout_p)
-    max_inv_sum = row_max_inv_sum(query, key, rows, terms)
+    rows = Rows.of(indptr, edge_key)
+    terms = Terms.of(bias, gate, seed, scale, dropout_p, softcap)
+    max_inv_sum = row_max_inv_sum(query, key, rows, terms, sink)
     messages = empty_messages(value, teleport, keep_messages)
     out = diffuse(weigh(query, key, rows, terms, max_inv_sum), value, teleport, rows, messages)
     return out, max_inv_sum.transpose(0, 1).contiguous(), messages
@@ -59,26 +60,27 @@ def diffused_attention_cuda(
 def diffused_attention_backward_cuda(
     grad_out: Tensor, max_inv_sum: Tensor, messages: Tensor,
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, gate: Tensor | None,
-    teleport: Tensor,
+    sink: Tensor | None, teleport: Tensor,
     indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
-    seed: Tensor | None, scale: float, dropout_p: float,
-    needs_weight: bool, needs_bias: bool, needs_gate: bool, needs_teleport: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    seed: Tensor | None, scale: float, softcap: float, dropout_p: float, needs_weight: bool,
+    needs_bias: bool, needs_gate: bool, needs_sink: bool, needs_teleport: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     both = BothOrders(Rows.of(indptr, edge_key), Rows.of(key_indptr, edge_query), perm)
-    terms = Terms.of(bias, gate, seed, scale, dropout_p)
-    max_inv_sum = max_inv_sum.transpose(0, 1).contiguous()
-    weight = weigh(query, key, both.csr, terms, max_inv_sum)
+    terms = Terms.of(bias, gate, seed, scale, dropout_p, softcap)
+    by_query = max_inv_sum.transpose(0, 1).contiguous()
+    weight = weigh(query, key, both.csr, terms, by_query)
     grad_weight, grad_value, grad_teleport = hop_grads(
         grad_out, messages, weight, value, teleport, both, needs_weight, needs_teleport)
     if not needs_weight:
         nothing = empty_unless(False, None, query)
         return (torch.empty_like(query), torch.empty_like(key), nothing, nothing.clone(),
-                grad_value, grad_teleport)
+                nothing.clone(), grad_value, grad_teleport)
     if seed is not None:
-        weight = weigh(query, key, both.csr, terms._replace(seed=None), max_inv_sum)
-    grad_logit = grads_of_logits(weight, grad_weight, both.csr, terms)
-    return (*both.grads(grad_logit, query, key, bias if needs_bias else None, gate, scale,
-                        needs_gate), grad_value, grad_teleport)
+        weight = weigh(query, key, both.csr, terms._replace(seed=None), by_query)
+    grad_logit, delta = grads_of_logits(weight, grad_weight, both.csr, terms)
+    return (*both.grads(grad_logit, query, key, bias if needs_bias else None, gate, scale, softcap,
+                        needs_gate), grad_of_sink(needs_sink, sink, max_inv_sum, delta),
+            grad_value, grad_teleport)
 
 
 def diffuse(weight: Tensor, value: Tensor, teleport: Tensor, rows: Rows,

@@ -29,25 +29,53 @@ class Terms(NamedTuple):
     scale: float
     threshold: int  # an edge is dropped if its bits are below
     keep_scale: float
+    softcap: float  # 0 without
 
     @classmethod
     def of(cls, bias: Tensor | None, gate: Tensor | None, seed: Tensor | None, scale: float,
-           dropout_p: float) -> Terms:
+           dropout_p: float, softcap: float = 0.) -> Terms:
         return cls(bias, gate, seed, *strides_of(bias), *strides_of(gate), float(scale),
-                   int(dropout_p * 2**64), 1 / (1 - dropout_p))
+                   int(dropout_p * 2**64), 1 / (1 - dropout_p), softcap)
 
 
 @triton.jit
 def logits(dot, bias, gate, bias_edge_stride, bias_head_stride, gate_edge_stride,
-           gate_head_stride, scale, edge, inside, head, DTYPE: tl.constexpr):
-    """Turn dot products into logits: scale, gate and bias; ``-inf`` where there is no edge."""
+           gate_head_stride, scale, edge, inside, head, SOFTCAP: tl.constexpr,
+           DTYPE: tl.constexpr):
+    """Turn dot products into logits: scale, gate, softcap and bias; ``-inf`` where there is no
+    edge."""
     logit = dot * tl.full((), scale, DTYPE)
     if gate is not None:
         logit *= gates(gate, gate_edge_stride, gate_head_stride, edge, inside, head, DTYPE)
+    if SOFTCAP > 0:
+        logit = tanh(logit / tl.full((), SOFTCAP, DTYPE)) * tl.full((), SOFTCAP, DTYPE)
     if bias is not None:
         at = place(bias_edge_stride, bias_head_stride, edge, head)
         logit += tl.load(bias + at, mask=inside, other=0).to(DTYPE)
     return tl.where(inside, logit, float('-inf'))
+
+
+@triton.jit
+def before_softcap(grad, dot, gate, gate_edge_stride, gate_head_stride, scale, edge, inside, head,
+                   SOFTCAP: tl.constexpr, DTYPE: tl.constexpr):
+    """Multiply gradients of logits by the derivative of the softcap; 0 where there is no edge."""
+    if SOFTCAP > 0:
+        bounded = logits(dot, None, gate, 0, 0, gate_edge_stride, gate_head_stride, scale, edge,
+                         inside, head, SOFTCAP, DTYPE) / tl.full((), SOFTCAP, DTYPE)
+        grad = tl.where(inside, grad - grad * bounded * bounded, 0)
+    return grad
+
+
+@triton.jit
+def tanh(x):
+    far = 1 - 2 / (tl.exp(2 * tl.abs(x)) + 1)
+    y = tl.where(x < 0, -far, far)
+    if x.dtype == tl.float32:  # the difference has few digits near 0
+        square = x * x
+        series = x + x * square * (
+            -1 / 3 + square * (2 / 15 + square * (-17 / 315 + square * (62 / 2835))))
+        y = tl.where(tl.abs(x) < 0.3, series, y)
+    return y
 
 
 @triton.jit

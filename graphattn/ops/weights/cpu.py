@@ -26,53 +26,57 @@ from graphattn.ops.cpu.softmax import (
     exponentials,
     keep,
     modify,
-    multiply_by_gate,
+    modify_backward,
     put_max_inv_sum,
 )
-from graphattn.ops.registration import accumulation_dtype, empty_unless
+from graphattn.ops.edge_math import grad_of_sink, rest_of_sink
+from graphattn.ops.registration import accumulation_dtype, empty_max_inv_sum, empty_unless
 
 
 @torch.library.register_kernel('graphattn::attention_weights', 'cpu')
 def attention_weights_cpu(
-    query: Tensor, key: Tensor, bias: Tensor | None, gate: Tensor | None,
+    query: Tensor, key: Tensor, bias: Tensor | None, gate: Tensor | None, sink: Tensor | None,
     indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
-    scale: float,
-) -> Tensor:
-    edges = Edges.of_rows(indptr, edge_key)
+    scale: float, softcap: float,
+) -> tuple[Tensor, Tensor]:
+    edges, max_inv_sum = Edges.of_rows(indptr, edge_key), empty_max_inv_sum(query)
     weight = query.new_empty(query.size(1), edge_key.numel(), dtype=accumulation_dtype(query))
     groups = groups_of_heads(*weight.shape)
     spaces = workspaces(groups, [query, key])
     for heads in groups:
-        terms = Terms.of(bias, gate, None, scale, 0., weight.dtype, heads, query.size(1))
-        Logits.of(query, key, terms, heads, spaces).softmax(edges, weight[heads])
-    return weight
+        terms = Terms.of(bias, gate, None, scale, 0., weight.dtype, heads, query.size(1), softcap)
+        logits = Logits.of(query, key, terms, heads, spaces)
+        max_inv_sum[heads] = logits.softmax(edges, weight[heads], of_heads(sink, heads))
+    return weight, max_inv_sum
 
 
 @torch.library.register_kernel('graphattn::attention_weights_backward', 'cpu')
 def attention_weights_backward_cpu(
-    grad: Tensor, weight: Tensor,
-    query: Tensor, key: Tensor, bias: Tensor | None, gate: Tensor | None,
+    grad: Tensor, weight: Tensor, max_inv_sum: Tensor,
+    query: Tensor, key: Tensor, bias: Tensor | None, gate: Tensor | None, sink: Tensor | None,
     indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
-    scale: float, needs_bias: bool, needs_gate: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    scale: float, softcap: float, needs_bias: bool, needs_gate: bool, needs_sink: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     orders = Orders.of(indptr, edge_key, key_indptr, edge_query, perm)
     csc_gate = orders.values_by_key(gate)
     grads = LogitGrads.of(query, key, empty_unless(needs_bias, bias, query),
                           empty_unless(needs_gate, gate, query))
+    deltas = weight.new_empty(weight.size(0), query.size(0))
     groups = groups_of_heads(*weight.shape)
     spaces = workspaces(groups, [query, key] * 2)
     for heads in groups:
-        terms = Terms.of(None, csc_gate, None, scale, 0., weight.dtype, heads, query.size(1))
+        terms = Terms.of(None, csc_gate, None, scale, 0., weight.dtype, heads, query.size(1),
+                         softcap)
         logits = Logits.of(query, key, terms, heads, spaces[:2])
         # torch 2.13 reads out of bounds if a single edge has the strides of a transposed tensor.
         change = torch.mul(weight[heads], grad[heads],
                            out=weight.new_empty(weight[heads].shape))
         delta = torch.segment_reduce(change, 'sum', offsets=indptr.expand(len(change), -1), axis=1)
-        max_inv_sum = delta.unsqueeze(2)  # only dropout reads it, and there is none here
         grads.put(heads, orders, logits, spaces[2:],
-                  EdgeGrads(orders.to_key_order(weight[heads]), max_inv_sum,
+                  EdgeGrads(orders.to_key_order(weight[heads]), max_inv_sum[heads],
                             orders.to_key_order(grad[heads]), delta, change))
-    return tuple(grads)
+        deltas[heads] = delta
+    return *grads, grad_of_sink(needs_sink, sink, max_inv_sum, deltas.t())
 
 
 @torch.library.register_kernel('graphattn::weighted_sum', 'cpu')
@@ -122,15 +126,24 @@ class Logits(NamedTuple):
         """Heads, and multiplications for each of their edges."""
         return len(self.query), self.query.size(2)
 
-    def softmax(self, edges: Edges, weight: Tensor) -> Tensor:
-        """Write the weights into ``weight``, and return the max_inv_sum of each query."""
+    def softmax(self, edges: Edges, weight: Tensor, sink: Tensor | None) -> Tensor:
+        """Write the weights beside sinks ``[heads, num_queries or 1]`` into ``weight``, and return
+        the max_inv_sum of each query."""
         max_inv_sum = self.query.new_empty(*self.query.shape[:2], 2)
         run(_softmax, edges, self.shape, *self, weight, max_inv_sum)
+        if sink is not None:
+            degree = torch.from_numpy(np.diff(edges.indptr))
+            weight *= rest_of_sink(sink, max_inv_sum).repeat_interleave(degree, dim=1)
         return max_inv_sum
 
     def softmax_by_key(self, csc: Edges, weight: Tensor, max_inv_sum: Tensor) -> None:
         """Write the weights in the order by key. Bias and gate must be in this order."""
         run(_softmax_by_key, csc, self.shape, *self, weight, max_inv_sum)
+
+
+def of_heads(sink: Tensor | None, heads: slice) -> Tensor | None:
+    """Return the sinks of a slice of the heads, ``[heads, num_queries or 1]``."""
+    return None if sink is None else sink.t()[heads if sink.size(1) > 1 else slice(None)]
 
 
 class EdgeGrads(NamedTuple):
@@ -259,16 +272,9 @@ def _softmax_backward(
             else:
                 for e in range(n):
                     change[e] = row_weight[e] * (row_dot[e] - delta[head, np.uint64(row_query[e])])
-            if grad_bias.shape[0] > 0:
-                for e in range(n):
-                    grad_bias[first + e, head] = change[e]
-            if grad_gate.shape[0] > 0:
+            if grad_gate.shape[0] > 0 or terms.softcap is not None:
                 dots(product, key[head], j, query[head], 0, row_query, n)
-                for e in range(n):
-                    grad_gate[first + e, head] = change[e] * product[e] * terms.scale
-            for e in range(n):
-                change[e] *= terms.scale
-            multiply_by_gate(change, terms, first, n, head)
+            modify_backward(change, product, terms, grad_bias, grad_gate, first, n, head)
             for e in range(n):
                 grad_logit[head, np.uint64(row_perm[e])] = change[e]
             add_weighted(grad_key[head], j, change, query[head], 0, row_query, n)

@@ -13,11 +13,15 @@ from graphattn.ops.edge_math import edge_logit
 def attention_weights(query: Tensor, key: Tensor, graph: BipartiteGraph,
                       terms: LogitTerms) -> Tensor:
     """Return ``softmax_j(gate_ij * <query_i, key_j> * scale + bias_ij)`` of each edge,
-    ``[num_edges, heads]``, where j are the keys that query i attends to."""
+    ``[num_edges, heads]``, where j are the keys that query i attends to, and its sink. A softcap c
+    replaces the first term x by ``c * tanh(x / c)``."""
     logit = edge_logit(edge_dot(query, key, graph), terms)
+    sink = None if terms.sink is None else terms.sink.expand(graph.num_queries, logit.size(1))
     weight = [logit[:0]]
-    for _, _, edges, at, mask in dense_segments(graph):
+    for queries, _, edges, at, mask in dense_segments(graph):
         pairs = on_pairs(logit[edges], at, mask, -torch.inf)
+        if sink is not None:
+            pairs = torch.cat([pairs, sink[queries].unsqueeze(1)], dim=1)
         # A query without edges has weights 0; its softmax would be 0 / 0.
         is_nothing = (pairs == -torch.inf).all(dim=1, keepdim=True)
         softmax = pairs.masked_fill(is_nothing, 0.).softmax(dim=1).masked_fill(is_nothing, 0.)

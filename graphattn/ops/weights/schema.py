@@ -13,46 +13,60 @@ from graphattn.ops.registration import (
     define,
     differentiate,
     differentiate_no_more,
+    empty_max_inv_sum,
     empty_unless,
 )
 
-LOGITS = 'Tensor query, Tensor key, Tensor? bias, Tensor? gate'
+LOGITS = 'Tensor query, Tensor key, Tensor? bias, Tensor? gate, Tensor? sink'
 
 
-# Softmax of the logits over the keys of each query, [heads, num_edges].
+# Softmax of the logits over the keys of each query and its sink, [heads, num_edges], and row maxima
+# and inverse sums, [heads, num_queries, 2].
 
 
 def _fake_weights(query: Tensor, key: Tensor, bias: Tensor | None, gate: Tensor | None,
-                  indptr: Tensor, edge_key: Tensor, *_) -> Tensor:
-    return query.new_empty(query.size(1), edge_key.numel(), dtype=accumulation_dtype(query))
+                  sink: Tensor | None, indptr: Tensor, edge_key: Tensor,
+                  *_) -> tuple[Tensor, Tensor]:
+    weight = query.new_empty(query.size(1), edge_key.numel(), dtype=accumulation_dtype(query))
+    return weight, empty_max_inv_sum(query)
 
 
-attention_weights = define('attention_weights', f'{LOGITS}, {BOTH_ORDERS}, float scale', 'Tensor',
-                           _fake_weights)
+attention_weights = define('attention_weights', f'{LOGITS}, {BOTH_ORDERS}, float scale, '
+                           f'float softcap', '(Tensor, Tensor)', _fake_weights)
 
 
-def _fake_weights_backward(grad, weight, query, key, bias, gate, *rest) -> tuple[Tensor, ...]:
-    *_, needs_bias, needs_gate = rest
+# Gradients of query, key, bias, gate and sink; the last three are empty if not needed.
+
+
+def _fake_weights_backward(grad, weight, max_inv_sum, query, key, bias, gate, sink,
+                           *rest) -> tuple[Tensor, ...]:
+    *_, needs_bias, needs_gate, needs_sink = rest
     return (torch.empty_like(query), torch.empty_like(key), empty_unless(needs_bias, bias, query),
-            empty_unless(needs_gate, gate, query))
+            empty_unless(needs_gate, gate, query), empty_unless(needs_sink, sink, query))
 
 
 attention_weights_backward = define(
     'attention_weights_backward',
-    f'Tensor grad, Tensor weight, {LOGITS}, {BOTH_ORDERS}, float scale, bool needs_bias, '
-    f'bool needs_gate', '(Tensor, Tensor, Tensor, Tensor)', _fake_weights_backward)
+    f'Tensor grad, Tensor weight, Tensor max_inv_sum, {LOGITS}, {BOTH_ORDERS}, float scale, '
+    f'float softcap, bool needs_bias, bool needs_gate, bool needs_sink',
+    '(Tensor, Tensor, Tensor, Tensor, Tensor)', _fake_weights_backward)
 differentiate_no_more(attention_weights_backward)
 
 
 def _save_weights(ctx, inputs, output) -> None:
-    *tensors, ctx.scale = inputs
-    ctx.save_for_backward(output, *tensors)
+    *tensors, ctx.scale, ctx.softcap = inputs
+    _, max_inv_sum = output
+    ctx.mark_non_differentiable(max_inv_sum)
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*output, *tensors)
 
 
-def _differentiate_weights(ctx, grad: Tensor) -> dict[str, Tensor]:
-    *_, needs_bias, needs_gate = ctx.needs_input_grad[:4]
-    grads = attention_weights_backward(grad, *ctx.saved_tensors, ctx.scale, needs_bias, needs_gate)
-    return dict(zip(('query', 'key', 'bias', 'gate'), grads))
+def _differentiate_weights(ctx, grad: Tensor | None, _) -> dict[str, Tensor]:
+    if grad is None:
+        return {}
+    grads = attention_weights_backward(grad, *ctx.saved_tensors, ctx.scale, ctx.softcap,
+                                       *ctx.needs_input_grad[2:5])
+    return dict(zip(('query', 'key', 'bias', 'gate', 'sink'), grads))
 
 
 differentiate(attention_weights, _differentiate_weights, _save_weights)

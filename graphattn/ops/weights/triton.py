@@ -11,6 +11,7 @@ from torch import Tensor
 
 from graphattn.ops.attention.triton import attend
 from graphattn.ops.edge_dot.triton import dot_rows
+from graphattn.ops.edge_math import grad_of_sink, take_sink
 from graphattn.ops.registration import accumulation_dtype, empty_unless, sum_to
 from graphattn.ops.triton.launch import TYPES, Tile, fp64, kernel, launch, u64
 from graphattn.ops.triton.rows import Rows, edges_of_tasks, gather
@@ -22,25 +23,28 @@ _EDGES_AT_ONCE = 64  # in programs that hold scalars, not vectors
 
 @torch.library.register_kernel('graphattn::attention_weights', 'cuda')
 def attention_weights_cuda(
-    query: Tensor, key: Tensor, bias: Tensor | None, gate: Tensor | None,
+    query: Tensor, key: Tensor, bias: Tensor | None, gate: Tensor | None, sink: Tensor | None,
     indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
-    scale: float,
-) -> Tensor:
-    rows, terms = Rows.of(indptr, edge_key), Terms.of(bias, gate, None, scale, 0.)
-    return weigh(query, key, rows, terms, row_max_inv_sum(query, key, rows, terms))
+    scale: float, softcap: float,
+) -> tuple[Tensor, Tensor]:
+    rows, terms = Rows.of(indptr, edge_key), Terms.of(bias, gate, None, scale, 0., softcap)
+    max_inv_sum = row_max_inv_sum(query, key, rows, terms, sink)
+    weight = weigh(query, key, rows, terms, max_inv_sum)
+    return weight, max_inv_sum.transpose(0, 1).contiguous()
 
 
 @torch.library.register_kernel('graphattn::attention_weights_backward', 'cuda')
 def attention_weights_backward_cuda(
-    grad: Tensor, weight: Tensor,
-    query: Tensor, key: Tensor, bias: Tensor | None, gate: Tensor | None,
+    grad: Tensor, weight: Tensor, max_inv_sum: Tensor,
+    query: Tensor, key: Tensor, bias: Tensor | None, gate: Tensor | None, sink: Tensor | None,
     indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
-    scale: float, needs_bias: bool, needs_gate: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    scale: float, softcap: float, needs_bias: bool, needs_gate: bool, needs_sink: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     both = BothOrders(Rows.of(indptr, edge_key), Rows.of(key_indptr, edge_query), perm)
-    grad_logit = grads_of_logits(weight, grad, both.csr, Terms.of(None, None, None, 1., 0.))
-    return both.grads(grad_logit, query, key, bias if needs_bias else None, gate, scale,
-                      needs_gate)
+    grad_logit, delta = grads_of_logits(weight, grad, both.csr,
+                                        Terms.of(None, None, None, 1., 0.))
+    return (*both.grads(grad_logit, query, key, bias if needs_bias else None, gate, scale, softcap,
+                        needs_gate), grad_of_sink(needs_sink, sink, max_inv_sum, delta))
 
 
 class BothOrders(NamedTuple):
@@ -55,24 +59,32 @@ class BothOrders(NamedTuple):
         return sum_rows(weight[:, self.perm], at_query, self.csc, dtype)
 
     def grads(self, grad_logit: Tensor, query: Tensor, key: Tensor, bias: Tensor | None,
-              gate: Tensor | None, scale: float, needs_gate: bool) -> tuple[Tensor, ...]:
+              gate: Tensor | None, scale: float, softcap: float,
+              needs_gate: bool) -> tuple[Tensor, ...]:
         """Return the gradients of query and key, and of bias and gate if needed, from the gradients
         of logits ``[heads, num_edges]``."""
-        grad_gate = empty_unless(False, None, query)
-        if needs_gate:
-            dot = torch.empty_like(grad_logit)
-            dot_rows(query, key, self.csr, dot)
-            grad_gate = sum_to((grad_logit * dot * scale).t(), gate).contiguous()
+        grad_gate, factor = empty_unless(False, None, query), scale
         grad_bias = (sum_to(grad_logit.t(), bias).contiguous() if bias is not None
                      else empty_unless(False, None, query))
-        grad_dot = grad_logit * scale if gate is None else grad_logit * scale * gate.t()
+        if gate is not None:
+            factor = scale * gate.t()
+        if needs_gate or softcap > 0:
+            dot = torch.empty_like(grad_logit)
+            dot_rows(query, key, self.csr, dot)
+        if softcap > 0:
+            grad_logit = grad_logit * (1 - (dot * factor / softcap).tanh().square())
+        if needs_gate:
+            grad_gate = sum_to((grad_logit * dot * scale).t(), gate).contiguous()
+        grad_dot = grad_logit * factor
         return (sum_rows(grad_dot, key, self.csr, key.dtype),
                 self.to_keys(grad_dot, query, query.dtype), grad_bias, grad_gate)
 
 
-def row_max_inv_sum(query: Tensor, key: Tensor, rows: Rows, terms: Terms) -> Tensor:
+def row_max_inv_sum(query: Tensor, key: Tensor, rows: Rows, terms: Terms,
+                    sink: Tensor | None) -> Tensor:
     """Return row maxima and inverse sums, ``[num_queries, heads, 2]``."""
     _, max_inv_sum = attend(query, key, key[..., :0], rows, terms._replace(seed=None))
+    take_sink(sink, max_inv_sum)
     return max_inv_sum
 
 
@@ -89,18 +101,21 @@ def weigh(query: Tensor, key: Tensor, rows: Rows, terms: Terms, max_inv_sum: Ten
     return weight
 
 
-def grads_of_logits(weight: Tensor, grad: Tensor, rows: Rows, terms: Terms) -> Tensor:
-    """Return the gradients of logits from the weights before dropout and the gradients of weights
-    after it."""
+def grads_of_logits(weight: Tensor, grad: Tensor, rows: Rows,
+                    terms: Terms) -> tuple[Tensor, Tensor]:
+    """Return the gradients of logits, and the weighted sum of each query's gradients
+    ``[num_queries, heads]``, from the weights before dropout and the gradients of weights after
+    it."""
     heads, num_edges = weight.shape
     grad_logit = torch.empty_like(weight, memory_format=torch.contiguous_format)
+    deltas = weight.new_empty(rows.num_rows, heads)
     tile = Tile.of(weight.dtype, rows.num_rows, num_edges, 1)
     at_once = _EDGES_AT_ONCE // tile.EDGES
     launch(softmax_backward, (triton.cdiv(rows.num_rows, at_once), heads), rows.indptr,
            rows.tasks.order, rows.num_rows, weight.contiguous(), grad.contiguous(), terms.seed,
-           terms.threshold, terms.keep_scale, grad_logit, num_edges, HEADS=heads,
+           terms.threshold, terms.keep_scale, grad_logit, deltas, num_edges, HEADS=heads,
            DTYPE=TYPES[weight.dtype], ROWS=at_once, EDGES=tile.EDGES)
-    return grad_logit
+    return grad_logit, deltas
 
 
 # Kernels #############################################################################
@@ -110,9 +125,10 @@ def grads_of_logits(weight: Tensor, grad: Tensor, rows: Rows, terms: Terms) -> T
 def weigh_rows(
         indptr, edge_key, order, last_task, place_of_task, num_rows, num_tasks,
         query, key, bias, gate, seed, bias_edge_stride, bias_head_stride, gate_edge_stride,
-        gate_head_stride, scale: fp64, threshold: u64, keep_scale: fp64, max_inv_sum, weight,
-        num_edges, HEADS: tl.constexpr, CHANNELS: tl.constexpr, DTYPE: tl.constexpr,
-        ROWS: tl.constexpr, EDGES: tl.constexpr, WIDTH: tl.constexpr, PART: tl.constexpr):
+        gate_head_stride, scale: fp64, threshold: u64, keep_scale: fp64,
+        SOFTCAP: tl.constexpr, max_inv_sum, weight, num_edges, HEADS: tl.constexpr,
+        CHANNELS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, EDGES: tl.constexpr,
+        WIDTH: tl.constexpr, PART: tl.constexpr):
     """Compute the weights of the edges of some queries."""
     row, begin, end, task, is_task, is_part = edges_of_tasks(
         indptr, order, last_task, place_of_task, num_rows, num_tasks, ROWS, PART)
@@ -128,7 +144,7 @@ def weigh_rows(
         key_j = gather(key, j, head, HEADS, CHANNELS, WIDTH, inside, DTYPE)
         logit = logits(tl.sum(query_i[:, None, :] * key_j, axis=2), bias, gate, bias_edge_stride,
                        bias_head_stride, gate_edge_stride, gate_head_stride, scale, edge, inside,
-                       head, DTYPE)
+                       head, SOFTCAP, DTYPE)
         weight_j = tl.exp(logit - row_max[:, None]) * inv_sum[:, None]
         if seed is not None:
             weight_j *= kept(seed, threshold, keep_scale, edge, head, HEADS, DTYPE)
@@ -138,7 +154,7 @@ def weigh_rows(
 @kernel
 def softmax_backward(
         indptr, order, num_rows, weight, grad, seed, threshold: u64, keep_scale: fp64,
-        grad_logit, num_edges, HEADS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr,
+        grad_logit, deltas, num_edges, HEADS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr,
         EDGES: tl.constexpr):
     """Compute the gradients of the logits of some queries, in two passes over their edges."""
     place = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -154,6 +170,7 @@ def softmax_backward(
         inside = edge < end[:, None]
         delta += tl.sum(_changes(weight, grad, of_head, edge, inside, seed, threshold, keep_scale,
                                  head, HEADS, DTYPE), axis=1)
+    tl.store(deltas + row.to(tl.int64) * HEADS + head, delta, mask=place < num_rows)
     for first in range(0, longest, EDGES):
         edge = (begin + first)[:, None] + tl.arange(0, EDGES)[None, :]
         inside = edge < end[:, None]

@@ -23,6 +23,7 @@ from graphattn.ops.edge_dot import schema as dot_operators
 from graphattn.patterns import RandomKeys
 from tests.forked import peak_bytes
 from tests.graphs import GRAPHS, random_graph
+from tests.ops import test_backends as contract
 
 HEADS, CHANNELS, VALUE_CHANNELS = 2, 20, 17  # whole vectors of channels, and a remainder
 EDGE_VALUES = {'plain': {}, 'shared': {'edge_bias': 1, 'edge_gate': 1},
@@ -111,6 +112,11 @@ def test_equals_reference(name, edge_values, many_parts):
     inputs = draw(graph, edge_values)
     assert_same(with_grads(attend(graph, inputs), inputs),
                 with_grads(attend(graph, inputs, 'reference'), inputs))
+
+
+@pytest.mark.parametrize('terms', contract.LOGIT_TERMS)
+def test_softcaps_and_sinks_equal_reference(terms, many_parts):
+    contract.test_softcaps_and_sinks_equal_reference('hub', terms, 'numba')
 
 
 def test_no_segments():
@@ -467,9 +473,11 @@ def test_operators_keep_torchs_rules(edge_values):
     inputs['feature_query'] = torch.randn(*inputs['query'].shape[:2], 3, dtype=torch.double,
                                           requires_grad=True)
     inputs['edge_attr'] = torch.randn(graph.num_edges, 3, dtype=torch.double, requires_grad=True)
-    names = ('query', 'key', 'value', 'feature_query', 'edge_attr', 'edge_bias', 'edge_gate')
+    inputs['sink'] = torch.randn(1, HEADS, dtype=torch.double, requires_grad=True)
+    names = ('query', 'key', 'value', 'feature_query', 'edge_attr', 'edge_bias', 'edge_gate',
+             'sink')
     torch.library.opcheck(operators.edge_attention,
-                          (*(inputs[name] for name in names), *edges, None, 0.3, 0.))
+                          (*(inputs[name] for name in names), *edges, None, 0.3, 2., 0.))
     torch.library.opcheck(dot_operators.edge_dot, (inputs['query'], inputs['key'], *edges))
 
 

@@ -119,6 +119,8 @@ def test_only_results_are_rounded(dtype, monkeypatch):
         contract.test_half_precision_rounds_only_its_results('full', dtype, 'triton')
         contract.test_gradients_of_half_precision_are_made_of_outputs_that_are_not_rounded(
             'triton', dtype)
+        contract.test_softcaps_and_sinks_are_within_rounding('no sink and both terms', dtype,
+                                                             'triton')
 
 
 @pytest.mark.slow
@@ -134,12 +136,12 @@ def test_dropout_and_shared_keys(heads, num_kv_heads, dropout_p, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('part', range(3), ids=['query', 'key', 'value'])
-@pytest.mark.parametrize('poison', [torch.nan, torch.inf])
-def test_non_finite_values_pass_along_edges(part, poison, monkeypatch):
+@pytest.mark.parametrize('poison, softcap', [(torch.nan, None), (torch.inf, None), (torch.inf, 2.)])
+def test_non_finite_values_pass_along_edges(part, poison, softcap, monkeypatch):
     graph = GRAPHS['hub']()
     tensors = inputs(graph, 1, 1, 4, 1, torch.bfloat16)
     tensors[part].data[7, 0, 1] = poison
-    assert_same(monkeypatch, graph, tensors)
+    assert_same(monkeypatch, graph, tensors, softcap=softcap)
 
 
 @pytest.mark.slow

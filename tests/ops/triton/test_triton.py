@@ -55,6 +55,15 @@ POISON = attention.test_poison_reaches_only_one_query_and_its_keys
     (attention.test_large_logits_do_not_overflow, {}),
     (attention.test_large_logits_that_are_exact_have_exact_weights_in_both_passes,
      dict(size=1e6)),
+    *[(attention.test_softcaps_and_sinks_equal_reference, dict(name=name, terms=terms))
+      for name, terms in (('ragged_rectangles', 'no sink and both terms'), ('hub', 'high softcap'),
+                          ('idle_nodes', 'sinks above and below all logits'))],
+    (attention.test_softcaps_and_sinks_over_hops_equal_reference,
+     dict(hops=3, terms='no sink and both terms')),
+    (attention.test_dropout_beside_sinks_is_that_of_reference, dict(hops=1)),
+    (attention.test_dropout_beside_sinks_is_that_of_reference, dict(hops=2)),
+    (attention.test_softcaps_and_sinks_are_within_rounding,
+     dict(terms='low softcap', dtype=torch.float32)),
     (attention.test_no_dropout_draws_nothing, {}),
     (attention.test_layout_in_memory_does_not_matter, {}),
     (promises.test_a_query_with_all_keys_biased_to_minus_infinity_has_output_0,
@@ -105,12 +114,13 @@ def inputs(graph, heads: int, num_kv_heads: int, channels: int, edge_heads: int,
             for shape in shapes]
 
 
-def attend(backend: str, graph, query, key, value, bias, gate, dropout_p=0.) -> list[Tensor]:
+def attend(backend: str, graph, query, key, value, bias, gate, dropout_p=0.,
+           softcap=None) -> list[Tensor]:
     """Output and gradients, by one seed."""
     leaves = query, key, value, bias, gate
     torch.manual_seed(3)
     out = ops.load(backend).attention(query, key, value, graph,
-                                          LogitTerms(bias, gate, 0.3, dropout_p))
+                                          LogitTerms(bias, gate, 0.3, dropout_p, softcap))
     return [out, *torch.autograd.grad(out.square().sum(), leaves)]
 
 
