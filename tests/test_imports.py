@@ -75,7 +75,7 @@ MAY_IMPORT = {
                                             'experiments.baselines', 'experiments.benchmarks'},
     'experiments.benchmarks': ALL | {'experiments.runs'},
     'analysis': {'graphattn', 'graphs', 'patterns', 'samplers', 'functional', 'sources', 'models',
-                 'draw', 'style', 'utils'},
+                 'hugging_face', 'draw', 'style', 'utils'},
     'graphattn': {'graphs'},  # the public page
 }
 

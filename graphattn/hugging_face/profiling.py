@@ -34,7 +34,7 @@ FORMAT = 1
 SHARES = .9, .95, .99  # of a row's weight
 KINDS = 'first', 'special', 'other'  # of tokens
 NUM_BINS = 41  # of distances on either side; the last begins at 2^39
-BLOCK = 2**21  # weights at once
+BLOCK = 2**20  # weights at once
 MAX_LENGTHS = 8  # of which edges are kept, to be compared with those of the next input
 
 

@@ -248,6 +248,32 @@ def test_a_damaged_file_is_refused(tmp_path):
         Profile.load(tmp_path / 'none.npz')
 
 
+@pytest.mark.slow
+def test_a_picture_shows_the_edges_of_each_head_and_the_distances_of_each_layer():
+    from graphattn import draw
+    measured = profile(new_model('BERT'), [TOKENS])
+    left, right, *_ = draw.profile(measured, share=90).axes
+    image, = left.get_images()
+    np.testing.assert_array_equal(image.get_array(), measured.edges[:, 0].reshape(2, 4))
+    for layer, line in enumerate(right.get_lines()):
+        x, y = line.get_data()
+        assert x[0] == 1 and x[-1] >= LENGTH and y[-1] == pytest.approx(1)
+        assert y[0] == pytest.approx(measured.before[measured.layer == layer, 0].mean())
+    with pytest.raises(ValueError, match="'share' must be 90, 95 or 99"):
+        draw.profile(measured, share=50)
+
+
+@pytest.mark.slow
+def test_a_report_has_a_row_for_each_head(tmp_path):
+    from analysis.report.__main__ import main
+    profile(new_model('BERT'), [TOKENS]).save(tmp_path / 'bert.npz')
+    main(['--profile', str(tmp_path / 'bert.npz'), '--out', str(tmp_path / 'page.html')])
+    page = (tmp_path / 'page.html').read_text()
+    assert page.count('<th scope="row">') == 8 + 1 and 'edges 95' in page  # and a mean
+    assert 'encoder.layer.1.attention.self' in page
+    assert page.count('<img') == 1 and 'bert.npz' in page
+
+
 @pytest.mark.parametrize('call, error, message', [
     (lambda: profile(longformer(), [TOKENS]), ValueError, "'model' must have attention that goes"),
     (lambda: profile(new_model('BERT'), []), ValueError, "'batches' must hold at least one input"),
