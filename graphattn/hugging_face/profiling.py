@@ -68,7 +68,9 @@ class Profile:
             their union. NaN if no two lengths agree, ``[heads]``.
         same_distances (ndarray): Mean overlap of the distances with those of the input before; 1 if
             they are equal. NaN if there is one input, ``[heads]``.
-        lengths (ndarray): Lengths of the inputs, int64 ``[inputs]``.
+        lengths (ndarray): Lengths of the inputs, int64 ``[inputs]``; those of the first module, if
+            modules have different ones. In models that call a module several times, such as ALBERT,
+            each of its calls counts as an input of the module.
         fingerprint (dict): Class, size and hash of the model's config (:meth:`check`).
 
     Source: Roy and Vetterli, "The effective rank" (2007).
@@ -257,6 +259,7 @@ class _Sums:
     num_sampled: int = 0
     rows: dict[str, Tensor] = field(default_factory=dict)  # each over all rows
     num_rows: int = 0
+    longest: int = 0
     num_same: int = 0
     before: Tensor | None = None  # distances of the last input
     edges: dict[int, np.ndarray] = field(default_factory=dict)  # packed, by length
@@ -326,6 +329,7 @@ class _Watching:
             total.add(**_sums_of(weight.double(), rows, is_special))
         num_rows = len(one.query)
         sums.num_rows, sums.num_inputs = sums.num_rows + num_rows, sums.num_inputs + 1
+        sums.longest = max(sums.longest, num_rows)
         sums.add(**total.rows)
         distances = torch.cat([total.rows['before'], total.rows['after']], dim=1) / num_rows
         if sums.before is not None:
@@ -361,7 +365,8 @@ class _Watching:
     def profile(self, model: nn.Module) -> Profile:
         """Return the means."""
         seen = {name: sums for name, sums in self.sums.items() if sums.num_rows}
-        size = int(np.ceil(np.log2(max(self.lengths)))) + 1  # of bins that a distance can be in
+        longest = max(sums.longest for sums in seen.values())
+        size = (longest - 1).bit_length() + 1  # bins that a distance can be in
         parts = [_means(sums) for sums in seen.values()]
         heads = [len(part['entropy']) for part in parts]
         joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

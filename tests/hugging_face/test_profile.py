@@ -174,11 +174,13 @@ def test_packed_sequences_are_inputs_of_their_own():
 
 def test_encoder_and_decoder_have_special_tokens_of_their_own():
     model = new_model('T5', DECODERS['T5'])
-    decoded = torch.full((BATCH, 6), 4)
+    decoded = torch.full((BATCH, 40), 4)
     got = profile(model, [{'input_ids': TOKENS, 'decoder_input_ids': decoded}], special=[4])
     is_decoder = np.array(['decoder' in got.layers[layer] for layer in got.layer])
     assert len(got.layers) == 4
     np.testing.assert_allclose(got.kinds[is_decoder, 2], 0, atol=1e-6)
+    np.testing.assert_allclose((got.before + got.after).sum(axis=1), 1, atol=1e-6)
+    assert got.bounds.tolist() == [0, 1, 2, 4, 8, 16, 32]
     assert (got.kinds[~is_decoder, 2] > .5).all()
 
 
@@ -199,6 +201,7 @@ def test_special_tokens_of_a_tokenizer():
                                   profile(model, [TOKENS], special=SPECIAL).kinds)
 
 
+@pytest.mark.slow
 def test_no_weights_of_all_pairs_are_formed():
     """At 2,048 tokens they would have 4 million entries a head."""
     largest = 0

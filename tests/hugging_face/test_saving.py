@@ -64,6 +64,7 @@ def changed(model):
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('family', KINDS)
 @pytest.mark.parametrize('kind', ATTACHED)
 def test_what_is_loaded_gives_what_was_saved(kind, family, tmp_path):
