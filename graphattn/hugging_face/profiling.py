@@ -302,7 +302,9 @@ class _Watching:
             raise ValueError("'batches' must hold whole sequences (got keys that are not the "
                              "tokens of the queries); pass no cache")
         heads = query.size(2)
-        query, key, value = tokens.queries(query), tokens.keys(key), tokens.keys(value)
+        dtype = value.dtype  # perhaps of 16 bits
+        query, key, value = (x.to(torch.promote_types(dtype, torch.float)) for x in (
+            tokens.queries(query), tokens.keys(key), tokens.keys(value)))
         key, value = (repeat_heads(x, heads) for x in (key, value))
         scale = query.size(-1)**-.5 if scale is None else scale
         has_own = self.is_special[1] is not None and 'decoder' in name.split('.')
@@ -318,7 +320,7 @@ class _Watching:
         if self.is_first:
             self.lengths += [length for length in tokens.lengths if length]
             self.is_first = False
-        return tokens.pad_queries(out)
+        return tokens.pad_queries(out.to(dtype))
 
     def _measure(self, sums: _Sums, one: _Sequence, value: Tensor,
                  is_special: Tensor | None) -> Tensor:

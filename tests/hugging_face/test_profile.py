@@ -192,6 +192,14 @@ def test_an_attached_model_is_profiled_with_full_attention():
     assert str(attachment(model)) == table
 
 
+def test_weights_of_a_model_of_16_bits_are_computed_in_32():
+    model = new_model('Llama')
+    expected = profile(model, [TOKENS])
+    got = profile(model.bfloat16(), [TOKENS])
+    np.testing.assert_allclose(got.entropy, expected.entropy, rtol=.02)
+    np.testing.assert_allclose((got.before + got.after).sum(axis=1), 1, atol=1e-6)
+
+
 def test_special_tokens_of_a_tokenizer():
     class Tokenizer:
         all_special_ids = SPECIAL
