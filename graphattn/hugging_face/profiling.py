@@ -314,9 +314,11 @@ class _Watching:
             if last > first:
                 nodes = slice(first, last)
                 row, slot = tokens.key_slots(torch.arange(first, last, device=query.device))
-                one = _Sequence(query[nodes] * scale, key[nodes], row, slot, rules, tokens.batch)
+                ours, theirs, values = (x[nodes].transpose(0, 1).contiguous()
+                                        for x in (query, key, value))
+                one = _Sequence(ours * scale, theirs, row, slot, rules, tokens.batch)
                 special = None if is_special is None else is_special[row, slot]
-                out[nodes] = self._measure(self.sums[name], one, value[nodes], special)
+                out[nodes] = self._measure(self.sums[name], one, values, special).transpose(0, 1)
         if self.is_first:
             self.lengths += [length for length in tokens.lengths if length]
             self.is_first = False
@@ -324,12 +326,12 @@ class _Watching:
 
     def _measure(self, sums: _Sums, one: _Sequence, value: Tensor,
                  is_special: Tensor | None) -> Tensor:
-        out, total = [], _Sums()
+        out, total = torch.empty_like(value), _Sums()
         for rows in one.blocks():
             weight = one.weights(rows)
-            out.append(torch.einsum('hrn,nhc->rhc', weight, value))
+            out[:, rows] = weight @ value
             total.add(**_sums_of(weight.double(), rows, is_special))
-        num_rows = len(one.query)
+        num_rows = len(one.slot)
         sums.num_rows, sums.num_inputs = sums.num_rows + num_rows, sums.num_inputs + 1
         sums.longest = max(sums.longest, num_rows)
         sums.add(**total.rows)
@@ -338,14 +340,14 @@ class _Watching:
             sums.add(same_distances=torch.minimum(distances, sums.before).sum(1))
         sums.before = distances
         self._measure_sample(sums, one)
-        return torch.cat(out)
+        return out
 
     def _measure_sample(self, sums: _Sums, one: _Sequence) -> None:
         """Measure what sorts rows, or needs several at once, head by head."""
-        length = len(one.query)
+        length = len(one.slot)
         rows = _some_rows(length, self.sample, self.seed).to(one.query.device)
         edges, rank, kept_edges = [], [], []
-        for head in range(one.query.size(1)):
+        for head in range(len(one.query)):
             weight = one.weights(rows, slice(head, head + 1))[0].double()
             ordered, place = weight.sort(dim=1, descending=True)
             counts = [_count(ordered, share) for share in SHARES]
@@ -397,7 +399,7 @@ class _Sequence:
     """Queries and keys of one sequence, and the rules between them.
 
     Args:
-        query (Tensor): ``[length, heads, channels]``, scaled.
+        query (Tensor): ``[heads, length, channels]``, scaled.
         key (Tensor): Shaped like ``query``.
         row (Tensor): The row of the batch, int64 ``[length]``.
         slot (Tensor): The slots in it, int64 ``[length]``.
@@ -414,14 +416,14 @@ class _Sequence:
 
     def blocks(self) -> Iterator[Tensor]:
         """Yield the rows in blocks."""
-        length, heads, _ = self.query.shape
+        heads, length, _ = self.query.shape
         return iter(torch.arange(length, device=self.query.device).split(
             max(1, BLOCK // (length * heads))))
 
     def weights(self, rows: Tensor, heads: slice = slice(None)) -> Tensor:
         """Return the weights of some rows, ``[heads, rows, length]``; 0 where a query may attend to
         no key."""
-        logit = torch.einsum('rhc,nhc->hrn', self.query[rows, heads], self.key[:, heads])
+        logit = self.query[heads, rows] @ self.key[heads].transpose(1, 2)
         for bias in self._terms(rows, heads):
             is_mask = bias.dtype == torch.bool
             logit = logit.masked_fill(~bias, -math.inf) if is_mask else logit + bias
