@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from graphattn.graphs.graph import BipartiteGraph
+    from graphattn.hugging_face import Profile
 
-__all__ = ['bipartite', 'segments', 'degrees', 'heads', 'mask', 'received_attention',
+__all__ = ['bipartite', 'segments', 'degrees', 'heads', 'mask', 'profile', 'received_attention',
            'receptive_field', 'spectrum', 'times']
 
 MAX_LINES = 20_000  # in a bipartite picture
@@ -223,6 +224,41 @@ def heads(graph: BipartiteGraph, weights: Tensor, *, columns: int = 4) -> Figure
     figure, panels = _panels(per_head.shape[1], columns)
     for head, (axes, of_head) in enumerate(zip(panels, per_head.T)):
         mask(graph, axes, weights=of_head).set_title(f'head {head}')
+    return figure
+
+
+@in_style()
+def profile(profile: Profile, share: int = 95) -> Figure:
+    """Draw how many edges the heads of a model need, and how far they attend.
+
+    Args:
+        profile (Profile): The result of :func:`graphattn.hugging_face.profile`.
+        share (int): Per cent of the weight that the edges hold: 90, 95 or 99.
+
+    Raises:
+        ValueError: ``share`` is another number.
+    """
+    from matplotlib import pyplot
+
+    if share not in (90, 95, 99):
+        raise ValueError(f"'share' must be 90, 95 or 99 (got {share})")
+    edges = np.full((len(profile.layers), profile.head.max() + 1), np.nan)
+    edges[profile.layer, profile.head] = profile.edges[:, (90, 95, 99).index(share)]
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3.2), layout='constrained')
+    image = left.imshow(edges, norm='log', aspect='auto')
+    bar = figure.colorbar(image, ax=left, label=f'edges of a row for {share} %', format='{x:.3g}')
+    bar.ax.yaxis.set_minor_formatter('{x:.3g}')
+    left.set(xlabel='head', ylabel='layer')
+    tick_whole_numbers(left.xaxis, left.yaxis)
+    within = (profile.before + profile.after).cumsum(axis=1)
+    shades = pyplot.get_cmap('viridis')(np.linspace(0, .9, len(profile.layers)))
+    for layer, shade in enumerate(shades):
+        right.plot([1, *2 * profile.bounds[1:]], within[profile.layer == layer].mean(axis=0), '.-',
+                   lw=1, color=shade, label=f'layer {layer}')
+    right.set(xlabel='distance in tokens, below', ylabel='share of the weight', ylim=(0, 1.05))
+    right.set_xscale('log', base=2)
+    if len(shades) <= _MAX_LABELS:
+        right.legend(loc='lower right')
     return figure
 
 

@@ -74,10 +74,15 @@ MAY_IMPORT = {
                         'experiments.completion'},
     'experiments.baselines': ALL,
     'experiments.papers': ALL | TRAINING | {'experiments.train', 'experiments.predict',
-                                            'experiments.baselines', 'experiments.benchmarks'},
+                                            'experiments.baselines', 'experiments.benchmarks',
+                                            'experiments.surgery', 'experiments.sparsify',
+                                            'analysis'},
+    # It writes the pages of analysis.
+    'experiments.surgery': ALL | {'experiments.runs', 'experiments.data', 'analysis'},
+    'experiments.sparsify': ALL | {'experiments.runs', 'experiments.surgery'},
     'experiments.benchmarks': ALL | {'experiments.runs'},
     'analysis': {'graphattn', 'graphs', 'patterns', 'samplers', 'functional', 'sources', 'models',
-                 'distributed', 'draw', 'style', 'utils'},
+                 'distributed', 'hugging_face', 'draw', 'style', 'utils'},
     'graphattn': {'graphs'},  # the public page
 }
 

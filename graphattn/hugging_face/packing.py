@@ -33,7 +33,11 @@ def packed_lengths(options: dict[str, Any], mask: Tensor, query: Tensor, key: Te
                 or not isinstance(mask, LazyMask) or mask.how.get('attention_mask') is not None
                 or query.size(2) != key.size(2) or position_ids.size(1) != query.size(2)
                 or mask.is_bidirectional and len(query) > 1)
-    return None if is_other else _between_starts(position_ids.expand(len(query), -1))
+    if is_other:
+        return None
+    if 'packed' not in mask.made:  # all layers share the mask, and its values are read once
+        mask.made['packed'] = _between_starts(position_ids.expand(len(query), -1))
+    return mask.made['packed']
 
 
 def _between(pointers: dict[str, Tensor], mask: Tensor, query: Tensor,

@@ -38,7 +38,7 @@ NUM_BINS = 41  # of distances on either side; the last begins at 2^39
 TEXTS = 'layers', 'patterns', 'fingerprint'  # fields that are saved as JSON
 WINDOWS = tuple(f'SlidingWindow({2**power - 1}){sink}' for sink in ('', ' | GlobalTokens(1)')
                 for power in range(11))
-BLOCK = 2**21  # weights at once
+BLOCK = 2**20  # weights at once
 MAX_LENGTHS = 8  # of which edges are kept, to be compared with those of the next input
 
 
@@ -77,7 +77,9 @@ class Profile:
             ``[heads, patterns]``.
         pattern_edges (ndarray): Mean number of a row's edges of each pattern that the model's masks
             allow, ``[heads, patterns]``.
-        lengths (ndarray): Lengths of the inputs, int64 ``[inputs]``.
+        lengths (ndarray): Lengths of the inputs, int64 ``[inputs]``; those of the first module, if
+            modules have different ones. In models that call a module several times, such as ALBERT,
+            each of its calls counts as an input of the module.
         fingerprint (dict): Class, size and hash of the model's config (:meth:`check`).
 
     Source: Roy and Vetterli, "The effective rank" (2007).
@@ -277,6 +279,7 @@ class _Sums:
     num_sampled: int = 0
     rows: dict[str, Tensor] = field(default_factory=dict)  # each over all rows
     num_rows: int = 0
+    longest: int = 0
     num_same: int = 0
     before: Tensor | None = None  # distances of the last input
     edges: dict[int, np.ndarray] = field(default_factory=dict)  # packed, by length
@@ -321,7 +324,9 @@ class _Watching:
             raise ValueError("'batches' must hold whole sequences (got keys that are not the "
                              "tokens of the queries); pass no cache")
         heads = query.size(2)
-        query, key, value = tokens.queries(query), tokens.keys(key), tokens.keys(value)
+        dtype = value.dtype  # perhaps of 16 bits
+        query, key, value = (x.to(torch.promote_types(dtype, torch.float)) for x in (
+            tokens.queries(query), tokens.keys(key), tokens.keys(value)))
         key, value = (repeat_heads(x, heads) for x in (key, value))
         scale = query.size(-1)**-.5 if scale is None else scale
         has_own = self.is_special[1] is not None and 'decoder' in name.split('.')
@@ -331,38 +336,41 @@ class _Watching:
             if last > first:
                 nodes = slice(first, last)
                 row, slot = tokens.key_slots(torch.arange(first, last, device=query.device))
-                one = _Sequence(query[nodes] * scale, key[nodes], row, slot, rules, tokens.batch)
+                ours, theirs, values = (x[nodes].transpose(0, 1).contiguous()
+                                        for x in (query, key, value))
+                one = _Sequence(ours * scale, theirs, row, slot, rules, tokens.batch)
                 special = None if is_special is None else is_special[row, slot]
-                out[nodes] = self._measure(self.sums[name], one, value[nodes], special)
+                out[nodes] = self._measure(self.sums[name], one, values, special).transpose(0, 1)
         if self.is_first:
             self.lengths += [length for length in tokens.lengths if length]
             self.is_first = False
-        return tokens.pad_queries(out)
+        return tokens.pad_queries(out.to(dtype))
 
     def _measure(self, sums: _Sums, one: _Sequence, value: Tensor,
                  is_special: Tensor | None) -> Tensor:
-        out, total = [], _Sums()
+        out, total = torch.empty_like(value), _Sums()
         for rows in one.blocks():
             weight = one.weights(rows)
-            out.append(torch.einsum('hrn,nhc->rhc', weight, value))
+            out[:, rows] = weight @ value
             total.add(**_sums_of(weight.double(), rows, is_special),
                       **_sums_along(self.patterns, weight, rows))
-        num_rows = len(one.query)
+        num_rows = len(one.slot)
         sums.num_rows, sums.num_inputs = sums.num_rows + num_rows, sums.num_inputs + 1
+        sums.longest = max(sums.longest, num_rows)
         sums.add(**total.rows)
         distances = torch.cat([total.rows['before'], total.rows['after']], dim=1) / num_rows
         if sums.before is not None:
             sums.add(same_distances=torch.minimum(distances, sums.before).sum(1))
         sums.before = distances
         self._measure_sample(sums, one)
-        return torch.cat(out)
+        return out
 
     def _measure_sample(self, sums: _Sums, one: _Sequence) -> None:
         """Measure what sorts rows, or needs several at once, head by head."""
-        length = len(one.query)
+        length = len(one.slot)
         rows = _some_rows(length, self.sample, self.seed).to(one.query.device)
         edges, rank, kept_edges = [], [], []
-        for head in range(one.query.size(1)):
+        for head in range(len(one.query)):
             weight = one.weights(rows, slice(head, head + 1))[0].double()
             ordered, place = weight.sort(dim=1, descending=True)
             counts = [_count(ordered, share) for share in SHARES]
@@ -384,7 +392,8 @@ class _Watching:
     def profile(self, model: nn.Module) -> Profile:
         """Return the means."""
         seen = {name: sums for name, sums in self.sums.items() if sums.num_rows}
-        size = int(np.ceil(np.log2(max(self.lengths)))) + 1  # of bins that a distance can be in
+        longest = max(sums.longest for sums in seen.values())
+        size = (longest - 1).bit_length() + 1  # bins that a distance can be in
         parts = [_means(sums) for sums in seen.values()]
         heads = [len(part['entropy']) for part in parts]
         joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -414,7 +423,7 @@ class _Sequence:
     """Queries and keys of one sequence, and the rules between them.
 
     Args:
-        query (Tensor): ``[length, heads, channels]``, scaled.
+        query (Tensor): ``[heads, length, channels]``, scaled.
         key (Tensor): Shaped like ``query``.
         row (Tensor): The row of the batch, int64 ``[length]``.
         slot (Tensor): The slots in it, int64 ``[length]``.
@@ -431,14 +440,14 @@ class _Sequence:
 
     def blocks(self) -> Iterator[Tensor]:
         """Yield the rows in blocks."""
-        length, heads, _ = self.query.shape
+        heads, length, _ = self.query.shape
         return iter(torch.arange(length, device=self.query.device).split(
             max(1, BLOCK // (length * heads))))
 
     def weights(self, rows: Tensor, heads: slice = slice(None)) -> Tensor:
         """Return the weights of some rows, ``[heads, rows, length]``; 0 where a query may attend to
         no key."""
-        logit = torch.einsum('rhc,nhc->hrn', self.query[rows, heads], self.key[:, heads])
+        logit = self.query[heads, rows] @ self.key[heads].transpose(1, 2)
         for bias in self._terms(rows, heads):
             is_mask = bias.dtype == torch.bool
             logit = logit.masked_fill(~bias, -math.inf) if is_mask else logit + bias

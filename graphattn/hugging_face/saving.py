@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 __all__ = ['load_attached', 'save_attached']
 
 FORMAT = 1
+# Entries of each layer in the manifest.
+KEYS = {'name', 'num_heads', 'heads', 'source', 'arguments', 'hops', 'teleport', 'backend',
+        'is_named', 'learn_teleport'}
 MANIFEST, GRAPHS, ADAPTER = 'graphs.json', 'graphs.safetensors', 'adapter_config.json'
 
 
@@ -244,6 +247,9 @@ def _read(folder: Path) -> dict[str, Any]:
                       ('model', str), ('num_modules', int)):
         if not isinstance(manifest.get(key), kind):
             raise _damaged(folder, f'{MANIFEST} has no {key!r}')
+    for layer in manifest['layers']:
+        if not isinstance(layer, dict) or not layer.keys() >= KEYS:
+            raise _damaged(folder, f'{MANIFEST} has layers without {", ".join(sorted(KEYS))}')
     for name, size in manifest['files'].items():
         path = folder / name
         if not path.is_file() or path.stat().st_size != size:
@@ -282,12 +288,12 @@ def _found(name: str, package: str, kind: type, classes: Sequence[type]) -> type
 
 
 def _built(folder: Path, layer: dict[str, Any], classes: Sequence[type]) -> GraphSource | None:
+    if layer['source'] is None:
+        return None
+    kind = _found(str(layer['source']), 'graphattn', GraphSource, classes)
     try:
-        if layer['source'] is None:
-            return None
-        kind = _found(layer['source'], 'graphattn', GraphSource, classes)
         return kind(**layer['arguments'])
-    except (KeyError, TypeError, AttributeError) as error:
+    except (TypeError, ValueError) as error:
         raise _damaged(folder, error) from error
 
 

@@ -70,6 +70,15 @@ def test_each_row_of_a_batch_may_be_packed():
     torch.testing.assert_close(got, expected, atol=1e-6, rtol=1e-6)
 
 
+def test_rows_of_the_collator_are_packed():
+    collate = transformers.DataCollatorWithFlattening(return_flash_attn_kwargs=True)
+    batch = dict(collate([{'input_ids': part.tolist()} for part in ROW[0].split(LENGTHS)]))
+    model = attached('Llama')
+    got = hidden_of(model, batch.pop('input_ids'), 'Llama', **batch)
+    expected = hidden_of(model, ROW, 'Llama', **PACKED['position_ids'])
+    torch.testing.assert_close(got, expected, atol=1e-6, rtol=1e-6)
+
+
 @pytest.mark.parametrize('positions', [torch.zeros(1, 20).long(), torch.arange(20).unsqueeze(0)])
 def test_position_ids_that_do_not_restart_pack_nothing(positions):
     model = attached('BERT')

@@ -175,11 +175,13 @@ def test_packed_sequences_are_inputs_of_their_own():
 
 def test_encoder_and_decoder_have_special_tokens_of_their_own():
     model = new_model('T5', DECODERS['T5'])
-    decoded = torch.full((BATCH, 6), 4)
+    decoded = torch.full((BATCH, 40), 4)
     got = profile(model, [{'input_ids': TOKENS, 'decoder_input_ids': decoded}], special=[4])
     is_decoder = np.array(['decoder' in got.layers[layer] for layer in got.layer])
     assert len(got.layers) == 4
     np.testing.assert_allclose(got.kinds[is_decoder, 2], 0, atol=1e-6)
+    np.testing.assert_allclose((got.before + got.after).sum(axis=1), 1, atol=1e-6)
+    assert got.bounds.tolist() == [0, 1, 2, 4, 8, 16, 32]
     assert (got.kinds[~is_decoder, 2] > .5).all()
 
 
@@ -191,6 +193,14 @@ def test_an_attached_model_is_profiled_with_full_attention():
     assert str(attachment(model)) == table
 
 
+def test_weights_of_a_model_of_16_bits_are_computed_in_32():
+    model = new_model('Llama')
+    expected = profile(model, [TOKENS])
+    got = profile(model.bfloat16(), [TOKENS])
+    np.testing.assert_allclose(got.entropy, expected.entropy, rtol=.02)
+    np.testing.assert_allclose((got.before + got.after).sum(axis=1), 1, atol=1e-6)
+
+
 def test_special_tokens_of_a_tokenizer():
     class Tokenizer:
         all_special_ids = SPECIAL
@@ -200,6 +210,7 @@ def test_special_tokens_of_a_tokenizer():
                                   profile(model, [TOKENS], special=SPECIAL).kinds)
 
 
+@pytest.mark.slow
 def test_no_weights_of_all_pairs_are_formed():
     """At 2,048 tokens they would have 4 million entries a head."""
     largest = 0
@@ -247,6 +258,32 @@ def test_a_damaged_file_is_refused(tmp_path):
         Profile.load(path)
     with pytest.raises(FileNotFoundError, match='is not there'):
         Profile.load(tmp_path / 'none.npz')
+
+
+@pytest.mark.slow
+def test_a_picture_shows_the_edges_of_each_head_and_the_distances_of_each_layer():
+    from graphattn import draw
+    measured = profile(new_model('BERT'), [TOKENS])
+    left, right, *_ = draw.profile(measured, share=90).axes
+    image, = left.get_images()
+    np.testing.assert_array_equal(image.get_array(), measured.edges[:, 0].reshape(2, 4))
+    for layer, line in enumerate(right.get_lines()):
+        x, y = line.get_data()
+        assert x[0] == 1 and x[-1] >= LENGTH and y[-1] == pytest.approx(1)
+        assert y[0] == pytest.approx(measured.before[measured.layer == layer, 0].mean())
+    with pytest.raises(ValueError, match="'share' must be 90, 95 or 99"):
+        draw.profile(measured, share=50)
+
+
+@pytest.mark.slow
+def test_a_report_has_a_row_for_each_head(tmp_path):
+    from analysis.report.__main__ import main
+    profile(new_model('BERT'), [TOKENS]).save(tmp_path / 'bert.npz')
+    main(['--profile', str(tmp_path / 'bert.npz'), '--out', str(tmp_path / 'page.html')])
+    page = (tmp_path / 'page.html').read_text()
+    assert page.count('<th scope="row">') == 8 + 1 and 'edges 95' in page  # and a mean
+    assert 'encoder.layer.1.attention.self' in page
+    assert page.count('<img') == 1 and 'bert.npz' in page
 
 
 @pytest.mark.parametrize('call, error, message', [

@@ -64,6 +64,7 @@ def changed(model):
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('family', KINDS)
 @pytest.mark.parametrize('kind', ATTACHED)
 def test_what_is_loaded_gives_what_was_saved(kind, family, tmp_path):
@@ -179,6 +180,8 @@ DAMAGE = {
     'no weights': (lambda folder: (folder / 'model.safetensors').unlink(), 'damaged: model'),
     'another mask': (lambda folder: flip(folder / GRAPHS), f'damaged: {GRAPHS} has other content'),
     'a strange argument': (lambda folder: edit_layer(folder, arguments={'sizes': 3}), 'damaged'),
+    'a strange value': (lambda folder: edit_layer(folder, arguments={'heads': 4, 'size': -1}),
+                        "damaged: 'size' must"),
     'another class': (lambda folder: edit_layer(folder, source='subprocess.Popen'),
                       "'classes' must hold subprocess.Popen"),
     'a private class': (lambda folder: edit_layer(folder, source='graphattn.sources.os.system'),
