@@ -121,8 +121,15 @@ def _set_default_device(device: torch.device | None) -> None:
 
 def interleave(cases: dict[str, Callable[[], object]], rounds: int = 7,
                seconds: float = 20.) -> dict[str, float]:
-    """Return the median seconds of each case. Cases alternate, so that slow phases of the machine
-    affect all.
+    """Return the median of :func:`all_times` for each case."""
+    return {name: statistics.median(values)
+            for name, values in all_times(cases, rounds, seconds).items()}
+
+
+def all_times(cases: dict[str, Callable[[], object]], rounds: int = 7,
+              seconds: float = 20.) -> dict[str, list[float]]:
+    """Return the seconds of each run of each case. Cases alternate, so that slow phases of the
+    machine affect all.
 
     Each round has another order, because a case leaves the caches warm or cold for the next. Every
     case runs once as a warm-up (which also compiles it), then ``rounds`` times. The number of
@@ -141,7 +148,7 @@ def interleave(cases: dict[str, Callable[[], object]], rounds: int = 7,
             break
         for name in random.Random(done).sample(fitting, len(fitting)):
             times[name].append(timed(cases[name]))
-    return {name: statistics.median(values) for name, values in times.items()}
+    return times
 
 
 def times_of_passes(forwards: dict[str, Callable[[], Tensor]], inputs: Sequence[Tensor],
