@@ -152,7 +152,8 @@ def test_an_interrupted_adaptation_ends_as_a_whole_one(distill, tmp_path, monkey
 
     if distill < 1:
         with pytest.raises(KeyboardInterrupt):
-            adapt(models[1], tokens, stopped, settings, teacher=teacher, state=tmp_path / 'state.pt')
+            adapt(models[1], tokens, stopped, settings, teacher=teacher,
+                  state=tmp_path / 'state.pt')
     fresh = attach(copy.deepcopy(gpt2()), 'SlidingWindow(2)')
     again = adapt(fresh, tokens, loss, settings, teacher=teacher, state=tmp_path / 'state.pt')
     assert losses == again and len(losses) == 8 and not fresh.training
