@@ -122,12 +122,9 @@ def graph_attention(
         if indices is not None:
             raise ValueError(f"'model' must attend to all keys to be profiled (got "
                              f"{type(module).__name__}, which chooses its own keys)")
-        for name in ('softcap', 's_aux'):
-            if options.get(name) is not None:
-                raise ValueError(f"'model' must have no {name!r} to be profiled, because a profile "
-                                 f"has plain weights (got {name!r} of {type(module).__name__})")
         inputs = (x.transpose(1, 2) for x in (query, key, value))
-        return attachment.watch(*inputs, tokens, rules, scale=scaling), None
+        return attachment.watch(*inputs, tokens, rules, scale=scaling,
+                                softcap=options.get('softcap'), sink=options.get('s_aux')), None
     if indices is not None:
         along = _graph_of(indices, source, tokens)
     else:

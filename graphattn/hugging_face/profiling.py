@@ -48,7 +48,8 @@ class Profile:
 
     Sums over rows run over all tokens that attend. Those that need a row sorted (``edges``,
     ``same_edges``) or several rows at once (``rank``) run over random rows of each sequence, which
-    are all rows if it is short (argument ``sample`` of :func:`profile`).
+    are all rows if it is short (argument ``sample`` of :func:`profile`). In models with sinks, what
+    a row's weights lack to 1 is the share of the sink.
 
     Args:
         layers (tuple of str): Names of the attention modules.
@@ -318,7 +319,8 @@ class _Watching:
         self.is_special, self.is_first = is_special, True
 
     def attend(self, name: str, query: Tensor, key: Tensor, value: Tensor, tokens: PaddedTokens,
-               rules: PairRules, *, scale: float | None) -> Tensor:
+               rules: PairRules, *, scale: float | None, softcap: float | None,
+               sink: Tensor | None) -> Tensor:
         """Return attention, and add its weights to the sums of a layer."""
         if not tokens.is_square:
             raise ValueError("'batches' must hold whole sequences (got keys that are not the "
@@ -338,7 +340,8 @@ class _Watching:
                 row, slot = tokens.key_slots(torch.arange(first, last, device=query.device))
                 ours, theirs, values = (x[nodes].transpose(0, 1).contiguous()
                                         for x in (query, key, value))
-                one = _Sequence(ours * scale, theirs, row, slot, rules, tokens.batch)
+                one = _Sequence(ours * scale, theirs, row, slot, rules, tokens.batch, softcap,
+                                None if sink is None else sink.to(ours).view(-1, 1, 1))
                 special = None if is_special is None else is_special[row, slot]
                 out[nodes] = self._measure(self.sums[name], one, values, special).transpose(0, 1)
         if self.is_first:
@@ -429,6 +432,8 @@ class _Sequence:
         slot (Tensor): The slots in it, int64 ``[length]``.
         rules (PairRules): Which query may attend to which key.
         batch (int): Number of rows.
+        softcap (float, optional): Bound on the logits.
+        sink (Tensor, optional): Logit of each head's sink, ``[heads, 1, 1]``.
     """
 
     query: Tensor
@@ -437,6 +442,8 @@ class _Sequence:
     slot: Tensor
     rules: PairRules
     batch: int
+    softcap: float | None
+    sink: Tensor | None
 
     def blocks(self) -> Iterator[Tensor]:
         """Yield the rows in blocks."""
@@ -448,12 +455,20 @@ class _Sequence:
         """Return the weights of some rows, ``[heads, rows, length]``; 0 where a query may attend to
         no key."""
         logit = self.query[heads, rows] @ self.key[heads].transpose(1, 2)
+        if self.softcap is not None:
+            logit = self.softcap * (logit / self.softcap).tanh()
         for bias in self._terms(rows, heads):
             is_mask = bias.dtype == torch.bool
             logit = logit.masked_fill(~bias, -math.inf) if is_mask else logit + bias
         highest = logit.amax(dim=-1, keepdim=True)
-        weight = (logit - highest.masked_fill(highest == -math.inf, 0)).exp()
-        return weight / weight.sum(-1, keepdim=True).clamp(min=torch.finfo(weight.dtype).tiny)
+        if self.sink is not None:
+            highest = highest.maximum(self.sink[heads])
+        highest = highest.masked_fill(highest == -math.inf, 0)
+        weight = (logit - highest).exp()
+        whole = weight.sum(-1, keepdim=True)
+        if self.sink is not None:
+            whole = whole + (self.sink[heads] - highest).exp()
+        return weight / whole.clamp(min=torch.finfo(weight.dtype).tiny)
 
     def _terms(self, rows: Tensor, heads: slice) -> Iterator[Tensor]:
         """Yield masks and terms of the logits, ``[heads or 1, rows, length]``."""
