@@ -1,6 +1,12 @@
-"""What the graphs of a model's heads can do: reach, mixing and direction, head by head and over all
-layers."""
+"""Reach, mixing and direction of the graphs of a model's heads, and reach over all layers.
 
+::
+
+    python -m analysis.certificate sparse
+    python -m analysis.certificate sparse --n 1024
+"""
+
+from analysis.certificate.models import graphs_of_heads
 from analysis.certificate.question import Certificate, certificate
 
-__all__ = ['Certificate', 'certificate']
+__all__ = ['Certificate', 'certificate', 'graphs_of_heads']

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
-from analysis.certificate import certificate
+from analysis.certificate import certificate, graphs_of_heads
+from analysis.certificate.__main__ import main
+from graphattn.hugging_face import attach, detach, load_attached, save_attached
 from graphattn.patterns import Causal, Full, GlobalTokens, RandomKeys, SlidingWindow
+from graphattn.sources import BlockModelSource, PatternSource
 
 LAYERS = [[SlidingWindow(1).build(12), RandomKeys(1).build(12, seed=3)],
           [GlobalTokens(1).build(12), SlidingWindow(0).build(12)]]
@@ -59,3 +64,42 @@ def test_one_token_is_certified():
 def test_what_is_refused(layers, error, match):
     with pytest.raises(error, match=match):
         certificate(layers)
+
+
+# The command #########################################################################
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """Return the folder of a tiny GPT-2 whose layers attend along different patterns."""
+    transformers = pytest.importorskip('transformers')
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(
+        vocab_size=20, n_positions=32, n_embd=8, n_layer=2, n_head=2, bos_token_id=0,
+        eos_token_id=1))
+    along = PatternSource(['SlidingWindow(1)', 'GlobalTokens(1)'])
+    save_attached(attach(model, [along, 'SlidingWindow(2)']), tmp_path / 'sparse')
+    return tmp_path / 'sparse'
+
+
+@pytest.mark.slow
+def test_a_saved_model_is_certified(saved, tmp_path, capsys):
+    layers = graphs_of_heads(saved, 20)
+    assert [len(heads) for heads in layers] == [2, 1]
+    assert layers[1][0] == (SlidingWindow(2) & Causal()).build(20)
+    main([str(saved), '--n', '20', '--out', str(tmp_path / 'out')])
+    assert 'layers to reach all' in capsys.readouterr().out
+    found, = json.loads((tmp_path / 'out/certificate.json').read_text())['sparse']
+    assert found['reached'] == certificate(layers).reached and len(found['gap_of_head']) == 3
+    assert (tmp_path / 'out/certificate.png').stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_folders_of_other_things_are_refused(saved, tmp_path, error_line, capsys):
+    assert "'folder' must be one that save_attached wrote" in error_line(main, [str(tmp_path)])
+    model = load_attached(saved)
+    detach(model)
+    attach(model, BlockModelSource(2, 4, 2))
+    save_attached(model, tmp_path / 'sampled')
+    with pytest.raises(SystemExit):
+        main([str(tmp_path / 'sampled')])
+    assert "'folder' must be of a model along patterns" in capsys.readouterr().err.split('\n')[-2]

@@ -1,0 +1,38 @@
+"""The command ``python -m analysis.certificate``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from jsonargparse import ArgumentParser
+
+from analysis.certificate.drawing import draw
+from analysis.certificate.models import graphs_of_heads
+from analysis.certificate.question import certificate
+from analysis.command import ENDINGS, run_or_exit, show
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Certify the model in a folder.
+
+    Args:
+        arguments: The command line; the process's own if omitted.
+    """
+    parser = ArgumentParser(prog='graphattn certificate', exit_on_error=False)
+    parser.add_argument('folder', type=str,
+                        help='the folder of graphattn.hugging_face.save_attached, or of graphattn '
+                             'sparsify')
+    parser.add_argument('--n', type=int, default=512, help='number of tokens')
+    parser.add_argument('--out', type=Path, default=Path('runs/analysis'),
+                        help=f'a folder for results, or a file: {", ".join(ENDINGS)}')
+
+    def run(options) -> None:
+        found = certificate(graphs_of_heads(options.folder, options.n))
+        results = {Path(options.folder).name: [found]}
+        show(options.out, 'certificate', results, draw(results))
+
+    run_or_exit(parser, run, arguments)
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,36 @@
+"""Graphs of the heads of an attached model."""
+
+from __future__ import annotations
+
+from os import PathLike
+
+import torch
+
+from graphattn import BipartiteGraph
+from graphattn.hugging_face import load_attached
+from graphattn.sources import PatternSource
+
+
+def graphs_of_heads(folder: str | PathLike, length: int) -> list[list[BipartiteGraph]]:
+    """Return the graph of each head of each layer that attends along patterns.
+
+    Args:
+        folder: The folder of :func:`graphattn.hugging_face.save_attached`.
+        length (int): Number of tokens. Graphs of models that generate are causal.
+
+    Raises:
+        ValueError: The folder is no such folder, or a source depends on the tokens.
+    """
+    model = load_attached(folder)
+    ptr, layers = torch.tensor([0, length]), []
+    is_causal = model.can_generate() and not model.config.is_encoder_decoder
+    for name, module in model.named_modules():
+        source = getattr(module, 'graph_source', None)
+        if source is None:
+            continue
+        if not isinstance(source, PatternSource):
+            raise ValueError(f"'folder' must be of a model along patterns, which do not depend on "
+                             f"the tokens (got {type(source).__name__} of {name})")
+        source = source.causal() if is_causal else source
+        layers.append(source.graph(ptr).unbatch())  # a segment for each head
+    return layers
