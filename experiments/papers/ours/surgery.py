@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from jsonargparse.typing import NonNegativeInt, PositiveInt
 from scipy.stats import spearmanr
 from torch import Tensor, nn
 
@@ -69,16 +70,22 @@ SCALES = {'smoke': Scale((.3,), 1, 2, 4, 2, 12, 32, 8),
 
 
 def main(scale: ScaleName = 'small', model: Path | None = None, data: Path | None = None,
-         out: Path = Path('runs/studies')) -> None:
+         densities: list[float] | None = None, seeds: PositiveInt | None = None,
+         steps: NonNegativeInt | None = None, out: Path = Path('runs/studies')) -> None:
     """Fit graphs to heads, and compare them with others after the same training.
 
     Args:
         scale: Scale of the study.
         model: The folder of a causal language model; that of the package mgm if omitted.
         data: Sequences of ids, an .npy file with -1 for padding; drawn from the model if omitted.
+        densities: Shares of the pairs.
+        seeds: Number of trainings at each density; by default more at 5 % than at others.
+        steps: Number of training steps.
         out: The folder of all studies.
     """
     study, sizes = Study('surgery', scale, out), SCALES[scale]
+    sizes = sizes._replace(densities=tuple(densities or sizes.densities),
+                           steps=sizes.steps if steps is None else steps)
     dense = _untrained() if scale == 'smoke' else load_model(model or _packaged())
     tokens = _tokens(study, dense, sizes, data)
     setting = Setting(study, dense, tokens[sizes.held_out:], tokens[:sizes.held_out], sizes)
@@ -88,8 +95,8 @@ def main(scale: ScaleName = 'small', model: Path | None = None, data: Path | Non
     rows = []
     for density in sizes.densities:
         for name in (FIT, *FAMILIES):
-            seeds = sizes.seeds if density in (.05, .3) else 1
-            found = [setting.trained(name, density, seed, measured, costs) for seed in range(seeds)]
+            count = seeds or (sizes.seeds if density in (.05, .3) else 1)
+            found = [setting.trained(name, density, seed, measured, costs) for seed in range(count)]
             row = {'edges': name, 'density, %': 100 * density,
                    'true density, %': 100 * found[0]['density']}
             for when in (BEFORE, AFTER):
@@ -152,7 +159,7 @@ class Setting(NamedTuple):
             before = self.loss(sparse)
             adapt(sparse, self.train, loss_of(sparse), self.settings(seed))
             return {'density': true, BEFORE: before, AFTER: self.loss(sparse)}
-        return self._once(f'{name}-{density:g}-{seed}'.replace(' ', '_'), run)
+        return self._once(f'{name}-{density:g}-{self.sizes.steps}-{seed}'.replace(' ', '_'), run)
 
     def _of_family(self, name: str, density: float) -> tuple[str, float]:
         """Return the densest pattern of a family within the density, on the profiled lengths."""
