@@ -29,11 +29,10 @@ def test_patterns_of_a_family_are_the_densest_within_the_density(name, tmp_path)
     sizes = surgery.SCALES['smoke']
     tokens = torch.zeros(4, 60, dtype=torch.long)
     setting = surgery.Setting(Study('surgery', 'smoke', tmp_path), None, tokens, tokens, sizes)
-    pattern, density = setting._of_family(name, .2)
+    pattern, density = setting.of_family(name, .2)
     graph = (parse(pattern) & Causal()).build(60, seed=0, crop=True)
     assert density == pytest.approx(graph.num_edges / (60 * 61 / 2)) and .15 < density <= .2
-    with pytest.raises(ValueError, match=f'no pattern of {name} has at most 0.1%'):
-        setting._of_family(name, .001)
+    assert setting.of_family(name, .001) is None
 
 
 def test_correlations_are_of_ranks(tmp_path):
