@@ -132,6 +132,7 @@ def _modules() -> dict[str, str]:
     """Return the one-line summaries of the commands that are modules."""
     questions = sorted(path.parent.name for path in (ROOT / 'analysis').glob('*/__main__.py'))
     return {'predict': 'experiments.predict', 'sparsify': 'experiments.sparsify',
+            'atlas': 'experiments.benchmarks.atlas',
             **{name: f'analysis.{name}' for name in questions},
             'compile': 'experiments.compile'}
 

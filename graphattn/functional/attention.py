@@ -79,15 +79,14 @@ def edge_attention(
             ``1 - dropout_p``. Applied whenever positive, so modules pass 0 in eval mode.
         return_attention_weights (bool): Also return the attention weights.
         backend (str): One of :data:`graphattn.ops.BACKENDS`, which runs or raises, or ``'auto'``.
-            ``'auto'`` chooses ``'sdpa'`` for complete graphs and, in training, for densities above
-            :data:`graphattn.functional.choose.DENSE_ABOVE` (without a gate, softcap or sink and, on
-            a CPU, without dropout and a trainable bias); else ``'numba'`` on a CPU, ``'triton'`` on
-            an NVIDIA GPU of compute capability 8.0 or later with heads of at most 256 channels,
-            ``'csr'`` on a CPU without numba if torch has CSR products, and otherwise ``'gather'``.
-            It also chooses ``'gather'`` inside :mod:`torch.func` and for forward-mode derivatives,
-            which no faster backend supports; ``'gather'`` is also the backend for second
-            derivatives. ``'flex'``, torch's FlexAttention, is never chosen automatically. It is for
-            NVIDIA GPUs and graphs with edges in few tiles, and computes all pairs on CPUs.
+            ``'auto'`` chooses ``'sdpa'`` for complete graphs (without a bias, gate, softcap or sink
+            and, on a CPU, without dropout); else ``'numba'`` on a CPU, ``'triton'`` on an NVIDIA
+            GPU of compute capability 8.0 or later with heads of at most 256 channels, ``'csr'`` on
+            a CPU without numba if torch has CSR products, and otherwise ``'gather'``. It also
+            chooses ``'gather'`` inside :mod:`torch.func` and for forward-mode derivatives, which no
+            faster backend supports; ``'gather'`` is also the backend for second derivatives.
+            ``'flex'``, torch's FlexAttention, is never chosen automatically. It is for NVIDIA GPUs
+            and graphs with edges in few tiles, and computes all pairs on CPUs.
 
     Returns:
         Tensor ``[num_queries, heads, value_channels]`` of the dtype of ``query``; half precision

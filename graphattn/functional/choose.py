@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
@@ -17,17 +15,9 @@ from graphattn._tensors import host_copy
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.ops import Backend, LogitTerms
 
-__all__ = ['DENSE_ABOVE', 'FASTEST_SPARSE', 'PAIRS_OF_A_CALL', 'choose', 'choose_sparse',
+__all__ = ['FASTEST_SPARSE', 'PAIRS_OF_A_CALL', 'choose', 'choose_sparse',
            'choose_weighing']
 
-# By the number of keys, the density above which a training step of masked dense attention takes
-# less time than the fused kernel. On two cores (Zen 4), 4 heads of 32, the fused kernel and the
-# dense one took 2.8 and 2.9 ms at 55 % and 3.4 and 3.1 ms at 80 % of 256 x 256 pairs, 28 and 38 ms
-# at 85 % and 32 and 39 ms at 95 % of 1,024 x 1,024, 688 and 945 ms at 95 % of 4,096 x 4,096: there
-# only complete graphs, which need no mask, are faster dense. For the forward pass alone this holds
-# at every size. To measure another machine: python -m experiments.benchmarks.crossover.
-DENSE_ABOVE = {256: 0.6, 1024: 1.}
-_SPARSE_BELOW = min(DENSE_ABOVE.values())
 # By type of device, the number of pairs that take as long as one more call of dense attention. A
 # call computes consecutive segments of one shape. On one core (Zen 5), 4 heads of 32, a training
 # step along complete sequences of n and n + 1 tokens in turn took 1.9, 1.4, 1.2, 1.1 and 0.9 times
@@ -91,7 +81,7 @@ def choose(name: str, query: Tensor, key: Tensor, value: Tensor, graph: Bipartit
              or dense.lacks(terms) is not None
              or not dense.is_available(device)
              or in_transform() and not dense.has_all_derivatives)
-    is_dense = not lacks and _is_faster_dense(dense, query, key, value, graph, terms)
+    is_dense = not lacks and _is_faster_dense(graph, terms)
     return dense if is_dense else choose_sparse(device, channels)
 
 
@@ -140,10 +130,9 @@ def _asked_for(name: str, device: torch.device, channels: int, needs_weights: bo
     return backend
 
 
-def _is_faster_dense(dense: Backend, query: Tensor, key: Tensor, value: Tensor,
-                     graph: BipartiteGraph, terms: LogitTerms) -> bool:
-    bias, is_on_cpu = terms.bias, query.device.type == 'cpu'
-    if terms.dropout_p > 0 and is_on_cpu:
+def _is_faster_dense(graph: BipartiteGraph, terms: LogitTerms) -> bool:
+    bias = terms.bias
+    if terms.dropout_p > 0 and graph.device.type == 'cpu':
         # torch then computes all weights: with 64 to 1,024 tokens, 70 to 100 % dense, a training
         # step took 0.6 to 8 times as long. Also, a checkpoint may begin without gradients, which
         # the choice below depends on, and different kernels drop different weights.
@@ -151,20 +140,11 @@ def _is_faster_dense(dense: Backend, query: Tensor, key: Tensor, value: Tensor,
     if torch.compiler.is_compiling():  # can neither read sizes nor make a mask
         return (bias is None and graph.num_segments == 1 and guard_or_false(graph.num_edges > 0)
                 and guard_or_false(graph.num_edges == graph.num_pairs))
-    if not is_on_cpu:  # masks are not measured there
-        return _is_complete(graph) and _fills_calls(graph)
-    num_edges, num_pairs = graph.num_edges, graph.num_pairs
-    if num_edges <= _SPARSE_BELOW * num_pairs:
-        return False
-    if bias is not None and bias.requires_grad and torch.is_grad_enabled():
-        # The gradient of the bias needs all pairs: with 64 to 1,024 tokens, 50 to 100 % dense, the
-        # fused kernel took half to a fifth of the time.
-        return False
-    if num_edges == num_pairs:
-        return _fills_calls(graph)
-    trains = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
-    return trains and _is_dense(graph) and _fills_calls(graph) and (
-        not dense.nan_leaks or _are_finite(query, key, value) and _is_below_inf(bias))
+    # Masks do not pay: on one core (Zen 5), 16 to 2,048 tokens, 65 to 95 % of the pairs, dense
+    # attention under a mask took 0.9 to 10 times as long as fused attention (graphattn atlas).
+    # Neither does a bias, which is a mask.
+    return (bias is None and graph.num_edges > 0 and _is_complete(graph)
+            and _fills_calls(graph))
 
 
 def _is_complete(graph: BipartiteGraph) -> bool:
@@ -177,13 +157,6 @@ def _is_complete(graph: BipartiteGraph) -> bool:
     return graph.num_edges == graph.num_pairs
 
 
-def _is_dense(graph: BipartiteGraph) -> bool:
-    keys_per_segment = graph.num_keys / max(graph.num_segments, 1)
-    share = np.interp(np.log(max(keys_per_segment, 1)), np.log(list(DENSE_ABOVE)),
-                      list(DENSE_ABOVE.values()))
-    return graph.num_edges > share * graph.num_pairs
-
-
 def _fills_calls(graph: BipartiteGraph) -> bool:
     """Return whether the pairs justify the calls of dense attention. A single call always does."""
     if graph.num_segments == 1:
@@ -191,13 +164,3 @@ def _fills_calls(graph: BipartiteGraph) -> bool:
     sizes = torch.stack([host_copy(ptr).diff() for ptr in graph.segments.ptrs])
     more_calls = int(sizes.diff().any(dim=0).sum())
     return graph.num_pairs >= more_calls * PAIRS_OF_A_CALL.get(graph.device.type, 0)
-
-
-def _are_finite(*tensors: Tensor) -> bool:
-    # One pass, because a sum is finite only if all its terms are.
-    return all(math.isfinite(tensor.detach().sum(dtype=torch.double)) for tensor in tensors)
-
-
-def _is_below_inf(bias: Tensor | None) -> bool:
-    """Return whether no bias is ``inf`` or NaN. ``-inf`` is valid and masks an edge."""
-    return bias is None or bias.numel() == 0 or float(bias.detach().amax()) < math.inf

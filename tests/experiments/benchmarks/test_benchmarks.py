@@ -44,7 +44,7 @@ in_forks = pytest.mark.usefixtures('measured_in_forks')
 
 @pytest.mark.slow
 @in_forks
-@pytest.mark.parametrize('name', ['attention', 'crossover', 'decoding', 'diffusion',
+@pytest.mark.parametrize('name', ['atlas', 'attention', 'crossover', 'decoding', 'diffusion',
                                   'distributed', 'encodings', 'gps', 'grids', 'hugging_face',
                                   'layer', 'length', 'long_encoder', 'ordering', 'sampler',
                                   'scaling', 'tiles'])
@@ -62,18 +62,12 @@ def test_layers_at_their_initial_density_alone_are_not_drawn(tmp_path, capsys):
     assert "no figure, because it requires a density" in capsys.readouterr().out
 
 
-def test_where_dense_attention_overtakes_complete_graphs_do_not_say(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(crossover, 'interleave', lambda cases, rounds: dict.fromkeys(cases, 1.))
-    crossover.main(nodes=[8], densities=[1.], lengths=[3], out=tmp_path)
-    assert "measured here: {8: 'not measured'}" in capsys.readouterr().out
-
-
 def test_the_pairs_at_which_calls_of_dense_attention_pay_lie_between_those_measured(
         tmp_path, monkeypatch, capsys):
-    times = iter([3., 1.] * 3 + [1 / 3, 1.])  # of dense attention
+    times = iter([3., 1.] * 2 + [1 / 3, 1.])  # of dense attention
     monkeypatch.setattr(crossover, 'interleave',
                         lambda cases, rounds: dict.fromkeys(cases, 1.) | {'sdpa': next(times)})
-    crossover.main(nodes=[8], densities=[0.5], lengths=[10, 20, 30], out=tmp_path)
+    crossover.main(lengths=[10, 20, 30], out=tmp_path)
     assert 'PAIRS_OF_A_CALL is 24576; measured here: 650.0' in capsys.readouterr().out
 
 
