@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -33,6 +34,7 @@ from graphattn.hugging_face import (
     profile,
     save_attached,
 )
+from graphattn.hugging_face.profiling import RANDOM, WINDOWS
 from graphattn.utils.files import check_folder, write_whole
 
 OPTIONS, RESULTS, STATE = 'sparsify.json', 'results.json', 'adapting.pt'
@@ -51,6 +53,7 @@ def main(
     length: int | None = None,
     mask_token: int | None = None,
     leave_one_out: bool = True,
+    random_keys: bool = False,
     profiled: int = 16,
     held_out: int = 32,
     seed: int = 0,
@@ -70,6 +73,8 @@ def main(
         length: Tokens of a sequence; the model's largest number if omitted.
         mask_token: Id of the mask, for a model of masked tokens.
         leave_one_out: Weigh heads by the loss that each costs, measured one by one.
+        random_keys: Also choose among patterns with random keys, which change while a sequence
+            grows, so that generation needs ``use_cache=False``.
         profiled: Sequences to profile.
         held_out: Sequences that losses are measured on, not trained on.
         seed: Seed of the training.
@@ -93,7 +98,7 @@ def main(
                          f"{held_out})")
     surgery = Surgery(dense, tokens[held_out:], tokens[:held_out], folder, batch_size, mask_token)
     write_whole(folder / OPTIONS, lambda path: path.write_text(json.dumps(options, indent=1)))
-    measured = surgery.profile(profiled)
+    measured = surgery.profile(profiled, (*WINDOWS, *RANDOM) if random_keys else WINDOWS)
     costs = surgery.costs(measured) if leave_one_out else None
     if loss is None:
         chosen = fit(measured, density, costs=costs)
@@ -133,12 +138,13 @@ class Surgery:
         """Return the loss on held-out data."""
         return mean_loss(model, self.held_out, self.own_loss, self.batch_size)
 
-    def profile(self, sequences: int) -> Profile:
+    def profile(self, sequences: int, patterns: Sequence[str]) -> Profile:
         path = self.folder / 'profile.npz'
         if path.is_file():
             return Profile.load(path)
         measured = profile(self.dense, [as_input(batch) for batch in
-                                        self.train[:sequences].split(self.batch_size)])
+                                        self.train[:sequences].split(self.batch_size)],
+                           patterns=patterns)
         measured.save(path)
         return measured
 

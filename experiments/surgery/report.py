@@ -52,9 +52,10 @@ class Head(Result):
     """A head of the sparse model."""
 
     pattern: str
-    share: float
+    share: float  #: Of the dense model's weight.
+    error: float  #: Of its output.
     density: float
-    cost: float | None  #: Rise of the loss for the share that is lost.
+    cost: float | None  #: Rise of the loss over the error.
     hops: float
     gap: float
     sigma: float
@@ -103,7 +104,8 @@ def write_report(path: Path, model: nn.Module, chosen: Fit, profile: Profile,
               for number in range(len(chosen.layers))]
     proven = certificate(layers)
     heads = {f'{chosen.layer[row]}.{profile.head[row]}': [Head(
-        pattern, float(chosen.share[row]), float(chosen.density[row]),
+        pattern, float(chosen.share[row]), float(chosen.error[row]),
+        float(chosen.density[row]),
         None if costs is None else float(costs[row]), float(proven.hops_of_head[row]),
         float(proven.gap_of_head[row]), float(proven.sigma_of_head[row]))]
         for row, pattern in enumerate(chosen.patterns)}
@@ -129,8 +131,8 @@ def write_report(path: Path, model: nn.Module, chosen: Fit, profile: Profile,
 
 
 def _draw(chosen: Fit, costs: np.ndarray | None) -> Figure:
-    """Draw density, kept share and cost by layer and head."""
-    panels = {'density, %': 100 * chosen.density, 'kept share, %': 100 * chosen.share}
+    """Draw density, error and cost by layer and head."""
+    panels = {'density, %': 100 * chosen.density, 'error, %': 100 * chosen.error}
     if costs is not None:
         panels['cost'] = costs
     num_heads = int(np.bincount(chosen.layer).max())

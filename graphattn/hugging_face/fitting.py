@@ -29,6 +29,8 @@ class Fit:
         layer (ndarray): Index of each head's module, int64 ``[heads]``.
         patterns (tuple of str): The expression of each head's pattern.
         share (ndarray): Share of the head's weight that its edges hold, ``[heads]``.
+        error (ndarray): Squared error of the head's output along them, over its squared norm,
+            ``[heads]``.
         density (ndarray): Share of the allowed pairs that are its edges, ``[heads]``.
     """
 
@@ -36,6 +38,7 @@ class Fit:
     layer: np.ndarray
     patterns: tuple[str, ...]
     share: np.ndarray
+    error: np.ndarray
     density: np.ndarray
 
     def along(self) -> dict[str, PatternSource]:
@@ -51,31 +54,35 @@ class Fit:
         """Return a dict for each head."""
         number = [int((self.layer[:row] == at).sum()) for row, at in enumerate(self.layer)]
         return [{'layer': self.layers[at], 'head': number[row], 'pattern': self.patterns[row],
-                 'share': float(self.share[row]), 'density': float(self.density[row])}
+                 'share': float(self.share[row]), 'error': float(self.error[row]),
+                 'density': float(self.density[row])}
                 for row, at in enumerate(self.layer)]
 
     def __repr__(self) -> str:
         return (f'Fit({len(self.layers)} layers, {len(self.layer)} heads, '
-                f'density={self.density.mean():.2%}, share={self.share.mean():.1%})')
+                f'density={self.density.mean():.2%}, share={self.share.mean():.1%}, '
+                f'error={self.error.mean():.1%})')
 
 
 def fit(profile: Profile, density: float, *, costs: Sequence[float] | None = None) -> Fit:
     r"""Choose the pattern of each head, out of those of a profile, within a budget of edges.
 
-    Maximises the weight that the edges keep, at most a share ``density`` of all allowed pairs:
+    Minimises the errors of the heads' outputs, with at most a share ``density`` of all pairs:
 
     .. math::
-        \max_{p_1, \dots, p_H} \sum_h c_h \, s_{h p_h} \quad \text{such that} \quad
+        \min_{p_1, \dots, p_H} \sum_h c_h \, \epsilon_{h p_h} \quad \text{such that} \quad
         \sum_h e_{h p_h} \le \text{density} \sum_h k_h
 
-    for the share s of a head's weight, edges e and allowed keys k of a row, and costs c. Heads
-    begin with their pattern of fewest edges, and take the step that gains most for each further
-    edge, as long as it fits. This is the optimum up to one step.
+    for the error :math:`\epsilon` (``profile.pattern_error``), edges e and allowed keys k of a row,
+    and costs c. The weight that edges keep would be another measure, but few random keys give the
+    output of a head that attends to all alike, although they keep little weight. Heads begin with
+    their pattern of fewest edges, and take the step that gains most for each further edge, as long
+    as it fits. This is the optimum up to one step.
 
     Args:
         profile (Profile): Measurements of the model, with patterns.
         density (float): The budget, in (0, 1].
-        costs (sequence of float, optional): The loss that each head's lost weight costs, such as
+        costs (sequence of float, optional): The loss that each head's error costs, such as
             :func:`head_costs`; equal if omitted.
 
     Returns:
@@ -114,14 +121,14 @@ def fit(profile: Profile, density: float, *, costs: Sequence[float] | None = Non
     chosen = _within(budget, profile, cost)
     rows = np.arange(num_heads)
     return Fit(profile.layers, profile.layer, tuple(profile.patterns[at] for at in chosen),
-               profile.pattern_share[rows, chosen],
+               profile.pattern_share[rows, chosen], profile.pattern_error[rows, chosen],
                profile.pattern_edges[rows, chosen] / profile.keys)
 
 
 def _within(budget: float, profile: Profile, cost: np.ndarray) -> np.ndarray:
     """Return the number of each head's pattern."""
-    hulls = [_hull(edges, share) for edges, share in zip(profile.pattern_edges,
-                                                        profile.pattern_share)]
+    hulls = [_hull(edges, error) for edges, error in zip(profile.pattern_edges,
+                                                         profile.pattern_error)]
     spent = sum(profile.pattern_edges[head, hull[0]] for head, hull in enumerate(hulls))
     if spent > budget:
         least, got = (edges / profile.keys.sum() for edges in (spent, budget))
@@ -133,8 +140,8 @@ def _within(budget: float, profile: Profile, cost: np.ndarray) -> np.ndarray:
         if chosen[head] + 1 < len(hulls[head]):
             now, then = hulls[head][chosen[head]:chosen[head] + 2]
             edges = profile.pattern_edges[head, then] - profile.pattern_edges[head, now]
-            share = profile.pattern_share[head, then] - profile.pattern_share[head, now]
-            heapq.heappush(steps, (-cost[head] * share / edges, head, edges))
+            error = profile.pattern_error[head, then] - profile.pattern_error[head, now]
+            heapq.heappush(steps, (cost[head] * error / edges, head, edges))
 
     for head in range(len(hulls)):
         offer(head)
@@ -147,15 +154,15 @@ def _within(budget: float, profile: Profile, cost: np.ndarray) -> np.ndarray:
     return np.array([hull[at] for hull, at in zip(hulls, chosen)])
 
 
-def _hull(edges: np.ndarray, share: np.ndarray) -> list[int]:
-    """Return the patterns on the upper convex hull of shares over edges, by rising edges."""
+def _hull(edges: np.ndarray, error: np.ndarray) -> list[int]:
+    """Return the patterns on the lower convex hull of errors over edges, by rising edges."""
     hull: list[int] = []
-    for at in np.lexsort((-share, edges)):
-        if hull and share[at] <= share[hull[-1]]:
+    for at in np.lexsort((error, edges)):
+        if hull and error[at] >= error[hull[-1]]:
             continue
         while len(hull) > 1 and (
-                (share[hull[-1]] - share[hull[-2]]) * (edges[at] - edges[hull[-1]])
-                <= (share[at] - share[hull[-1]]) * (edges[hull[-1]] - edges[hull[-2]])):
+                (error[hull[-1]] - error[hull[-2]]) * (edges[at] - edges[hull[-1]])
+                >= (error[at] - error[hull[-1]]) * (edges[hull[-1]] - edges[hull[-2]])):
             hull.pop()
         hull.append(int(at))
     return hull
@@ -168,7 +175,7 @@ Loss = Callable[['PreTrainedModel'], float]
 
 
 def head_costs(model: PreTrainedModel, profile: Profile, loss: Loss) -> np.ndarray:
-    """Measure what the lost weight of each head costs, leaving out one head after the other.
+    """Measure what the error of each head costs, leaving out one head after the other.
 
     Args:
         model (PreTrainedModel): The model.
@@ -178,7 +185,7 @@ def head_costs(model: PreTrainedModel, profile: Profile, loss: Loss) -> np.ndarr
 
     Returns:
         ndarray ``[heads]``: The rise of the loss along the head's smallest pattern, at least 0,
-        over the share of the weight that is lost.
+        over the error of its output.
 
     Raises:
         ValueError: ``profile`` is of another model.
@@ -190,8 +197,7 @@ def head_costs(model: PreTrainedModel, profile: Profile, loss: Loss) -> np.ndarr
         with attached(model, profile.patterns[at], layers=[profile.layers[layer]],
                       heads=[int(head)]):
             rise = loss(model) - dense
-        lost = 1 - profile.pattern_share[row, at]
-        costs[row] = max(rise, 0.) / max(lost, 1e-9)
+        costs[row] = max(rise, 0.) / max(profile.pattern_error[row, at], 1e-9)
     return costs
 
 

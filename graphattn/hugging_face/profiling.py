@@ -38,6 +38,9 @@ NUM_BINS = 41  # of distances on either side; the last begins at 2^39
 TEXTS = 'layers', 'patterns', 'fingerprint'  # fields that are saved as JSON
 WINDOWS = tuple(f'SlidingWindow({2**power - 1}){sink}' for sink in ('', ' | GlobalTokens(1)')
                 for power in range(11))
+RANDOM = (*(f'SlidingWindow({2**power - 1}) | GlobalTokens(1) | RandomKeys({2**power})'
+            for power in range(8)),
+          *(f'SlidingWindow(0) | RandomKeys({2**power})' for power in range(9)))
 BLOCK = 2**20  # weights at once
 MAX_LENGTHS = 8  # of which edges are kept, to be compared with those of the next input
 
@@ -76,6 +79,9 @@ class Profile:
         patterns (tuple of str): Expressions of patterns, of which a fit chooses one for each head.
         pattern_share (ndarray): Share of the weight on the edges of each pattern,
             ``[heads, patterns]``.
+        pattern_error (ndarray): Squared distance of the head's outputs along the pattern, with
+            weights that sum to 1, from those of all keys, over their squared norm,
+            ``[heads, patterns]``.
         pattern_edges (ndarray): Mean number of a row's edges of each pattern that the model's masks
             allow, ``[heads, patterns]``.
         lengths (ndarray): Lengths of the inputs, int64 ``[inputs]``; those of the first module, if
@@ -101,6 +107,7 @@ class Profile:
     same_distances: np.ndarray
     patterns: tuple[str, ...]
     pattern_share: np.ndarray
+    pattern_error: np.ndarray
     pattern_edges: np.ndarray
     lengths: np.ndarray
     fingerprint: dict[str, Any]
@@ -194,7 +201,8 @@ def profile(
         special (tokenizer or sequence of int): Ids of special tokens, such as separators.
         patterns (sequence of Pattern or str): Patterns or their expressions, for
             :func:`graphattn.hugging_face.fit`; by default windows of many sizes, with and without
-            the first token.
+            the first token. ``profiling.RANDOM`` has others with random keys, which change while a
+            sequence grows.
         sample (int): Number of rows of each sequence for the measurements that sort rows, drawn at
             random; all rows of shorter sequences.
         seed (int): Seed of these rows.
@@ -356,7 +364,7 @@ class _Watching:
             weight = one.weights(rows)
             out[:, rows] = weight @ value
             total.add(**_sums_of(weight.double(), rows, is_special),
-                      **_sums_along(self.patterns, weight, rows))
+                      **_sums_along(self.patterns, weight, rows, value, out[:, rows]))
         num_rows = len(one.slot)
         sums.num_rows, sums.num_inputs = sums.num_rows + num_rows, sums.num_inputs + 1
         sums.longest = max(sums.longest, num_rows)
@@ -415,6 +423,7 @@ def _means(sums: _Sums) -> dict[str, np.ndarray]:
     return {**{name: rows[name] / sums.num_rows
                for name in ('before', 'after', 'kinds', 'keys', 'entropy', 'pattern_share',
                             'pattern_edges')},
+            'pattern_error': rows['pattern_error'] / np.maximum(rows['norm'], 1e-300)[:, None],
             'edges': rows['edges'] / sums.num_sampled, 'rank': rows['rank'] / sums.num_inputs,
             'same_edges': rows['same_edges'] / sums.num_same if sums.num_same else none,
             'same_distances': rows['same_distances'] / (sums.num_inputs - 1) if (
@@ -502,16 +511,24 @@ def _sums_of(weight: Tensor, rows: Tensor, is_special: Tensor | None) -> dict[st
             'keys': (weight > 0).sum((1, 2))}
 
 
-def _sums_along(patterns: Sequence[Pattern], weight: Tensor, rows: Tensor) -> dict[str, Tensor]:
-    """Return the weight and the allowed edges along each pattern, ``[heads, patterns]``."""
+def _sums_along(patterns: Sequence[Pattern], weight: Tensor, rows: Tensor, value: Tensor,
+                out: Tensor) -> dict[str, Tensor]:
+    """Return the weight, the error and the allowed edges along each pattern,
+    ``[heads, patterns]``, and the squared norm of the output, ``[heads]``."""
     first, length = int(rows[0]), weight.size(2)
-    shares, edges = [weight.new_zeros(len(weight), 0)], [weight.new_zeros(len(weight), 0)]
+    shares, errors, edges = ([weight.new_zeros(len(weight), 0)] for _ in range(3))
     for pattern in patterns:
         graph = pattern.build(len(rows), length, offset=first, seed=0, crop=True)
-        along = weight[:, graph.query.to(rows.device), graph.key.to(rows.device)]
-        shares.append(along.sum(1, keepdim=True))
-        edges.append((along > 0).sum(1, keepdim=True))
-    return {'pattern_share': torch.cat(shares, dim=1), 'pattern_edges': torch.cat(edges, dim=1)}
+        along = torch.zeros(weight.shape[1:], dtype=torch.bool)
+        along[graph.query, graph.key] = True
+        kept = weight * along.to(weight.device)
+        whole = kept.sum(2, keepdim=True)
+        error = kept @ value / whole.clamp(min=torch.finfo(whole.dtype).tiny) - out
+        shares.append(whole.sum(1))
+        errors.append(error.square().sum((1, 2)).unsqueeze(1))
+        edges.append((kept > 0).sum((1, 2)).unsqueeze(1))
+    return {'pattern_share': torch.cat(shares, dim=1), 'pattern_error': torch.cat(errors, dim=1),
+            'pattern_edges': torch.cat(edges, dim=1), 'norm': out.square().sum((1, 2))}
 
 
 def _bounds() -> list[int]:
@@ -567,7 +584,8 @@ def _check_shapes(values: Mapping[str, np.ndarray], num_patterns: int) -> None:
     shapes = {'before': (heads, bins), 'after': (heads, bins), 'kinds': (heads, len(KINDS)),
               'edges': (heads, len(SHARES)), **dict.fromkeys(
                   ('head', 'keys', 'entropy', 'rank', 'same_edges', 'same_distances'), (heads,)),
-              'pattern_share': (heads, num_patterns), 'pattern_edges': (heads, num_patterns)}
+              **dict.fromkeys(('pattern_share', 'pattern_error', 'pattern_edges'),
+                              (heads, num_patterns))}
     for name, shape in shapes.items():
         if values[name].shape != shape:
             raise ValueError(f'{name} has shape {values[name].shape}, not {shape}')

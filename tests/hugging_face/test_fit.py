@@ -1,4 +1,4 @@
-"""A fit keeps as much weight as any choice of patterns within its budget."""
+"""A fit has as little error as any choice of patterns within its budget."""
 
 from __future__ import annotations
 
@@ -56,33 +56,48 @@ def test_shares_of_patterns_are_sums_of_the_weights_on_their_edges(family):
             assert found.pattern_share[row, number] == pytest.approx(
                 float((weight * mask).sum() / weight.size(0) / length), abs=1e-6)
             assert found.pattern_edges[row, number] == pytest.approx(float(mask.sum() / length))
+            if pattern in ('SlidingWindow(0)', 'Full()'):  # which have no or all of the error
+                assert (found.pattern_error[row, number] > 1e-3) == (pattern != 'Full()')
+
+
+def test_errors_are_those_of_the_outputs_of_an_attached_head():
+    """Of BERT's first layer, whose context is the output of its self-attention."""
+    model, found = measured('BERT')
+    layer, contexts = model.encoder.layer[0].attention.self, []
+    layer.register_forward_hook(lambda module, args, out: contexts.append(out[0].detach()))
+    model(TOKENS)
+    for number, pattern in enumerate(PATTERNS):
+        with attached(model, pattern, layers=[0]):
+            model(TOKENS)
+        dense, sparse = (x.unflatten(-1, (4, -1)) for x in (contexts[0], contexts[-1]))
+        error = (sparse - dense).square().sum((0, 1, 3)) / dense.square().sum((0, 1, 3))
+        assert found.pattern_error[:4, number] == pytest.approx(error.numpy(), rel=1e-4, abs=1e-9)
 
 
 @pytest.mark.parametrize('density', [.15, .3, .6, 1.])
 @pytest.mark.parametrize('family', FAMILIES)
-def test_no_choice_of_as_few_edges_keeps_more(family, density):
+def test_no_choice_of_as_few_edges_errs_less(family, density):
     """By all choices of four heads; the greedy steps are within one step of the optimum."""
     _, found = measured(family)
     rows = found.layer == 0
     part = {name: getattr(found, name)[rows]
-            for name in ('layer', 'pattern_share', 'pattern_edges', 'keys')}
+            for name in ('layer', 'pattern_share', 'pattern_error', 'pattern_edges', 'keys')}
     costs = np.array([1., 3., .5, 2.])
     one = type(found)(**{**vars(found), **part, 'layers': found.layers[:1]})
     chosen = fit(one, density, costs=costs)
     assert chosen.density.mean() <= density + 1e-9
-    shares, edges = part['pattern_share'], part['pattern_edges']
+    errors, edges = part['pattern_error'], part['pattern_edges']
     budget = density * part['keys'].sum()
-    kept = [sum(costs[head] * shares[head, at] for head, at in enumerate(choice))
-            for choice in itertools.product(range(len(PATTERNS)), repeat=4)
-            if sum(edges[head, at] for head, at in enumerate(choice)) <= budget + 1e-9]
-    largest_step = max(costs[head] * np.diff(shares[head, fitting._hull(edges[head], shares[head])],
-                                             prepend=shares[head].min()).max()
-                       for head in range(4))
-    mine = float((costs * chosen.share).sum())
-    assert mine <= max(kept) + 1e-9
-    assert mine >= max(kept) - largest_step
+    losses = [sum(costs[head] * errors[head, at] for head, at in enumerate(choice))
+              for choice in itertools.product(range(len(PATTERNS)), repeat=4)
+              if sum(edges[head, at] for head, at in enumerate(choice)) <= budget + 1e-9]
+    steps = [-np.diff(errors[head, fitting._hull(edges[head], errors[head])])
+             for head in range(4)]
+    largest_step = max(costs[head] * step.max() for head, step in enumerate(steps) if len(step))
+    mine = float((costs * chosen.error).sum())
+    assert min(losses) - 1e-9 <= mine <= min(losses) + largest_step
     if density == 1:
-        assert chosen.share.min() > 1 - 1e-5
+        assert chosen.share.min() > 1 - 1e-5 and chosen.error.max() < 1e-9
 
 
 @pytest.mark.parametrize('family', FAMILIES)
@@ -105,7 +120,7 @@ def test_costs_are_what_the_loss_rises_without_a_heads_edges():
         with attached(model, 'SlidingWindow(0)', layers=[int(found.layer[row])],
                       heads=[int(found.head[row])]):
             rise = loss(model) - dense
-        assert costs[row] == pytest.approx(max(rise, 0) / (1 - found.pattern_share[row, 0]))
+        assert costs[row] == pytest.approx(max(rise, 0) / found.pattern_error[row, 0])
     assert not hasattr(model, 'graph_attachment')
 
 

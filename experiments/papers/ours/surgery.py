@@ -38,6 +38,7 @@ from experiments.sparsify import as_input, load_model
 from experiments.surgery import Adaptation, adapt, drawn_tokens, loss_of, mean_loss
 from experiments.surgery.tokens import PADDING
 from graphattn.hugging_face import Profile, attach, fit, head_costs, profile
+from graphattn.hugging_face.profiling import RANDOM, WINDOWS
 from graphattn.patterns import Causal, parse
 from graphattn.utils.files import write_whole
 
@@ -136,10 +137,8 @@ class Setting(NamedTuple):
         path = self.study.folder / 'profile.npz'
         if path.is_file():
             return Profile.load(path)
-        windows = [f'SlidingWindow({2**power - 1}){sink}' for power in range(10)
-                   for sink in ('', ' | GlobalTokens(1)')]
         measured = profile(self.dense, map(as_input, self.train[:self.sizes.profiled].split(4)),
-                           patterns=windows)
+                           patterns=(*WINDOWS, *RANDOM))
         measured.save(path)
         return measured
 
