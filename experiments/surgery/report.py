@@ -51,6 +51,7 @@ class Lengths(Result):
 class Head(Result):
     """A head of the sparse model."""
 
+    head: str  #: Layer and number.
     pattern: str
     share: float  #: Of the dense model's weight.
     error: float  #: Of its output.
@@ -103,12 +104,11 @@ def write_report(path: Path, model: nn.Module, chosen: Fit, profile: Profile,
     layers = [[graph for graph, at in zip(graphs, chosen.layer) if at == number]
               for number in range(len(chosen.layers))]
     proven = certificate(layers)
-    heads = {f'{chosen.layer[row]}.{profile.head[row]}': [Head(
-        pattern, float(chosen.share[row]), float(chosen.error[row]),
-        float(chosen.density[row]),
-        None if costs is None else float(costs[row]), float(proven.hops_of_head[row]),
-        float(proven.gap_of_head[row]), float(proven.sigma_of_head[row]))]
-        for row, pattern in enumerate(chosen.patterns)}
+    heads = [Head(f'{chosen.layer[row]}.{profile.head[row]}', pattern, float(chosen.share[row]),
+                  float(chosen.error[row]), float(chosen.density[row]),
+                  None if costs is None else float(costs[row]), float(proven.hops_of_head[row]),
+                  float(proven.gap_of_head[row]), float(proven.sigma_of_head[row]))
+             for row, pattern in enumerate(chosen.patterns)]
     losses = Losses(*(results[name] for name in ('dense', 'cut', 'adapted')),
                     results['adapted'] / results['dense'] - 1, results['density'],
                     results['share'])
@@ -123,8 +123,9 @@ def write_report(path: Path, model: nn.Module, chosen: Fit, profile: Profile,
                             'SDPA.', {'length': lengths}),
             Section('Certificate', f'What the graphs can do at {length} tokens, whatever the '
                                    f'weights are.', {'model': [proven]}),
-            Section('Heads', 'The pattern of each head (layer.head), the share of the dense '
-                             'weight that it keeps, and measures of its graph.', heads,
+            Section('Heads', 'The pattern of each head, the share of the dense weight that it '
+                             'keeps, the error of its output, and measures of its graph.',
+                    {'heads': heads},
                     _draw(chosen, costs))]
         text = page('Sparse attention of a dense model', sections)
     write_whole(path, lambda temporary: temporary.write_text(text, encoding='utf-8'))
@@ -136,7 +137,7 @@ def _draw(chosen: Fit, costs: np.ndarray | None) -> Figure:
     if costs is not None:
         panels['cost'] = costs
     num_heads = int(np.bincount(chosen.layer).max())
-    figure = Figure(figsize=(4.2 * len(panels), 0.6 + 0.35 * len(chosen.layers)),
+    figure = Figure(figsize=(3.9 * len(panels), 0.6 + 0.35 * len(chosen.layers)),
                     layout='constrained')
     for axes, (title, values) in zip(figure.subplots(1, len(panels), squeeze=False)[0],
                                      panels.items()):
