@@ -12,6 +12,7 @@ import numpy as np
 
 _OF_TOKENS = 'of tokens'
 _MAX_ROWS = 50
+_MAX_TEXTS = 4  # in a summary
 _WIDTH = 100  # of a table with a row per result
 
 
@@ -143,7 +144,8 @@ def _summary(samples: list[Result], name: str) -> str:
     values = [sample.scalars().get(name) for sample in samples]
     are_numbers = all(isinstance(value, Real) and not isinstance(value, bool) for value in values)
     if len(set(values)) == 1 or not are_numbers:
-        return ' / '.join(dict.fromkeys(map(cell, values)))
+        texts = list(dict.fromkeys(map(cell, values)))
+        return ' / '.join(texts) if len(texts) <= _MAX_TEXTS else f'{len(texts)} values'
     return f'{statistics.mean(values):.4g} ± {statistics.stdev(values):.2g}'
 
 

@@ -5,13 +5,15 @@ import io
 import os
 import sys
 from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
 from importlib import import_module
 
 import pytest
 
 from analysis import command
+from analysis.result import Result, table_rows
 
-COMMANDS = ['attention', 'diffusion', 'expander', 'figures', 'hamiltonian', 'mixing', 'report',
+COMMANDS = ['attention', 'communication', 'diffusion', 'expander', 'figures', 'hamiltonian', 'mixing', 'report',
             'spectrum', 'speed', 'universality']
 NAMES = '京都', '大阪', '東京', '奈良'
 
@@ -95,3 +97,13 @@ def test_texts_are_written_in_utf_8_whatever_the_locale(tmp_path, monkeypatch):
     arguments = [*arguments_of('spectrum', tmp_path)[2:], '--pattern', 'star', '--n', '9']
     run('spectrum', arguments)
     assert set(written) == {'utf-8'} and len(written) == 3
+
+
+def test_a_summary_counts_texts_if_they_are_many():
+    @dataclass(frozen=True)
+    class Named(Result):
+        name: str
+
+    for count, shown in ((4, 'a / b / c / d'), (5, '5 values')):
+        rows = table_rows({'named': [Named(letter) for letter in 'abcde'[:count]]})
+        assert rows[-1] == ['all', shown]
