@@ -14,6 +14,7 @@ from analysis.result import Result
 from analysis.walk import square_graph
 from graphattn.distributed import share
 
+NUMBERS = 1, 2, 4, 8, 64, 256, 1024  # of processes
 STEP = 3  # arithmetic of a training step over that of the forward pass
 
 
@@ -40,7 +41,7 @@ class Communication(Result):
 def communication(
     graph: GraphLike,
     *,
-    processes: list[int] = (2, 4, 8, 64, 256, 1024),
+    processes: list[int] | None = None,
     heads: int = 16,
     channels: int = 64,
     value_bytes: int = 2,
@@ -70,7 +71,7 @@ def communication(
 
     Args:
         graph: See :func:`analysis.graphs.as_graph`, with as many keys as queries.
-        processes: Numbers of processes, each at most the number of tokens.
+        processes: Numbers of processes, each at most the number of tokens; if omitted, 1 to 1,024.
         heads: Number of heads, which share the graph.
         channels: Width of a head.
         value_bytes: Bytes of a number.
@@ -104,6 +105,8 @@ def communication(
                         ('latency', latency), ('edge_flops', edge_flops),
                         ('pair_flops', pair_flops)):
         check_positive(name, value)
+    if processes is None:
+        processes = [count for count in NUMBERS if count <= n]
     if not len(processes):
         raise ValueError("'processes' must not be empty")
     for count in processes:

@@ -13,8 +13,8 @@ import pytest
 from analysis import command
 from analysis.result import Result, table_rows
 
-COMMANDS = ['attention', 'communication', 'diffusion', 'expander', 'figures', 'hamiltonian', 'mixing', 'report',
-            'spectrum', 'speed', 'universality']
+COMMANDS = ['attention', 'communication', 'diffusion', 'expander', 'figures', 'hamiltonian',
+            'mixing', 'report', 'spectrum', 'speed', 'universality']
 NAMES = '京都', '大阪', '東京', '奈良'
 
 
