@@ -61,8 +61,9 @@ def sequence_parallel(module: nn.Module, group: dist.ProcessGroup | DeviceMesh |
     Without ``generator``, graphs are drawn from a generator of the wrapper, seeded from torch's
     default generator. Dropout may then advance the default generator differently in each process.
 
-    **Failures.** If a process dies, the others raise a RuntimeError, with gloo at once. If a
-    process hangs, they wait for ``timeout``.
+    **Failures.** If a process dies, the others raise a RuntimeError that names it, with gloo within
+    seconds. If a process stops or falls behind, they wait for ``timeout`` first. With nccl, torch
+    ends processes without an error unless ``TORCH_NCCL_BLOCKING_WAIT=1``.
 
     Args:
         module (Module): A :class:`~graphattn.layers.GraphAttention`, an
@@ -431,6 +432,7 @@ class _Shard(Shard):
                              f"must be {self.own_ptr.tolist()} and key_ptr {self.ptr.tolist()} "
                              f"(got {graph.query_ptr.tolist()} and {graph.key_ptr.tolist()})")
 
+    @torch.compiler.disable(reason='processes agree on the halo, which is planned only once')
     def place(self, attention: EdgeAttention, key: Tensor, graph: BipartiteGraph,
               heads: int | None, teleport: Tensor | None) -> Exchange:
         return Exchange(heads, self._halo(graph), self.group)

@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 
@@ -16,6 +17,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 from graphattn import BipartiteGraph, patterns
@@ -254,6 +257,48 @@ def sharded_on_a_mesh(source: GraphSource, **options) -> dict:
                               for p, q in zip(one.parameters(), whole.parameters()))}
 
 
+def compiled() -> dict:
+    """A layer compiled in place; copies of it, such as that of one process, are not."""
+    module = encoder(PatternSource(WINDOW_GLOBAL_RANDOM))
+    module.layers[1].compile(backend='aot_eager')
+    return compare(module)
+
+
+def accumulated() -> dict:
+    """Two batches under DistributedDataParallel, whose gradients are added up after the second."""
+    one, whole = (encoder(PatternSource(WINDOW_GLOBAL_RANDOM)) for _ in range(2))
+    tokens, target = inputs(one)
+    batches = [(tokens, target), (tokens.flip(0), -target)]
+    sum((one(tokens, PTR) * target).sum() for tokens, target in batches).backward()
+    parallel = sequence_parallel(whole, timeout=TIMEOUT)
+    own, model = parallel.share(PTR), DistributedDataParallel(parallel)
+    for (tokens, target), context in zip(batches, (model.no_sync(), nullcontext())):
+        with context:
+            loss = (model(tokens[own], PTR) * target[own]).sum()
+            (dist.get_world_size() * loss).backward()
+    return {'parameters': max(largest(p.grad - q.grad)
+                              for p, q in zip(one.parameters(), whole.parameters()))}
+
+
+def projections_on_a_mesh() -> dict:
+    """Two ranges of tokens by two halves of the channels of feed-forward networks."""
+    mesh = init_device_mesh('cpu', (2, 2), mesh_dim_names=('tokens', 'channels'))
+    one, whole = (encoder(PatternSource(DIFFUSER), hops=2, teleport=.1) for _ in range(2))
+    tokens, target = inputs(one)
+    (one(tokens, PTR) * target).sum().backward()
+    for layer in whole.layers:
+        parallelize_module(layer, mesh['channels'], {'feed_forward.0': ColwiseParallel(),
+                                                     'feed_forward.3': RowwiseParallel()})
+    parallel = sequence_parallel(whole, mesh['tokens'])
+    own = parallel.share(PTR)
+    (parallel(tokens[own], PTR) * target[own]).sum().backward()
+    grads = [p.grad.full_tensor() if isinstance(p.grad, DTensor) else p.grad
+             for p in whole.parameters()]
+    for grad in grads:
+        dist.all_reduce(grad, group=mesh['tokens'].get_group())
+    return {'parameters': max(largest(p.grad - grad) for p, grad in zip(one.parameters(), grads))}
+
+
 CASES = {
     'ranges that alternate': ranges_that_alternate,
     'graphs that alternate': graphs_that_alternate,
@@ -279,6 +324,9 @@ CASES = {
         PatternSource(DIFFUSER), hops=2, teleport=.1, checkpoint_layers=True),
     'parameters sharded on a mesh, block model': lambda: sharded_on_a_mesh(
         BlockModelSource(HEADS, 8, 8)),
+    'compiled layers': compiled,
+    'two batches before a step': accumulated,
+    'projections divided on a mesh': projections_on_a_mesh,
     'class token': class_token,
     'generator of its own': own_generator,
 }
@@ -381,7 +429,8 @@ OF_FOUR = {'ranges that alternate', 'graphs that alternate', 'window, global and
            'Diffuser, five hops', 'block model', 'block model, thinned', 'ranges of other sizes',
            'class token', 'ranges that overlap', 'a process without tokens',
            'fewer tokens than processes', 'other parameters'}
-OF_FOUR_ALONE = {'parameters sharded on a mesh', 'parameters sharded on a mesh, block model'}
+OF_FOUR_ALONE = {'parameters sharded on a mesh', 'parameters sharded on a mesh, block model',
+                 'projections divided on a mesh'}
 
 
 def in_a_world_of(world: int, cases: dict[str, Callable]) -> dict[str, Callable]:

@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from graphattn.distributed import sequence_parallel
 from graphattn.layers import GraphAttention
-from tests.distributed import cases
+from tests.distributed import cases, failing, resuming
 from tests.forked import forked
 
 
@@ -116,6 +116,31 @@ def test_a_process_that_hangs_or_is_killed_ends_the_others(folder, world, how, s
         found = json.loads((folder / f'{world}.{rank}.failures.json').read_text())[how]
         assert found['error'], found
         assert seconds - .1 < found['seconds'] < cases.TIMEOUT.total_seconds() / 4, found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('world, who, how, where', [
+    (3, 1, 'killed', 'forward'), (3, 2, 'killed', 'layer'), (3, 1, 'killed', 'backward'),
+    (2, 0, 'killed', 'layer'), (3, 1, 'stopped', 'forward'), (2, 1, 'stopped', 'backward'),
+    (3, 2, 'behind', 'layer'), (2, 1, 'behind', 'backward')])
+def test_the_others_name_a_process_that_fails(alone, world, who, how, where):
+    said = failing.errors(world, who, how, where)
+    assert len(said) == world - 1
+    assert all(failing.is_named(error, who) for error in said), said
+
+
+@pytest.mark.slow
+def test_training_resumes_in_another_number_of_processes(alone, tmp_path):
+    for world, steps, resume in (4, 2, False), (2, 1, True), (1, 1, True):
+        def work(steps=steps, resume=resume):
+            os.environ.update({'MASTER_ADDR': '127.0.0.1', 'MASTER_PORT': '0', 'WORLD_SIZE': '1',
+                               'RANK': '0'} if world == 1 else {})
+            resuming.main(tmp_path, steps, resume)
+
+        for done in forked(work, ranks=world):
+            assert done.returncode == 0, done.stderr[-2000:]
+            difference, = re.findall(r'^difference (\S+)$', done.stdout, re.M)
+            assert float(difference) < 1e-10
 
 
 @pytest.mark.slow
