@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -299,6 +300,37 @@ def projections_on_a_mesh() -> dict:
     return {'parameters': max(largest(p.grad - grad) for p, grad in zip(one.parameters(), grads))}
 
 
+def attached_model(kind: str, **options) -> dict:
+    """A model whose positions are those in its sequences, beside one process with padding."""
+    transformers = pytest.importorskip('transformers')
+    from graphattn.hugging_face import TokenModel, attach
+    torch.manual_seed(0)
+    if kind == 'bert':
+        model = transformers.BertModel(transformers.BertConfig(
+            vocab_size=50, hidden_size=CHANNELS, num_hidden_layers=2, num_attention_heads=HEADS,
+            intermediate_size=32, max_position_embeddings=64), add_pooling_layer=False)
+    else:
+        model = transformers.GPT2Model(transformers.GPT2Config(
+            vocab_size=50, n_embd=CHANNELS, n_layer=2, n_head=HEADS, n_positions=64))
+    whole = attach(model.double().eval(), WINDOW_GLOBAL_RANDOM, **options)
+    one = copy.deepcopy(whole)
+    generator = torch.Generator().manual_seed(1)
+    tokens = torch.randint(50, (NUM_TOKENS,), generator=generator)
+    target = torch.randn(NUM_TOKENS, CHANNELS, dtype=torch.double, generator=generator)
+    lengths = [length for length in PTR.diff().tolist() if length]
+    is_token = torch.arange(max(lengths)) < torch.tensor(lengths).unsqueeze(1)
+    padded = tokens.new_zeros(is_token.shape).masked_scatter(is_token, tokens)
+    hidden = one(padded, attention_mask=is_token.long(), use_cache=False)[0][is_token]
+    (hidden * target).sum().backward()
+    parallel = sequence_parallel(TokenModel(whole), dist.group.WORLD)
+    own = parallel.share(PTR)
+    out = parallel(tokens[own], PTR)
+    (out * target[own]).sum().backward()
+    return {'output': largest(out - hidden[own]),
+            'parameters': max(largest(p.grad - q) for p, q in zip(one.parameters(), summed(whole))
+                              if p.grad is not None)}
+
+
 CASES = {
     'ranges that alternate': ranges_that_alternate,
     'graphs that alternate': graphs_that_alternate,
@@ -327,6 +359,9 @@ CASES = {
     'compiled layers': compiled,
     'two batches before a step': accumulated,
     'projections divided on a mesh': projections_on_a_mesh,
+    'attached BERT': lambda: attached_model('bert'),
+    'attached BERT, two hops': lambda: attached_model('bert', hops=2, teleport=.2),
+    'attached GPT-2': lambda: attached_model('gpt2'),
     'class token': class_token,
     'generator of its own': own_generator,
 }
