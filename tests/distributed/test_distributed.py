@@ -181,6 +181,30 @@ def test_unsupported_modules_and_arguments_are_refused():
         sequence_parallel(endless, timeout=3)
 
 
+def test_attached_models_are_refused_without_rows_of_tokens():
+    transformers = pytest.importorskip('transformers')
+    from graphattn.hugging_face import TokenModel, attach
+    config = transformers.BertConfig(vocab_size=50, hidden_size=16, num_hidden_layers=2,
+                                     num_attention_heads=2, intermediate_size=16)
+    ptr, tokens = torch.tensor([0, 4, 9]), torch.arange(9)
+    with pytest.raises(ValueError, match=r"'model' must be attached .* \('encoder.layer.0.*' is not\)"):
+        TokenModel(transformers.BertModel(config))
+    bert = attach(transformers.BertModel(config), 'SlidingWindow(1)')
+    with pytest.raises(ValueError, match=r"'module' must be called with \(x, ptr\) .*TokenModel"):
+        sequence_parallel(bert)
+    with pytest.raises(ValueError, match=r"'attention_mask' must be None for a part of a batch"):
+        TokenModel(bert)(tokens, ptr, attention_mask=torch.ones(1, 9))
+    with pytest.raises(ValueError, match=r"'output_attentions' must be None for a part"):
+        TokenModel(bert)(tokens, ptr, output_attentions=True)
+    classifier = attach(transformers.BertForSequenceClassification(config), 'SlidingWindow(1)')
+    with pytest.raises(ValueError, match=r"'model' must return a row for each token"):
+        TokenModel(classifier)(tokens, ptr)
+    endless = attach(transformers.BertModel(config), 'SlidingWindow(1)', hops=float('inf'),
+                     teleport=.1)
+    with pytest.raises(ValueError, match=r"'module' must not have infinitely many hops"):
+        sequence_parallel(TokenModel(endless))
+
+
 @pytest.mark.slow
 def test_copies_have_their_own_group(one_process):
     parallel = sequence_parallel(cases.encoder(cases.PatternSource(cases.SlidingWindow(1))))
