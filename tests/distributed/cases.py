@@ -261,7 +261,7 @@ def sharded_on_a_mesh(source: GraphSource, **options) -> dict:
 def compiled() -> dict:
     """A layer compiled in place; copies of it, such as that of one process, are not."""
     module = encoder(PatternSource(WINDOW_GLOBAL_RANDOM))
-    module.layers[1].compile(backend='eager')
+    module.layers[1].compile(backend='aot_eager')
     return compare(module)
 
 
