@@ -104,7 +104,7 @@ class _Whole(Shard):
 
 @dataclass
 class PartOfBatch:
-    """What the attention of a model needs to know of the tokens.
+    """Tokens of a process, for the attention of a model.
 
     Args:
         shard (Shard): The tokens.

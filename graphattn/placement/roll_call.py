@@ -41,7 +41,7 @@ def _absent(group: dist.ProcessGroup) -> str:
     absent = [str(dist.get_global_rank(group, rank)) for rank in sorted({*range(size)} - present)]
     if not present:
         return 'a process, probably 0, which keeps the store of the group,'
-    return absent and f'process {", ".join(absent)}'
+    return f'process {", ".join(absent)}' if absent else ''
 
 
 def _call(group: dist.ProcessGroup, present: set[int]) -> None:

@@ -69,7 +69,7 @@ def errors(world: int, who: int, how: str, where: str) -> list[str]:
             print(f'{time.perf_counter() - start:.1f} s: {error}', flush=True)
         os._exit(0)  # the group cannot be left in good order
 
-    ended = forked(run, ranks=world, timeout=60)
+    ended = forked(run, ranks=world)
     return [done.stdout for rank, done in enumerate(ended) if rank != who]
 
 
