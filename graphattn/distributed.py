@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from datetime import timedelta
 from itertools import count
 from typing import Any, NamedTuple
@@ -61,13 +61,14 @@ def sequence_parallel(module: nn.Module, group: dist.ProcessGroup | DeviceMesh |
     Without ``generator``, graphs are drawn from a generator of the wrapper, seeded from torch's
     default generator. Dropout may then advance the default generator differently in each process.
 
-    **Failures.** If a process dies, the others raise a RuntimeError, with gloo at once. If a
-    process hangs, they wait for ``timeout``.
+    **Failures.** If a process dies, the others raise a RuntimeError that names it, with gloo within
+    seconds. If a process stops or falls behind, they wait for ``timeout`` first. With nccl, torch
+    ends processes without an error unless ``TORCH_NCCL_BLOCKING_WAIT=1``.
 
     Args:
         module (Module): A :class:`~graphattn.layers.GraphAttention`, an
-            :class:`~graphattn.models.Encoder`, or another module that is called with ``(x, ptr)``
-            and passes ``ptr`` on to one of these.
+            :class:`~graphattn.models.Encoder`, a :class:`~graphattn.hugging_face.TokenModel`, or
+            another module that is called with ``(x, ptr)`` and passes ``ptr`` on to one of these.
         group (ProcessGroup or DeviceMesh, optional): The processes, or a mesh of one dimension,
             such as ``mesh['cp']`` of a mesh whose other dimension divides the batches. If omitted,
             a new group of all processes, so that messages do not interfere with those of
@@ -163,10 +164,13 @@ class SequenceParallel(nn.Module):
 
     def __init__(self, module: nn.Module, group: dist.ProcessGroup | None, timeout: timedelta):
         super().__init__()
-        layers = [layer for layer in module.modules() if isinstance(layer, GraphAttention)]
-        if not layers:
+        hops = [*_hops_of(module)]
+        if hasattr(module, 'graph_attachment'):
+            raise ValueError(f"'module' must be called with (x, ptr) (got {type(module).__name__}, "
+                             f"an attached model); pass graphattn.hugging_face.TokenModel(model)")
+        if not hops:
             raise ValueError(f"'module' must hold a GraphAttention (got {type(module).__name__})")
-        if any(layer.attention.hops == math.inf for layer in layers):
+        if math.inf in hops:
             raise ValueError("'module' must not have infinitely many hops, because each process "
                              "would stop at another hop; use a finite number of hops")
         self.module = module
@@ -283,6 +287,15 @@ class SequenceParallel(nn.Module):
             generator=_digest(self._drawing(generator).get_state()),
             training=int(self.module.training),
             module=0 if self._is_compared else _digest_module(self.module))
+
+
+def _hops_of(module: nn.Module) -> Iterator[int | float]:
+    """Return the hops of each attention along a graph."""
+    for part in module.modules():
+        if isinstance(part, GraphAttention):
+            yield part.attention.hops
+        elif hasattr(part, 'graph_attachment'):
+            yield part.graph_attachment.hops
 
 
 class _Facts(NamedTuple):
@@ -431,6 +444,7 @@ class _Shard(Shard):
                              f"must be {self.own_ptr.tolist()} and key_ptr {self.ptr.tolist()} "
                              f"(got {graph.query_ptr.tolist()} and {graph.key_ptr.tolist()})")
 
+    @torch.compiler.disable(reason='processes agree on the halo, which is planned only once')
     def place(self, attention: EdgeAttention, key: Tensor, graph: BipartiteGraph,
               heads: int | None, teleport: Tensor | None) -> Exchange:
         return Exchange(heads, self._halo(graph), self.group)

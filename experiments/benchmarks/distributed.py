@@ -1,9 +1,10 @@
-"""One sequence over several processes: time, and bytes sent compared with sending all keys.
+"""One sequence over several processes: time, memory, and bytes sent compared with sending all keys.
 
 Every process has one thread; processes beyond the number of cores share them.
 
     python -m experiments.benchmarks.distributed
     python -m experiments.benchmarks.distributed --quick
+    python -m experiments.benchmarks.distributed --cases '[window]' --window 64 --nodes 1048576
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 import torch
 import torch.distributed as dist
@@ -24,9 +26,13 @@ from experiments.benchmarks.measure import (
     benchmark,
     ending_children,
     forkserver,
+    free_at_once,
+    held_bytes,
     log_log,
+    max_held_bytes,
     progress,
     run_benchmark,
+    start_peak_over,
     without_interrupts,
 )
 from experiments.runs.tables import report
@@ -38,20 +44,23 @@ from graphattn.sources import BlockModelSource, PatternSource
 
 HEADS, CHANNELS = 4, 32
 CASES = {
-    'window': lambda: _layer(PatternSource(SlidingWindow(32))),
-    'window, global, random': lambda: _layer(
-        PatternSource(SlidingWindow(32) | GlobalTokens(2) | RandomKeys(4))),
-    'Diffuser, 5 hops': lambda: _layer(
+    'window': lambda window: _layer(PatternSource(SlidingWindow(window))),
+    'window, global, random': lambda window: _layer(
+        PatternSource(SlidingWindow(window) | GlobalTokens(2) | RandomKeys(4))),
+    'Diffuser, 5 hops': lambda window: _layer(
         PatternSource(get('diffuser', num_global=16, num_random=16)), hops=5, teleport=.1),
-    'block model, 26 %': lambda: _layer(BlockModelSource(HEADS, CHANNELS, 32)),
+    'block model, 26 %': lambda window: _layer(BlockModelSource(HEADS, CHANNELS, 32)),
 }
+Case = Literal['window', 'window, global, random', 'Diffuser, 5 hops', 'block model, 26 %']
 
 
 @benchmark(processes=(2,), nodes=1024, nodes_of_block_model=256, rounds=2)
 def main(
     processes: list[PositiveInt] = (1, 2, 4),
+    cases: list[Case] = tuple(CASES),
     nodes: PositiveInt = 16384,
     nodes_of_block_model: PositiveInt = 2048,
+    window: PositiveInt = 32,
     rounds: PositiveInt = 5,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
@@ -59,27 +68,30 @@ def main(
 
     Args:
         processes: Numbers of processes, with one thread each.
+        cases: Names of the layers.
         nodes: Number of tokens of the sequence.
         nodes_of_block_model: Number of tokens for the block model, whose edges are a quarter of the
             pairs.
+        window: Number of keys to each side of a query, in cases with a window.
     """
     rows = []
     for world in progress(processes, 'distributed'):
-        rows += measure_elsewhere(world, nodes, nodes_of_block_model, rounds)
+        rows += measure_elsewhere(world, cases, nodes, nodes_of_block_model, window, rounds)
     report(rows, 'distributed', out)
     shared = [row for row in rows if row['processes'] > 1]
     log_log({f'{case}: {what}': ([row['processes'] for row in shared if row['case'] == case],
                                  [row[f'{what} MiB'] for row in shared if row['case'] == case])
-             for case in CASES for what in ('sent', 'all keys')}, 'distributed', out,
+             for case in cases for what in ('sent', 'all keys')}, 'distributed', out,
             title=f'One training step of {HEADS} heads of {CHANNELS}', x='processes',
             y='MiB that a process sends, on average')
 
 
-def measure_elsewhere(world: int, *sizes: int) -> list[dict]:
+def measure_elsewhere(world: int, cases: list[Case], *sizes: int) -> list[dict]:
     """Run :func:`measure` in ``world`` new processes, and combine their results."""
     with tempfile.TemporaryDirectory() as folder:
-        processes = [forkserver().Process(target=measure, args=(Path(folder), rank, world, *sizes))
-                     for rank in range(world)]
+        processes = [forkserver().Process(
+            target=measure, args=(Path(folder), rank, world, cases, *sizes))
+            for rank in range(world)]
         with ending_children():
             with without_interrupts():
                 for process in processes:
@@ -91,33 +103,37 @@ def measure_elsewhere(world: int, *sizes: int) -> list[dict]:
         parts = [json.loads((Path(folder) / f'{rank}.json').read_text()) for rank in range(world)]
     return [{'case': case, 'processes': world, 'n': rows[0]['n'],
              'step ms': max(row['step ms'] for row in rows),
+             'peak MiB': max(row['peak MiB'] for row in rows),
+             'peak MiB, all': sum(row['peak MiB'] for row in rows),
              'edges': sum(row['edges'] for row in rows),
              **{name: sum(row[name] for row in rows) / world
                 for name in ('sent MiB', 'all keys MiB')}}
-            for case, rows in zip(CASES, zip(*parts))]
+            for case, rows in zip(cases, zip(*parts))]
 
 
-def measure(folder: Path, rank: int, world: int, nodes: int, nodes_of_block_model: int,
-            rounds: int) -> None:
+def measure(folder: Path, rank: int, world: int, cases: list[Case], nodes: int,
+            nodes_of_block_model: int, window: int, rounds: int) -> None:
     """Write a row for each case of this process."""
     torch.set_num_threads(1)
     dist.init_process_group('gloo', init_method=f'file://{folder}/store', rank=rank,
                             world_size=world)
-    rows = [measure_case(case, nodes_of_block_model if 'block' in case else nodes, rounds)
-            for case in CASES]
+    rows = [measure_case(case, nodes_of_block_model if 'block' in case else nodes, window, rounds)
+            for case in cases]
     (folder / f'{rank}.json').write_text(json.dumps(rows))
     dist.barrier()
     dist.destroy_process_group()
 
 
-def measure_case(case: str, n: int, rounds: int) -> dict:
-    """Return the median time of a training step, and the bytes that this process sends in a
-    step."""
+def measure_case(case: Case, n: int, window: int, rounds: int) -> dict:
+    """Return the median time of a training step, the bytes that this process sends in a step, and
+    its peak memory, above the memory before."""
+    free_at_once()
+    before = held_bytes()
     torch.manual_seed(0)
-    layer = sequence_parallel(CASES[case](), dist.group.WORLD)
+    layer = sequence_parallel(CASES[case](window), dist.group.WORLD)
     ptr = torch.tensor([0, n])
     own = layer.share(ptr)
-    x = torch.randn(n, HEADS * CHANNELS)[own].requires_grad_()
+    x = torch.randn(n, HEADS * CHANNELS)[own].clone().requires_grad_()
 
     def step() -> int:
         out, graph = layer(x, ptr, return_graph=True)
@@ -126,8 +142,10 @@ def measure_case(case: str, n: int, rounds: int) -> dict:
 
     for _ in range(2):  # warm-up: compiles, compares parameters and plans the halo
         step()
+    start_peak_over()
     with counted() as sent:
         edges = step()
+    peak = max_held_bytes() - before
     times = []
     for _ in range(rounds):
         dist.barrier()
@@ -135,7 +153,8 @@ def measure_case(case: str, n: int, rounds: int) -> dict:
         step()
         times.append(time.perf_counter() - start)
     return {'n': n, 'step ms': 1e3 * sorted(times)[rounds // 2], 'edges': edges,
-            'sent MiB': sent[0] / 2**20, 'all keys MiB': bytes_of_all_keys(layer.module, x) / 2**20}
+            'peak MiB': peak / 2**20, 'sent MiB': sent[0] / 2**20,
+            'all keys MiB': bytes_of_all_keys(layer.module, x) / 2**20}
 
 
 def bytes_of_all_keys(layer: GraphAttention, x: Tensor) -> int:

@@ -22,6 +22,7 @@ from graphattn.layers.padded import (
     attend_padded,
     warn_of_zeros_and_ones,
 )
+from graphattn.ops import LogitTerms
 from graphattn.patterns import Full
 from graphattn.placement.padded import PaddedTokens
 from graphattn.sources import GraphSource, PatternSource
@@ -95,7 +96,7 @@ def graph_attention(
     if attachment is None:
         raise ValueError(f"'attn_implementation' is {NAME!r}, but {type(module).__name__} has no "
                          f"graph to attend along; call graphattn.hugging_face.attach(model, along)")
-    indices = options.pop('indices', None)
+    indices, part = (options.pop(name, None) for name in ('indices', 'part_of_batch'))
     is_cross = _is_cross(attachment, query, key, attention_mask)
     is_left = is_cross and attachment.attends and not attachment.is_named
     if is_left:
@@ -105,6 +106,13 @@ def graph_attention(
                           dropout=dropout, scaling=scaling, is_causal=is_causal,
                           position_bias=position_bias, **options)
     _check_options(options, module, attention_mask, key)
+    if part is not None:
+        _check_part(module, is_cross, position_bias, indices, options)
+        terms = LogitTerms(scale=scaling, dropout_p=dropout, softcap=options.get('softcap'),
+                           sink=options.get('s_aux'))
+        return part.attend(module, _as_autocast(query), _as_autocast(key), _as_autocast(value),
+                           attention_mask, _is_causal(module, is_causal, attention_mask),
+                           terms), None
     is_causal = not attachment.adds_masks and _is_causal(module, is_causal, attention_mask)
     attention_mask = _meant(attention_mask, query, key, is_causal, is_cross)
     source = getattr(module, 'graph_source', None)
@@ -177,6 +185,18 @@ def _check_options(options: dict[str, Any], module: nn.Module, mask: Tensor | No
                          f"window (got {window} and no mask of {kind}); omit its modules from "
                          f"'layers', or attach them to a SlidingWindow and set sliding_window to "
                          f"None in the config")
+
+
+def _check_part(module: nn.Module, is_cross: bool, position_bias: Tensor | None,
+                indices: Tensor | None, options: dict[str, Any]) -> None:
+    """Raise for what needs the slots of all tokens of a batch."""
+    refused = {'encoder_hidden_states': is_cross or None, 'position_bias': position_bias,
+               'indices': indices, 'sliding_window': options.get('sliding_window'),
+               'output_attentions': options.get('output_attentions') or None}
+    for name, value in refused.items():
+        if value is not None:
+            raise ValueError(f"{name!r} must be None for a part of a batch (got {name!r} of "
+                             f"{type(module).__name__})")
 
 
 def _is_causal(module: nn.Module, is_causal: bool | None, mask: Tensor | None) -> bool:

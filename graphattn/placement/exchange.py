@@ -7,10 +7,11 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed._functional_collectives import all_to_all_single_autograd, wait_tensor
+from torch.distributed._functional_collectives import all_to_all_single, wait_tensor
 
 from graphattn.functional.drive import Placement
 from graphattn.graphs.graph import BipartiteGraph
+from graphattn.placement.roll_call import naming_absent
 
 
 class Exchange(Placement):
@@ -63,8 +64,28 @@ def exchanged(x: Tensor, send: Tensor, send_sizes: list[int], receive_sizes: lis
               group: dist.ProcessGroup) -> Tensor:
     """Send rows to the processes that need them, and return those received. The backward pass
     returns and adds gradients."""
-    rows = x.index_select(0, send).contiguous()
-    return wait_tensor(all_to_all_single_autograd(rows, receive_sizes, send_sizes, group))
+    return _Sent.apply(x.index_select(0, send), send_sizes, receive_sizes, group)
+
+
+class _Sent(torch.autograd.Function):
+    """Rows of other processes; torch's own function would not name a process that is absent in the
+    backward pass."""
+
+    @staticmethod
+    def forward(rows: Tensor, send_sizes: list[int], receive_sizes: list[int],
+                group: dist.ProcessGroup) -> Tensor:
+        with naming_absent(group):
+            return wait_tensor(all_to_all_single(rows.contiguous(), receive_sizes, send_sizes,
+                                                 group))
+
+    @staticmethod
+    def setup_context(ctx, inputs: tuple, output: Tensor) -> None:
+        _, *ctx.way = inputs
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        send_sizes, receive_sizes, group = ctx.way
+        return _Sent.apply(grad, receive_sizes, send_sizes, group), None, None, None
 
 
 def gathered(x: Tensor, sizes: list[int], group: dist.ProcessGroup) -> Tensor:
@@ -80,7 +101,8 @@ def all_to_all(rows: Tensor, send_sizes: list[int] | None, receive_sizes: list[i
     sizes, every process gets an equal part of the rows."""
     num_rows = rows.size(0) if receive_sizes is None else sum(receive_sizes)
     arrived = rows.new_empty(num_rows, *rows.shape[1:])
-    dist.all_to_all_single(arrived, rows, receive_sizes, send_sizes, group)
+    with naming_absent(group):
+        dist.all_to_all_single(arrived, rows, receive_sizes, send_sizes, group)
     return arrived
 
 

@@ -121,6 +121,7 @@ class PatternSource(GraphSource):
         self.check_tokens(query, key, shard.own_ptr)
         return self.shard_graph(shard, generator)
 
+    @torch.compiler.disable(reason='the graph of a shard is built once, and kept')
     def shard_graph(self, shard: Shard, generator: torch.Generator | None = None) -> BipartiteGraph:
         """Return :meth:`rows`, which do not depend on the tokens' values."""
         graph = self.span_graph(shard.lengths, shard.spans(), shard.ptr.device, generator=generator)

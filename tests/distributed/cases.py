@@ -8,14 +8,18 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 from graphattn import BipartiteGraph, patterns
@@ -254,6 +258,79 @@ def sharded_on_a_mesh(source: GraphSource, **options) -> dict:
                               for p, q in zip(one.parameters(), whole.parameters()))}
 
 
+def compiled() -> dict:
+    """A layer compiled in place; copies of it, such as that of one process, are not."""
+    module = encoder(PatternSource(WINDOW_GLOBAL_RANDOM))
+    module.layers[1].compile(backend='aot_eager')
+    return compare(module)
+
+
+def accumulated() -> dict:
+    """Two batches under DistributedDataParallel, whose gradients are added up after the second."""
+    one, whole = (encoder(PatternSource(WINDOW_GLOBAL_RANDOM)) for _ in range(2))
+    tokens, target = inputs(one)
+    batches = [(tokens, target), (tokens.flip(0), -target)]
+    sum((one(tokens, PTR) * target).sum() for tokens, target in batches).backward()
+    parallel = sequence_parallel(whole, timeout=TIMEOUT)
+    own, model = parallel.share(PTR), DistributedDataParallel(parallel)
+    for (tokens, target), context in zip(batches, (model.no_sync(), nullcontext())):
+        with context:
+            loss = (model(tokens[own], PTR) * target[own]).sum()
+            (dist.get_world_size() * loss).backward()
+    return {'parameters': max(largest(p.grad - q.grad)
+                              for p, q in zip(one.parameters(), whole.parameters()))}
+
+
+def projections_on_a_mesh() -> dict:
+    """Two ranges of tokens by two halves of the channels of feed-forward networks."""
+    mesh = init_device_mesh('cpu', (2, 2), mesh_dim_names=('tokens', 'channels'))
+    one, whole = (encoder(PatternSource(DIFFUSER), hops=2, teleport=.1) for _ in range(2))
+    tokens, target = inputs(one)
+    (one(tokens, PTR) * target).sum().backward()
+    for layer in whole.layers:
+        parallelize_module(layer, mesh['channels'], {'feed_forward.0': ColwiseParallel(),
+                                                     'feed_forward.3': RowwiseParallel()})
+    parallel = sequence_parallel(whole, mesh['tokens'])
+    own = parallel.share(PTR)
+    (parallel(tokens[own], PTR) * target[own]).sum().backward()
+    grads = [p.grad.full_tensor() if isinstance(p.grad, DTensor) else p.grad
+             for p in whole.parameters()]
+    for grad in grads:
+        dist.all_reduce(grad, group=mesh['tokens'].get_group())
+    return {'parameters': max(largest(p.grad - grad) for p, grad in zip(one.parameters(), grads))}
+
+
+def attached_model(kind: str, **options) -> dict:
+    """A model whose positions are those in its sequences, beside one process with padding."""
+    transformers = pytest.importorskip('transformers')
+    from graphattn.hugging_face import TokenModel, attach
+    torch.manual_seed(0)
+    if kind == 'bert':
+        model = transformers.BertModel(transformers.BertConfig(
+            vocab_size=50, hidden_size=CHANNELS, num_hidden_layers=2, num_attention_heads=HEADS,
+            intermediate_size=32, max_position_embeddings=64), add_pooling_layer=False)
+    else:
+        model = transformers.GPT2Model(transformers.GPT2Config(
+            vocab_size=50, n_embd=CHANNELS, n_layer=2, n_head=HEADS, n_positions=64))
+    whole = attach(model.double().eval(), WINDOW_GLOBAL_RANDOM, **options)
+    one = copy.deepcopy(whole)
+    generator = torch.Generator().manual_seed(1)
+    tokens = torch.randint(50, (NUM_TOKENS,), generator=generator)
+    target = torch.randn(NUM_TOKENS, CHANNELS, dtype=torch.double, generator=generator)
+    lengths = [length for length in PTR.diff().tolist() if length]
+    is_token = torch.arange(max(lengths)) < torch.tensor(lengths).unsqueeze(1)
+    padded = tokens.new_zeros(is_token.shape).masked_scatter(is_token, tokens)
+    hidden = one(padded, attention_mask=is_token.long(), use_cache=False)[0][is_token]
+    (hidden * target).sum().backward()
+    parallel = sequence_parallel(TokenModel(whole), dist.group.WORLD)
+    own = parallel.share(PTR)
+    out = parallel(tokens[own], PTR)
+    (out * target[own]).sum().backward()
+    return {'output': largest(out - hidden[own]),
+            'parameters': max(largest(p.grad - q) for p, q in zip(one.parameters(), summed(whole))
+                              if p.grad is not None)}
+
+
 CASES = {
     'ranges that alternate': ranges_that_alternate,
     'graphs that alternate': graphs_that_alternate,
@@ -279,6 +356,12 @@ CASES = {
         PatternSource(DIFFUSER), hops=2, teleport=.1, checkpoint_layers=True),
     'parameters sharded on a mesh, block model': lambda: sharded_on_a_mesh(
         BlockModelSource(HEADS, 8, 8)),
+    'compiled layers': compiled,
+    'two batches before a step': accumulated,
+    'projections divided on a mesh': projections_on_a_mesh,
+    'attached BERT': lambda: attached_model('bert'),
+    'attached BERT, two hops': lambda: attached_model('bert', hops=2, teleport=.2),
+    'attached GPT-2': lambda: attached_model('gpt2'),
     'class token': class_token,
     'generator of its own': own_generator,
 }
@@ -381,7 +464,8 @@ OF_FOUR = {'ranges that alternate', 'graphs that alternate', 'window, global and
            'Diffuser, five hops', 'block model', 'block model, thinned', 'ranges of other sizes',
            'class token', 'ranges that overlap', 'a process without tokens',
            'fewer tokens than processes', 'other parameters'}
-OF_FOUR_ALONE = {'parameters sharded on a mesh', 'parameters sharded on a mesh, block model'}
+OF_FOUR_ALONE = {'parameters sharded on a mesh', 'parameters sharded on a mesh, block model',
+                 'projections divided on a mesh'}
 
 
 def in_a_world_of(world: int, cases: dict[str, Callable]) -> dict[str, Callable]:

@@ -7,6 +7,7 @@ import json
 import os
 import re
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from graphattn.distributed import sequence_parallel
 from graphattn.layers import GraphAttention
-from tests.distributed import cases
+from tests.distributed import cases, failing, resuming
 from tests.forked import forked
 
 
@@ -119,29 +120,51 @@ def test_a_process_that_hangs_or_is_killed_ends_the_others(folder, world, how, s
 
 
 @pytest.mark.slow
-def test_lightning_trains_to_the_parameters_of_one_process():
+@pytest.mark.parametrize('world, who, how, where', [
+    (3, 1, 'killed', 'forward'), (3, 2, 'killed', 'layer'), (3, 1, 'killed', 'backward'),
+    (2, 0, 'killed', 'layer'), (3, 1, 'stopped', 'forward'), (2, 1, 'stopped', 'backward'),
+    (3, 2, 'behind', 'layer'), (2, 1, 'behind', 'backward')])
+def test_the_others_name_a_process_that_fails(alone, world, who, how, where):
+    said = failing.errors(world, who, how, where)
+    assert len(said) == world - 1
+    assert all(failing.is_named(error, who) for error in said), said
+
+
+@pytest.mark.slow
+def test_training_resumes_in_another_number_of_processes(alone, tmp_path):
+    for world, steps, resume in (4, 2, False), (2, 1, True), (1, 1, True):
+        for done in forked(partial(resuming.main, tmp_path, steps, resume), ranks=world):
+            assert done.returncode == 0, done.stderr[-2000:]
+            difference, = re.findall(r'^difference (\S+)$', done.stdout, re.M)
+            assert float(difference) < 1e-10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('how', ['by_ddp', 'by_model_parallel_strategy'])
+def test_lightning_trains_to_the_parameters_of_one_process(how):
     pytest.importorskip('lightning')
     from tests.distributed import training
-    for done in forked(training.main, ranks=2):
+    for done in forked(getattr(training, how), ranks=2):
         assert done.returncode == 0, done.stderr[-2000:]
         difference, = re.findall(r'^difference (\S+)$', done.stdout, re.M)
         assert float(difference) < 1e-10
 
 
 @pytest.mark.slow
-def test_the_example_of_the_guide_runs_in_four_processes():
+@pytest.mark.parametrize('world, lines', [(4, 32), (2, 40)])
+def test_examples_of_the_guide_run_in_several_processes(world, lines):
     page = (Path(__file__).parents[2] / 'docs/distributed.md').read_text()
-    code, = re.findall(r'<!-- run by 4 processes -->\n```py\n(.*?)```', page, re.S)
-    assert len([line for line in code.splitlines() if line]) <= 32
+    code, = re.findall(rf'<!-- run by {world} processes -->\n```py\n(.*?)```', page, re.S)
+    assert len([line for line in code.splitlines() if line]) <= lines
 
     def run():
         torch.set_num_threads(1)
         variables = {}
-        exec(code, variables)
+        exec(code.replace('num_nodes = 1_000_000', 'num_nodes = 2_000'), variables)
         print('loss', float(variables['loss'].detach()))
         os._exit(0)  # the groups of the mesh cannot be left in good order
 
-    for done in forked(run, ranks=4):
+    for done in forked(run, ranks=world):
         assert done.returncode == 0, done.stderr[-2000:]
         assert re.search(r'^loss \d', done.stdout, re.M), done.stdout
 
@@ -157,6 +180,30 @@ def test_unsupported_modules_and_arguments_are_refused():
             sequence_parallel(*arguments)
     with pytest.raises(TypeError, match=r"'timeout' must be a timedelta \(got int\)"):
         sequence_parallel(endless, timeout=3)
+
+
+def test_attached_models_are_refused_without_rows_of_tokens():
+    transformers = pytest.importorskip('transformers')
+    from graphattn.hugging_face import TokenModel, attach
+    config = transformers.BertConfig(vocab_size=50, hidden_size=16, num_hidden_layers=2,
+                                     num_attention_heads=2, intermediate_size=16)
+    ptr, tokens = torch.tensor([0, 4, 9]), torch.arange(9)
+    with pytest.raises(ValueError, match=r"'model' must be attached .*'encoder.layer.0.*' is not"):
+        TokenModel(transformers.BertModel(config))
+    bert = attach(transformers.BertModel(config), 'SlidingWindow(1)')
+    with pytest.raises(ValueError, match=r"'module' must be called with \(x, ptr\) .*TokenModel"):
+        sequence_parallel(bert)
+    with pytest.raises(ValueError, match=r"'attention_mask' must be None for a part of a batch"):
+        TokenModel(bert)(tokens, ptr, attention_mask=torch.ones(1, 9))
+    with pytest.raises(ValueError, match=r"'output_attentions' must be None for a part"):
+        TokenModel(bert)(tokens, ptr, output_attentions=True)
+    classifier = attach(transformers.BertForSequenceClassification(config), 'SlidingWindow(1)')
+    with pytest.raises(ValueError, match=r"'model' must return a row for each token"):
+        TokenModel(classifier)(tokens, ptr)
+    endless = attach(transformers.BertModel(config), 'SlidingWindow(1)', hops=float('inf'),
+                     teleport=.1)
+    with pytest.raises(ValueError, match=r"'module' must not have infinitely many hops"):
+        sequence_parallel(TokenModel(endless))
 
 
 @pytest.mark.slow

@@ -81,7 +81,7 @@ def messages(monkeypatch):
         of = getattr(module, name)
         monkeypatch.setattr(module, name, lambda *given: sent.append(name) or of(*given))
 
-    count(exchange, 'all_to_all_single_autograd')
+    count(exchange, 'exchanged')
     count(distributed, 'all_gather')
     return sent
 
@@ -97,7 +97,7 @@ def test_a_layer_along_a_pattern_exchanges_once_and_agrees_on_nothing(
         messages.clear()
         parallel(tokens, cases.PTR).sum().backward()
     # The arguments of the step are compared once, and each of two layers exchanges once.
-    assert messages == ['all_gather', *2 * ['all_to_all_single_autograd']]
+    assert messages == ['all_gather', *2 * ['exchanged']]
 
 
 @pytest.mark.slow

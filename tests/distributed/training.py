@@ -1,4 +1,4 @@
-"""Three steps by Lightning's strategy 'ddp', beside those of one process."""
+"""Three steps by Lightning's strategies, beside those of one process."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import os
 
 import lightning
 import torch
+from lightning.pytorch.strategies import ModelParallelStrategy, Strategy
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 
 from graphattn.distributed import sequence_parallel
 from graphattn.sources import PatternSource
@@ -30,9 +33,26 @@ class Model(lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=1e-3)
 
 
-def main() -> None:
+class ShardedModel(Model):
+    """Divides its parameters over the processes, which divide the tokens too."""
+
+    def configure_model(self):
+        mesh = self.device_mesh['tensor_parallel']
+        self.encoder = fully_shard(sequence_parallel(self.encoder.module, mesh), mesh=mesh)
+
+
+def by_ddp() -> None:
+    train(Model(), 'ddp')
+
+
+def by_model_parallel_strategy() -> None:
+    world = int(os.environ['WORLD_SIZE'])
+    train(ShardedModel(), ModelParallelStrategy(data_parallel_size=1, tensor_parallel_size=world))
+
+
+def train(model: Model, strategy: str | Strategy) -> None:
     """Prints the largest difference of a parameter."""
-    model, one = Model(), encoder(PatternSource(DIFFUSER), hops=2, teleport=.1)
+    one = encoder(PatternSource(DIFFUSER), hops=2, teleport=.1)
     tokens, target = inputs(one)
     optimizer = torch.optim.SGD(one.parameters(), lr=1e-3)
     for _ in range(STEPS):
@@ -40,10 +60,11 @@ def main() -> None:
         (one(tokens, PTR) * target).sum().backward()
         optimizer.step()
     trainer = lightning.Trainer(
-        max_steps=STEPS, accelerator='cpu', strategy='ddp', devices=int(os.environ['WORLD_SIZE']),
-        logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, use_distributed_sampler=False)
+        max_steps=STEPS, accelerator='cpu', strategy=strategy,
+        devices=int(os.environ['WORLD_SIZE']), logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, use_distributed_sampler=False)
     batch = (tokens, PTR, target)
     trainer.fit(model, torch.utils.data.DataLoader([batch] * STEPS, batch_size=None))
-    print('difference', max(largest(p - q) for p, q in zip(one.parameters(),
-                                                           model.encoder.module.parameters())))
+    trained = (p.full_tensor() if isinstance(p, DTensor) else p
+               for p in model.encoder.module.parameters())
+    print('difference', max(largest(p - q) for p, q in zip(one.parameters(), trained)))

@@ -1,0 +1,148 @@
+"""Attached models on a part of the tokens of a batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from graphattn._checks import check_kind
+from graphattn.functional.drive import Placement, drive
+from graphattn.functional.folding import repeat_heads
+from graphattn.hugging_face.lazy_mask import LazyMask
+from graphattn.hugging_face.modules import attention_modules
+from graphattn.ops import LogitTerms
+from graphattn.shard import Shard
+from graphattn.sources.base import terms_on
+
+__all__ = ['TokenModel']
+
+
+class TokenModel(nn.Module):
+    """An attached model that is called with ``(x, ptr)``, as encoders are.
+
+    Tokens are the rows of a batch without padding. So
+    :func:`graphattn.distributed.sequence_parallel` can divide them over processes. Everything in
+    the model but attention must treat tokens separately.
+
+    Args:
+        model (PreTrainedModel): A model whose attention modules are all attached to sources. It
+            takes ``position_ids`` and passes further arguments on to its attention.
+
+    Raises:
+        TypeError: ``model`` is no Module.
+        ValueError: An attention module is not attached to a source.
+
+    Example:
+        >>> import torch
+        >>> from graphattn.hugging_face import TokenModel, attach
+        >>> from transformers import BertConfig, BertModel
+        >>> bert = BertModel(BertConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2,
+        ...                             num_attention_heads=4, intermediate_size=64))
+        >>> model = TokenModel(attach(bert, 'SlidingWindow(4)'))
+        >>> model(torch.randint(100, (20,)), torch.tensor([0, 20])).shape
+        torch.Size([20, 32])
+    """
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        check_kind('model', model, nn.Module)
+        modules = attention_modules(model)
+        for name, module in modules.items():
+            if getattr(module, 'graph_source', None) is None:
+                raise ValueError(f"'model' must be attached to a source in each attention module "
+                                 f"({name!r} is not); see attach")
+        self.model, self._num_modules = model, len(modules)
+
+    def forward(self, x: Tensor, ptr: Tensor | Shard, *,
+                generator: torch.Generator | None = None, **arguments: Any) -> Tensor:
+        """Return the first output of the model for each token.
+
+        Args:
+            x (Tensor): Token ids ``[num_tokens]``.
+            ptr (Tensor or Shard): Where each sequence begins, int64 ``[num_sequences + 1]``, or a
+                process's part of a batch.
+            generator (torch.Generator, optional): For sources that draw edges.
+            **arguments: Further arguments of the model.
+
+        Raises:
+            ValueError: The model's output has no row for each token, or an attention module has not
+                got the tokens.
+        """
+        shard = ptr if isinstance(ptr, Shard) else _Whole(ptr)
+        part = PartOfBatch(shard, generator)
+        out = self.model(x.unsqueeze(0), position_ids=shard.positions().unsqueeze(0),
+                         use_cache=False, part_of_batch=part, **arguments)[0]
+        if missing := self._num_modules - len(part.seen):
+            raise ValueError(f"'model' must pass its arguments on to its attention (got "
+                             f"{type(self.model).__name__}, in which {missing} modules lack them)")
+        if out.dim() != 3 or out.size(1) != x.size(0):
+            raise ValueError(f"'model' must return a row for each token, not pool them (got "
+                             f"{type(self.model).__name__}, which returns {tuple(out.shape)}); use "
+                             f"its base model")
+        return out.squeeze(0)
+
+
+class _Whole(Shard):
+    """The whole batch."""
+
+    def __init__(self, ptr: Tensor):
+        super().__init__(ptr, 0, int(ptr[-1]))
+
+    def gather(self, x: Tensor) -> Tensor:
+        return x
+
+    def check_graph(self, graph: Any, heads: int) -> None:
+        raise NotImplementedError
+
+    def place(self, attention: Any, key: Tensor, graph: Any, heads: int | None,
+              teleport: Any) -> Placement:
+        return Placement(heads)
+
+
+@dataclass
+class PartOfBatch:
+    """Tokens of a process, for the attention of a model.
+
+    Args:
+        shard (Shard): The tokens.
+        generator (torch.Generator, optional): For sources that draw edges.
+        seen (set): The modules that have attended.
+    """
+
+    shard: Shard
+    generator: torch.Generator | None
+    seen: set[nn.Module] = field(default_factory=set)
+
+    def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor,
+               mask: Tensor | None, is_causal: bool, terms: LogitTerms) -> Tensor:
+        """Return the attention of a module, ``[1, num_own, heads, value_channels]``."""
+        self.seen.add(module)
+        attachment, source = module.graph_attachment, module.graph_source
+        logit = getattr(module, 'graph_teleport_logit', None)
+        teleport = attachment.teleport if logit is None else logit.sigmoid()
+        query, key, value = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))
+        source = source.causal() if self._is_causal(mask, is_causal) else source
+        keys = repeat_heads(key, query.size(1)) if source.per_head else key
+        graph = source.rows(query, keys, self.shard, generator=self.generator)
+        owners = query.size(1) if graph.num_queries != query.size(0) else None
+        bias = terms_on(graph, source)
+        out, _ = drive(query, key, value, graph, terms._replace(bias=bias.bias, gate=bias.gate),
+                       attachment.hops, teleport,
+                       self.shard.place(module, key, graph, owners, teleport),
+                       backend=attachment.backend)
+        return out.unsqueeze(0)
+
+    @staticmethod
+    def _is_causal(mask: Tensor | None, is_causal: bool) -> bool:
+        if isinstance(mask, LazyMask):
+            if mask.how.get('attention_mask') is not None:
+                raise ValueError("'attention_mask' must be None for a part of a batch, whose "
+                                 "sequences 'ptr' marks")
+            return not mask.is_bidirectional
+        if mask is not None:
+            raise ValueError(f"'attention_mask' must be None for a part of a batch, whose "
+                             f"sequences 'ptr' marks (got shape {tuple(mask.shape)})")
+        return is_causal

@@ -1,0 +1,58 @@
+"""Names of the processes that do not respond after a collective has failed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Thread
+
+import torch
+import torch.distributed as dist
+
+GRACE = 3.  # seconds
+
+
+@contextmanager
+def naming_absent(group: dist.ProcessGroup) -> Iterator[None]:
+    """Raise a RuntimeError that names the processes that do not respond, if a collective fails.
+
+    Each process whose collective fails marks itself in the group's store, and waits :data:`GRACE`
+    seconds for the marks of the others.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if absent := _absent(group):
+            raise RuntimeError(f"{absent} of {dist.get_world_size()} did not arrive at an exchange "
+                               f"in time: it has died, has stopped or is behind; start all "
+                               f"processes again from the last checkpoint") from error
+        raise
+
+
+@torch.compiler.disable(reason='the store is not a tensor')
+def _absent(group: dist.ProcessGroup) -> str:
+    """Return the absent processes as words, or nothing if all are there."""
+    size, present = dist.get_world_size(group), set()
+    # In a thread, because a store waits for its host, which may have stopped.
+    caller = Thread(target=_call, args=(group, present), daemon=True)
+    caller.start()
+    caller.join(GRACE + 1)
+    absent = [str(dist.get_global_rank(group, rank)) for rank in sorted({*range(size)} - present)]
+    if not present:
+        return 'a process, probably 0, which keeps the store of the group,'
+    return f'process {", ".join(absent)}' if absent else ''
+
+
+def _call(group: dist.ProcessGroup, present: set[int]) -> None:
+    """Mark this process, and add those that are marked to ``present``."""
+    mark, size = 'graphattn failed {}'.format, dist.get_world_size(group)
+    try:
+        store = group.get_group_store()
+        store.set(mark(dist.get_rank(group)), '')
+        end = time.monotonic() + GRACE
+        while len(present) < size and time.monotonic() < end:
+            present |= {rank for rank in range(size) if store.check([mark(rank)])}
+            time.sleep(.01)
+    except RuntimeError:  # the host of the store has died, or has ended after its own call
+        return

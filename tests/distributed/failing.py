@@ -1,0 +1,100 @@
+"""A process of several that is killed, stops or falls behind, and what the others say.
+
+    python -m tests.distributed.failing
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections import Counter
+from datetime import timedelta
+from itertools import product
+
+import torch
+import torch.distributed as dist
+
+from graphattn.distributed import sequence_parallel
+from graphattn.placement import roll_call
+from graphattn.sources import PatternSource
+from tests.distributed.cases import DIFFUSER, PTR, encoder, inputs
+from tests.forked import forked
+
+SECONDS = 3.  # the timeout of a collective
+HOW = 'killed', 'stopped', 'behind'
+WHERE = 'forward', 'layer', 'backward'
+
+
+def leave(how: str) -> None:
+    if how == 'killed':
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif how == 'stopped':  # and is killed once the others have ended
+        subprocess.Popen(['sh', '-c', f'sleep {3 * SECONDS}; kill -KILL {os.getpid()}'])
+        os.kill(os.getpid(), signal.SIGSTOP)
+    else:
+        time.sleep(2 * SECONDS)
+
+
+def step(how: str | None, where: str, parallel) -> None:
+    """Train for a step, in which this process leaves unless ``how`` is None."""
+    def leave_here(at: str) -> None:
+        if how is not None and where == at:
+            leave(how)
+
+    own, (tokens, target) = parallel.share(PTR), inputs(parallel.module)
+    hook = parallel.module.layers[1].register_forward_pre_hook(lambda *_: leave_here('layer'))
+    leave_here('forward')
+    loss = (parallel(tokens[own], PTR) * target[own]).sum()
+    leave_here('backward')
+    loss.backward()
+    hook.remove()
+
+
+def errors(world: int, who: int, how: str, where: str) -> list[str]:
+    """Return what the other processes raise, after how many seconds."""
+    def run() -> None:
+        roll_call.GRACE = 1.
+        dist.init_process_group('gloo')
+        parallel = sequence_parallel(encoder(PatternSource(DIFFUSER), hops=2, teleport=.1),
+                                     timeout=timedelta(seconds=SECONDS))
+        step(None, where, parallel)
+        start = time.perf_counter()
+        try:
+            for _ in range(2):
+                step(how if dist.get_rank() == who else None, where, parallel)
+        except RuntimeError as error:
+            print(f'{time.perf_counter() - start:.1f} s: {error}', flush=True)
+        os._exit(0)  # the group cannot be left in good order
+
+    ended = forked(run, ranks=world)
+    return [done.stdout for rank, done in enumerate(ended) if rank != who]
+
+
+def is_named(error: str, who: int) -> bool:
+    """Return whether an error names the process in one line, within the timeout and what it takes
+    to call the roll."""
+    found = re.fullmatch(r'([\d.]+) s: (.*) of \d did not arrive at an exchange .*\n', error)
+    names = [f'process {who}', 'a process, probably 0, which keeps the store of the group,'][
+        :1 + (who == 0)]
+    return bool(found) and found[2] in names and float(found[1]) < 3 * SECONDS
+
+
+def main() -> None:
+    counts = Counter()
+    for number, (how, where) in zip(range(40), 5 * [*product(HOW, WHERE)]):
+        world = 2 + number % 3
+        who = (number // 3 + 1) % world
+        said = errors(world, who, how, where)
+        good = all(is_named(error, who) for error in said)
+        counts[how, 'named' if good else 'not named'] += 1
+        if not good:
+            print(how, where, f'{who} of {world}', said, flush=True)
+    print(dict(counts))
+
+
+if __name__ == '__main__':
+    torch.set_num_threads(1)
+    main()
