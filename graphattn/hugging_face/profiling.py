@@ -29,7 +29,7 @@ from graphattn.utils.reading import check_arrays, json_object
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-__all__ = ['Profile', 'profile']
+__all__ = ['RANDOM', 'WINDOWS', 'Profile', 'profile']
 
 FORMAT = 1
 SHARES = .9, .95, .99  # of a row's weight
