@@ -5,9 +5,7 @@ r"""The fastest backend, and the memory of each, by structure, size, density and
     graphattn atlas --device cuda --backends '[triton, sdpa, flex]'
 
 Draws points of a table of structures, lengths, densities, heads, widths, dtypes and runs, by a
-seed, and measures all backends alternately at each. The CSV files in ``atlas/`` of the repository
-are written by this command, one for each machine; a test holds the choice of ``backend='auto'`` to
-them.
+seed, and measures all backends and the choice of ``backend='auto'`` alternately at each.
 """
 
 from __future__ import annotations
