@@ -19,6 +19,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from difflib import get_close_matches
+from importlib.machinery import SourceFileLoader
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec, module_from_spec
 from io import TextIOWrapper
@@ -215,7 +216,9 @@ def _execute(name: str) -> None:
         spec = find_spec(f'{name}.__main__')
     module = sys.modules['__main__'] = module_from_spec(spec)
     module.__name__ = '__main__'
-    exec(spec.loader.get_code(spec.name), vars(module))
+    # pytest's own loader of what a plug-in belongs to has no code.
+    loader = SourceFileLoader(spec.name, spec.origin)
+    exec(loader.get_code(spec.name), vars(module))
 
 
 def _with_paths(arguments: Sequence[str]) -> list[str]:

@@ -224,8 +224,11 @@ class TrainCLI(LightningCLI):
                                           is_resumed=self.config.ckpt_path is not None
                                           or has_checkpoint(folder))
         trainer = super().instantiate_trainer(callbacks=callbacks, plugins=plugins, **kwargs)
-        # With max_steps, Lightning would begin the epoch of a checkpoint at its end again.
-        trainer.fit_loop._iteration_based_training = lambda: False
+        # With max_steps, Lightning would begin the epoch of a checkpoint at its end again. It does
+        # so rightly for an epoch that max_steps has cut.
+        loop = trainer.fit_loop
+        loop._iteration_based_training = lambda: (
+            trainer.max_steps != -1 and not loop.epoch_loop.batch_progress.is_last_batch)
         return trainer
 
     def run(self) -> None:

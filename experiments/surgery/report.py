@@ -144,7 +144,7 @@ def _draw(chosen: Fit, costs: np.ndarray | None) -> Figure:
         grid = np.full((len(chosen.layers), num_heads), np.nan)
         head = np.concatenate([np.arange(count) for count in np.bincount(chosen.layer)])
         grid[chosen.layer, head] = values
-        image = axes.imshow(grid, aspect='auto', cmap='viridis')
+        image = axes.imshow(grid, aspect='auto')
         axes.set(title=title, xlabel='head', ylabel='layer')
         axes.locator_params(integer=True)
         axes.grid(False)
