@@ -62,8 +62,8 @@ def sequence_parallel(module: nn.Module, group: dist.ProcessGroup | DeviceMesh |
     default generator. Dropout may then advance the default generator differently in each process.
 
     **Failures.** If a process dies, the others raise a RuntimeError that names it, with gloo within
-    seconds. If a process stops or falls behind, they wait for ``timeout`` first. With nccl, torch
-    ends processes without an error unless ``TORCH_NCCL_BLOCKING_WAIT=1``.
+    seconds. If a process stops or falls behind, they wait for ``timeout`` first. All of this is
+    tested with gloo, and nothing with nccl.
 
     Args:
         module (Module): A :class:`~graphattn.layers.GraphAttention`, an

@@ -53,7 +53,7 @@ def mask_tokens(tokens: Tensor, seed: int, mask_token: int) -> tuple[Tensor, Ten
 
 
 def logits_of(model: nn.Module, tokens: Tensor) -> Tensor:
-    """Return the logits of tokens, of which those with -1 are padding."""
+    """Return the logits of tokens; -1 is padding."""
     options = {'use_cache': False} if getattr(model.config, 'use_cache', None) else {}
     is_token = tokens != PADDING
     if not is_token.all():

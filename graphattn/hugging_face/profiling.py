@@ -42,7 +42,7 @@ RANDOM = (*(f'SlidingWindow({2**power - 1}) | GlobalTokens(1) | RandomKeys({2**p
             for power in range(8)),
           *(f'SlidingWindow(0) | RandomKeys({2**power})' for power in range(9)))
 BLOCK = 2**20  # weights at once
-MAX_LENGTHS = 8  # of which edges are kept, to be compared with those of the next input
+MAX_LENGTHS = 8  # whose edges are kept, to compare those of the next input with
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +76,7 @@ class Profile:
             their union. NaN if no two lengths agree, ``[heads]``.
         same_distances (ndarray): Mean overlap of the distances with those of the input before; 1 if
             they are equal. NaN if there is one input, ``[heads]``.
-        patterns (tuple of str): Expressions of patterns, of which a fit chooses one for each head.
+        patterns (tuple of str): Expressions of the patterns that a fit chooses from.
         pattern_share (ndarray): Share of the weight on the edges of each pattern,
             ``[heads, patterns]``.
         pattern_error (ndarray): Squared distance of the head's outputs along the pattern, with

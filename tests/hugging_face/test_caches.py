@@ -41,7 +41,7 @@ STEPS = {'prompt': [10, *[1] * 10], 'chunks': [7, 5, *[1] * 8], 'tokens': [1] * 
 
 
 def gemma():
-    """A model with layers of a window and layers of all keys, of which caches keep other parts."""
+    """Return a model with windowed and with full layers, whose caches keep different parts."""
     config = transformers.Gemma3TextConfig(
         **SIZES, num_key_value_heads=2, head_dim=8, sliding_window=6, pad_token_id=0,
         layer_types=['sliding_attention', 'full_attention'])

@@ -61,7 +61,7 @@ def test_shares_of_patterns_are_sums_of_the_weights_on_their_edges(family):
 
 
 def test_errors_are_those_of_the_outputs_of_an_attached_head():
-    """Of BERT's first layer, whose context is the output of its self-attention."""
+    """BERT's self-attention returns the context, so hooks can compare it."""
     model, found = measured('BERT')
     layer, contexts = model.encoder.layer[0].attention.self, []
     layer.register_forward_hook(lambda module, args, out: contexts.append(out[0].detach()))

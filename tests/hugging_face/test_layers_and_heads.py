@@ -16,7 +16,7 @@ from tests.test_hugging_face import FAMILIES, LENGTH, TOKENS, cross_modules, new
 transformers = pytest.importorskip('transformers')
 
 WINDOW, GLOBAL = SlidingWindow(2), SlidingWindow(1) | GlobalTokens(1)
-# An encoder, two decoders, of which the second shares keys among heads, and one with relative
+# An encoder, a decoder, one that shares keys among heads, and one with relative
 # positions.
 KINDS = ['BERT', 'GPT-2', 'Llama', 'T5']
 
@@ -109,7 +109,7 @@ def test_a_block_attaches_and_leaves_as_it_was(family):
 @pytest.mark.parametrize('outer', [{}, {'layers': [1]}, {'heads': [0, 1]}])
 def test_a_nested_block_leaves_the_outer_attachment(outer, options):
     model = new_model('BERT')
-    model.set_attn_implementation('eager')  # of which there are weights
+    model.set_attn_implementation('eager')  # it returns weights
     with attached(model, GLOBAL, **outer):
         expected, table = hidden_of(model), str(attachment(model))
         with attached(model, WINDOW, **options):

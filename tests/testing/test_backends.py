@@ -1,4 +1,4 @@
-"""Every backend of this library that runs on a CPU is examined as anybody's function is."""
+"""Examine every backend of this library that runs on a CPU by the public function."""
 
 from __future__ import annotations
 

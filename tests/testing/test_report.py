@@ -1,4 +1,4 @@
-"""What is found is said so that it can be repeated, and declared limits are no failures."""
+"""Reports: findings can be repeated from their scripts, and declared limits are no failures."""
 
 from __future__ import annotations
 
