@@ -79,16 +79,14 @@ def main(
         held_out: Sequences that losses are measured on, not trained on.
         seed: Seed of the training.
     """
+    options = dict(locals())
     for name, count in (('batch_size', batch_size), ('profiled', profiled), ('held_out', held_out)):
         if count < 1:
             raise ValueError(f"'{name}' must be positive (got {count})")
     if steps < 0 or not 0 <= distill <= 1 or not lr > 0:
         raise ValueError(f"'steps' must not be negative, 'lr' positive and 'distill' from 0 to 1 "
                          f"(got {steps}, {lr} and {distill})")
-    folder, options = Path(out), {name: value for name, value in locals().items()
-                                  if isinstance(value, str | int | float | bool | None)}
-    options.pop('count', None)
-    options.pop('name', None)
+    folder = Path(out)
     check_folder('out', folder)
     _check_options(folder, options)
     dense = load_model(Path(model))
