@@ -81,7 +81,7 @@ def agrees(kernel: Kernel, case: Case) -> float:
 
 def agrees_by_any_threads(kernel: Kernel, case: Case) -> float:
     errors = []
-    is_forked = multiprocessing.parent_process() is not None  # from threads that it has not
+    is_forked = multiprocessing.parent_process() is not None  # a fork has one thread
     for number in (1,) if is_forked else (1, os.cpu_count() or 1):
         with num_threads(number):
             errors.append(agrees(kernel, case))
