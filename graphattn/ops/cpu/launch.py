@@ -71,7 +71,7 @@ def _run_in_threads(typingctx, kernel, start, num_threads, arguments):
 
     def codegen(context, builder, signature, args):
         _, address, number, values = args
-        values = _without_owners(context, builder, arguments, values)
+        values = without_owners(context, builder, arguments, values)
         context.active_code_library.add_linking_library(compiled.library)
         shared_type = ir.LiteralStructType([values.type, _INT])
         region = region_of(context, builder.module, shared_type)
@@ -90,7 +90,7 @@ def _run_in_threads(typingctx, kernel, start, num_threads, arguments):
     return types.int64(kernel, types.int64, types.int64, arguments), codegen
 
 
-def _without_owners(context, builder, kind, value):
+def without_owners(context, builder, kind, value):
     """Return arrays, or tuples of them, that do not count references: the caller holds one, and
     threads that count in the same place wait for each other."""
     if isinstance(kind, types.Array):
@@ -100,5 +100,5 @@ def _without_owners(context, builder, kind, value):
     if isinstance(kind, types.BaseTuple):
         parts = cgutils.unpack_tuple(builder, value)
         return context.make_tuple(builder, kind, [
-            _without_owners(context, builder, each, part) for each, part in zip(kind.types, parts)])
+            without_owners(context, builder, each, part) for each, part in zip(kind.types, parts)])
     return value

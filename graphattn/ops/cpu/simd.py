@@ -48,6 +48,10 @@ class _MaskModel(models.PrimitiveModel):
         super().__init__(manager, mask, ir.VectorType(ir.IntType(1), LANES))
 
 
+def vector_of(array: types.Array) -> _Vector:
+    return _Vector(array.dtype)
+
+
 @intrinsic
 def splat(typingctx, scalar):
     def codegen(context, builder, signature, args):
