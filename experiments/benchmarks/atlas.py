@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from jsonargparse.typing import PositiveInt
 from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
 from torch import Tensor
 
 from experiments.benchmarks.measure import (
@@ -30,6 +31,7 @@ from experiments.benchmarks.measure import (
     all_times,
     benchmark,
     peak_bytes,
+    plain,
     progress,
     run_benchmark,
     seeded,
@@ -191,13 +193,13 @@ def versions() -> dict[str, str]:
             'threads': str(torch.get_num_threads()), **packages}
 
 
-
 def figure(rows: list[dict], backends: tuple[str, ...]) -> Figure:
     """Draw the time of each backend over that of 'auto' by density, a panel for each structure;
     above the line, 'auto' is faster."""
     names = list(dict.fromkeys(row['structure'] for row in rows))
-    drawn = Figure(figsize=(3.6 * len(names), 4), layout='constrained')
-    for axes, name in zip(drawn.subplots(1, len(names), sharey=True, squeeze=False)[0], names):
+    drawn = Figure(figsize=(3 * len(names), 4), layout='constrained')
+    panels = drawn.subplots(1, len(names), sharex=True, sharey=True, squeeze=False)[0]
+    for axes, name in zip(panels, names):
         own = [row for row in rows if row['structure'] == name]
         for backend in backends:
             axes.loglog([row['density'] for row in own],
@@ -205,9 +207,11 @@ def figure(rows: list[dict], backends: tuple[str, ...]) -> Figure:
                         alpha=.7)
         axes.axhline(1, color='0.3')
         axes.set(title=name, xlabel='density')
-        axes.grid()
-    drawn.axes[0].set(ylabel="time over that of 'auto'")
-    drawn.axes[-1].legend()
+        axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=None))
+        plain(axes)
+    panels[0].set(ylabel="time over that of 'auto'")
+    drawn.legend(*panels[0].get_legend_handles_labels(), loc='outside lower center',
+                 ncols=len(backends))
     return drawn
 
 

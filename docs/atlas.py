@@ -1,0 +1,63 @@
+"""Draw the kept measurements of all backends: ``python -m docs.atlas``.
+
+It writes ``atlas.png`` and the table of the page on the atlas, from the files in ``atlas/``.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import groupby
+from pathlib import Path
+from statistics import median
+
+import pandas as pd
+
+from experiments.benchmarks.atlas import figure
+from graphattn.style import in_style
+
+HERE = Path(__file__).parent
+FILES = sorted((HERE.parent / 'atlas').glob('*.csv'))
+PAGE = HERE / 'measurements_atlas.md'
+
+
+def backends(row: dict) -> tuple[str, ...]:
+    """Return the backends of an atlas."""
+    return tuple(name.removesuffix(' ms') for name in row if name.endswith(' ms')
+                 and name != 'auto ms')
+
+
+def table(rows: list[dict]) -> str:
+    """Return the times of backends over that of 'auto', by structure and run, in Markdown."""
+    names = backends(rows[0])
+    head = ['edges', 'run', 'points', *(f'`{name}` over `auto`' for name in names),
+            '`auto` over the fastest']
+    lines = [head, ['---'] * len(head)]
+
+    def key(row: dict) -> tuple[str, str]:
+        return row['structure'], row['run']
+
+    for (structure, run), group in groupby(sorted(rows, key=key), key):
+        own = list(group)
+        ratios = ([row[f'{name} ms'] / row['auto ms'] for row in own] for name in names)
+        lines.append([structure, run, str(len(own)), *map(spread, ratios),
+                      spread([row['auto / best'] for row in own])])
+    return ''.join(f'| {" | ".join(line)} |\n' for line in lines)
+
+
+def spread(ratios: list[float]) -> str:
+    """Return the median, and the lowest and highest ratio in parentheses."""
+    return f'{median(ratios):.2g} ({min(ratios):.2g} to {max(ratios):.2g})'
+
+
+@in_style()
+def main() -> None:
+    for file in FILES:
+        rows = pd.read_csv(file).to_dict('records')
+        figure(rows, backends(rows[0])).savefig(HERE / 'atlas.png')
+        PAGE.write_text(re.sub(r'(^\| edges \| run .*\n)(\|.*\n)+', lambda _: table(rows),
+                               PAGE.read_text(), flags=re.M))
+        print(table(rows))
+
+
+if __name__ == '__main__':
+    main()
