@@ -215,7 +215,7 @@ def _attend(
         packed = None
     else:
         packed = packed_lengths(options, attention_mask, query, key, attachment.has_cache)
-    tokens, rules = _tokens_and_rules(attention_mask, query, key, is_cross, indices is not None,
+    tokens, rules = tokens_and_rules(attention_mask, query, key, is_cross, indices is not None,
                                       packed)
     if position_bias is not None:
         rules = rules._replace(tables=(*rules.tables, position_bias))
@@ -333,7 +333,7 @@ def _lacks_prefix(mask: Tensor, key: Tensor) -> bool:
             and mask.how.get('attention_mask') is None)
 
 
-def _tokens_and_rules(mask: Tensor, query: Tensor, key: Tensor, is_cross: bool,
+def tokens_and_rules(mask: Tensor, query: Tensor, key: Tensor, is_cross: bool,
                       has_indices: bool,
                       packed: tuple[int, ...] | None) -> tuple[PaddedTokens, PairRules]:
     if packed is not None:
