@@ -1,10 +1,12 @@
 """torch's FlexAttention, as it is and compiled. On CPUs it has no backward pass.
 
 A sink takes its share afterwards, by the log-sum-exp that FlexAttention returns, as in
-``flex_attention_forward`` of transformers.
+``flex_attention_forward`` of transformers. Compiled for CPUs it returns none.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -55,7 +57,8 @@ FULL = Supports.everything(dtypes=DTYPES[1:], dropout=False, second_derivatives=
 FEW = ['scale', 'softcap', 'one head, many heads', 'grouped queries', 'sizes of logits']
 ADAPTERS = {
     'torch_flex': Adapter(attention, 'torch', FORWARD, form='block_mask'),
-    'torch_flex_compiled': Adapter(compiled, 'torch', FORWARD, form='block_mask',
+    'torch_flex_compiled': Adapter(compiled, 'torch', replace(FORWARD, sink=False),
+                                   form='block_mask',
                                    options={'checks': FEW, 'time_limit': 120.}),
     'torch_flex_cuda': Adapter(compiled, 'torch', FULL, form='block_mask', device='cuda',
                                options={'time_limit': 120.}),
