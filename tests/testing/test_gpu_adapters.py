@@ -33,9 +33,14 @@ def distance(query, key):
 
 
 def flash_attn_func(q, k, v, qv=None, gather_kv_indices=None, softmax_scale=None, causal=False,
-                    window_size=(None, None), learnable_sink=None, softcap=0.0, num_splits=1):
+                    window_size=(None, None), learnable_sink=None, softcap=0.0, num_splits=1,
+                    pack_gqa=None, deterministic=False, score_mod=None, score_mod_bwd=None,
+                    mask_mod=None, aux_tensors=None):
     before, after = (1_000 if size is None else size for size in window_size)
     mask = (distance(q, k) <= before) & (distance(q, k) >= -after)
+    if mask_mod is not None:
+        mask = torch.tensor([[bool(mask_mod([0], [0], [row], [column], None, aux_tensors))
+                              for column in range(k.size(1))] for row in range(q.size(1))])
     return dense(q, k, v, mask, softmax_scale, softcap, learnable_sink), None
 
 
@@ -128,6 +133,7 @@ def flash_sparse_attn_func(query, key, value, is_causal=False, softmax_scale=Non
 
 STUBS = {
     'flash_attn.cute': [flash_attn_func],
+    'cutlass': [],
     'cudnn': [sdpa_torch],
     'anemoi.models.triton.gt': [graph_transformer_attention_conv],
     'anemoi.models.triton.utils': [edge_index_to_csc],
@@ -146,6 +152,8 @@ def stubs(monkeypatch):
                 monkeypatch.setitem(sys.modules, name, Stub(name))
         for function in functions:
             setattr(sys.modules[path], function.__name__, function)
+    sys.modules['flash_attn.cute'].utils = SimpleNamespace(scalar_to_ssa=lambda x, dtype: x)
+    sys.modules['cutlass'].__dict__.update(Int32=int, cute=SimpleNamespace(jit=lambda f: f))
     kinds = SimpleNamespace(HALF=0, BFLOAT16=1, FLOAT=2)
     sys.modules['cudnn'].__dict__.update(
         pygraph=Graph, data_type=kinds, heur_mode=SimpleNamespace(A=0, FALLBACK=1),
