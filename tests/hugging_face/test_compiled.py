@@ -63,6 +63,15 @@ def test_a_model_of_tokens_compiles_without_graph_breaks(family):
 
 
 @pytest.mark.slow
+def test_capturing_operators_of_dynamic_shape_leaves_no_graph_break():
+    model = attach(new_model('BERT'), 'SlidingWindow(2)')
+    counters.clear()
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        assert_eager(torch.compile(model, backend='eager'), model, options_of('BERT'))
+    assert not counters['graph_break'] and counters['stats']['unique_graphs'] == 1
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize('along, options', [
     (PatternSource([SlidingWindow(1), RandomKeys(2)] * 2, seed=2**63 + 5), {}),
     ('RandomKeys(3)', {'hops': 3, 'teleport': 0.1, 'learn_teleport': True})])
