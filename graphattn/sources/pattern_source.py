@@ -107,7 +107,7 @@ class PatternSource(GraphSource):
         if key_ptr is not None:
             return self._beside(ptr, key_ptr, generator)
         if torch.compiler.is_compiling() and self._expressions is not None:
-            return self._traced_graph(query.size(0), ptr)
+            return self.traced_graph(query.size(0), ptr)
         return (self._built if torch.compiler.is_compiling() else self._graph_of)(ptr, generator)
 
     def rows(
@@ -172,10 +172,17 @@ class PatternSource(GraphSource):
         lengths = host_copy(key_ptr).diff().tolist()
         return self.span_graph(lengths, spans, ptr.device, generator=generator)
 
-    def _traced_graph(self, num_tokens: int, ptr: Tensor) -> BipartiteGraph:
+    @property
+    def is_traced(self) -> bool:
+        """Return whether compiled code gets its graphs from one operator."""
+        return self._expressions is not None
+
+    def traced_graph(self, num_tokens: int, ptr: Tensor, *, causal: bool = False) -> BipartiteGraph:
+        """Return the graph of compiled code, if ``causal`` without edges to later keys."""
         # Operators take signed integers.
         seed = None if self.seed is None else (self.seed + 2**63) % 2**64 - 2**63
-        indptr, key = pattern_rows(ptr, num_tokens, self._expressions, seed)
+        expressions = [f'({each}) & Causal()' if causal else each for each in self._expressions]
+        indptr, key = pattern_rows(ptr, num_tokens, expressions, seed)
         heads = len(self.patterns)
         return BipartiteGraph.from_csr(indptr, key, heads * num_tokens, validate=False,
                                        query_ptr=fold_ptr(ptr, heads, num_tokens))
