@@ -41,7 +41,7 @@ class Own(NamedTuple):
     kind: str
     beside: Pattern | None = None
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         beside = '' if self.beside is None else f' | {self.beside!r}'
         return f'{self.count} own {self.kind}{beside}'
 

@@ -510,7 +510,7 @@ class _Watching(_Attending):
             layers=tuple(seen), layer=np.repeat(np.arange(len(heads)), heads),
             head=np.concatenate(list(map(np.arange, heads))),
             bounds=np.array(_bounds()[:size]), lengths=np.array(self.lengths),
-            patterns=tuple(map(str, self.patterns)), fingerprint=_fingerprint(model), **joined)
+            patterns=tuple(map(repr, self.patterns)), fingerprint=_fingerprint(model), **joined)
 
 
 def _means(sums: _Sums) -> dict[str, np.ndarray]:

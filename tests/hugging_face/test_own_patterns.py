@@ -20,7 +20,7 @@ from graphattn.hugging_face import (
 )
 from graphattn.hugging_face.own_patterns import Own, OwnSums
 from graphattn.hugging_face.profiling import CANDIDATES
-from graphattn.patterns import GlobalTokens, parse
+from graphattn.patterns import EdgeList, GlobalTokens, parse
 from tests.hugging_face.test_fit import loss
 from tests.hugging_face.test_profile import new_model, weights_of
 from tests.test_hugging_face import BATCH, LENGTH, PADDINGS, TOKENS, inputs
@@ -210,6 +210,14 @@ def test_a_sequence_is_generated_along_them_as_without_a_cache():
                        model.generate(prompt, use_cache=False, **options))
 
 
+def test_listed_edges_are_candidates_like_other_patterns():
+    edges = EdgeList(LENGTH, torch.stack([torch.zeros(LENGTH, dtype=torch.long),
+                                          torch.arange(LENGTH)]))
+    found = profile(new_model('BERT'), [TOKENS], patterns=[edges, '1 own keys'])
+    assert found.pattern(2, 0) == edges
+    np.testing.assert_allclose(found.pattern_share[:, 0], found.kinds[:, 0], atol=1e-6)
+
+
 def test_costs_of_heads_are_measured_along_their_own_edges():
     model = new_model('BERT')
     found = profile(model, [TOKENS], patterns=['2 own keys'])
@@ -246,6 +254,6 @@ def test_sequences_that_are_too_long_are_refused(monkeypatch):
 
 def test_names_print_as_they_are_read():
     for name in ('3 own keys', '2 own offsets | GlobalTokens(tokens=1)'):
-        assert str(own_patterns.candidate(name)) == name
+        assert repr(own_patterns.candidate(name)) == name
     assert own_patterns.candidate(' 4 own keys|GlobalTokens(1)') == Own(4, 'keys', GlobalTokens(1))
     assert BATCH == 2  # halves of one input each
