@@ -29,9 +29,10 @@ class Fit:
         layers (tuple of str): Names of the attention modules.
         layer (ndarray): Index of each head's module, int64 ``[heads]``.
         patterns (tuple of str): The expression of each head's pattern.
-        share (ndarray): Share of the head's weight that its edges hold, ``[heads]``.
+        share (ndarray): Share of the head's weight that its edges hold, ``[heads]``; NaN if it is
+            not known, as of learned edges.
         error (ndarray): Squared error of the head's output along them, over its squared norm,
-            ``[heads]``.
+            ``[heads]``, or NaN.
         density (ndarray): Share of the allowed pairs that are its edges, ``[heads]``.
     """
 
@@ -52,11 +53,12 @@ class Fit:
         return along
 
     def as_table(self) -> list[dict[str, object]]:
-        """Return a dict for each head. Long expressions are shortened."""
+        """Return a dict for each head. Long expressions are shortened, and what is not known is
+        ``None``."""
         number = [int((self.layer[:row] == at).sum()) for row, at in enumerate(self.layer)]
         return [{'layer': self.layers[at], 'head': number[row],
                  'pattern': str(parse(self.patterns[row])),
-                 'share': float(self.share[row]), 'error': float(self.error[row]),
+                 'share': _known(self.share[row]), 'error': _known(self.error[row]),
                  'density': float(self.density[row])}
                 for row, at in enumerate(self.layer)]
 
@@ -64,6 +66,10 @@ class Fit:
         return (f'Fit({len(self.layers)} layers, {len(self.layer)} heads, '
                 f'density={self.density.mean():.2%}, share={self.share.mean():.1%}, '
                 f'error={self.error.mean():.1%})')
+
+
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)
 
 
 def fit(profile: Profile, density: float, *, costs: Sequence[float] | None = None) -> Fit:

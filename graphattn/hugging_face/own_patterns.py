@@ -1,8 +1,9 @@
 """Candidates of a fit whose edges each head has for itself: where its weight is, over all inputs.
 
 ``'8 own keys'`` are, at each position of a sequence, the position itself and the 7 keys with the
-largest mean weight there. ``'4 own offsets'`` are offset 0 and the 3 others with the largest sum of
-weights. ``'4 own offsets | GlobalTokens(1)'`` joins them with a pattern.
+largest mean weight there; at positions that no input has, the 7 keys before it.
+``'4 own offsets'`` are offset 0 and the 3 others with the largest sum of weights.
+``'4 own offsets | GlobalTokens(1)'`` joins them with a pattern.
 """
 
 from __future__ import annotations
@@ -216,6 +217,8 @@ class OwnSums:
         others = self.sum.masked_fill(self.key == query, 0)
         largest, at = others.topk(self.num_keys - 1, dim=2)
         key = self.key.gather(2, at).masked_fill(largest <= 0, -1)
+        before = (query - torch.arange(1, self.num_keys, device=key.device)).clamp(min=-1)
+        key = torch.where((self.key < 0).all(2, keepdim=True), before, key)
         return torch.cat([query.expand(len(key), -1, 1), key], dim=2)
 
     def _offsets(self) -> Tensor:

@@ -23,6 +23,7 @@ from graphattn.functional.folding import repeat_heads
 from graphattn.hugging_face.attaching import attach, attends, forget, kept, switch
 from graphattn.hugging_face.modules import attention_modules, choose
 from graphattn.hugging_face.own_patterns import (
+    MAX_TOKENS,
     Own,
     OwnEdges,
     OwnSums,
@@ -217,7 +218,8 @@ class Profile:
 def profile(
     model: PreTrainedModel, batches: Iterable[Mapping[str, Tensor] | Tensor], *,
     special: PreTrainedTokenizerBase | Sequence[int] = (),
-    patterns: Sequence[Pattern | str] = WINDOWS, sample: int = 256, seed: int = 0,
+    patterns: Sequence[Pattern | str] = WINDOWS, positions: int = 1, sample: int = 256,
+    seed: int = 0,
 ) -> Profile:
     """Measure how each head of self-attention of a model attends, over several inputs.
 
@@ -239,6 +241,8 @@ def profile(
             found first, so ``batches`` are read twice. Those of one half of the inputs are measured
             on the other half, because no edges fit other inputs as well as those that they are
             found on; the profile has those of all.
+        positions (int): Least number of positions that own keys are listed for, if the inputs are
+            shorter. Positions that no input has get the keys before them.
         sample (int): Number of rows of each sequence for the measurements that sort rows, drawn at
             random; all rows of shorter sequences.
         seed (int): Seed of these rows.
@@ -263,6 +267,7 @@ def profile(
         >>> list(measured.as_table()[0])[:5]
         ['layer', 'head', 'keys', 'edges_90', 'edges_95']
     """
+    check_size('positions', positions, 1, MAX_TOKENS)
     check_size('sample', sample, 2)
     check_seed(seed)
     modules = attention_modules(model)
@@ -281,7 +286,7 @@ def profile(
             if finds:
                 finding = _Finding({name: (OwnSums(parsed), OwnSums(parsed)) for name in names})
                 _run_all(model, modules, batches, finding, ids)
-                watching.own = finding.edges()
+                watching.own = finding.edges(positions)
             _run_all(model, modules, batches, watching, ids)
         finally:
             model.train(was_training)
@@ -420,13 +425,13 @@ class _Finding(_Attending):
         self.num_inputs[name] += 1
         return out
 
-    def edges(self) -> dict[str, tuple[OwnEdges, OwnEdges, OwnEdges]]:
+    def edges(self, positions: int) -> dict[str, tuple[OwnEdges, OwnEdges, OwnEdges]]:
         """Return by the name of a layer the edges to measure on even inputs, which are those of
         odd ones if there are any; the edges to measure on odd inputs; and the edges of all."""
         edges = {}
         for name, (even, odd) in self.own.items():
             if not even.is_empty:
-                length = max(even.length, odd.length)
+                length = max(even.length, odd.length, positions)
                 of_even = even.edges(length)
                 of_odd = of_even if odd.is_empty else odd.edges(length)
                 edges[name] = of_odd, of_even, even.with_sums(odd).edges(length)
