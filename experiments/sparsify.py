@@ -94,7 +94,8 @@ def main(
             model then takes no more than ``length`` tokens. Random keys change while a sequence
             grows, so that generation needs ``use_cache=False``.
         learn_graphs: Learn a mask of each head in the first half of the steps, from the fit's edges
-            and no denser, and freeze it for the second half.
+            and no denser, and freeze it for the second half; up to 1,024 tokens, and for sequences
+            of no more than ``length``.
         lora: Rank of adapters that are trained in place of the weights, and merged into them at the
             end; needs the package peft.
         profiled: Sequences to profile.
@@ -196,13 +197,13 @@ class Surgery:
         before and after."""
         sparse = attach(copy.deepcopy(self.dense), chosen.along())
         self.losses = {'dense': self.loss(self.dense), 'cut': self.loss(sparse)}
-        adapters = None if lora is None else with_adapters(sparse, lora)
+        adapters = None if lora is None else with_adapters(sparse, lora, settings.seed)
         train = partial(adapt, sparse, self.train, self.own_loss,
                         teacher=self.dense if settings.distill else None)
         if learn_graphs:
             halves = [settings._replace(steps=steps) for steps in (
                 settings.steps // 2, settings.steps - settings.steps // 2)]
-            learned = LearnedGraphs(detach(sparse), chosen, self.train.size(1),
+            learned = LearnedGraphs(detach(sparse), chosen, self.train,
                                     is_causal=self.mask_token is None)
             train(halves[0], state=self.folder / LEARNING, penalty=learned.penalty)
             chosen, settings = learned.freeze(chosen), halves[1]

@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from experiments.surgery.tokens import PADDING
 from graphattn.hugging_face import Fit, attach, detach
-from graphattn.patterns import Causal, EdgeList, Mask, parse
+from graphattn.patterns import Causal, EdgeList, Full, Mask, parse
 from graphattn.sources import LearnedMaskSource, PatternSource
 
 MAX_TOKENS = 1024  # whose pairs have a logit in each head
@@ -36,18 +37,22 @@ class LearnedGraphs:
     Args:
         model (PreTrainedModel): A model that is not attached; it is attached to the masks.
         chosen (Fit): A fit of the model.
-        length (int): Number of tokens of the longest sequence, at most 1,024.
+        tokens (Tensor): The sequences to train on, int64 ``[sequences, length]`` with -1 behind
+            them, of 1,024 tokens at most. A pair counts by how many of them have it.
         is_causal (bool): Whether no token attends to a later one.
 
     Raises:
-        ValueError: ``length`` is too large.
+        ValueError: The sequences are too long.
     """
 
-    def __init__(self, model: nn.Module, chosen: Fit, length: int, is_causal: bool):
+    def __init__(self, model: nn.Module, chosen: Fit, tokens: Tensor, is_causal: bool):
+        length = tokens.size(1)
         check_length(length)
-        self.model, self.length, self.is_causal = model, length, is_causal
-        self.allowed = (Causal().build(length).to_mask() if is_causal else torch.ones(
-            length, length, dtype=torch.bool)).flatten()
+        self.model, self.length = model, length
+        allowed = (Causal() if is_causal else Full()).build(length).to_mask()
+        later = torch.maximum(*torch.meshgrid(*[torch.arange(length)] * 2, indexing='ij'))
+        is_there = (tokens != PADDING).double().mean(0)
+        self.allowed, self.count = allowed.flatten(), (allowed * is_there[later]).flatten()
         masks = {name: torch.stack([self._mask(pattern) for pattern, at in zip(
             chosen.patterns, chosen.layer) if at == number])
             for number, name in enumerate(chosen.layers)}
@@ -67,9 +72,9 @@ class LearnedGraphs:
         return graph.to_mask().flatten() & self.allowed
 
     def _density(self, on: list[Tensor]) -> Tensor:
-        """Return the share of the allowed pairs, of values ``[heads, pairs]`` of each layer."""
-        pairs = sum(map(len, on)) * self.allowed.sum()
-        return sum(values[:, self.allowed].sum() for values in on) / pairs
+        """Return the share of the sequences' pairs, of values ``[heads, pairs]`` of each layer."""
+        return sum((values * self.count.to(values)).sum() for values in on) / (
+            sum(map(len, on)) * self.count.sum())
 
     @property
     def logits(self) -> list[nn.Parameter]:
@@ -84,20 +89,25 @@ class LearnedGraphs:
     def freeze(self, chosen: Fit) -> Fit:
         """Attach the model to the most probable edges, no more than the fit's, and return these,
         without the shares and errors that nobody has measured."""
-        allowed = torch.cat([logit[:, self.allowed].flatten() for logit in self.logits])
-        most = math.floor(float(self.budget) * allowed.numel() + 1e-6)
-        least = float(allowed.kthvalue(allowed.numel() - most).values) if (
-            most < allowed.numel()) else -math.inf
-        along = {}
+        least, along, density = self._least(), {}, []
         for name, source in self.sources.items():
             source.logit.sub_(least)
+            is_on = (source.logit > 0).double()
+            density += [float(self._density([head[None]])) for head in is_on]
             along[name] = PatternSource([self._listed(mask) for mask in source.freeze()])
         attach(detach(self.model), along)
-        patterns = [pattern for source in along.values() for pattern in source.patterns]
+        patterns = [repr(pattern) for source in along.values() for pattern in source.patterns]
         unknown = np.full(len(patterns), np.nan)
-        edges = np.array([pattern.build(self.length).num_edges for pattern in patterns])
-        return replace(chosen, patterns=tuple(map(repr, patterns)), share=unknown, error=unknown,
-                       density=edges / int(self.allowed.sum()))
+        return replace(chosen, patterns=tuple(patterns), share=unknown, error=unknown,
+                       density=np.array(density))
+
+    def _least(self) -> float:
+        """Return the logit that those of the most probable edges exceed, as many as the fit's."""
+        logit = torch.cat([logit[:, self.allowed].flatten() for logit in self.logits])
+        logit, order = logit.sort(descending=True)
+        count = self.count[self.allowed].repeat(len(logit) // int(self.allowed.sum()))[order]
+        fits = count.cumsum(0) <= float(self.budget) * count.sum() * (1 + 1e-9)
+        return float(logit[~fits][0]) if not fits.all() else -math.inf
 
     def _listed(self, mask: Mask) -> EdgeList:
         graph = mask.build(self.length)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import Any
 
+import torch
 from torch import nn
 
 
@@ -16,7 +17,7 @@ def check_lora(rank: int) -> None:
         raise ValueError(f"'lora' needs the package peft (got {rank}): pip install peft")
 
 
-def with_adapters(model: nn.Module, rank: int) -> Any:
+def with_adapters(model: nn.Module, rank: int, seed: int = 0) -> Any:
     """Put adapters beside all linear layers of a model, which alone are trained from then on.
 
     Returns:
@@ -24,5 +25,7 @@ def with_adapters(model: nn.Module, rank: int) -> Any:
     """
     from peft import LoraConfig, get_peft_model
 
-    return get_peft_model(model, LoraConfig(r=rank, lora_alpha=2 * rank,
-                                            target_modules='all-linear'))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return get_peft_model(model, LoraConfig(r=rank, lora_alpha=2 * rank,
+                                                target_modules='all-linear'))

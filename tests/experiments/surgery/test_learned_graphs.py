@@ -6,9 +6,11 @@ import copy
 import json
 from importlib.util import find_spec
 
+import numpy as np
 import pytest
 import torch
 
+from experiments import sparsify
 from experiments.surgery import (
     Adaptation,
     LearnedGraphs,
@@ -34,6 +36,7 @@ from tests.experiments.surgery.test_surgery import LENGTH, bert, command, folder
 transformers = pytest.importorskip('transformers')
 pytestmark = pytest.mark.slow
 __all__ = ['folder']  # a fixture
+WHOLE = ids(padded=False)
 
 
 def fitted(model, density=.4):
@@ -44,7 +47,7 @@ def fitted(model, density=.4):
 def test_masks_begin_at_the_edges_of_the_fit(build, is_causal):
     model = build()
     chosen = fitted(model)
-    learned = LearnedGraphs(model, chosen, LENGTH, is_causal)
+    learned = LearnedGraphs(model, chosen, WHOLE, is_causal)
     allowed = Causal() if is_causal else parse('Full()')
     expected = total = 0
     for number, name in enumerate(chosen.layers):
@@ -67,9 +70,34 @@ def test_masks_begin_at_the_edges_of_the_fit(build, is_causal):
         LENGTH * (LENGTH + 1) / 2 if is_causal else LENGTH**2))
 
 
+@pytest.mark.parametrize('build, is_causal', [(gpt2, True), (bert, False)])
+def test_edges_count_by_the_sequences_that_have_them(build, is_causal):
+    model, tokens = build(), ids()
+    chosen = fitted(model)
+    learned = LearnedGraphs(model, chosen, tokens, is_causal)
+    before = pairs_of(chosen, tokens, is_causal)
+    assert learned.budget == pytest.approx(before.mean())
+    with torch.no_grad():
+        for logit in learned.logits:
+            logit.add_(torch.randn(logit.shape) * (logit.abs() < 15))
+    after = learned.freeze(chosen)
+    np.testing.assert_allclose(after.density, pairs_of(after, tokens, is_causal))
+    assert .95 * before.mean() < after.density.mean() <= before.mean() + 1e-9
+    assert after.patterns != chosen.patterns
+
+
+def pairs_of(chosen, tokens, is_causal):
+    """The share of the pairs of all sequences that are edges, of each head."""
+    lengths = (tokens >= 0).sum(1).tolist()
+    allowed = Causal() if is_causal else parse('Full()')
+    pairs = sum(length * (length + 1) // 2 if is_causal else length**2 for length in lengths)
+    return np.array([sum((parse(pattern) & allowed).build(length, crop=True).num_edges
+                         for length in lengths) / pairs for pattern in chosen.patterns])
+
+
 def test_the_penalty_keeps_the_number_of_edges():
     model = gpt2()
-    learned = LearnedGraphs(model, fitted(model), LENGTH, is_causal=True)
+    learned = LearnedGraphs(model, fitted(model), WHOLE, is_causal=True)
     assert learned.penalty() < .1
     with torch.no_grad():
         for logit in learned.logits:
@@ -91,7 +119,7 @@ def test_useful_edges_are_learned_and_others_are_lost():
     tokens = torch.randint(3, 19, (200, 3), generator=generator).repeat(1, LENGTH // 3)
     model = gpt2()
     chosen = fit(profile(model, [tokens[:4]], patterns=['SlidingWindow(4)']), 1.)
-    learned = LearnedGraphs(model, chosen, LENGTH, is_causal=True)
+    learned = LearnedGraphs(model, chosen, tokens, is_causal=True)
     learned.budget /= 2
     losses = adapt(model, tokens, loss_of(model), Adaptation(120, 2e-2, 8),
                    penalty=learned.penalty)
@@ -114,7 +142,7 @@ def test_an_interrupted_learning_ends_as_a_whole_one(tmp_path, monkeypatch):
 
     def trained(own_loss, state):
         model = gpt2()
-        learned = LearnedGraphs(model, fitted(model), LENGTH, is_causal=True)
+        learned = LearnedGraphs(model, fitted(model), WHOLE, is_causal=True)
         adapt(model, ids(), own_loss, Adaptation(8, 1e-2, 3), penalty=learned.penalty, state=state)
         return model.state_dict()
 
@@ -127,7 +155,7 @@ def test_an_interrupted_learning_ends_as_a_whole_one(tmp_path, monkeypatch):
 
 def test_long_sequences_are_refused(folder, monkeypatch):
     with pytest.raises(ValueError, match="'length' must be at most 1024 to learn graphs"):
-        LearnedGraphs(gpt2(), None, 1025, is_causal=True)
+        LearnedGraphs(gpt2(), None, torch.zeros(1, 1025), is_causal=True)
     monkeypatch.setattr(learned_graphs, 'MAX_TOKENS', LENGTH - 1)
     with pytest.raises(ValueError, match="'length' must be at most 23 to learn graphs"):
         command(folder, learn_graphs=True)
@@ -157,6 +185,23 @@ def test_the_command_leaves_a_model_that_loads(folder, options):
     for part in ('hamiltonian path', 'universal', 'self loops', *along):
         assert part in page
     assert not (out / 'learning.pt').exists()
+
+
+@pytest.mark.parametrize('options', [dict(learn_graphs=True), dict(lora=2, learn_graphs=True)])
+def test_an_interrupted_command_ends_as_a_whole_one(folder, options, monkeypatch):
+    if 'lora' in options:
+        pytest.importorskip('peft')
+    whole = json.loads((command(folder, **options) / 'results.json').read_text())
+    (folder / 'out').rename(folder / 'whole')
+    monkeypatch.setattr(sparsify, 'save_attached', lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        command(folder, **options)
+    monkeypatch.undo()
+    monkeypatch.setattr(adaptation, '_objective', lambda *_: 1 / 0)  # all steps are done
+    again = json.loads((command(folder, **options) / 'results.json').read_text())
+    for results in (whole, again):
+        del results['lengths']  # which have times
+    assert again == whole
 
 
 @pytest.mark.parametrize('options, match', [
