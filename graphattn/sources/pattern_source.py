@@ -25,7 +25,7 @@ from graphattn.graphs.complete import CompleteGraph
 from graphattn.graphs.from_pyg import Edges
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.segments import Segments
-from graphattn.patterns import Causal, Full, Mask, Pattern, load_masks, parse
+from graphattn.patterns import Causal, Full, Pattern, load_masks, parse
 from graphattn.shard import Shard
 from graphattn.sources.base import GraphSource, check_same_sequences, fold_ptr
 from graphattn.sources.structure_source import StructureSource
@@ -82,8 +82,8 @@ class PatternSource(GraphSource):
             raise ValueError("'pattern' is empty; pass a Pattern for each head, or one for all")
         if not is_one:
             self.per_head, self.heads = True, len(self.patterns)
-        known = [part.layout.max_length for part in self.patterns if isinstance(part, Mask)]
-        self.max_length = min((length for length in known if length is not None), default=None)
+        limits = [part.max_tokens for part in self.patterns]
+        self.max_length = min((limit for limit in limits if limit is not None), default=None)
         self.seed = None if seed is None else int(seed)
         self._draws_anew = seed is None and any(pattern.is_random for pattern in self.patterns)
         self._expressions = None if self._draws_anew else _expressions(self.patterns)
@@ -153,7 +153,6 @@ class PatternSource(GraphSource):
     def causal(self) -> PatternSource:
         patterns = [pattern & Causal() for pattern in self.patterns]
         source = PatternSource(patterns if self.per_head else patterns[0], self.seed)
-        source.max_length = self.max_length
         return source.train(self.training)
 
     def arguments(self) -> dict[str, Any]:
