@@ -29,7 +29,7 @@ from graphattn.functional import (
     edge_probability,
 )
 from graphattn.graphs.graph import BipartiteGraph
-from graphattn.patterns import SlidingWindow
+from graphattn.patterns import Full, SlidingWindow
 from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg
 
 NUM_NODES = 2**4, 2**16 + 1  # indices of 16 and of 32 bits
@@ -62,12 +62,14 @@ def _begin() -> None:
 
 
 def attend(num_nodes: int, dtype: torch.dtype) -> None:
-    """Compute attention and its training step."""
+    """Compute attention and its training step, by rows and in tiles."""
     _train(edge_attention(*_tokens(num_nodes, dtype), _graph(num_nodes), backend='numba'))
+    _attend_in_tiles(num_nodes, dtype)
 
 
 def attend_with_softcap(num_nodes: int, dtype: torch.dtype) -> None:
     """Compute attention with a softcap, of one hop and of several, and its training step."""
+    _attend_in_tiles(num_nodes, dtype, softcap=1.)
     for hops in (1, 2):
         _train(edge_attention(*_tokens(num_nodes, dtype), _graph(num_nodes), softcap=1., hops=hops,
                               teleport=0.5 * (hops - 1), backend='numba'))
@@ -135,6 +137,14 @@ def _graph(num_nodes: int) -> BipartiteGraph:
 
 def _tokens(num_nodes: int, dtype: torch.dtype) -> list[Tensor]:
     return [torch.ones(num_nodes, 1, 1, dtype=dtype, requires_grad=True) for _ in range(3)]
+
+
+def _attend_in_tiles(num_nodes: int, dtype: torch.dtype, **options: float) -> None:
+    """Attend along a complete graph, of few queries of many keys."""
+    num_keys, few = num_nodes + 2**7, 2**3
+    query, *others = (torch.ones(size, 1, 64, dtype=dtype, requires_grad=True)
+                      for size in (few, num_keys, num_keys))
+    _train(edge_attention(query, *others, Full().build(few, num_keys), backend='numba', **options))
 
 
 def _train(out: Tensor) -> None:

@@ -44,6 +44,7 @@ GRIDS = {'image 64 x 64, 7 x 7': ((64, 64), (7, 7)),
          'video 8 x 32 x 32, 3 x 7 x 7': ((8, 32, 32), (3, 7, 7))}
 QUICK = {'image 16 x 16, 7 x 7': ((16, 16), (7, 7)),
          'video 4 x 8 x 8, 3 x 5 x 5': ((4, 8, 8), (3, 5, 5))}
+MaskFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # batch, head, query, key
 
 
 @benchmark()
@@ -63,26 +64,44 @@ def main(
         quick: Use small grids, without FlexAttention.
     """
     grids, compiled = (QUICK, False) if quick else (GRIDS, compiled)
-    rows = [row for name, grid in progress(grids.items(), 'grids')
-            for row in measure(name, *grid, heads, channels, rounds, compiled)]
+    rows = []
+    for name, (lengths, window) in progress(grids.items(), 'grids'):
+        graph = Neighborhood(window, lengths[1:]).build(math.prod(lengths))
+        rows += measure({'grid': name}, graph, heads, channels, rounds,
+                        near(lengths, window) if compiled else None)
     report(rows, 'grids', out)
-    draw(rows, out)
+    draw(rows, 'grids', out)
 
 
-def measure(name: str, lengths: Sequence[int], window: Sequence[int], heads: int, channels: int,
-            rounds: int, compiled: bool) -> list[dict]:
-    """Return a row for each implementation."""
-    graph = Neighborhood(window, lengths[1:]).build(math.prod(lengths))
+def near(lengths: Sequence[int], window: Sequence[int]) -> MaskFunction:
+    """Return whether a key is in the window of a query, as a function for FlexAttention."""
+    def is_near(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        near = query >= 0
+        for length, width in zip(lengths[::-1], window[::-1]):
+            start = (query % length - width // 2).clamp(0, length - width)
+            near = near & (key % length >= start) & (key % length < start + width)
+            query, key = query // length, key // length
+        return near
+    return is_near
+
+
+# Measurement #########################################################################
+
+
+def measure(name: dict[str, str], graph: BipartiteGraph, heads: int, channels: int, rounds: int,
+            is_edge: MaskFunction | None) -> list[dict]:
+    """Return a row for each implementation; FlexAttention is given the edges as a function, and
+    left out without one."""
     inputs = [torch.randn(graph.num_queries, heads, channels, requires_grad=True)
               for _ in range(3)]
     forwards = cases(graph, inputs)
     inferred = dict(forwards)
-    if compiled:
-        inferred |= flex(lengths, window, inputs)
+    if is_edge is not None:
+        inferred |= flex(is_edge, inputs)
     times = interleave({f'{case}/infer': partial(infer, each) for case, each in inferred.items()}
                        | {f'{case}/train': partial(train, each, inputs)
                           for case, each in forwards.items()}, rounds, seconds=60.)
-    return [{'grid': name, 'density': graph.density(), 'case': case,
+    return [{**name, 'density': graph.density(), 'case': case,
              'forward ms': 1e3 * times[f'{case}/infer'],
              'masked SDPA / forward': times['masked SDPA/infer'] / times[f'{case}/infer'],
              'forward+backward ms': 1e3 * times.get(f'{case}/train', math.nan),
@@ -108,21 +127,13 @@ def in_heads(inputs: list[Tensor]) -> list[Tensor]:
     return [each.transpose(0, 1)[None] for each in inputs]
 
 
-def flex(lengths: Sequence[int], window: Sequence[int], inputs: list[Tensor]
-         ) -> dict[str, Callable[[], Tensor]]:
+def flex(is_edge: MaskFunction, inputs: list[Tensor]) -> dict[str, Callable[[], Tensor]]:
     """Return compiled FlexAttention, if it compiles."""
-    def is_near(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        near = query >= 0
-        for length, width in zip(lengths[::-1], window[::-1]):
-            start = (query % length - width // 2).clamp(0, length - width)
-            near = near & (key % length >= start) & (key % length < start + width)
-            query, key = query // length, key // length
-        return near
-
-    size, device = math.prod(lengths), inputs[0].device
+    size, device = inputs[0].size(0), inputs[0].device
     contiguous = [each.detach().contiguous() for each in in_heads(inputs)]
     with default_device(None):
-        block_mask = create_block_mask(is_near, None, None, size, size, device=str(device))
+        block_mask = create_block_mask(is_edge, None, None, size, size, device=str(device))
+        torch.compiler.reset()  # which limits how often a function is compiled
         attend = torch.compile(flex_attention, dynamic=False)
 
         def run() -> Tensor:
@@ -146,14 +157,15 @@ def train(forward: Callable[[], Tensor], inputs: list[Tensor]) -> None:
     torch.autograd.grad(forward().sum(), inputs)
 
 
-def draw(rows: list[dict], out: Path) -> None:
-    """Draw the times of each grid."""
-    names, kinds = (list(dict.fromkeys(row[key] for row in rows)) for key in ('grid', 'case'))
-    figure = Figure(figsize=(9, 4), layout='constrained')
+def draw(rows: list[dict], file: str, out: Path) -> None:
+    """Draw the times of each graph, which the first column names."""
+    of_graph = next(iter(rows[0]))
+    names, kinds = (list(dict.fromkeys(row[key] for row in rows)) for key in (of_graph, 'case'))
+    figure = Figure(figsize=(9, 1 + len(names)), layout='constrained')
     panels = figure.subplots(1, 2, sharey=True)
     for axes, (column, title) in zip(panels, (('forward ms', 'forward'),
                                               ('forward+backward ms', 'forward + backward'))):
-        times = {(row['grid'], row['case']): row[column] for row in rows}
+        times = {(row[of_graph], row['case']): row[column] for row in rows}
         for number, case in enumerate(kinds):
             place = np.arange(len(names)) + 0.8 * (number + 0.5) / len(kinds) - 0.4
             bars = axes.barh(place, [times.get((name, case), math.nan) for name in names],
@@ -168,7 +180,7 @@ def draw(rows: list[dict], out: Path) -> None:
     panels[0].invert_yaxis()
     figure.legend(*panels[0].get_legend_handles_labels(), loc='outside lower center', ncols=4)
     figure.suptitle(machine(), fontsize='medium')
-    report_figure(figure, 'grids', out)
+    report_figure(figure, file, out)
 
 
 def rounded(number: float) -> str:

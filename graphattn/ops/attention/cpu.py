@@ -20,7 +20,13 @@ from graphattn.ops.attention.cpu_few_edges import (
     has_few_edges,
     items_of_heads,
 )
-from graphattn.ops.attention.cpu_tiles import attend_tile
+from graphattn.ops.attention.cpu_tiles import (
+    MOST,
+    MOST_BACKWARD,
+    attend_in_tiles,
+    attend_in_tiles_backward,
+    split_by_tiles,
+)
 from graphattn.ops.cpu.chunks import (
     AHEAD,
     aligned,
@@ -66,14 +72,6 @@ from graphattn.ops.cpu.softmax import (
     modify_backward,
     put_max_inv_sum,
 )
-from graphattn.ops.cpu.tiles import (
-    ROWS,
-    gather_panels,
-    has_tiles,
-    is_tile,
-    new_panels,
-    new_tile,
-)
 from graphattn.ops.edge_math import take_sink
 from graphattn.ops.pages import new_rows
 from graphattn.ops.registration import accumulation_dtype, no_grad, sum_to
@@ -100,12 +98,19 @@ def edge_attention_cpu(
             items=items_of_heads(key.size(1), edges, shape))
         take_sink(sink, max_inv_sum, out)
         return out, features, max_inv_sum
+    items = cut_for_chunks(edges, shape)
     if edge_attr is None:
         feature_query, edge_attr = features, new_rows(edge_key.numel(), 0, dtype=dtype)
-    nodes = [node_rows(x, dtype) for x in (query, key, value, feature_query)]
-    results = [node_rows(x, dtype) for x in (out, features, max_inv_sum)]
-    run(_attend, edges, shape, *nodes, edge_rows(edge_attr, dtype), heads // key.size(1), terms,
-        *results, items=cut_for_chunks(edges, shape))
+        items, tiled = split_by_tiles(items, edges, shape, MOST)
+        if len(tiled) > 0:
+            run(attend_in_tiles, edges, shape, *(node_rows(x, dtype) for x in (query, key, value)),
+                heads // key.size(1), terms, node_rows(out, dtype), node_rows(max_inv_sum, dtype),
+                items=tiled)
+    if len(items) > 0:
+        nodes = [node_rows(x, dtype) for x in (query, key, value, feature_query)]
+        results = [node_rows(x, dtype) for x in (out, features, max_inv_sum)]
+        run(_attend, edges, shape, *nodes, edge_rows(edge_attr, dtype), heads // key.size(1), terms,
+            *results, items=items)
     take_sink(sink, max_inv_sum, out, features)
     return out, features, max_inv_sum
 
@@ -135,18 +140,25 @@ def edge_attention_backward_cpu(
             items=items_of_heads(key.size(1), edges, shape))
         grads += no_grad(query), no_grad(query)
     else:
+        key_grads = KeyGrads.of(edges, shape, [key, value], dtype)
+        items = key_grads.items
         if edge_attr is None:
             feature_query = grad_features = features
             edge_attr = new_rows(num_edges, 0, dtype=dtype)
+            items, tiled = split_by_tiles(items, edges, shape, MOST_BACKWARD)
+            if len(tiled) > 0:
+                run(attend_in_tiles_backward, edges, shape, *nodes, key_grads.queries_per_key,
+                    terms, node_rows(grad_query, dtype), grad_bias, grad_gate,
+                    *key_grads.targets(), items=tiled)
         grad_feature_query = new_rows(*feature_query.shape, dtype=dtype)
         grad_dot, weight = (new_rows(num_edges if needs_attr else 0, heads, dtype=dtype)
                             for _ in range(2))
-        key_grads = KeyGrads.of(edges, shape, [key, value], dtype)
         feature_nodes = [node_rows(x, dtype) for x in (feature_query, grad_features, features)]
-        run(_attend_backward, edges, shape, *nodes, *feature_nodes, edge_rows(edge_attr, dtype),
-            key_grads.queries_per_key, terms, node_rows(grad_query, dtype),
-            node_rows(grad_feature_query, dtype), grad_bias, grad_gate, grad_dot, weight,
-            *key_grads.targets(), items=key_grads.items)
+        if len(items) > 0:
+            run(_attend_backward, edges, shape, *nodes, *feature_nodes, edge_rows(edge_attr, dtype),
+                key_grads.queries_per_key, terms, node_rows(grad_query, dtype),
+                node_rows(grad_feature_query, dtype), grad_bias, grad_gate, grad_dot, weight,
+                *key_grads.targets(), items=items)
         grad_attr = no_grad(query)
         if needs_attr:
             grad_attr = new_rows(*edge_attr.shape, dtype=dtype)
@@ -177,15 +189,11 @@ def _attend(items, progress, query, key, value, feature_query, attr, queries_per
     channels = key.shape[1] + value.shape[1]
     max_keys = max_chunk(items, channels, edges)
     own, to_value = aligned(max_keys, channels, key), key.shape[1]
-    panels, factors = new_panels(max_keys, key), new_tile(key.shape[1], key)
-    tile_weight, total = new_tile(max_keys, key), new_tile(value.shape[1], key)
     item = next_item(progress, 0)
     while item < len(items):
         head, begin, end, segment = items[item, 0], items[item, 1], items[item, 2], items[item, 3]
         first_key, last_key = key_ptr[segment], key_ptr[segment + 1]
         chunk = keys_per_chunk(channels, edges, segment)
-        segment_begin, segment_end = edges.row_ptr[segment], edges.row_ptr[segment + 1]
-        is_tiled = num_features == 0 and has_tiles(edges, segment, begin, end)
         for r in range(end - begin):
             position[r], row_max[r], row_sum[r] = indptr[begin + r], -np.inf, 0
         for low in range(first_key, max(last_key, first_key + 1), chunk):
@@ -194,53 +202,43 @@ def _attend(items, progress, query, key, value, feature_query, attr, queries_per
             is_scattered = exceeds_cache(rows)
             gather(rows, 0, key, low, head // queries_per_key, num_kv_heads)
             gather(rows, to_value, value, low, head // queries_per_key, num_kv_heads)
-            if is_tiled:
-                gather_panels(panels, key, low, up - low, head // queries_per_key, num_kv_heads)
-            for group in range(begin - (begin - segment_begin) % ROWS, end, ROWS):
-                group_begin, group_end = max(begin, group), min(end, group + ROWS)
-                if is_tiled and is_tile(edges, group, min(group + ROWS, segment_end)):
-                    attend_tile(group_begin, group_end, begin, low, up, first_key, last_key, head,
-                                query, panels, rows, to_value, terms, position, row_max, row_sum,
-                                factors, tile_weight, total, out, max_inv_sum, edges)
-                    continue
-                for i in range(group_begin, group_end):
-                    row, r, first = i * heads + head, i - begin, position[i - begin]
-                    for x in (query, out):
-                        prefetch_row(x, row + AHEAD * heads)
-                    if is_scattered and i + 1 < end:
-                        prefetch_keys(rows, low, edge_key, position[r + 1], indptr[i + 2])
-                    if low == first_key:
-                        clear_row(out, row)
-                        clear_row(features, row)
-                    position[r] = first_from(up, last_key, edge_key, first, indptr[i + 1])
-                    n = position[r] - first
-                    if n > 0:
-                        row_key = edge_key[first:]
-                        dots(weight, query, row, rows, origin, row_key, n)
-                        if num_features > 0:
-                            dots(attr_dot, feature_query, row, attr, first * num_features, own_edge,
-                                 n)
-                            for e in range(n):
-                                weight[e] += attr_dot[e]
-                        modify(weight, terms, first, n, head)
-                        new_max, added = exponentials(weight, n, row_max[r])
-                        if low > first_key and new_max > row_max[r]:
-                            rescale = exp(row_max[r] - new_max)
-                            row_sum[r] *= rescale
-                            multiply_row(out, row, rescale)
-                            multiply_row(features, row, rescale)
-                        row_max[r] = new_max
-                        row_sum[r] += added
-                        drop_out(weight, terms, first, n, head)
-                        add_weighted(out, row, weight, rows, origin + to_value, row_key, n)
-                        if num_features > 0:
-                            add_weighted(features, row, weight, attr, first * num_features,
-                                         own_edge, n)
-                    if up == last_key:
-                        put_max_inv_sum(max_inv_sum, row, row_max[r], row_sum[r])
-                        if row_sum[r] != 0:
-                            multiply_row(out, row, max_inv_sum[row, 1])
-                            multiply_row(features, row, max_inv_sum[row, 1])
+            for i in range(begin, end):
+                row, r, first = i * heads + head, i - begin, position[i - begin]
+                for x in (query, out):
+                    prefetch_row(x, row + AHEAD * heads)
+                if is_scattered and i + 1 < end:
+                    prefetch_keys(rows, low, edge_key, position[r + 1], indptr[i + 2])
+                if low == first_key:
+                    clear_row(out, row)
+                    clear_row(features, row)
+                position[r] = first_from(up, last_key, edge_key, first, indptr[i + 1])
+                n = position[r] - first
+                if n > 0:
+                    row_key = edge_key[first:]
+                    dots(weight, query, row, rows, origin, row_key, n)
+                    if num_features > 0:
+                        dots(attr_dot, feature_query, row, attr, first * num_features, own_edge, n)
+                        for e in range(n):
+                            weight[e] += attr_dot[e]
+                    modify(weight, terms, first, n, head)
+                    new_max, added = exponentials(weight, n, row_max[r])
+                    if low > first_key and new_max > row_max[r]:
+                        rescale = exp(row_max[r] - new_max)
+                        row_sum[r] *= rescale
+                        multiply_row(out, row, rescale)
+                        multiply_row(features, row, rescale)
+                    row_max[r] = new_max
+                    row_sum[r] += added
+                    drop_out(weight, terms, first, n, head)
+                    add_weighted(out, row, weight, rows, origin + to_value, row_key, n)
+                    if num_features > 0:
+                        add_weighted(features, row, weight, attr, first * num_features, own_edge,
+                                     n)
+                if up == last_key:
+                    put_max_inv_sum(max_inv_sum, row, row_max[r], row_sum[r])
+                    if row_sum[r] != 0:
+                        multiply_row(out, row, max_inv_sum[row, 1])
+                        multiply_row(features, row, max_inv_sum[row, 1])
         item = next_item(progress, 0)
 
 

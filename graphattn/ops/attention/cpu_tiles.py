@@ -1,68 +1,261 @@
-"""Attention of a tile of rows whose keys are ranges.
+"""Attention along graphs whose rows are ranges of keys, in tiles of consecutive rows.
 
-Only the products with keys and values are computed by tile. Terms of logits, the softmax and
-dropout are computed by row, as for any other graph.
+Only the products with keys, values and their gradients are computed by tile. Terms of logits, the
+softmax and dropout are computed by row, as for any other graph. A row of several ranges takes part
+in a tile for each.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from graphattn.ops.cpu.jit import jit
-from graphattn.ops.cpu.rows import clear_row, multiply_row, prefetch_row
-from graphattn.ops.cpu.simd import exp
-from graphattn.ops.cpu.softmax import drop_out, exponentials, modify, put_max_inv_sum
+from graphattn.ops.cpu.chunks import (
+    aligned,
+    clear,
+    gather,
+    keys_per_chunk,
+    max_chunk,
+    odd_lines,
+    put,
+)
+from graphattn.ops.cpu.edges import Edges
+from graphattn.ops.cpu.jit import jit, jit_inline
+from graphattn.ops.cpu.launch import in_threads
+from graphattn.ops.cpu.rows import (
+    clear_row,
+    dot_of_rows,
+    multiply_row,
+    whole_vectors,
+)
+from graphattn.ops.cpu.schedule import max_rows, next_item
+from graphattn.ops.cpu.simd import LANES, exp
+from graphattn.ops.cpu.softmax import (
+    drop_out,
+    exponentials,
+    keep,
+    modify,
+    modify_backward,
+    put_max_inv_sum,
+)
 from graphattn.ops.cpu.tiles import (
     ROWS,
     add_total,
     borrow,
-    gather_factors,
-    put_ranges,
+    gather_panels,
+    gather_tile,
+    in_tiles,
+    new_panels,
+    new_tile,
+    next_ranges,
+    prefetch_tile,
     stride_of_rows,
     tile_dots,
+    tile_scatter,
     tile_weighted,
+    whole_panels,
 )
+
+# Measured with heads of 32 and 64 channels. In tiles, the forward pass along windows took longer at
+# 64 channels up to 65 keys, and at 32 channels up to 129; the backward pass up to 33 and up to 49.
+MOST, MOST_BACKWARD = 2.15, 3.7  # pairs of tiles that take no longer than an edge by rows
+_FIXED = 8192  # multiplications that take the time of everything else in a row of a tile
+
+
+def split_by_tiles(items: np.ndarray, edges: Edges, shape: tuple[int, int], most: float
+                   ) -> tuple[np.ndarray, np.ndarray]:
+    """Return the items of segments that are processed by rows, and of those in tiles."""
+    are_tiled = in_tiles(edges, most, _FIXED // max(shape[1], 1))
+    if not are_tiled.any():
+        return items, items[:0]
+    are_tiled = are_tiled[items[:, 3]]
+    return items[~are_tiled], items[are_tiled]
+
+
+# Loops ###############################################################################
+
+
+@in_threads
+def attend_in_tiles(items, progress, query, key, value, queries_per_key, terms, out, max_inv_sum,
+                    edges):
+    """Compute the output, the row maximum and the inverse sum of each query, chunk by chunk."""
+    indptr, key_ptr, heads = edges.indptr, edges.column_ptr, terms.num_heads
+    num_rows, num_kv_heads = max_rows(items), heads // queries_per_key
+    position = np.empty(num_rows, np.int64)
+    row_max, row_sum = np.empty(num_rows, query.dtype), np.empty(num_rows, query.dtype)
+    channels = key.shape[1] + value.shape[1]
+    max_keys = max_chunk(items, channels, edges)
+    own, panels = aligned(max_keys, value.shape[1], key), new_panels(max_keys, key)
+    query_tile, total = new_tile(key.shape[1], key), new_tile(value.shape[1], key)
+    weight = new_tile(max_keys, key)
+    item = next_item(progress, 0)
+    while item < len(items):
+        head, begin, end, segment = items[item, 0], items[item, 1], items[item, 2], items[item, 3]
+        first_key, last_key = key_ptr[segment], key_ptr[segment + 1]
+        chunk, key_head = keys_per_chunk(channels, edges, segment), head // queries_per_key
+        for i in range(begin, end):
+            position[i - begin], row_max[i - begin], row_sum[i - begin] = indptr[i], -np.inf, 0
+            clear_row(out, i * heads + head)
+        for low in range(first_key, last_key, chunk):
+            up = min(low + chunk, last_key)
+            rows = own[:up - low]
+            gather(rows, 0, value, low, key_head, num_kv_heads)
+            gather_panels(panels, key, low, up - low, key_head, num_kv_heads)
+            _attend(begin, end, low, up, head, query, panels, rows, terms, position, row_max,
+                    row_sum, query_tile, weight, total, out, edges)
+        for i in range(begin, end):
+            row = i * heads + head
+            put_max_inv_sum(max_inv_sum, row, row_max[i - begin], row_sum[i - begin])
+            multiply_row(out, row, max_inv_sum[row, 1])
+        item = next_item(progress, 0)
 
 
 @jit
-def attend_tile(begin, end, begin_item, low, up, first_key, last_key, head, query, panels, rows,
-                to_value, terms, position, row_max, row_sum, factors, weight, total, out,
-                max_inv_sum, edges):
+def _attend(begin, end, low, up, head, query, panels, rows, terms, position, row_max, row_sum,
+            query_tile, weight, total, out, edges):
     """Add the keys from ``low`` to ``up`` to the outputs of the queries from ``begin`` to
     ``end``."""
-    heads, num_rows = terms.num_heads, end - begin
+    heads, weight = terms.num_heads, borrow(weight)
     starts, ends = np.empty(ROWS, np.int64), np.empty(ROWS, np.int64)
-    left, right = put_ranges(starts, ends, position, begin, end, begin_item, low, up, edges)
-    stride, weight = stride_of_rows(left, right), borrow(weight)
-    first_row = begin * heads + head
-    gather_factors(factors, query, first_row, heads, num_rows)
-    tile_dots(weight, stride, factors, panels, query.shape[1], left, right)
-    for r in range(num_rows):
-        row, at, n = first_row + r * heads, begin - begin_item + r, ends[r] - starts[r]
-        prefetch_row(out, row + ROWS * heads)
-        prefetch_row(query, row + ROWS * heads)
-        if low == first_key:
-            clear_row(out, row)
+    for first in range(begin, end, ROWS):
+        n, row = min(ROWS, end - first), first * heads + head
+        prefetch_tile(query, row, heads)
+        prefetch_tile(out, row, heads)
+        left, right = next_ranges(starts, ends, position, first, n, begin, low, up, edges)
+        if left < right:
+            gather_tile(query_tile, query, row, heads, n)
+        while left < right:
+            stride = stride_of_rows(left, right)
+            tile_dots(weight, stride, query_tile, panels, query.shape[1], left, right)
+            for r in range(n):
+                _weigh(weight[r * stride + starts[r] - left:], ends[r] - starts[r], position,
+                       row_max, row_sum, first - begin + r, terms, head, out, row + r * heads)
+            tile_weighted(total, weight, stride, left, starts, ends, n, rows, out.shape[1])
+            for r in range(n):
+                if starts[r] < ends[r]:
+                    add_total(out, row + r * heads, total, r)
+            left, right = next_ranges(starts, ends, position, first, n, begin, low, up, edges)
+
+
+@jit_inline
+def _weigh(weight, n, position, row_max, row_sum, at, terms, head, out, row):
+    """Turn the dot products of a row with its next ``n`` keys into weights, relative to the maximum
+    so far."""
+    if n > 0:
         first = position[at]
         position[at] += n
-        if n > 0:
-            own = weight[r * stride + starts[r] - left:]
-            modify(own, terms, first, n, head)
-            new_max, added = exponentials(own, n, row_max[at])
-            if low > first_key and new_max > row_max[at]:
-                rescale = exp(row_max[at] - new_max)
-                row_sum[at] *= rescale
-                multiply_row(out, row, rescale)
-            row_max[at] = new_max
-            row_sum[at] += added
-            drop_out(own, terms, first, n, head)
-    total_stride = len(total) // ROWS
-    tile_weighted(total, total_stride, weight, stride, left, starts, ends, num_rows, rows,
-                  to_value, out.shape[1])
-    for r in range(num_rows):
-        row, at = first_row + r * heads, begin - begin_item + r
-        add_total(out, row, total, r * total_stride)
-        if up == last_key:
-            put_max_inv_sum(max_inv_sum, row, row_max[at], row_sum[at])
-            if row_sum[at] != 0:
-                multiply_row(out, row, max_inv_sum[row, 1])
+        modify(weight, terms, first, n, head)
+        new_max, added = exponentials(weight, n, row_max[at])
+        if row_sum[at] != 0 and new_max > row_max[at]:
+            rescale = exp(row_max[at] - new_max)
+            row_sum[at] *= rescale
+            multiply_row(out, row, rescale)
+        row_max[at] = new_max
+        row_sum[at] += added
+        drop_out(weight, terms, first, n, head)
+
+
+@in_threads
+def attend_in_tiles_backward(
+        items, progress, query, key, value, grad_out, out, max_inv_sum, queries_per_key, terms,
+        grad_query, grad_bias, grad_gate, grad_key, grad_value, shared_grad_key, shared_grad_value,
+        edges):
+    """Compute the gradients of queries and edges, and each item's part of the gradients of its
+    keys."""
+    indptr, key_ptr, heads = edges.indptr, edges.column_ptr, terms.num_heads
+    num_rows, num_kv_heads = max_rows(items), heads // queries_per_key
+    position, deltas = np.empty(num_rows, np.int64), np.empty(num_rows, query.dtype)
+    to_grad = whole_panels(key.shape[1])
+    stride = odd_lines(2 * to_grad + whole_panels(value.shape[1]), key)
+    max_keys = max_chunk(items, stride, edges)
+    own = aligned(max_keys, stride, key)
+    panels, value_panels = new_panels(max_keys, key), new_panels(max_keys, value)
+    query_tile, grad_tile = new_tile(key.shape[1], key), new_tile(value.shape[1], key)
+    total, kept = new_tile(key.shape[1], key), np.ones(max_keys + LANES, query.dtype)
+    dot, grad, weight = new_tile(max_keys, key), new_tile(max_keys, key), new_tile(max_keys, key)
+    item = next_item(progress, 0)
+    while item < len(items):
+        head, begin, end = items[item, 0], items[item, 1], items[item, 2]
+        segment, shared_row = items[item, 3], items[item, 4]
+        first_key, last_key = key_ptr[segment], key_ptr[segment + 1]
+        chunk, key_head = keys_per_chunk(stride, edges, segment), head // queries_per_key
+        for i in range(begin, end):
+            row = i * heads + head
+            position[i - begin], deltas[i - begin] = indptr[i], dot_of_rows(grad_out, out, row)
+            clear_row(grad_query, row)
+        for low in range(first_key, last_key, chunk):
+            up = min(low + chunk, last_key)
+            rows = own[:up - low]
+            gather(rows, 0, key, low, key_head, num_kv_heads)
+            clear(rows, to_grad)
+            gather_panels(panels, key, low, up - low, key_head, num_kv_heads)
+            gather_panels(value_panels, value, low, up - low, key_head, num_kv_heads)
+            _attend_backward(begin, end, low, up, head, query, grad_out, max_inv_sum, panels,
+                             value_panels, rows, to_grad, terms, position, deltas, query_tile,
+                             grad_tile, dot, grad, weight, kept, total, grad_query, grad_bias,
+                             grad_gate, edges)
+            if shared_row < 0:
+                put(grad_key, rows, to_grad, low, key_head, num_kv_heads)
+                put(grad_value, rows, 2 * to_grad, low, key_head, num_kv_heads)
+            else:
+                put(shared_grad_key, rows, to_grad, shared_row + low - first_key, 0, 1)
+                put(shared_grad_value, rows, 2 * to_grad, shared_row + low - first_key, 0, 1)
+        item = next_item(progress, 0)
+
+
+@jit
+def _attend_backward(
+        begin, end, low, up, head, query, grad_out, max_inv_sum, panels, value_panels, rows,
+        to_grad, terms, position, deltas, query_tile, grad_tile, dot, grad, weight, kept, total,
+        grad_query, grad_bias, grad_gate, edges):
+    """Add the part of the keys from ``low`` to ``up`` to the gradients of the queries from
+    ``begin`` to ``end``, and the part of these queries to the gradients of the keys."""
+    heads, dot, grad, weight = terms.num_heads, borrow(dot), borrow(grad), borrow(weight)
+    starts, ends = np.empty(ROWS, np.int64), np.empty(ROWS, np.int64)
+    for first in range(begin, end, ROWS):
+        n, row = min(ROWS, end - first), first * heads + head
+        for x in (query, grad_out, grad_query):
+            prefetch_tile(x, row, heads)
+        left, right = next_ranges(starts, ends, position, first, n, begin, low, up, edges)
+        if left < right:
+            gather_tile(query_tile, query, row, heads, n)
+            gather_tile(grad_tile, grad_out, row, heads, n)
+        while left < right:
+            stride = stride_of_rows(left, right)
+            tile_dots(dot, stride, query_tile, panels, query.shape[1], left, right)
+            tile_dots(grad, stride, grad_tile, value_panels, grad_out.shape[1], left, right)
+            for r in range(n):
+                own = r * stride + starts[r] - left
+                _differentiate(dot[own:], grad[own:], weight[own:], kept, ends[r] - starts[r],
+                               position, deltas, first - begin + r, max_inv_sum, row + r * heads,
+                               terms, head, grad_bias, grad_gate)
+            tile_weighted(total, grad, stride, left, starts, ends, n, rows, query.shape[1])
+            for r in range(n):
+                if starts[r] < ends[r]:
+                    add_total(grad_query, row + r * heads, total, r)
+            tile_scatter(rows, to_grad, grad, stride, left, starts, ends, query_tile,
+                         query.shape[1])
+            tile_scatter(rows, 2 * to_grad, weight, stride, left, starts, ends, grad_tile,
+                         grad_out.shape[1])
+            left, right = next_ranges(starts, ends, position, first, n, begin, low, up, edges)
+
+
+@jit_inline
+def _differentiate(dot, grad, weight, kept, n, position, deltas, at, max_inv_sum, row, terms, head,
+                   grad_bias, grad_gate):
+    """Turn the dot products of a row with its next ``n`` keys into weights, and those of its
+    gradient with their values into the gradients of dot products."""
+    first, delta = position[at], deltas[at]
+    position[at] += n
+    row_max, inv_sum = max_inv_sum[row, 0], max_inv_sum[row, 1]
+    for e in range(whole_vectors(n)):
+        weight[e] = dot[e]
+    modify(weight, terms, first, n, head)
+    if terms.threshold > 0:
+        for e in range(n):
+            kept[e] = keep(terms, first + e, head)
+    for e in range(whole_vectors(n)):
+        weight[e] = exp(weight[e] - row_max) * inv_sum
+    for e in range(whole_vectors(n)):
+        grad[e] = weight[e] * (grad[e] * kept[e] - delta)
+        weight[e] *= kept[e]
+    modify_backward(grad, dot, terms, grad_bias, grad_gate, first, n, head)

@@ -15,7 +15,7 @@ from numba.extending import intrinsic
 from graphattn.ops.cpu.chunks import AHEAD, aligned
 from graphattn.ops.cpu.jit import jit, jit_inline
 from graphattn.ops.cpu.launch import without_owners
-from graphattn.ops.cpu.rows import prefetch_row
+from graphattn.ops.cpu.rows import copy_row, prefetch_row
 from graphattn.ops.cpu.simd import (
     LANES,
     add,
@@ -32,41 +32,55 @@ from graphattn.ops.cpu.simd import (
 _HAS_32_REGISTERS = '+avx512f' in cpu_target.target_context.codegen().magic_tuple()[2]
 ROWS, _VECTORS = (8, 2) if _HAS_32_REGISTERS else (4, 1)  # sums that fit the registers
 PANEL = _VECTORS * LANES
-_MOST_PER_EDGE = 1.45  # pairs; blocks of 64 took longer in tiles, windows of 129 a third less
 _ALONE = 2  # the time of an edge outside the common columns, relative to a pair of a tile
 
 
-@jit_inline
-def is_tile(edges, first, last):
-    """Return whether the columns of each row are a range, and most of them common to all rows."""
-    indptr, column, are_ranges, i = edges.indptr, edges.column, True, first
-    num_edges, low, up = indptr[last] - indptr[first], np.int64(2**62), np.int64(0)
-    begin, end = up, low
-    while are_ranges and i < last:
-        n = indptr[i + 1] - indptr[i]
-        if n > 0:
-            left, right = np.int64(column[indptr[i]]), np.int64(column[indptr[i + 1] - 1]) + 1
-            are_ranges = right - left == n
-            low, up, begin, end = min(low, left), max(up, right), max(begin, left), min(end, right)
-        i += 1
-    num_alone = num_edges - (last - first) * max(end - begin, 0)
-    most = _MOST_PER_EDGE * num_edges
-    return are_ranges and (up - low + PANEL) * ROWS + _ALONE * num_alone <= most
+@jit
+def in_tiles(edges, most, fixed):
+    """Return for each segment whether tiles take the time of at most ``most`` pairs for each edge.
+
+    A tile takes the time of its pairs, and of ``fixed`` pairs for each row."""
+    num_segments = len(edges.row_ptr) - 1
+    are_tiled = np.empty(num_segments, np.bool_)
+    for segment in range(num_segments):
+        are_tiled[segment] = _is_tiled(edges, segment, most, fixed)
+    return are_tiled
 
 
 @jit
-def has_tiles(edges, segment, begin, end):
-    """Return whether any of the rows of a segment from ``begin`` to ``end`` are in a tile."""
-    first, last = edges.row_ptr[segment], edges.row_ptr[segment + 1]
-    for tile in range(first + (begin - first) // ROWS * ROWS, end, ROWS):
-        if is_tile(edges, tile, min(tile + ROWS, last)):
-            return True
-    return False
+def _is_tiled(edges, segment, most, fixed):
+    begin, end = edges.row_ptr[segment], edges.row_ptr[segment + 1]
+    low, up = edges.column_ptr[segment], edges.column_ptr[segment + 1]
+    position, starts, ends = (np.empty(ROWS, np.int64), np.empty(ROWS, np.int64),
+                              np.empty(ROWS, np.int64))
+    spare = (most - 1) * (edges.indptr[end] - edges.indptr[begin])
+    for first in range(begin, end, ROWS):
+        n = min(ROWS, end - first)
+        for r in range(n):
+            position[r] = edges.indptr[first + r]
+        left, right = next_ranges(starts, ends, position, first, n, first, low, up, edges)
+        while left < right:
+            low_all, up_all = _common(starts, ends)
+            spare -= ROWS * (fixed + whole_panels(right - left))
+            for r in range(n):
+                num_edges = ends[r] - starts[r]
+                position[r] += num_edges
+                if num_edges > 0:
+                    spare += num_edges - _ALONE * (num_edges - (up_all - low_all))
+            if spare < fixed * (end - first - n):  # other tiles take at least this
+                return False
+            left, right = next_ranges(starts, ends, position, first, n, first, low, up, edges)
+    return True
+
+
+@jit_inline
+def whole_panels(width):
+    return (width + PANEL - 1) // PANEL * PANEL
 
 
 @jit_inline
 def new_panels(num_columns, x):
-    return aligned((num_columns + PANEL - 1) // PANEL, PANEL * x.shape[1], x).reshape(-1)
+    return aligned(whole_panels(num_columns), x.shape[1], x).reshape(-1)
 
 
 @jit_inline
@@ -76,24 +90,41 @@ def new_tile(width, like):
 
 
 @jit_inline
-def put_ranges(starts, ends, position, begin, end, begin_item, low, up, edges):
-    """Write the ranges of the rows of a tile among the columns from ``low`` to ``up``, numbered
-    from ``low`` on; return where the panels begin that contain them, and where the ranges end."""
+def next_ranges(starts, ends, position, begin, num_rows, begin_item, low, up, edges):
+    """Write the next range of columns of each row of a tile among those from ``low`` to ``up``,
+    numbered from ``low`` on; return where the panels begin that contain them, and where the ranges
+    end."""
     indptr, column, left, right = edges.indptr, edges.column, up - low, np.int64(0)
-    for i in range(begin, end):
-        r, first, last = i - begin, position[i - begin_item], indptr[i + 1]
-        begins = np.int64(column[first]) if first < last else up
+    for r in range(ROWS):
         starts[r] = ends[r] = 0
-        if begins < up:
-            starts[r], ends[r] = begins - low, min(begins - low + last - first, up - low)
-            left, right = min(left, starts[r]), max(right, ends[r])
+    for r in range(num_rows):
+        first, last = position[begin - begin_item + r], indptr[begin + r + 1]
+        start = np.int64(column[first]) - low if first < last else up - low
+        if start < up - low:
+            end = start + _end_of_range(column, first, last) - first
+            starts[r], ends[r] = start, min(end, up - low)
+            left, right = min(left, start), max(right, ends[r])
     return left // PANEL * PANEL, right
+
+
+@jit_inline
+def _end_of_range(column, first, last):
+    """Return the end of the edges from ``first`` on whose columns are consecutive. Columns
+    ascend."""
+    inside, end, middle = first, last, last - 1
+    while inside + 1 < end:
+        if column[middle] - column[first] == middle - first:
+            inside = middle
+        else:
+            end = middle
+        middle = (inside + end) // 2
+    return end
 
 
 @jit_inline
 def stride_of_rows(left, right):
     """Return the space of a row of a tile: its panels and a vector, an odd number of vectors."""
-    return ((right - left + PANEL - 1) // PANEL * (PANEL // LANES) + 1 | 1) * LANES
+    return (whole_panels(right - left) // LANES + 1 | 1) * LANES
 
 
 @jit
@@ -114,75 +145,106 @@ def gather_panels(panels, x, low, num_keys, head, heads):
 
 
 @jit_inline
-def gather_factors(factors, x, row, step, num_rows):
-    """Copy rows of ``x`` into ``[channels, ROWS]``, and repeat the last."""
-    for r in range(ROWS):
-        own = row + min(r, num_rows - 1) * step
-        for c in range(x.shape[1]):
-            factors[c * ROWS + r] = x[own, c]
+def gather_tile(tile, x, row, step, num_rows):
+    """Copy rows of ``x`` into ``[ROWS, space]``."""
+    space = len(tile) // ROWS
+    rows = tile.reshape(ROWS, space)
+    for r in range(num_rows):
+        copy_row(rows, r, 0, x, row + r * step, 0, x.shape[1])
 
 
 @jit_inline
-def tile_dots(dot, stride, factors, panels, width, low, up):
-    """Write the dot products of the rows of a tile with the keys from ``low``, where a panel
+def prefetch_tile(x, row, step):
+    """Prefetch the rows of the next tile."""
+    for r in range(ROWS, 2 * ROWS):
+        prefetch_row(x, row + r * step)
+
+
+@jit_inline
+def tile_dots(dot, stride, x, panels, width, low, up):
+    """Write the dot products of the rows of a tile ``x`` with the keys from ``low``, where a panel
     begins, to ``up``."""
+    space = len(x) // ROWS
     for key in range(low, up, PANEL):
         tile = no_sums(dot)
         for c in range(width):
-            tile = add_outer(tile, factors, c * ROWS, 1, panels, key * width + c * PANEL)
+            tile = add_outer(tile, x, c, space, panels, key * width + c * PANEL)
         store_tile(dot, key - low, stride, tile)
 
 
 @jit_inline
-def tile_weighted(total, total_stride, weight, stride, left, starts, ends, num_rows, y, shift,
-                  width):
-    """Write ``sum_j weight[r, j - left] * y.flat[j * y.shape[1] + shift:]`` over the range of each
-    row ``r``, in ascending order of ``j``, so that sums do not depend on the rest of the tile.
+def tile_weighted(total, weight, stride, left, starts, ends, num_rows, y, width):
+    """Write ``sum_j weight[r, j - left] * y[j]`` over the range of each row ``r``, in ascending
+    order of ``j``, so that sums do not depend on the rest of the tile.
 
     All rows share the columns in all ranges. Weights of the other columns are not set to 0, because
-    0 times NaN is NaN."""
-    begin, end = _common(starts, ends, num_rows)
-    y_stride = y.shape[1]
+    0 times NaN is NaN. Rows without a range receive any numbers."""
+    begin, end = _common(starts, ends)
+    space, y_stride = len(total) // ROWS, y.shape[1]
     for c in range(0, width, PANEL):
-        for r in range(num_rows):
-            for at in range(c, c + PANEL, LANES):
-                store(total, r * total_stride + at, splat(total.dtype.type(0)))
-        _add_alone(total, total_stride, weight, stride, left, starts, ends, 0, begin, num_rows, y,
-                   shift, c)
-        tile = load_tile(total, c, total_stride)
+        store_tile(total, c, space, no_sums(total))
+        _add_alone(total, weight, stride, left, starts, ends, 0, begin, num_rows, y, c)
+        tile = load_tile(total, c, space)
         for j in range(begin, end):
-            tile = add_outer(tile, weight, j - left, stride, y, j * y_stride + shift + c)
-        store_tile(total, c, total_stride, tile)
-        _add_alone(total, total_stride, weight, stride, left, starts, ends, end, np.int64(2**62),
-                   num_rows, y, shift, c)
+            tile = add_outer(tile, weight, j - left, stride, y, j * y_stride + c)
+        store_tile(total, c, space, tile)
+        _add_alone(total, weight, stride, left, starts, ends, end, y.shape[0], num_rows, y, c)
 
 
 @jit_inline
-def _add_alone(total, total_stride, weight, stride, left, starts, ends, begin, end, num_rows, y,
-               shift, c):
+def _add_alone(total, weight, stride, left, starts, ends, begin, end, num_rows, y, c):
     """Add the columns from ``begin`` to ``end`` of each row."""
+    space = len(total) // ROWS
     for r in range(num_rows):
         for at in range(c, c + PANEL, LANES):
-            one, own = load(total, r * total_stride + at), r * stride - left
+            one, own = load(total, r * space + at), r * stride - left
             for j in range(max(starts[r], begin), min(ends[r], end)):
-                one = multiply_add(splat(weight[own + j]), load(y, j * y.shape[1] + shift + at),
-                                   one)
-            store(total, r * total_stride + at, one)
+                one = multiply_add(splat(weight[own + j]), load(y, j * y.shape[1] + at), one)
+            store(total, r * space + at, one)
 
 
 @jit_inline
-def _common(starts, ends, num_rows):
-    """Return the range that the ranges of all rows contain."""
-    begin, end = starts[0], ends[0]
-    for r in range(1, num_rows):
-        begin, end = max(begin, starts[r]), min(end, ends[r])
+def tile_scatter(y, shift, weight, stride, left, starts, ends, x, width):
+    """Add ``weight[r, j - left] * x[r]`` to the channels of ``y[j]`` from ``shift`` on, for each
+    row ``r`` of a tile ``x`` and each ``j`` in its range, in ascending order of ``r``."""
+    space, y_stride = len(x) // ROWS, y.shape[1]
+    begin, end = _common(starts, ends)
+    for r in range(ROWS):
+        end = end if starts[r] < ends[r] else begin
+    for c in range(0, width, PANEL):
+        tile = load_tile(x, c, space)
+        for j in range(begin, end):
+            add_inner(y, j * y_stride + shift + c, tile, weight, j - left, stride)
+        for r in range(ROWS):
+            own = r * stride - left
+            _scatter_alone(y, shift, weight, own, starts[r], min(ends[r], begin), x, r * space, c)
+            _scatter_alone(y, shift, weight, own, max(starts[r], end), ends[r], x, r * space, c)
+
+
+@jit_inline
+def _scatter_alone(y, shift, weight, own, begin, end, x, x_row, c):
+    """Add to the columns from ``begin`` to ``end``."""
+    for at in range(c, c + PANEL, LANES):
+        one = load(x, x_row + at)
+        for j in range(begin, end):
+            y_at = j * y.shape[1] + shift + at
+            store(y, y_at, multiply_add(splat(weight[own + j]), one, load(y, y_at)))
+
+
+@jit_inline
+def _common(starts, ends):
+    """Return the range that all ranges of a tile contain."""
+    begin, end = np.int64(0), np.int64(2**62)
+    for r in range(ROWS):
+        if starts[r] < ends[r]:
+            begin, end = max(begin, starts[r]), min(end, ends[r])
     return begin, max(begin, end)
 
 
 @jit_inline
-def add_total(x, row, total, begin):
-    """Add the row of ``total`` from ``begin`` on to ``x[row]``."""
-    width = x.shape[1]
+def add_total(x, row, total, r):
+    """Add the row ``r`` of a tile to ``x[row]``."""
+    width, begin = x.shape[1], r * (len(total) // ROWS)
     whole = width // LANES * LANES
     for c in range(0, whole, LANES):
         at = row * width + c
@@ -197,7 +259,8 @@ def add_total(x, row, total, begin):
 
 @intrinsic
 def borrow(typingctx, array):
-    """Return an array that does not count references: a slice for each row would count two."""
+    """Return an array that does not count references: a slice for each row would count two. The
+    caller must hold the array."""
     def codegen(context, builder, signature, args):
         return without_owners(context, builder, array, args[0])
     return array(array), codegen
@@ -247,6 +310,24 @@ def add_outer(typingctx, tile, x, position, step, y, y_position):
                                   flags=['contract']) for index, vector in enumerate(shared)]
         return context.make_tuple(builder, tile, sums)
     return tile(tile, x, types.int64, types.int64, y, types.int64), codegen
+
+
+@intrinsic
+def add_inner(typingctx, y, y_position, tile, x, position, step):
+    """Add the rows of a tile, each times ``x.flat[position + r * step]``, to
+    ``y.flat[y_position:]``."""
+    def codegen(context, builder, signature, args):
+        factors = [_broadcast(builder, builder.load(pointer))
+                   for pointer in _scalars(context, builder, x, args[3:], ROWS)]
+        one = [*args[:2], ir.IntType(64)(0)]
+        for v, pointer in enumerate(_vectors(context, builder, y, one, 1)):
+            total = builder.load(pointer, align=y.dtype.bitwidth // 8)
+            for r, factor in enumerate(factors):
+                vector = builder.extract_value(args[2], r * _VECTORS + v)
+                total = builder.fadd(builder.fmul(factor, vector, flags=['contract']), total,
+                                     flags=['contract'])
+            builder.store(total, pointer, align=y.dtype.bitwidth // 8)
+    return types.void(y, types.int64, tile, x, types.int64, types.int64), codegen
 
 
 def _tile_of(array: types.Array) -> types.UniTuple:

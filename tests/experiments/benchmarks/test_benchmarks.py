@@ -47,7 +47,7 @@ in_forks = pytest.mark.usefixtures('measured_in_forks')
 @pytest.mark.parametrize('name', ['atlas', 'attention', 'crossover', 'decoding', 'diffusion',
                                   'distributed', 'encodings', 'gps', 'grids', 'hugging_face',
                                   'layer', 'length', 'long_encoder', 'ordering', 'sampler',
-                                  'scaling', 'tiles'])
+                                  'scaling', 'tiles', 'windows'])
 def test_quick_run_leaves_table_and_figure(name, tmp_path, monkeypatch):
     monkeypatch.setattr(length, 'CHANNELS', 16)
     monkeypatch.setattr(length, 'HEADS', 2)
@@ -93,7 +93,7 @@ def test_what_is_measured_on_a_gpu_runs(tmp_path):
 @pytest.mark.skipif(torch.cuda.is_available(), reason='there is a real one')
 @pytest.mark.parametrize('name', ['attention', 'crossover', 'decoding', 'diffusion', 'gps', 'gpu',
                                   'hugging_face', 'layer', 'length', 'long_encoder', 'sampler',
-                                  'scaling', 'transformer_conv'])
+                                  'scaling', 'transformer_conv', 'windows'])
 def test_a_device_that_is_missing_is_told_in_one_line(name, tmp_path, capsys):
     pytest.importorskip('triton', reason='which the benchmark gpu needs')
     main = import_module(f'experiments.benchmarks.{name}').main

@@ -1,6 +1,8 @@
-"""Rows whose keys are ranges, alone and between other rows."""
+"""Rows whose keys are ranges, alone and between other rows, in tiles."""
 
 from __future__ import annotations
+
+import math
 
 import pytest
 import torch
@@ -8,9 +10,18 @@ from torch import Tensor
 
 from graphattn import BipartiteGraph
 from graphattn.functional import edge_attention
+from graphattn.ops.attention import cpu
+from graphattn.ops.attention.cpu_tiles import MOST, MOST_BACKWARD
 from graphattn.ops.cpu import schedule
 from graphattn.ops.cpu.edges import Edges
-from graphattn.ops.cpu.tiles import has_tiles
+from graphattn.ops.cpu.tiles import in_tiles
+from graphattn.patterns import Causal, Full, RandomKeys, ShiftedWindows, SlidingWindow
+
+
+@pytest.fixture(autouse=True)
+def always_in_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    for most in 'MOST', 'MOST_BACKWARD':
+        monkeypatch.setattr(cpu, most, math.inf)
 
 
 def of_mask(mask: Tensor) -> BipartiteGraph:
@@ -36,13 +47,18 @@ def mixed() -> Tensor:
     return mask
 
 
+def random() -> Tensor:
+    return torch.rand(50, 60, generator=torch.Generator().manual_seed(0)) < .5
+
+
 MASKS = {'window': band(200, 200, 70, 70), 'window cut by the panel': band(199, 199, 140, 0),
          'causal': band(250, 250, 250, 0), 'ahead': band(160, 250, 0, 250),
          'complete': torch.ones(50, 170).bool(), 'one key': torch.ones(40, 1).bool(),
          'blocks': blocks(128, 128), 'ragged blocks': blocks(5, 120, 1, 136, 12),
          'empty rows': band(250, 100, 70, 70), 'mixed': mixed(),
+         'sinks': band(200, 200, 70, 0) | (torch.arange(200) < 4),
+         'pairs of blocks': blocks(70, 70, 70).logical_not(), 'random': random(),
          'rows apart': torch.ones(130, 130).bool().tril().repeat(2, 1)}
-TILED = MASKS.keys() - {'one key'}
 
 
 def draw(graph: BipartiteGraph, width: int = 20, heads: int = 2, kv_heads: int = 2,
@@ -72,12 +88,30 @@ def assert_equals_the_definition(graph: BipartiteGraph, inputs: list[Tensor],
         torch.testing.assert_close(got.double(), expected, rtol=2e-4, atol=4e-5)
 
 
-@pytest.mark.parametrize('name', sorted(TILED))
-def test_ranges_are_processed_in_tiles(name):
-    graph = of_mask(MASKS[name])
-    edges = Edges.by_query(graph.indptr, graph.key, torch.tensor([0, graph.num_queries]),
-                           torch.tensor([0, graph.num_keys]))
-    assert has_tiles(edges, 0, 0, graph.num_queries)
+def are_tiled(graph: BipartiteGraph, most: float) -> list[bool]:
+    """Return for each segment whether tiles take the time of at most ``most`` pairs for each
+    edge, with heads of 64 channels."""
+    edges = Edges.by_query(graph.indptr, graph.key, graph.query_ptr, graph.key_ptr)
+    return in_tiles(edges, most, 64).tolist()
+
+
+@pytest.mark.parametrize('pattern, forward, backward', [
+    (SlidingWindow(64), True, True), (SlidingWindow(64, causal=True), False, True),
+    (Causal(), True, True), (ShiftedWindows(64, ()), True, True), (Full(), True, True),
+    (SlidingWindow(16), False, False), (SlidingWindow(64, dilation=2), False, False),
+    (RandomKeys(128), False, False)], ids=str)
+def test_tiles_are_chosen_where_they_take_less_time(pattern, forward, backward):
+    graph = pattern.build(512, seed=0)
+    assert are_tiled(graph, MOST) == [forward] and are_tiled(graph, MOST_BACKWARD) == [backward]
+
+
+def test_each_sequence_of_a_batch_is_processed_in_its_own_way(monkeypatch):
+    masks = band(150, 150, 70, 70), random(), torch.ones(90, 90).bool()
+    graph = BipartiteGraph.batch([of_mask(mask) for mask in masks])
+    assert are_tiled(graph, 4.) == [True, False, True]
+    monkeypatch.setattr(cpu, 'MOST', 4.)
+    monkeypatch.setattr(cpu, 'MOST_BACKWARD', 4.)
+    assert_equals_the_definition(graph, draw(graph, 64, heads=4))
 
 
 @pytest.mark.parametrize('name', MASKS)
@@ -150,13 +184,13 @@ def test_a_node_that_is_not_a_key_reaches_nothing(node):
     assert all(x[torch.arange(200) != node].isfinite().all() for x in (out, *grads))
 
 
-@pytest.mark.parametrize('name', ['window', 'causal', 'complete', 'mixed'])
+@pytest.mark.parametrize('name', ['window', 'causal', 'complete', 'mixed', 'sinks', 'random'])
 def test_rows_see_only_their_own_range(name):
     """Keys and queries outside of a row's range are divergent, in the same tile."""
     mask = MASKS[name]
     graph = of_mask(mask)
     query, key, value = draw(graph)
-    last = 100
+    last = graph.num_queries // 2
     with torch.no_grad():
         key[last + 1:], value[last + 1:] = torch.nan, torch.inf
     out, grad_query, *_ = run(graph, [query, key, value])
@@ -164,9 +198,9 @@ def test_rows_see_only_their_own_range(name):
     assert out[is_clean].isfinite().all() and grad_query[is_clean].isfinite().all()
     query, key, value = draw(graph)
     with torch.no_grad():
-        query[100:] = torch.nan
+        query[last:] = torch.nan
     _, _, grad_key, grad_value = run(graph, [query, key, value])
-    is_clean = ~mask[100:].any(0)
+    is_clean = ~mask[last:].any(0)
     assert grad_key[is_clean].isfinite().all() and grad_value[is_clean].isfinite().all()
 
 
