@@ -3,8 +3,8 @@ Random regular graphs, expanders
 ================================
 
 With ``RandomRegular`` every query attends to ``degree`` keys, and ``degree`` queries attend to
-every key. Random regular graphs are expanders: they have few edges, but their spectral gap stays
-large however long the sequence is.
+every key. Random regular graphs are expanders: they have few edges, but their spectral gap does
+not shrink towards 0 as the sequence grows.
 """
 
 from analysis.diffusion import receptive_field
