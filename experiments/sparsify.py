@@ -2,6 +2,7 @@
 
     graphattn sparsify --model FOLDER --data text.txt --density 0.05 --steps 300 --out sparse
     graphattn sparsify --model FOLDER --data ids.npy --loss 1.01 --out sparse
+    graphattn sparsify --model FOLDER --data ids.npy --candidates '[windows,keys]' --out sparse
 
 The folder of ``--out`` then loads by ``graphattn.hugging_face.load_attached(folder)``. The same
 command goes on after an interruption.
@@ -21,23 +22,36 @@ import numpy as np
 from torch import Tensor, nn
 
 from experiments.runs.command_line import run_function
-from experiments.surgery import Adaptation, adapt, loss_of, mean_loss, read_tokens
+from experiments.surgery import (
+    Adaptation,
+    LearnedGraphs,
+    adapt,
+    check_lora,
+    loss_of,
+    mean_loss,
+    read_tokens,
+    with_adapters,
+)
+from experiments.surgery.learned_graphs import check_length
 from experiments.surgery.report import costs_of_lengths, write_report
 from experiments.surgery.tokens import PADDING
 from graphattn.hugging_face import (
     Fit,
     Profile,
     attach,
+    detach,
     fit,
     fit_to_loss,
     head_costs,
     profile,
     save_attached,
 )
-from graphattn.hugging_face.profiling import RANDOM, WINDOWS
+from graphattn.hugging_face.own_patterns import MAX_TOKENS
+from graphattn.hugging_face.profiling import CANDIDATES
 from graphattn.utils.files import check_folder, write_whole
 
 OPTIONS, RESULTS, STATE = 'sparsify.json', 'results.json', 'adapting.pt'
+LEARNING = 'learning.pt'
 
 
 def main(
@@ -53,7 +67,9 @@ def main(
     length: int | None = None,
     mask_token: int | None = None,
     leave_one_out: bool = True,
-    random_keys: bool = False,
+    candidates: Sequence[str] = ('windows',),
+    learn_graphs: bool = False,
+    lora: int | None = None,
     profiled: int = 16,
     held_out: int = 32,
     seed: int = 0,
@@ -73,45 +89,63 @@ def main(
         length: Tokens of a sequence; the model's largest number if omitted.
         mask_token: Id of the mask, for a model of masked tokens.
         leave_one_out: Weigh heads by the loss that each costs, measured one by one.
-        random_keys: Also choose among patterns with random keys, which change while a sequence
+        candidates: What to choose from: windows, strided patterns, offsets and keys of each head's
+            own, and random keys. Own keys are for models whose inputs have the same positions; the
+            model then takes no more than ``length`` tokens. Random keys change while a sequence
             grows, so that generation needs ``use_cache=False``.
+        learn_graphs: Learn a mask of each head in the first half of the steps, from the fit's edges
+            and no denser, and freeze it for the second half; up to 1,024 tokens, and for sequences
+            of no more than ``length``.
+        lora: Rank of adapters that are trained in place of the weights, and merged into them at the
+            end; needs the package peft.
         profiled: Sequences to profile.
         held_out: Sequences that losses are measured on, not trained on.
         seed: Seed of the training.
     """
-    options = dict(locals())
+    options = dict(locals()) | {'candidates': list(candidates)}
     for name, count in (('batch_size', batch_size), ('profiled', profiled), ('held_out', held_out)):
         if count < 1:
             raise ValueError(f"'{name}' must be positive (got {count})")
     if steps < 0 or not 0 <= distill <= 1 or not lr > 0:
         raise ValueError(f"'steps' must not be negative, 'lr' positive and 'distill' from 0 to 1 "
                          f"(got {steps}, {lr} and {distill})")
+    for name in candidates or ['nothing']:
+        if name not in CANDIDATES:
+            raise ValueError(f"'candidates' must be some of {', '.join(CANDIDATES)} (got {name!r})")
+    if lora is not None:
+        check_lora(lora)
     folder = Path(out)
     check_folder('out', folder)
     _check_options(folder, options)
     dense = load_model(Path(model))
     tokens = read_tokens(Path(data), Path(model), _length(dense, length), dense.config.vocab_size)
+    if learn_graphs:
+        check_length(tokens.size(1))
     if len(tokens) <= held_out:
         raise ValueError(f"'data' must hold more than 'held_out' sequences (got {len(tokens)} and "
                          f"{held_out})")
     surgery = Surgery(dense, tokens[held_out:], tokens[:held_out], folder, batch_size, mask_token)
     write_whole(folder / OPTIONS, lambda path: path.write_text(json.dumps(options, indent=1)))
-    measured = surgery.profile(profiled, (*WINDOWS, *RANDOM) if random_keys else WINDOWS)
+    measured = surgery.profile(profiled, [pattern for name in candidates
+                                          for pattern in CANDIDATES[name]])
     costs = surgery.costs(measured) if leave_one_out else None
     if loss is None:
         chosen = fit(measured, density, costs=costs)
     else:
         chosen = fit_to_loss(dense, measured, surgery.loss, loss, costs=costs)
     print(chosen)
-    sparse = surgery.cut(chosen, Adaptation(steps, lr, batch_size, distill, seed))
+    sparse, chosen = surgery.cut(chosen, Adaptation(steps, lr, batch_size, distill, seed),
+                                 learn_graphs, lora)
     save_attached(sparse, folder)
-    sizes = costs_of_lengths(dense, sparse, _length(dense, None))
+    sizes = costs_of_lengths(dense, sparse, min(_length(dense, None), longest_of(sparse)))
     results = {**surgery.losses, 'density': float(chosen.density.mean()),
-               'share': float(chosen.share.mean()), 'heads': chosen.as_table(), 'lengths': sizes}
+               'share': None if learn_graphs else float(chosen.share.mean()),
+               'heads': chosen.as_table(), 'lengths': sizes}
     write_whole(folder / RESULTS, lambda path: path.write_text(json.dumps(results, indent=1)))
     write_report(folder / 'report.html', sparse, chosen, measured, costs, results,
                  tokens.size(1))
-    (folder / STATE).unlink(missing_ok=True)
+    for state in (STATE, LEARNING):
+        (folder / state).unlink(missing_ok=True)
     print(f"loss {results['dense']:.4f} dense, {results['cut']:.4f} cut, "
           f"{results['adapted']:.4f} adapted, at {results['density']:.2%} of the pairs")
     print(f'results are in {folder}')
@@ -142,7 +176,7 @@ class Surgery:
             return Profile.load(path)
         measured = profile(self.dense, [as_input(batch) for batch in
                                         self.train[:sequences].split(self.batch_size)],
-                           patterns=patterns)
+                           patterns=patterns, positions=min(self.train.size(1), MAX_TOKENS))
         measured.save(path)
         return measured
 
@@ -157,14 +191,27 @@ class Surgery:
         write_whole(path, lambda temporary: np.save(temporary, costs))
         return costs
 
-    def cut(self, chosen: Fit, settings: Adaptation) -> nn.Module:
-        """Return an attached and trained copy, and keep the losses before and after."""
+    def cut(self, chosen: Fit, settings: Adaptation, learn_graphs: bool = False,
+            lora: int | None = None) -> tuple[nn.Module, Fit]:
+        """Return an attached and trained copy and the patterns of its heads, and keep the losses
+        before and after."""
         sparse = attach(copy.deepcopy(self.dense), chosen.along())
         self.losses = {'dense': self.loss(self.dense), 'cut': self.loss(sparse)}
-        adapt(sparse, self.train, self.own_loss, settings, state=self.folder / STATE,
-              teacher=self.dense if settings.distill else None)
+        adapters = None if lora is None else with_adapters(sparse, lora, settings.seed)
+        train = partial(adapt, sparse, self.train, self.own_loss,
+                        teacher=self.dense if settings.distill else None)
+        if learn_graphs:
+            halves = [settings._replace(steps=steps) for steps in (
+                settings.steps // 2, settings.steps - settings.steps // 2)]
+            learned = LearnedGraphs(detach(sparse), chosen, self.train,
+                                    is_causal=self.mask_token is None)
+            train(halves[0], state=self.folder / LEARNING, penalty=learned.penalty)
+            chosen, settings = learned.freeze(chosen), halves[1]
+            self.losses['learned'] = self.loss(sparse)
+        train(settings, state=self.folder / STATE)
+        sparse = sparse if adapters is None else adapters.merge_and_unload()
         self.losses['adapted'] = self.loss(sparse)
-        return sparse
+        return sparse, chosen
 
 
 def as_input(tokens: Tensor) -> dict[str, Tensor]:
@@ -185,6 +232,13 @@ def load_model(folder: Path) -> nn.Module:
         raise ValueError(f"'model' must be of a class of transformers (got {name} in {folder})")
     model = kind.from_pretrained(folder, local_files_only=True)
     return model.float().eval()
+
+
+def longest_of(model: nn.Module) -> float:
+    """Return the largest number of tokens that the graphs of a model have rows for."""
+    sources = (getattr(module, 'graph_source', None) for module in model.modules())
+    return min((source.max_length for source in sources if source is not None
+                and source.max_length is not None), default=math.inf)
 
 
 def _length(model: nn.Module, length: int | None) -> int:

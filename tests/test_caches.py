@@ -50,6 +50,9 @@ CACHES = {
         'the object, its version, and its values up to MAX_COMPARED of them', HERE),
     'graphattn/sources/pattern_source.py _parse': Cache('the expression, a pure function of it',
                                                         HERE),
+    'graphattn/patterns/edge_list.py _numbers': Cache(
+        'the object, which is a value',
+        'tests/patterns/test_edge_list.py::test_order_and_repetition_do_not_matter'),
     'graphattn/distributed.py _numbers': Cache(
         'the graph of each process, by a number of its own, and the ranges of all processes',
         'tests/distributed/test_distributed.py::'

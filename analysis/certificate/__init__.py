@@ -1,4 +1,5 @@
-"""Reach, mixing and direction of the graphs of a model's heads, and reach over all layers.
+"""Reach, mixing and direction of the graphs of a model's heads, reach over all layers, and
+conditions of universal approximation.
 
 ::
 

@@ -23,11 +23,14 @@ def main(arguments: list[str] | None = None) -> None:
                         help='the folder of graphattn.hugging_face.save_attached, or of graphattn '
                              'sparsify')
     parser.add_argument('--n', type=int, default=512, help='number of tokens')
+    parser.add_argument('--time_limit', type=float, default=10.,
+                        help='seconds to search for Hamiltonian paths, among 1,024 tokens at most')
     parser.add_argument('--out', type=Path, default=Path('runs/analysis'),
                         help=f'a folder for results, or a file: {", ".join(ENDINGS)}')
 
     def run(options) -> None:
-        found = certificate(graphs_of_heads(options.folder, options.n))
+        found = certificate(graphs_of_heads(options.folder, options.n),
+                            time_limit=options.time_limit)
         results = {Path(options.folder).name: [found]}
         show(options.out, 'certificate', results, draw(results))
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 
 import numpy as np
 import scipy.sparse as sp
 
+from analysis.hamiltonian import hamiltonian_path
 from analysis.result import Result
 from analysis.universality.reach import layers_to_reach_all
 from analysis.walk import square_graph, uniform_attention
@@ -15,6 +18,8 @@ from graphattn import BipartiteGraph
 
 MAX_TOKENS = 4096  # whose spectra are computed densely
 MAX_HOPS = 512
+MAX_PATH_TOKENS = 1024  # among which a Hamiltonian path is searched for
+YES, NO, NOT_DECIDED = 'yes', 'no', 'not decided'
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,10 @@ class Certificate(Result):
     layers_to_reach_all: int | None  #: ``None`` if not within the model's layers.
     reached: float  #: Share of the allowed pairs that a path over all layers connects.
     unread: int  #: Number of tokens that no other token reads, in any head.
+    self_loops: bool  #: Whether each token attends to itself in every layer, in some head.
+    hamiltonian_path: str  #: In the edges of all layers: 'yes', 'no' or 'not decided'.
+    layers_with_path: int  #: Number of layers whose own edges are known to have such a path.
+    universal: str  #: Whether Yun et al.'s conditions hold: 'yes', 'no' or 'not decided'.
     density_of_head: np.ndarray
     hops_of_head: np.ndarray  #: Until the head's graph alone reaches what it can; NaN above 512.
     reached_of_head: np.ndarray  #: Share of the allowed pairs that its paths connect in the end.
@@ -36,7 +45,8 @@ class Certificate(Result):
     one_way_of_head: np.ndarray  #: Share of its edges between tokens whose reverse is no edge.
 
 
-def certificate(layers: Sequence[Sequence[BipartiteGraph]]) -> Certificate:
+def certificate(layers: Sequence[Sequence[BipartiteGraph]], *,
+                time_limit: float = 10.) -> Certificate:
     r"""Measure what attention along graphs can do, whatever the weights are.
 
     Information moves along any edge of any head of a layer, and stays in place by the residual
@@ -48,22 +58,32 @@ def certificate(layers: Sequence[Sequence[BipartiteGraph]]) -> Certificate:
     of all pairs that some path allows: all of them, or, if every edge is causal, those of earlier
     tokens.
 
+    Yun et al. prove that transformers along graphs approximate all functions of sequences under
+    three conditions: self-loops in each layer, a Hamiltonian path in the union of all layers, and
+    reach of all pairs, here within the model's layers. 'no' says that this proof does not apply. It
+    never does if all edges are causal, because no token reaches later ones.
+
     Args:
         layers: The graphs of each layer, one for each head, with as many keys as queries; at most
             4,096 tokens.
+        time_limit (float): Seconds of the searches for Hamiltonian paths, half of them for the
+            union. Beyond 1,024 tokens nothing is searched, and the answer is 'not decided'.
 
     Raises:
-        TypeError, ValueError: Graphs differ in their tokens, or have more than 4,096.
+        TypeError, ValueError: Graphs differ in their tokens, or have more than 4,096; or
+            ``time_limit`` is not positive.
 
-    Source: reach is condition 3 of Yun et al., "O(n) connections are expressive enough" (2020).
+    Source: Yun et al., "O(n) connections are expressive enough" (2020), Assumption 1.
 
     Example:
         >>> from graphattn.patterns import GlobalTokens, SlidingWindow
         >>> heads = [SlidingWindow(1).build(9), GlobalTokens(1).build(9)]
         >>> found = certificate([heads, heads])
-        >>> found.layers_to_reach_all, found.unread
-        (2, 0)
+        >>> found.layers_to_reach_all, found.unread, found.hamiltonian_path, found.universal
+        (2, 0, 'yes', 'yes')
     """
+    if not time_limit > 0:
+        raise ValueError(f"'time_limit' must be positive (got {time_limit})")
     graphs = [[square_graph(graph) for graph in heads] for heads in layers]
     every = [graph for heads in graphs for graph in heads]
     if not every:
@@ -75,13 +95,8 @@ def certificate(layers: Sequence[Sequence[BipartiteGraph]]) -> Certificate:
                          f"{', '.join(map(str, sizes))})")
     is_causal = all(bool((graph.key <= graph.query).all()) for graph in every)
     pairs = n * (n + 1) // 2 if is_causal else n * n
-    joined = []
-    for heads in graphs:
-        union = heads[0]
-        for graph in heads[1:]:
-            union = union | graph
-        joined.append(union.with_self_loops())
-    _, reach, _ = layers_to_reach_all(joined, len(joined))
+    joined = [reduce(or_, heads) for heads in graphs]
+    _, reach, _ = layers_to_reach_all([graph.with_self_loops() for graph in joined], len(joined))
     # Reach is a share of all pairs, and stays as it is once it repeats itself.
     whole = pairs / n**2
     enough = np.flatnonzero(reach >= whole * (1 - 1e-12))
@@ -89,13 +104,32 @@ def certificate(layers: Sequence[Sequence[BipartiteGraph]]) -> Certificate:
     for graph in every:
         read[graph.key[graph.key != graph.query].numpy()] = True
     alone = [_of_head(graph, whole) for graph in every]
+    self_loops = all(_has_self_loops(graph) for graph in joined)
+    path = _path(reduce(or_, joined), time_limit / 2)
+    own_paths = [] if path == NO else [_path(graph, time_limit / 2 / len(joined))
+                                       for graph in joined]
+    reaches_all = bool(reach[-1] == 1)
     return Certificate(
         num_tokens=n, num_layers=len(graphs), num_heads=len(every),
         density=sum(graph.num_edges for graph in every) / (pairs * len(every)),
         layers_to_reach_all=int(enough[0]) + 1 if len(enough) else None,
-        reached=float(reach[-1] / whole), unread=int((~read).sum()),
+        reached=float(reach[-1] / whole), unread=int((~read).sum()), self_loops=self_loops,
+        hamiltonian_path=path, layers_with_path=own_paths.count(YES),
+        universal=path if self_loops and reaches_all else NO,
         density_of_head=np.array([graph.num_edges / pairs for graph in every]),
         **{f'{name}_of_head': np.array([head[name] for head in alone]) for name in alone[0]})
+
+
+def _has_self_loops(graph: BipartiteGraph) -> bool:
+    return int((graph.key == graph.query).sum()) == graph.num_queries
+
+
+def _path(graph: BipartiteGraph, seconds: float) -> str:
+    """Return whether a graph has a Hamiltonian path."""
+    if graph.num_queries > MAX_PATH_TOKENS:
+        return NOT_DECIDED
+    exists = hamiltonian_path(graph, time_limit=seconds).exists
+    return NOT_DECIDED if exists is None else YES if exists else NO
 
 
 def _of_head(graph: BipartiteGraph, whole: float) -> dict[str, float]:

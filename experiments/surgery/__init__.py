@@ -1,7 +1,10 @@
 """Surgery on dense Hugging Face models: data, losses, adaptation and the report."""
 
 from experiments.surgery.adaptation import Adaptation, adapt
+from experiments.surgery.learned_graphs import LearnedGraphs
+from experiments.surgery.lora import check_lora, with_adapters
 from experiments.surgery.losses import loss_of, mean_loss
 from experiments.surgery.tokens import drawn_tokens, read_tokens
 
-__all__ = ['Adaptation', 'adapt', 'drawn_tokens', 'loss_of', 'mean_loss', 'read_tokens']
+__all__ = ['Adaptation', 'LearnedGraphs', 'adapt', 'check_lora', 'drawn_tokens', 'loss_of',
+           'mean_loss', 'read_tokens', 'with_adapters']

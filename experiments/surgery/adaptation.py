@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,9 +14,11 @@ from tqdm import trange
 
 from experiments.surgery.losses import Loss, logits_of
 from experiments.surgery.tokens import PADDING
+from graphattn.sources import LearnedMaskSource
 from graphattn.utils.files import write_whole
 
 SAVE_EVERY = 50  # steps
+MASK_LR = 0.05  # of the logits of learned masks, which Adam moves by about this in a step
 
 
 class Adaptation(NamedTuple):
@@ -38,10 +41,12 @@ class Adaptation(NamedTuple):
 
 
 def adapt(model: nn.Module, tokens: Tensor, loss: Loss, settings: Adaptation, *,
-          teacher: nn.Module | None = None, state: Path | None = None) -> list[float]:
+          teacher: nn.Module | None = None, state: Path | None = None,
+          penalty: Callable[[], Tensor] | None = None) -> list[float]:
     """Train all parameters that require a gradient.
 
-    A run with a file of state that was interrupted goes on as if it had not been.
+    The logits of learned masks have a learning rate of their own. A run with a file of state that
+    was interrupted goes on as if it had not been, and one that was finished returns.
 
     Args:
         model (Module): The attached model, changed in place.
@@ -49,13 +54,15 @@ def adapt(model: nn.Module, tokens: Tensor, loss: Loss, settings: Adaptation, *,
         loss (Callable): The model's own loss.
         settings (Adaptation): Number of steps, learning rate and batches.
         teacher (Module, optional): The dense model, if ``settings.distill`` is positive.
-        state (Path, optional): File of the state, written every 50 steps.
+        state (Path, optional): File of the state, written every 50 steps and after the last.
+        penalty (Callable, optional): Returns what is added to the loss.
 
     Returns:
         list of float: The loss of each step.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(parameters, lr=settings.lr, weight_decay=0.)
+    optimizer = torch.optim.AdamW(_groups(model, settings.lr), weight_decay=0.)
+    rates = [group['lr'] for group in optimizer.param_groups]
     losses: list[float] = []
     if state is not None and state.is_file():
         saved = torch.load(state, weights_only=True)
@@ -67,10 +74,11 @@ def adapt(model: nn.Module, tokens: Tensor, loss: Loss, settings: Adaptation, *,
         for step in trange(len(losses), settings.steps, initial=len(losses), total=settings.steps,
                            desc='adapting', unit='step', disable=None):
             torch.manual_seed(settings.seed * 1_000_003 + step)
-            for group in optimizer.param_groups:
-                group['lr'] = settings.lr * _schedule(step, settings.steps)
+            for group, rate in zip(optimizer.param_groups, rates):
+                group['lr'] = rate * _schedule(step, settings.steps)
             batch = tokens[_batch(len(tokens), settings, step)]
             value = _objective(model, batch, loss, settings, teacher, step)
+            value = value if penalty is None else value + penalty()
             optimizer.zero_grad()
             value.backward()
             nn.utils.clip_grad_norm_(parameters, 1.)
@@ -79,12 +87,24 @@ def adapt(model: nn.Module, tokens: Tensor, loss: Loss, settings: Adaptation, *,
             if not np.isfinite(losses[-1]):
                 raise ValueError(f"'lr' must let the loss stay finite (got {settings.lr}, and "
                                  f"{losses[-1]} in step {step}); use a smaller one")
-            if state is not None and (step + 1) % SAVE_EVERY == 0:
+            if state is not None and ((step + 1) % SAVE_EVERY == 0 or step + 1 == settings.steps):
                 content = {'model': model.state_dict(), 'optimizer': optimizer.state_dict(),
                            'losses': losses}
                 write_whole(state, lambda path, content=content: torch.save(content, path))
     model.eval()
     return losses
+
+
+def _groups(model: nn.Module, lr: float) -> list[dict[str, object]]:
+    """Return the parameters to train in groups, those of learned masks last."""
+    masks = {name for name, source in model.named_modules()
+             if isinstance(source, LearnedMaskSource)}
+    groups: dict[bool, list[nn.Parameter]] = {False: [], True: []}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            groups[name.rpartition('.')[0] in masks].append(parameter)
+    return [{'params': group, 'lr': MASK_LR if is_mask else lr}
+            for is_mask, group in groups.items() if group]
 
 
 def _objective(model: nn.Module, batch: Tensor, loss: Loss, settings: Adaptation,

@@ -34,7 +34,8 @@ class Losses(Result):
     adapted: float
     rise: float  #: Of the adapted loss over the dense one.
     density: float
-    share: float  #: Of the dense model's weight that the edges hold.
+    share: float | None  #: Of the dense model's weight that the edges hold.
+    learned: float | None  #: Right after learned graphs were frozen.
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,8 @@ class Head(Result):
 
     head: str  #: Layer and number.
     pattern: str
-    share: float  #: Of the dense model's weight.
-    error: float  #: Of its output.
+    share: float | None  #: Of the dense model's weight.
+    error: float | None  #: Of its output.
     density: float
     cost: float | None  #: Rise of the loss over the error.
     hops: float
@@ -104,14 +105,14 @@ def write_report(path: Path, model: nn.Module, chosen: Fit, profile: Profile,
     layers = [[graph for graph, at in zip(graphs, chosen.layer) if at == number]
               for number in range(len(chosen.layers))]
     proven = certificate(layers)
-    heads = [Head(f'{chosen.layer[row]}.{profile.head[row]}', pattern, float(chosen.share[row]),
-                  float(chosen.error[row]), float(chosen.density[row]),
-                  None if costs is None else float(costs[row]), float(proven.hops_of_head[row]),
-                  float(proven.gap_of_head[row]), float(proven.sigma_of_head[row]))
-             for row, pattern in enumerate(chosen.patterns)]
+    heads = [Head(f'{chosen.layer[row]}.{head["head"]}', head['pattern'], head['share'],
+                  head['error'], head['density'], None if costs is None else float(costs[row]),
+                  float(proven.hops_of_head[row]), float(proven.gap_of_head[row]),
+                  float(proven.sigma_of_head[row]))
+             for row, head in enumerate(chosen.as_table())]
     losses = Losses(*(results[name] for name in ('dense', 'cut', 'adapted')),
                     results['adapted'] / results['dense'] - 1, results['density'],
-                    results['share'])
+                    results['share'], results.get('learned'))
     lengths = [Lengths(**row, times=row['dense_ms'] / row['sparse_ms'])
                for row in results['lengths']]
     with in_style():
@@ -133,7 +134,9 @@ def write_report(path: Path, model: nn.Module, chosen: Fit, profile: Profile,
 
 def _draw(chosen: Fit, costs: np.ndarray | None) -> Figure:
     """Draw density, error and cost by layer and head."""
-    panels = {'density, %': 100 * chosen.density, 'error, %': 100 * chosen.error}
+    panels = {'density, %': 100 * chosen.density}
+    if not np.isnan(chosen.error).all():
+        panels['error, %'] = 100 * chosen.error
     if costs is not None:
         panels['cost'] = costs
     num_heads = int(np.bincount(chosen.layer).max())

@@ -9,10 +9,16 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from graphattn._checks import check_kind
 from graphattn.functional.recursion import is_one_hop
-from graphattn.hugging_face.attention import graph_attention, notice_keys
+from graphattn.hugging_face.attention import (
+    forget_tokens,
+    graph_attention,
+    noticing_keys,
+    noticing_tokens,
+)
 from graphattn.hugging_face.heads import check_head_numbers, source_of_heads, without_heads
 from graphattn.hugging_face.lazy_mask import lazy_mask, lazy_mask_of_logits
 from graphattn.hugging_face.modules import (
@@ -76,7 +82,10 @@ def attach(
     ``position_bias``           read on the edges, with its gradient
     ``indices``                 define the edges (``BipartiteGraph.from_topk``); ``along`` is
                                 ``None``
-    ``torch.compile``           the same results, with a graph break at each attention
+    ``torch.compile``           the same results. With ``fullgraph=True`` there is no graph break
+                                along patterns if tokens are all that the model is given: no padding
+                                mask, cache or positions, and no shorter window of the model.
+                                Otherwise there is one at each attention
     continuous batching         not supported by transformers for other implementations of attention
     cache                       dynamic, static, sliding and quantised: rows of the pattern from the
                                 decoded position on. Patterns whose rows depend on the length, such
@@ -156,7 +165,7 @@ def attach(
     own_configs(model)
     for module in configured(model):
         if not hasattr(module, 'graph_attachment'):
-            module.graph_attachment = Attachment(implementations(module.config))
+            switch(module, Attachment(implementations(module.config)))
     for name, (source, attached_heads) in plans.items():
         module, logit = modules[name], None
         if source is not None:
@@ -342,17 +351,29 @@ def _make_room(name: str, module: nn.Module, heads: Sequence[int] | None) -> Non
 def switch(module: nn.Module, attachment: Attachment, source: GraphSource | None = None,
             logit: nn.Parameter | None = None) -> None:
     """Give a module another state, source and teleport."""
-    handle = getattr(getattr(module, 'graph_attachment', None), 'noticing', None)
-    if handle is not None:
-        handle.remove()
+    _remove_hooks(module)
     for name, value in (('graph_source', source), ('graph_teleport_logit', logit)):
         if hasattr(module, name):
             delattr(module, name)
         if value is not None:
             setattr(module, name, value)
-    handle = module.register_forward_pre_hook(notice_keys, with_kwargs=True) if (
-        attachment.attends) else None
-    module.graph_attachment = replace(attachment, noticing=handle)
+    module.graph_attachment = replace(attachment, noticing=_hooks(module, attachment))
+
+
+def _hooks(module: nn.Module, attachment: Attachment) -> tuple[RemovableHandle, ...]:
+    from transformers import PreTrainedModel
+    if attachment.attends:
+        return module.register_forward_pre_hook(noticing_keys(module), with_kwargs=True),
+    if isinstance(module, PreTrainedModel):
+        return (module.register_forward_pre_hook(noticing_tokens(module), with_kwargs=True),
+                module.register_forward_hook(forget_tokens))
+    return ()
+
+
+def _remove_hooks(module: nn.Module) -> None:
+    if hasattr(module, 'graph_attachment'):
+        for handle in module.graph_attachment.noticing:
+            handle.remove()
 
 
 def _use_graphs(model: nn.Module) -> None:
@@ -366,6 +387,7 @@ def forget(model: nn.Module) -> None:
     for module in model.modules():
         if hasattr(module, 'graph_attachment'):
             switch(module, replace(module.graph_attachment, attends=False))
+            _remove_hooks(module)
             module.config._attn_implementation = module.graph_attachment.before
             del module.graph_attachment
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -12,10 +13,11 @@ from torch import Tensor, nn
 
 from graphattn._checks import is_float
 from graphattn._tensors import is_autocast, is_one
+from graphattn.functional.drive import Placement, drive
 from graphattn.graphs.graph import BipartiteGraph
-from graphattn.hugging_face.lazy_mask import LazyMask
+from graphattn.hugging_face.lazy_mask import CALL, LazyMask
 from graphattn.hugging_face.modules import NAME
-from graphattn.hugging_face.packing import check_not_packed, packed_lengths
+from graphattn.hugging_face.packing import POINTERS, check_not_packed, packed_lengths
 from graphattn.hugging_face.state import Attachment
 from graphattn.layers.padded import (
     PairRules,
@@ -41,12 +43,23 @@ PADDING_BELOW = -9_000
 OF_KEYS = ('key_value_states', 'encoder_hidden_states', 'cross_attention_states', 'key', 'keys',
            'k', 'key_tensor', 'context', 'context_hidden_states')
 OF_CACHE = 'past_key_values', 'layer_past'
+OF_EDGES = 'indices', 'part_of_batch'
+Hook = Callable[[nn.Module, tuple, dict[str, Any]], None]
+# Arguments of a model that say nothing of which token attends to which; padding is said by masks.
+OF_TOKENS = {'input_ids', 'inputs_embeds', 'attention_mask', 'labels', 'logits_to_keep',
+             'use_cache', 'return_dict', 'output_hidden_states', 'output_attentions'}
+# Words in the code of models whose masks may say more than such arguments.
+OF_OWN_MASKS = 'block_sequence_ids', 'allow_is_causal_skip', 'mask_function'
 
 
-@torch.compiler.disable(reason='the arguments of a module are recorded for the attention in it')
-def notice_keys(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
-    """Record before each call whether keys come from other hidden states than queries."""
-    given = dict(zip(_arguments(type(module)), args)) | kwargs
+def noticing_keys(module: nn.Module) -> Hook:
+    """Return a hook that records before each call whether keys come from other hidden states than
+    queries."""
+    return partial(_notice_keys, _arguments(type(module)))
+
+
+def _notice_keys(names: list[str], module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+    given = dict(zip(names, args)) | kwargs
     of_queries = next((x for x in given.values() if isinstance(x, Tensor)), None)
     attachment = module.graph_attachment
     attachment.has_other_keys = any(isinstance(given.get(name), Tensor) and not is_one(
@@ -66,7 +79,38 @@ def _is_cross(attachment: Attachment, query: Tensor, key: Tensor, mask: Tensor |
     return attachment.has_other_keys or not is_told and query.size(2) != key.size(2)
 
 
-@torch.compiler.disable(reason='the edges depend on which slots are tokens')
+def noticing_tokens(model: nn.Module) -> Hook:
+    """Return a hook that records before each compiled call whether tokens are all that the model is
+    given."""
+    kind = type(model)
+    return partial(_notice_tokens, None if _has_own_masks(kind) else _arguments(kind))
+
+
+@cache
+def _has_own_masks(kind: type[nn.Module]) -> bool:
+    """Return whether the code of a model may put more than tokens into its masks."""
+    from transformers import PreTrainedModel
+    own = kind.__mro__[:kind.__mro__.index(PreTrainedModel)]
+    try:
+        sources = {inspect.getsource(inspect.getmodule(each)) for each in own}
+    except (OSError, TypeError):
+        return True
+    return any(word in source for source in sources for word in OF_OWN_MASKS)
+
+
+def _notice_tokens(names: list[str] | None, model: nn.Module, args: tuple,
+                   kwargs: dict[str, Any]) -> None:
+    if torch.compiler.is_compiling():
+        given = None if names is None else dict(zip(names, args)) | kwargs
+        CALL.has_only_tokens = given is not None and all(
+            name in OF_TOKENS or value is None for name, value in given.items())
+
+
+def forget_tokens(model: nn.Module, args: tuple, out: Any) -> None:
+    if torch.compiler.is_compiling():
+        CALL.has_only_tokens = False
+
+
 def graph_attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
     dropout: float = 0., scaling: float | None = None, is_causal: bool | None = None,
@@ -92,6 +136,55 @@ def graph_attention(
         Tensor ``[batch, num_queries, heads, value_channels]``, and the weights if requested, else
         ``None``.
     """
+    attend = _attend_traced if torch.compiler.is_compiling() and _is_traced(
+        module, query, key, attention_mask, position_bias, options) else _attend
+    return attend(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling,
+                  is_causal=is_causal, position_bias=position_bias, **options)
+
+
+def _is_traced(module: nn.Module, query: Tensor, key: Tensor, mask: Tensor | None,
+               position_bias: Tensor | None, options: dict[str, Any]) -> bool:
+    """Return whether a pattern, and the length of sequences without padding, say all edges."""
+    attachment = getattr(module, 'graph_attachment', None)
+    if attachment is None or not attachment.attends or attachment.watch is not None:
+        return False
+    source, window = getattr(module, 'graph_source', None), options.get('sliding_window')
+    if not isinstance(source, PatternSource) or not source.is_traced or source.max_length:
+        return False
+    says_more = any(options.get(name) is not None for name in (*REFUSED, *POINTERS, *OF_EDGES))
+    return not (mask is not None or position_bias is not None or says_more or attachment.adds_masks
+                or attachment.has_other_keys or attachment.has_cache
+                or options.get('position_ids') is not None and not CALL.has_only_tokens
+                or options.get('output_attentions') or query.size(2) != key.size(2)
+                or window is not None and window < key.size(2))
+
+
+def _attend_traced(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: None, dropout: float,
+    scaling: float | None, is_causal: bool | None, **options: Any,
+) -> tuple[Tensor, None]:
+    """Attend in compiled code, without a graph break."""
+    attachment, source = module.graph_attachment, module.graph_source
+    batch, heads, length, _ = query.shape
+    query, key, value = (_as_autocast(x).transpose(1, 2).flatten(0, 1)
+                         for x in (query, key, value))
+    ptr = torch.arange(batch + 1, device=query.device) * length
+    graph = source.traced_graph(batch * length, ptr, causal=_is_causal(module, is_causal, mask))
+    terms = LogitTerms(scale=scaling, dropout_p=dropout, softcap=options.get('softcap'),
+                       sink=options.get('s_aux'))
+    logit = getattr(module, 'graph_teleport_logit', None)
+    out, _ = drive(query, key, value, graph, terms, attachment.hops,
+                   attachment.teleport if logit is None else logit.sigmoid(),
+                   Placement(heads if source.per_head else None), backend=attachment.backend)
+    return out.unflatten(0, (batch, length)), None
+
+
+@torch.compiler.disable(reason='the edges depend on which slots are tokens')
+def _attend(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
+    dropout: float, scaling: float | None, is_causal: bool | None, position_bias: Tensor | None,
+    **options: Any,
+) -> tuple[Tensor, Tensor | None]:
     attachment = getattr(module, 'graph_attachment', None)
     if attachment is None:
         raise ValueError(f"'attn_implementation' is {NAME!r}, but {type(module).__name__} has no "
@@ -122,7 +215,7 @@ def graph_attention(
         packed = None
     else:
         packed = packed_lengths(options, attention_mask, query, key, attachment.has_cache)
-    tokens, rules = _tokens_and_rules(attention_mask, query, key, is_cross, indices is not None,
+    tokens, rules = tokens_and_rules(attention_mask, query, key, is_cross, indices is not None,
                                       packed)
     if position_bias is not None:
         rules = rules._replace(tables=(*rules.tables, position_bias))
@@ -240,7 +333,7 @@ def _lacks_prefix(mask: Tensor, key: Tensor) -> bool:
             and mask.how.get('attention_mask') is None)
 
 
-def _tokens_and_rules(mask: Tensor, query: Tensor, key: Tensor, is_cross: bool,
+def tokens_and_rules(mask: Tensor, query: Tensor, key: Tensor, is_cross: bool,
                       has_indices: bool,
                       packed: tuple[int, ...] | None) -> tuple[PaddedTokens, PairRules]:
     if packed is not None:

@@ -12,6 +12,7 @@ import numpy as np
 from graphattn._checks import check_kind, check_number
 from graphattn.hugging_face.attaching import attached
 from graphattn.hugging_face.profiling import Profile
+from graphattn.patterns import parse
 from graphattn.sources import PatternSource
 
 if TYPE_CHECKING:
@@ -28,9 +29,10 @@ class Fit:
         layers (tuple of str): Names of the attention modules.
         layer (ndarray): Index of each head's module, int64 ``[heads]``.
         patterns (tuple of str): The expression of each head's pattern.
-        share (ndarray): Share of the head's weight that its edges hold, ``[heads]``.
+        share (ndarray): Share of the head's weight that its edges hold, ``[heads]``; NaN if it is
+            not known, as of learned edges.
         error (ndarray): Squared error of the head's output along them, over its squared norm,
-            ``[heads]``.
+            ``[heads]``, or NaN.
         density (ndarray): Share of the allowed pairs that are its edges, ``[heads]``.
     """
 
@@ -51,10 +53,12 @@ class Fit:
         return along
 
     def as_table(self) -> list[dict[str, object]]:
-        """Return a dict for each head."""
+        """Return a dict for each head. Long expressions are shortened, and what is not known is
+        ``None``."""
         number = [int((self.layer[:row] == at).sum()) for row, at in enumerate(self.layer)]
-        return [{'layer': self.layers[at], 'head': number[row], 'pattern': self.patterns[row],
-                 'share': float(self.share[row]), 'error': float(self.error[row]),
+        return [{'layer': self.layers[at], 'head': number[row],
+                 'pattern': str(parse(self.patterns[row])),
+                 'share': _known(self.share[row]), 'error': _known(self.error[row]),
                  'density': float(self.density[row])}
                 for row, at in enumerate(self.layer)]
 
@@ -62,6 +66,10 @@ class Fit:
         return (f'Fit({len(self.layers)} layers, {len(self.layer)} heads, '
                 f'density={self.density.mean():.2%}, share={self.share.mean():.1%}, '
                 f'error={self.error.mean():.1%})')
+
+
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)
 
 
 def fit(profile: Profile, density: float, *, costs: Sequence[float] | None = None) -> Fit:
@@ -120,7 +128,8 @@ def fit(profile: Profile, density: float, *, costs: Sequence[float] | None = Non
     budget = density * profile.keys.sum()
     chosen = _within(budget, profile, cost)
     rows = np.arange(num_heads)
-    return Fit(profile.layers, profile.layer, tuple(profile.patterns[at] for at in chosen),
+    patterns = tuple(repr(profile.pattern(row, at)) for row, at in enumerate(chosen))
+    return Fit(profile.layers, profile.layer, patterns,
                profile.pattern_share[rows, chosen], profile.pattern_error[rows, chosen],
                profile.pattern_edges[rows, chosen] / profile.keys)
 
@@ -194,7 +203,7 @@ def head_costs(model: PreTrainedModel, profile: Profile, loss: Loss) -> np.ndarr
     dense, costs = loss(model), np.zeros(len(profile.layer))
     smallest = profile.pattern_edges.argmin(axis=1)
     for row, (layer, head, at) in enumerate(zip(profile.layer, profile.head, smallest)):
-        with attached(model, profile.patterns[at], layers=[profile.layers[layer]],
+        with attached(model, profile.pattern(row, at), layers=[profile.layers[layer]],
                       heads=[int(head)]):
             rise = loss(model) - dense
         costs[row] = max(rise, 0.) / max(profile.pattern_error[row, at], 1e-9)

@@ -155,9 +155,46 @@ class LazyMask(Tensor):
         return allows
 
 
+class Call:
+    """Arguments of the innermost model, as far as compiled code has to know them.
+
+    Args:
+        has_only_tokens (bool): Whether tokens are all that the model was given, so that its causal
+            mask is no more than causal. While compiling, transformers wraps the function of this
+            mask, because positions might begin anew.
+    """
+
+    has_only_tokens = False
+
+
+CALL = Call()
+
+
+def lazy_mask(**how: Any) -> LazyMask | None:
+    """Make a mask; transformers calls this in place of its own functions.
+
+    Compiled code gets None, as from transformers' mask for SDPA, where the mask says no more than
+    that attention is causal or not. All else is a graph break.
+    """
+    return None if torch.compiler.is_compiling() and _is_implied(how) else _made_lazily(**how)
+
+
+def _is_implied(how: dict[str, Any]) -> bool:
+    """Return whether a mask is all that the module implies without one."""
+    from transformers.masking_utils import bidirectional_mask_function
+    if how.get('attention_mask') is not None or how.get('use_vmap', False):
+        return False
+    window, length = how.get('local_size'), how['kv_length']
+    if window is not None and length >= window or how['q_length'] != length:
+        return False
+    is_at_start = isinstance(how.get('q_offset', 0), int) and how.get('q_offset', 0) == 0
+    if how['mask_function'] is bidirectional_mask_function:
+        return is_at_start and how.get('allow_is_bidirectional_skip', False)
+    return is_at_start and CALL.has_only_tokens
+
+
 @torch.compiler.disable(reason='a mask without values cannot be traced')
-def lazy_mask(**how: Any) -> LazyMask:
-    """Make a mask; transformers calls this in place of its own functions."""
+def _made_lazily(**how: Any) -> LazyMask:
     return LazyMask(**how)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -16,12 +18,21 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from graphattn._checks import check_kind, check_seed, check_size
+from graphattn._checks import check_seed, check_size
 from graphattn.functional.folding import repeat_heads
-from graphattn.hugging_face.attaching import attach, forget, kept, switch
+from graphattn.hugging_face.attaching import attach, attends, forget, kept, switch
 from graphattn.hugging_face.modules import attention_modules, choose
+from graphattn.hugging_face.own_patterns import (
+    MAX_TOKENS,
+    Own,
+    OwnEdges,
+    OwnSums,
+    candidate,
+    join_edges,
+    pattern_of,
+)
 from graphattn.layers.padded import PairRules
-from graphattn.patterns import Pattern, parse
+from graphattn.patterns import Pattern
 from graphattn.placement.padded import PaddedTokens
 from graphattn.utils.files import write_whole
 from graphattn.utils.reading import check_arrays, json_object
@@ -29,9 +40,10 @@ from graphattn.utils.reading import check_arrays, json_object
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-__all__ = ['RANDOM', 'WINDOWS', 'Profile', 'profile']
+__all__ = ['CANDIDATES', 'OWN_KEYS', 'OWN_OFFSETS', 'RANDOM', 'STRIDED', 'WINDOWS', 'Profile',
+           'profile']
 
-FORMAT = 1
+FORMAT = 2
 SHARES = .9, .95, .99  # of a row's weight
 KINDS = 'first', 'special', 'other'  # of tokens
 NUM_BINS = 41  # of distances on either side; the last begins at 2^39
@@ -41,6 +53,15 @@ WINDOWS = tuple(f'SlidingWindow({2**power - 1}){sink}' for sink in ('', ' | Glob
 RANDOM = (*(f'SlidingWindow({2**power - 1}) | GlobalTokens(1) | RandomKeys({2**power})'
             for power in range(8)),
           *(f'SlidingWindow(0) | RandomKeys({2**power})' for power in range(9)))
+STRIDED = tuple(f'{pattern}{sink}' for sink in ('', ' | GlobalTokens(1)') for pattern in (
+    *(f'SlidingWindow({radius}, dilation={step})' for step in (2, 4, 8) for radius in (1, 4, 16)),
+    *(f'Strided({2**power})' for power in range(2, 7)),
+    *(f'Fixed({2**power})' for power in range(2, 7)), 'LogSparse()'))
+OWN_OFFSETS = tuple(f'{2**power} own offsets{sink}' for sink in ('', ' | GlobalTokens(1)')
+                    for power in range(1, 7))
+OWN_KEYS = tuple(f'{2**power} own keys' for power in range(1, 8))
+CANDIDATES = {'windows': WINDOWS, 'strided': STRIDED, 'offsets': OWN_OFFSETS, 'keys': OWN_KEYS,
+              'random': RANDOM}
 BLOCK = 2**20  # weights at once
 MAX_LENGTHS = 8  # whose edges are kept, to compare those of the next input with
 
@@ -76,7 +97,8 @@ class Profile:
             their union. NaN if no two lengths agree, ``[heads]``.
         same_distances (ndarray): Mean overlap of the distances with those of the input before; 1 if
             they are equal. NaN if there is one input, ``[heads]``.
-        patterns (tuple of str): Expressions of the patterns that a fit chooses from.
+        patterns (tuple of str): Expressions of the patterns that a fit chooses from, and names such
+            as ``'8 own keys'`` of edges that each head has for itself (:meth:`pattern`).
         pattern_share (ndarray): Share of the weight on the edges of each pattern,
             ``[heads, patterns]``.
         pattern_error (ndarray): Squared distance of the head's outputs along the pattern, with
@@ -84,6 +106,10 @@ class Profile:
             ``[heads, patterns]``.
         pattern_edges (ndarray): Mean number of a row's edges of each pattern that the model's masks
             allow, ``[heads, patterns]``.
+        own_keys (ndarray): At each position the keys with the largest mean weight, by falling
+            weight behind the position itself; -1 for none, int32 ``[heads, tokens, keys]``.
+        own_offsets (ndarray): The offsets with the largest sum of weights, by falling weight behind
+            0; again 0 for none, int32 ``[heads, offsets]``.
         lengths (ndarray): Lengths of the inputs, int64 ``[inputs]``; those of the first module, if
             modules have different ones. In models that call a module several times, such as ALBERT,
             each of its calls counts as an input of the module.
@@ -109,6 +135,8 @@ class Profile:
     pattern_share: np.ndarray
     pattern_error: np.ndarray
     pattern_edges: np.ndarray
+    own_keys: np.ndarray
+    own_offsets: np.ndarray
     lengths: np.ndarray
     fingerprint: dict[str, Any]
 
@@ -125,6 +153,10 @@ class Profile:
         return [{'layer': self.layers[layer], **{name: column[row].item()
                                                  for name, column in columns.items()}}
                 for row, layer in enumerate(self.layer)]
+
+    def pattern(self, row: int, number: int) -> Pattern:
+        """Return a pattern that a fit chooses from, in the head of this row."""
+        return pattern_of(self.patterns[number], self.own_keys[row], self.own_offsets[row])
 
     def __repr__(self) -> str:
         return (f'Profile({len(self.layers)} layers, {len(self.layer)} heads, '
@@ -186,7 +218,8 @@ class Profile:
 def profile(
     model: PreTrainedModel, batches: Iterable[Mapping[str, Tensor] | Tensor], *,
     special: PreTrainedTokenizerBase | Sequence[int] = (),
-    patterns: Sequence[Pattern | str] = WINDOWS, sample: int = 256, seed: int = 0,
+    patterns: Sequence[Pattern | str] = WINDOWS, positions: int = 1, sample: int = 256,
+    seed: int = 0,
 ) -> Profile:
     """Measure how each head of self-attention of a model attends, over several inputs.
 
@@ -201,8 +234,15 @@ def profile(
         special (tokenizer or sequence of int): Ids of special tokens, such as separators.
         patterns (sequence of Pattern or str): Patterns or their expressions, for
             :func:`graphattn.hugging_face.fit`; by default windows of many sizes, with and without
-            the first token. ``profiling.RANDOM`` has others with random keys, which change while a
-            sequence grows.
+            the first token. ``profiling.CANDIDATES`` has these and others by name: strided ones,
+            and ones with random keys, which change while a sequence grows. ``'4 own offsets'`` are
+            the offsets with the largest weight in each head, ``'8 own keys'`` the keys with the
+            largest mean weight at each position, for inputs whose positions mean the same. They are
+            found first, so ``batches`` are read twice. Those of one half of the inputs are measured
+            on the other half, because no edges fit other inputs as well as those that they are
+            found on; the profile has those of all.
+        positions (int): Least number of positions that own keys are listed for, if the inputs are
+            shorter. Positions that no input has get the keys before them.
         sample (int): Number of rows of each sequence for the measurements that sort rows, drawn at
             random; all rows of shorter sequences.
         seed (int): Seed of these rows.
@@ -212,7 +252,8 @@ def profile(
 
     Raises:
         TypeError: An argument is of the wrong type.
-        ValueError: The model's attention cannot be replaced, or there are no batches.
+        ValueError: The model's attention cannot be replaced, there are no batches, or they are
+            longer than the 4,096 tokens of own keys and offsets.
 
     Example:
         >>> import torch
@@ -226,27 +267,27 @@ def profile(
         >>> list(measured.as_table()[0])[:5]
         ['layer', 'head', 'keys', 'edges_90', 'edges_95']
     """
+    check_size('positions', positions, 1, MAX_TOKENS)
     check_size('sample', sample, 2)
     check_seed(seed)
     modules = attention_modules(model)
     names = choose(modules, None)
     ids = _special_ids(special)
-    parsed = [parse(each) if isinstance(each, str) else each for each in patterns]
-    for each in parsed:
-        check_kind('patterns', each, Pattern)
+    parsed = [candidate(each) for each in patterns]
     watching = _Watching(sample, seed, {name: _Sums() for name in names}, parsed)
+    finds = any(isinstance(each, Own) for each in parsed)
+    batches = list(batches) if finds else batches
     was_training = model.training
     with kept(model):
         forget(model)
         attach(model, 'Full()', layers=names)  # the source is not used
-        for name in names:
-            state = modules[name].graph_attachment
-            switch(modules[name], replace(state, is_named=False,
-                                          watch=partial(watching.attend, name)))
         try:
             model.eval()
-            for batch in batches:
-                _run(model, batch, watching, ids)
+            if finds:
+                finding = _Finding({name: (OwnSums(parsed), OwnSums(parsed)) for name in names})
+                _run_all(model, modules, batches, finding, ids)
+                watching.own = finding.edges(positions)
+            _run_all(model, modules, batches, watching, ids)
         finally:
             model.train(was_training)
     if not watching.lengths:
@@ -263,8 +304,18 @@ def _special_ids(special: Any) -> Tensor:
     return torch.tensor([*map(int, ids)], dtype=torch.long)
 
 
+def _run_all(model: nn.Module, modules: dict[str, nn.Module], batches: Iterable[Any],
+             watching: _Attending, ids: Tensor) -> None:
+    for name, module in modules.items():
+        if attends(module):
+            switch(module, replace(module.graph_attachment, is_named=False,
+                                   watch=partial(watching.attend, name)))
+    for batch in batches:
+        _run(model, batch, watching, ids)
+
+
 @torch.no_grad()
-def _run(model: nn.Module, batch: Any, watching: _Watching, ids: Tensor) -> None:
+def _run(model: nn.Module, batch: Any, watching: _Attending, ids: Tensor) -> None:
     batch = {'input_ids': batch} if isinstance(batch, Tensor) else batch
     if not isinstance(batch, Mapping):
         raise TypeError(f"'batches' must hold tensors or arguments of the model by name (got "
@@ -300,27 +351,19 @@ class _Sums:
 
 
 @dataclass
-class _Watching:
-    """Attention that measures its weights.
+class _Attending(ABC):
+    """Attention of sequence after sequence, whose weights are seen in blocks of rows.
 
     Args:
-        sample (int): Number of rows to sort.
-        seed (int): Seed of these rows.
-        sums (dict): Sums of each layer by its name.
-        patterns (list of Pattern): Patterns whose share of the weight is measured.
-        lengths (list of int): Lengths of the inputs.
         is_special (tuple): Which tokens of the batch are special, in the encoder and in a decoder
             behind it, ``[batch, length]`` or ``None``.
         is_first (bool): Whether no layer has seen this batch.
+        lengths (list of int): Lengths of the inputs.
     """
 
-    sample: int
-    seed: int
-    sums: dict[str, _Sums]
-    patterns: list[Pattern]
-    lengths: list[int] = field(default_factory=list)
-    is_special: tuple[Tensor | None, ...] = (None, None)
-    is_first: bool = False
+    is_special: tuple[Tensor | None, ...] = field(default=(None, None), kw_only=True)
+    is_first: bool = field(default=False, kw_only=True)
+    lengths: list[int] = field(default_factory=list, kw_only=True)
 
     def begin(self, *is_special: Tensor | None) -> None:
         """Begin a batch."""
@@ -329,7 +372,7 @@ class _Watching:
     def attend(self, name: str, query: Tensor, key: Tensor, value: Tensor, tokens: PaddedTokens,
                rules: PairRules, *, scale: float | None, softcap: float | None,
                sink: Tensor | None) -> Tensor:
-        """Return attention, and add its weights to the sums of a layer."""
+        """Return attention, and see its weights."""
         if not tokens.is_square:
             raise ValueError("'batches' must hold whole sequences (got keys that are not the "
                              "tokens of the queries); pass no cache")
@@ -351,20 +394,76 @@ class _Watching:
                 one = _Sequence(ours * scale, theirs, row, slot, rules, tokens.batch, softcap,
                                 None if sink is None else sink.to(ours).view(-1, 1, 1))
                 special = None if is_special is None else is_special[row, slot]
-                out[nodes] = self._measure(self.sums[name], one, values, special).transpose(0, 1)
+                out[nodes] = self._see(name, one, values, special).transpose(0, 1)
         if self.is_first:
             self.lengths += [length for length in tokens.lengths if length]
             self.is_first = False
         return tokens.pad_queries(out.to(dtype))
 
-    def _measure(self, sums: _Sums, one: _Sequence, value: Tensor,
-                 is_special: Tensor | None) -> Tensor:
-        out, total = torch.empty_like(value), _Sums()
+    @abstractmethod
+    def _see(self, name: str, one: _Sequence, value: Tensor, is_special: Tensor | None) -> Tensor:
+        """Return the outputs of a sequence in a layer, ``[heads, length, channels]``."""
+
+
+@dataclass
+class _Finding(_Attending):
+    """Attention that sums the weights of keys and offsets.
+
+    Args:
+        own (dict): By the name of a layer, the sums of its even and of its odd inputs.
+    """
+
+    own: dict[str, tuple[OwnSums, OwnSums]]
+    num_inputs: Counter[str] = field(default_factory=Counter)
+
+    def _see(self, name: str, one: _Sequence, value: Tensor, is_special: Tensor | None) -> Tensor:
+        out, sums = torch.empty_like(value), self.own[name][self.num_inputs[name] % 2]
+        for rows in one.blocks():
+            weight = one.weights(rows)
+            out[:, rows] = weight @ value
+            sums.add(rows, weight)
+        self.num_inputs[name] += 1
+        return out
+
+    def edges(self, positions: int) -> dict[str, tuple[OwnEdges, OwnEdges, OwnEdges]]:
+        """Return by the name of a layer the edges to measure on even inputs, which are those of
+        odd ones if there are any; the edges to measure on odd inputs; and the edges of all."""
+        edges = {}
+        for name, (even, odd) in self.own.items():
+            if not even.is_empty:
+                length = max(even.length, odd.length, positions)
+                of_even = even.edges(length)
+                of_odd = of_even if odd.is_empty else odd.edges(length)
+                edges[name] = of_odd, of_even, even.with_sums(odd).edges(length)
+        return edges
+
+
+@dataclass
+class _Watching(_Attending):
+    """Attention that measures its weights.
+
+    Args:
+        sample (int): Number of rows to sort.
+        seed (int): Seed of these rows.
+        sums (dict): Sums of each layer by its name.
+        patterns (list): Patterns whose share of the weight is measured.
+        own (dict): Edges of each head by the name of a layer, as :class:`_Finding` returns them.
+    """
+
+    sample: int
+    seed: int
+    sums: dict[str, _Sums]
+    patterns: list[Pattern | Own]
+    own: dict[str, tuple[OwnEdges, OwnEdges, OwnEdges]] = field(default_factory=dict)
+
+    def _see(self, name: str, one: _Sequence, value: Tensor, is_special: Tensor | None) -> Tensor:
+        sums, out, total = self.sums[name], torch.empty_like(value), _Sums()
+        own = self.own[name][sums.num_inputs % 2] if self.own else None
         for rows in one.blocks():
             weight = one.weights(rows)
             out[:, rows] = weight @ value
             total.add(**_sums_of(weight.double(), rows, is_special),
-                      **_sums_along(self.patterns, weight, rows, value, out[:, rows]))
+                      **_sums_along(self.patterns, own, weight, rows, value, out[:, rows]))
         num_rows = len(one.slot)
         sums.num_rows, sums.num_inputs = sums.num_rows + num_rows, sums.num_inputs + 1
         sums.longest = max(sums.longest, num_rows)
@@ -410,11 +509,13 @@ class _Watching:
         joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         for name in ('before', 'after'):
             joined[name] = joined[name][:, :size]
+        joined |= join_edges([self.own[name][2] for name in seen] if self.own else [], len(
+            joined['keys']))
         return Profile(
             layers=tuple(seen), layer=np.repeat(np.arange(len(heads)), heads),
             head=np.concatenate(list(map(np.arange, heads))),
             bounds=np.array(_bounds()[:size]), lengths=np.array(self.lengths),
-            patterns=tuple(map(str, self.patterns)), fingerprint=_fingerprint(model), **joined)
+            patterns=tuple(map(repr, self.patterns)), fingerprint=_fingerprint(model), **joined)
 
 
 def _means(sums: _Sums) -> dict[str, np.ndarray]:
@@ -511,17 +612,13 @@ def _sums_of(weight: Tensor, rows: Tensor, is_special: Tensor | None) -> dict[st
             'keys': (weight > 0).sum((1, 2))}
 
 
-def _sums_along(patterns: Sequence[Pattern], weight: Tensor, rows: Tensor, value: Tensor,
-                out: Tensor) -> dict[str, Tensor]:
+def _sums_along(patterns: Sequence[Pattern | Own], own: OwnEdges | None, weight: Tensor,
+                rows: Tensor, value: Tensor, out: Tensor) -> dict[str, Tensor]:
     """Return the weight, the error and the allowed edges along each pattern,
     ``[heads, patterns]``, and the squared norm of the output, ``[heads]``."""
-    first, length = int(rows[0]), weight.size(2)
     shares, errors, edges = ([weight.new_zeros(len(weight), 0)] for _ in range(3))
     for pattern in patterns:
-        graph = pattern.build(len(rows), length, offset=first, seed=0, crop=True)
-        along = torch.zeros(weight.shape[1:], dtype=torch.bool)
-        along[graph.query, graph.key] = True
-        kept = weight * along.to(weight.device)
+        kept = weight * _mask(pattern, own, rows, weight.size(2)).to(weight.device)
         whole = kept.sum(2, keepdim=True)
         error = kept @ value / whole.clamp(min=torch.finfo(whole.dtype).tiny) - out
         shares.append(whole.sum(1))
@@ -529,6 +626,18 @@ def _sums_along(patterns: Sequence[Pattern], weight: Tensor, rows: Tensor, value
         edges.append((kept > 0).sum((1, 2)).unsqueeze(1))
     return {'pattern_share': torch.cat(shares, dim=1), 'pattern_error': torch.cat(errors, dim=1),
             'pattern_edges': torch.cat(edges, dim=1), 'norm': out.square().sum((1, 2))}
+
+
+def _mask(pattern: Pattern | Own, own: OwnEdges | None, rows: Tensor, length: int) -> Tensor:
+    """Return which pairs of consecutive rows are edges, bool ``[heads or 1, rows, length]``."""
+    if isinstance(pattern, Own):
+        mask = own.mask(pattern, rows, length)
+        beside = pattern.beside
+        return mask if beside is None else mask | _mask(beside, None, rows, length).to(mask.device)
+    graph = pattern.build(len(rows), length, offset=int(rows[0]), seed=0, crop=True)
+    mask = torch.zeros(1, len(rows), length, dtype=torch.bool)
+    mask[0, graph.query, graph.key] = True
+    return mask
 
 
 def _bounds() -> list[int]:
@@ -585,7 +694,9 @@ def _check_shapes(values: Mapping[str, np.ndarray], num_patterns: int) -> None:
               'edges': (heads, len(SHARES)), **dict.fromkeys(
                   ('head', 'keys', 'entropy', 'rank', 'same_edges', 'same_distances'), (heads,)),
               **dict.fromkeys(('pattern_share', 'pattern_error', 'pattern_edges'),
-                              (heads, num_patterns))}
+                              (heads, num_patterns)),
+              'own_keys': (heads, *values['own_keys'].shape[-2:]),
+              'own_offsets': (heads, *values['own_offsets'].shape[-1:])}
     for name, shape in shapes.items():
         if values[name].shape != shape:
             raise ValueError(f'{name} has shape {values[name].shape}, not {shape}')

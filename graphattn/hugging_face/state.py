@@ -22,8 +22,8 @@ class Attachment:
         attends (bool): Whether the module attends along edges now.
         backend (str): Kernel for graphs.
         is_named (bool): Whether ``layers`` names it, so that cross-attention is replaced too.
-        noticing (RemovableHandle, optional): Handle of the hook that sets the next two at each
-            call.
+        noticing (tuple of RemovableHandle): Handles of the hooks that note the arguments of each
+            call. That of an attention module sets the next two.
         has_other_keys (bool): Whether keys were computed from other hidden states than queries.
         has_cache (bool): Whether it was called with a cache.
         heads (tuple of int, optional): Heads that attend along the source; all if omitted. The
@@ -38,7 +38,7 @@ class Attachment:
     attends: bool = False
     backend: str = 'auto'
     is_named: bool = False
-    noticing: RemovableHandle | None = None
+    noticing: tuple[RemovableHandle, ...] = ()
     has_other_keys: bool = False
     has_cache: bool = False
     heads: tuple[int, ...] | None = None

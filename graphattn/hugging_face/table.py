@@ -23,7 +23,7 @@ class AttachedHeads:
         layer (str): Name of the module.
         heads (tuple of int, optional): Numbers of the heads; ``None`` if the config does not have
             their number.
-        along (str): The expression of their pattern, or their source.
+        along (str): Their pattern, with long parts shortened, or their source.
         is_attached (bool): Whether they attend along a graph. If not, they keep full attention: by
             the implementation of ``along``, or by edges between all tokens if other heads of the
             layer are attached.
@@ -120,7 +120,7 @@ def _rows(name: str, module: nn.Module, length: int | None) -> Iterator[Attached
     for (pattern, is_attached), heads in groups.items():
         density = None if length is None else _density(pattern, source.seed, length,
                                                        getattr(module, 'is_causal', False))
-        along = repr(pattern) if is_attached else 'not attached, Full() by edges'
+        along = str(pattern) if is_attached else 'not attached, Full() by edges'
         yield AttachedHeads(name, tuple(heads) if heads else None, along, is_attached, state.hops,
                             density)
 

@@ -25,6 +25,7 @@ Tensors that it creates are on the device of ``build``:
 
 from graphattn.patterns.base import Difference, Intersection, Pattern, Union
 from graphattn.patterns.cropped import Cropped
+from graphattn.patterns.edge_list import EdgeList
 from graphattn.patterns.expression import parse
 from graphattn.patterns.fixed import Fixed
 from graphattn.patterns.full import Causal, Full
@@ -32,6 +33,7 @@ from graphattn.patterns.global_tokens import GlobalTokens
 from graphattn.patterns.grids import Neighborhood, ShiftedWindows
 from graphattn.patterns.log_sparse import LogSparse
 from graphattn.patterns.mask import Mask, load_masks, save_masks
+from graphattn.patterns.offsets import Offsets
 from graphattn.patterns.overlapping_blocks import OverlappingBlocks
 from graphattn.patterns.presets import get, register
 from graphattn.patterns.pruning import prune, prune_at_random, randomly_dropped, without_diagonal
@@ -47,6 +49,7 @@ __all__ = [
     'Causal',
     'Cropped',
     'Difference',
+    'EdgeList',
     'Fixed',
     'Full',
     'GlobalTokens',
@@ -54,6 +57,7 @@ __all__ = [
     'LogSparse',
     'Mask',
     'Neighborhood',
+    'Offsets',
     'OverlappingBlocks',
     'Pattern',
     'RandomBlocks',

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
 from typing import ClassVar
@@ -32,8 +33,9 @@ class Pattern(ABC):
     r"""A rule that computes edges from the numbers of queries and keys.
 
     Query i and key i are the same position, also if the numbers of keys and queries differ.
-    Patterns are immutable and hashable, compare by value, and print as the expression that builds
-    them. They combine by ``|``, ``&`` and ``-``, as sets of edges.
+    Patterns are immutable and hashable and compare by value. Their ``repr`` is the expression that
+    builds them, and ``print`` shortens what is long in it. They combine by ``|``, ``&`` and ``-``,
+    as sets of edges.
 
     A new pattern is a ``@dataclass(frozen=True, repr=False)`` with an :meth:`edges` method, which
     should take time and memory in proportion to the edges, not to the pairs. Tensors from torch's
@@ -94,6 +96,11 @@ class Pattern(ABC):
     def min_tokens(self) -> int:
         """Minimum number of tokens, at least 1."""
         return 1
+
+    @property
+    def max_tokens(self) -> int | None:
+        """Maximum number of tokens, or ``None`` if there is no limit."""
+        return None
 
     def build(self, num_queries: int, num_keys: int | None = None, *, offset: int | None = None,
               seed: int | torch.Generator | None = None, crop: bool = False,
@@ -209,7 +216,7 @@ class Pattern(ABC):
     def _repr_html_(self) -> str:
         """Show the graph of 32 tokens, or of :attr:`min_tokens` if more."""
         graph = self.build(max(32, self.min_tokens), seed=0, device='cpu')
-        return html(graph, repr(self))
+        return html(graph, str(self))
 
     def _require_int(self, name: str, at_least: int) -> None:
         """Check an integer field, and convert numpy's integers to int."""
@@ -259,15 +266,27 @@ class _SetOperation(RowPattern):
     def min_tokens(self) -> int:
         return max(self.left.min_tokens, self.right.min_tokens)
 
+    @property
+    def max_tokens(self) -> int | None:
+        limits = self.left.max_tokens, self.right.max_tokens
+        return min((limit for limit in limits if limit is not None), default=None)
+
     def __repr__(self) -> str:
-        left = self._in_parentheses(self.left, self.precedence)
-        right = self._in_parentheses(self.right, self.precedence + 1)  # a - b - c is (a - b) - c
+        return self._joined(repr)
+
+    def __str__(self) -> str:
+        return self._joined(str)
+
+    def _joined(self, shown: Callable[[Pattern], str]) -> str:
+        left = self._in_parentheses(self.left, self.precedence, shown)
+        # a - b - c is (a - b) - c
+        right = self._in_parentheses(self.right, self.precedence + 1, shown)
         return f'{left} {self.symbol} {right}'
 
     @staticmethod
-    def _in_parentheses(part: Pattern, precedence: int) -> str:
+    def _in_parentheses(part: Pattern, precedence: int, shown: Callable[[Pattern], str]) -> str:
         looser = isinstance(part, _SetOperation) and part.precedence < precedence
-        return f'({part!r})' if looser else repr(part)
+        return f'({shown(part)})' if looser else shown(part)
 
 
 @dataclass(frozen=True, repr=False)

@@ -82,6 +82,10 @@ class Mask(RowPattern):
         value = self.layout.value_of(query, key, self._length(num_queries, num_keys))
         return self._is_on()[value]
 
+    @property
+    def max_tokens(self) -> int | None:
+        return self.layout.max_length
+
     def _length(self, num_queries: int, num_keys: int) -> int:
         if num_keys != num_queries:
             raise ValueError(f"'num_keys' must equal 'num_queries' for a mask (got {num_keys} and "

@@ -25,7 +25,7 @@ from graphattn.graphs.complete import CompleteGraph
 from graphattn.graphs.from_pyg import Edges
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.segments import Segments
-from graphattn.patterns import Causal, Full, Mask, Pattern, load_masks, parse
+from graphattn.patterns import Causal, Full, Pattern, load_masks, parse
 from graphattn.shard import Shard
 from graphattn.sources.base import GraphSource, check_same_sequences, fold_ptr
 from graphattn.sources.structure_source import StructureSource
@@ -82,8 +82,8 @@ class PatternSource(GraphSource):
             raise ValueError("'pattern' is empty; pass a Pattern for each head, or one for all")
         if not is_one:
             self.per_head, self.heads = True, len(self.patterns)
-        known = [part.layout.max_length for part in self.patterns if isinstance(part, Mask)]
-        self.max_length = min((length for length in known if length is not None), default=None)
+        limits = [part.max_tokens for part in self.patterns]
+        self.max_length = min((limit for limit in limits if limit is not None), default=None)
         self.seed = None if seed is None else int(seed)
         self._draws_anew = seed is None and any(pattern.is_random for pattern in self.patterns)
         self._expressions = None if self._draws_anew else _expressions(self.patterns)
@@ -107,7 +107,7 @@ class PatternSource(GraphSource):
         if key_ptr is not None:
             return self._beside(ptr, key_ptr, generator)
         if torch.compiler.is_compiling() and self._expressions is not None:
-            return self._traced_graph(query.size(0), ptr)
+            return self.traced_graph(query.size(0), ptr)
         return (self._built if torch.compiler.is_compiling() else self._graph_of)(ptr, generator)
 
     def rows(
@@ -153,7 +153,6 @@ class PatternSource(GraphSource):
     def causal(self) -> PatternSource:
         patterns = [pattern & Causal() for pattern in self.patterns]
         source = PatternSource(patterns if self.per_head else patterns[0], self.seed)
-        source.max_length = self.max_length
         return source.train(self.training)
 
     def arguments(self) -> dict[str, Any]:
@@ -172,10 +171,17 @@ class PatternSource(GraphSource):
         lengths = host_copy(key_ptr).diff().tolist()
         return self.span_graph(lengths, spans, ptr.device, generator=generator)
 
-    def _traced_graph(self, num_tokens: int, ptr: Tensor) -> BipartiteGraph:
+    @property
+    def is_traced(self) -> bool:
+        """Return whether compiled code gets its graphs from one operator."""
+        return self._expressions is not None
+
+    def traced_graph(self, num_tokens: int, ptr: Tensor, *, causal: bool = False) -> BipartiteGraph:
+        """Return the graph of compiled code, if ``causal`` without edges to later keys."""
         # Operators take signed integers.
         seed = None if self.seed is None else (self.seed + 2**63) % 2**64 - 2**63
-        indptr, key = pattern_rows(ptr, num_tokens, self._expressions, seed)
+        expressions = [f'({each}) & Causal()' if causal else each for each in self._expressions]
+        indptr, key = pattern_rows(ptr, num_tokens, expressions, seed)
         heads = len(self.patterns)
         return BipartiteGraph.from_csr(indptr, key, heads * num_tokens, validate=False,
                                        query_ptr=fold_ptr(ptr, heads, num_tokens))

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphattn.testing.case import Case
+from graphattn.testing.case import TERMS, Case
 from graphattn.testing.forms import FORMS, Form
 from graphattn.testing.supports import Supports
 
@@ -76,10 +76,9 @@ class Kernel:
 
     def terms(self, case: Case) -> dict[str, Any]:
         """Return the keyword arguments of the case, values of edges as ``[num_edges, heads]``."""
-        on_edges = {name: case.tensors[name] for name in ('edge_bias', 'edge_gate')
-                    if name in case.tensors}
-        scalars = {'scale': case.scale, 'dropout_p': case.dropout_p}
-        return {**on_edges, **{name: x for name, x in scalars.items() if x}}
+        tensors = {name: case.tensors[name] for name in TERMS if name in case.tensors}
+        scalars = {'scale': case.scale, 'softcap': case.softcap, 'dropout_p': case.dropout_p}
+        return {**tensors, **{name: x for name, x in scalars.items() if x}}
 
     def arguments(self, case: Case) -> dict[str, Tensor]:
         """Return the tensors as the function takes them, as leaves."""
@@ -91,6 +90,8 @@ class Kernel:
 
     def inward(self, name: str, x: Tensor, case: Case) -> Tensor:
         """Return a tensor of the case in the function's form and layout."""
+        if name == 'sink':
+            return x
         if not name.startswith('edge_'):
             return self._to(x)
         shape, at = self.form.positions(case.graph)
@@ -99,6 +100,8 @@ class Kernel:
 
     def outward(self, name: str, x: Tensor, case: Case) -> Tensor:
         """Return a result of the function in the form of the case."""
+        if name == 'sink':
+            return x
         if not name.startswith('edge_'):
             return self._back(x)
         x = x.squeeze(0).movedim(0, -1) if self.layout_name == 'bhnc' else x

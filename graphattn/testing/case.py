@@ -11,7 +11,8 @@ from torch import Tensor
 
 from graphattn.graphs.graph import BipartiteGraph
 
-INPUTS = ('query', 'key', 'value', 'edge_bias', 'edge_gate')
+TERMS = ('edge_bias', 'edge_gate', 'sink')  # passed by name
+INPUTS = ('query', 'key', 'value', *TERMS)
 
 
 @dataclass(frozen=True)
@@ -22,8 +23,9 @@ class Case:
         name (str): Shown in reports.
         graph (BipartiteGraph): The edges.
         tensors (dict): query ``[N, H, C]``, key and value ``[M, G, C]``, cotangent ``[N, H, C]``,
-            and edge_bias and edge_gate ``[num_edges, H]`` where the case has them.
+            and edge_bias and edge_gate ``[num_edges, H]`` and sink ``[H]`` where the case has them.
         scale (float, optional): Replaces one over the root of the channels.
+        softcap (float, optional): Bounds the scaled and gated dot products.
         dropout_p (float): Probability of dropping a weight.
         memory (str): Strides of the tensors, a key of :data:`graphattn.testing.call.MEMORY`.
         repeats (bool): Name edges several times and in disorder, where the form of the graph can.
@@ -37,6 +39,7 @@ class Case:
     graph: BipartiteGraph
     tensors: dict[str, Tensor]
     scale: float | None = None
+    softcap: float | None = None
     dropout_p: float = 0.
     memory: str = 'contiguous'
     repeats: bool = False
@@ -95,7 +98,7 @@ def draw(name: str, graph: BipartiteGraph, dtype: torch.dtype, *, heads: int = 2
               'key': (graph.num_keys, kv_heads, channels),
               'value': (graph.num_keys, kv_heads, value_channels),
               'cotangent': (graph.num_queries, heads, value_channels),
-              **{term: (graph.num_edges, heads) for term in terms}}
+              **{term: (heads,) if term == 'sink' else (graph.num_edges, heads) for term in terms}}
     generator = torch.Generator().manual_seed(0)
     tensors = {each: torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
                for each, shape in shapes.items()}

@@ -38,9 +38,11 @@ def check_attention(
         \alpha_{ij} = \operatorname*{softmax}_j \left( \mathrm{gate}_{ij} \, \mathrm{scale} \,
         \langle \mathrm{query}_i, \mathrm{key}_j \rangle + \mathrm{bias}_{ij} \right)
 
-    over the keys j that query i attends to, and 0 if there are none. Terms are passed only if a
-    case has them: ``edge_bias``, ``edge_gate``, ``scale`` and ``dropout_p``. Cases that need a
-    parameter that the function lacks are not supported. Dropout uses the generator that
+    over the keys j that query i attends to, and 0 if there are none. A ``softcap`` c turns the
+    product x before the bias into :math:`c \tanh(x / c)`. A ``sink`` of each head, ``[H]``, is one
+    more logit in the softmax, without a value. Terms are passed only if a case has them:
+    ``edge_bias``, ``edge_gate``, ``sink``, ``scale``, ``softcap`` and ``dropout_p``. Cases that
+    need a parameter that the function lacks are not supported. Dropout uses the generator that
     ``torch.manual_seed`` sets.
 
     Output and gradients must be right to the rounding of the dtype

@@ -18,13 +18,13 @@ from torch import Tensor
 
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.testing.call import Kernel, Mismatch, compare, raising
-from graphattn.testing.case import Case, draw
+from graphattn.testing.case import TERMS, Case, draw
 from graphattn.testing.definition import attend, define, tolerance
 from graphattn.testing.graphs import GRAPHS, across_tiles, idle_nodes, random_graph
 from graphattn.testing.supports import DTYPES, Supports
 
 WIDTHS = (1, 3, 24, 80, 192, 576)
-TERMS = ('edge_bias', 'edge_gate')
+SOFTCAP = 1.5  # of logits about 1
 REPEATS = 24  # of a call with dropout
 DROPOUT = 0.3
 DEVIATIONS = 6.  # standard deviations that chance explains, in some ten thousand comparisons
@@ -205,13 +205,15 @@ def every_graph(on: Setting) -> Iterator[Case]:
 def nothing_to_attend_to(on: Setting) -> Iterator[Case]:
     for name in filter(lambda name: _has_nothing(on.graphs[name]), on.graphs):
         yield on.draw(name, name)
-        yield on.draw(f'{name}, bias', name, terms=('edge_bias',))
-        yield on.draw(f'{name}, gate', name, terms=('edge_gate',))
+        for term in TERMS:
+            yield on.draw(f'{name}, {term}', name, terms=(term,))
+        yield on.draw(f'{name}, softcap', name, softcap=SOFTCAP)
         yield on.draw(f'{name}, bfloat16', name, torch.bfloat16)
     case = on.draw('bias of -inf for all keys of a query', 'square', terms=('edge_bias',))
     bias = case.tensors['edge_bias'].clone()
     bias[case.graph.query == 3] = -torch.inf
     yield case.changed(edge_bias=bias)
+    yield _without_first_sink(on.draw('idle nodes, a sink of -inf', 'idle nodes', terms=('sink',)))
 
 
 def _has_nothing(graph: BipartiteGraph) -> bool:
@@ -227,6 +229,7 @@ def double_precision(on: Setting) -> Iterator[Case]:
         yield on.draw(f'{channels} channels', 'square', torch.float64, channels=channels)
     for term in TERMS:
         yield on.draw(term, 'square', torch.float64, terms=(term,))
+    yield on.draw('softcap', 'square', torch.float64, softcap=SOFTCAP)
 
 
 @check('half precision')
@@ -256,9 +259,47 @@ def bias(on: Setting) -> Iterator[Case]:
 def gate(on: Setting) -> Iterator[Case]:
     for graph in ('square', 'hub', 'rows of all lengths', 'ragged batch', 'more keys'):
         yield on.draw(graph, graph, terms=('edge_gate',))
-    yield on.draw('with bias', 'square', terms=TERMS)
+    yield on.draw('with bias', 'square', terms=('edge_bias', 'edge_gate'))
     case = on.draw('gates of 0', 'square', terms=('edge_gate',))
     yield case.changed(edge_gate=case.tensors['edge_gate'].relu())
+
+
+@check('softcap')
+def softcap(on: Setting) -> Iterator[Case]:
+    for graph in ('square', 'hub', 'rows of all lengths', 'ragged batch', 'more keys'):
+        yield on.draw(graph, graph, softcap=SOFTCAP)
+    yield on.draw('with scale', 'square', softcap=SOFTCAP, scale=2.)
+    for term in TERMS:
+        yield on.draw(f'with {term}', 'square', softcap=SOFTCAP, terms=(term,))
+    for size in (1e-6, 10., 1e3, 1e5):
+        case = on.draw(f'of logits about {size:g}', 'square', softcap=30.)
+        yield case.changed(query=_in_range(case.tensors['query'].double() * size, on.dtype))
+    for dtype in (torch.bfloat16, torch.float16):
+        yield on.draw(_short(dtype), 'rows of all lengths', dtype, softcap=SOFTCAP)
+
+
+@check('sink')
+def sink(on: Setting) -> Iterator[Case]:
+    for graph in ('square', 'hub', 'rows of all lengths', 'ragged batch', 'more keys'):
+        yield on.draw(graph, graph, terms=('sink',))
+    yield on.draw('grouped queries', 'square', heads=4, kv_heads=2, terms=('sink',))
+    yield on.draw('with bias', 'square', terms=('edge_bias', 'sink'))
+    for size in (-1e30, -1e4, -30., 30., 1e4, 1e30):
+        case = on.draw(f'{size:g}', 'square', terms=('sink',))
+        large = torch.full_like(case.tensors['sink'], size, dtype=torch.float64)
+        yield case.changed(sink=_in_range(large, on.dtype))
+    case = on.draw('of large logits', 'square', terms=('sink',))
+    yield case.changed(**{name: _in_range(case.tensors[name].double() * 100, on.dtype)
+                          for name in ('query', 'sink')})
+    yield _without_first_sink(on.draw('-inf for a head', 'square', terms=('sink',)))
+    for dtype in (torch.bfloat16, torch.float16):
+        yield on.draw(_short(dtype), 'rows of all lengths', dtype, terms=('sink',))
+
+
+def _without_first_sink(case: Case) -> Case:
+    sink = case.tensors['sink'].clone()
+    sink[0] = -torch.inf
+    return case.changed(sink=sink)
 
 
 @check('scale')
@@ -326,6 +367,9 @@ def shared_bias(on: Setting) -> Iterator[Case]:
         case = on.draw(f'{shift:g}', 'square', terms=('edge_bias',), is_exact=True)
         shared = torch.full_like(case.tensors['edge_bias'], shift)
         yield case.changed(query=case.tensors['query'] * 0, edge_bias=shared)
+    case = on.draw('and sinks', 'square', terms=('edge_bias', 'sink'), is_exact=True)
+    yield case.changed(query=case.tensors['query'] * 0, **{
+        name: torch.full_like(case.tensors[name], 1e4) for name in ('edge_bias', 'sink')})
 
 
 @check('NaN without an edge', needs='isolates_nan')
@@ -357,8 +401,8 @@ def strides(on: Setting) -> Iterator[Case]:
                 case = case.changed(**{name: x[:, :1].repeat(1, x.size(1), 1)
                                        for name, x in case.tensors.items()})
             yield case
-        yield on.draw(f'{memory}, with bias', 'square', memory=memory, terms=('edge_bias',))
-        yield on.draw(f'{memory}, with gate', 'square', memory=memory, terms=('edge_gate',))
+        for term in TERMS:
+            yield on.draw(f'{memory}, with {term}', 'square', memory=memory, terms=(term,))
 
 
 @check('repeated edges')
@@ -370,14 +414,16 @@ def repeated(on: Setting) -> Iterator[Case]:
 @check('gradient of one input alone', agrees_alone, needs='gradients')
 def one_input(on: Setting) -> Iterator[Case]:
     yield on.draw('query, key, value', 'square')
-    yield on.draw('with bias', 'square', terms=('edge_bias',))
-    yield on.draw('with gate', 'square', terms=('edge_gate',))
+    for term in TERMS:
+        yield on.draw(f'with {term}', 'square', terms=(term,))
+    yield on.draw('with softcap', 'square', softcap=SOFTCAP)
 
 
 @check('determinism', repeats_itself, needs='deterministic')
 def determinism(on: Setting) -> Iterator[Case]:
     for graph in ('hub', 'rows of all lengths', 'long column'):
         yield on.draw(graph, graph)
+    yield on.draw('with sink', 'rows of all lengths', terms=('sink',))
 
 
 @check('threads', agrees_by_any_threads)
@@ -389,6 +435,8 @@ def threads(on: Setting) -> Iterator[Case]:
 def second_derivatives(on: Setting) -> Iterator[Case]:
     for graph in ('all pairs', 'square'):
         yield on.draw(graph, graph, order=2)
+    yield on.draw('with sink', 'square', terms=('sink',), order=2)
+    yield on.draw('with softcap', 'square', softcap=SOFTCAP, order=2)
 
 
 def _drop(on: Setting, name: str, num_nodes: int, **options: Any) -> Case:
@@ -403,6 +451,8 @@ def _drop(on: Setting, name: str, num_nodes: int, **options: Any) -> Case:
 def dropout_gradients(on: Setting) -> Iterator[Case]:
     for size in (8, 32):
         yield _drop(on, f'{size} nodes', size)
+    yield _drop(on, 'with sink', 8, terms=('sink',))
+    yield _drop(on, 'with softcap', 8, softcap=SOFTCAP)
 
 
 @check('dropout, frequencies', drops_with_its_probability)

@@ -5,12 +5,15 @@ Results are ``out`` and, by the names of the inputs, the gradients.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from graphattn import ops
 from graphattn.functional.attention import edge_attention
 from graphattn.functional.checks import scale_of
+from graphattn.ops.edge_math import highest_logit
 from graphattn.testing.case import Case
 
 ROUNDINGS = 8  # of an exponential, a sum's last steps and a division, in the accumulation's dtype
@@ -30,9 +33,9 @@ def define(case: Case, keep: Tensor | None = None) -> dict[str, Tensor]:
 
 def attend(case: Case, inputs: dict[str, Tensor],
            keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Return output and weights of the dense reference, with the case's graph and scale."""
-    out, weight = edge_attention(**inputs, graph=case.graph, scale=case.scale, backend='reference',
-                                 return_attention_weights=True)
+    """Return output and weights of the dense reference, with the case's graph and scalars."""
+    out, weight = edge_attention(**inputs, graph=case.graph, scale=case.scale, softcap=case.softcap,
+                                 backend='reference', return_attention_weights=True)
     if keep is None:
         return out, weight
     value = inputs['value'].repeat_interleave(case.heads // case.kv_heads, dim=1)
@@ -49,6 +52,10 @@ def tolerance(case: Case, keep: Tensor | None = None) -> dict[str, Tensor]:
       (\sum_c |q_{ic} k_{jc}| \cdot |scale \cdot gate_{ij}| + |bias_{ij}|)`. The error of a weight
       relative to the weight is that of its logit and, through the sum of exponentials, the mean of
       all: :math:`\delta_{ij} + \sum_j \alpha_{ij} \delta_{ij}`.
+    * A softcap c multiplies the error of a product by its slope :math:`1 - \tanh^2(x / c)`, and
+      adds ``ROUNDINGS`` of the capped product. The slope, which multiplies gradients, is off by
+      ``ROUNDINGS`` of 1 and by what it changes within the error of the product.
+    * A sink is one more term of the mean, with the weight :math:`\sigma_i` and the error of a bias.
     * Sums of n terms add :math:`n u_a`, and exponentials and divisions a few more ``ROUNDINGS``.
     * Weights may be rounded to the dtype of the values before they multiply them, and the result is
       rounded: ``HALF_ROUNDINGS`` times :math:`u`.
@@ -59,15 +66,18 @@ def tolerance(case: Case, keep: Tensor | None = None) -> dict[str, Tensor]:
     :math:`\sum_j w_{ij} |v_j|`, so a kernel is held to its own arithmetic and not to that of the
     results, which may cancel. Gradients follow by the same sums of absolute values: with
     :math:`\partial s_{ij} = \alpha_{ij} (g_i v_j - \sum_j \alpha_{ij} g_i v_j)`, its error
-    multiplies :math:`|k_j|` in the gradient of the query and :math:`|q_i|` in that of the key.
+    multiplies :math:`|k_j|` in the gradient of the query and :math:`|q_i|` in that of the key. That
+    of a sink is :math:`-\sum_i \sigma_i \sum_j \alpha_{ij} g_i v_j`.
     """
     dtype, accumulation = case.dtype, torch.promote_types(case.dtype, torch.float32)
     unit, unit_sum = torch.finfo(dtype).eps, torch.finfo(accumulation).eps
     row, column, group = case.graph.query, case.graph.key.long(), case.heads // case.kv_heads
     finite = {name: _finite(x) for name, x in case.tensors.items()}
     size = {name: x.abs() for name, x in finite.items()}
-    query, out_grad = (size[name][row] for name in ('query', 'cotangent'))
-    key, value = (size[name].repeat_interleave(group, dim=1)[column] for name in ('key', 'value'))
+    signed_query, query, out_grad = (x[row] for x in (finite['query'], size['query'],
+                                                      size['cotangent']))
+    signed_key, key, value = (x.repeat_interleave(group, dim=1)[column] for x in (
+        finite['key'], size['key'], size['value']))
 
     def sum_of_rows(x: Tensor) -> Tensor:
         return x.new_zeros(case.graph.num_queries, *x.shape[1:]).index_add(0, row, x)
@@ -76,33 +86,74 @@ def tolerance(case: Case, keep: Tensor | None = None) -> dict[str, Tensor]:
         by_head = x.new_zeros(case.graph.num_keys, *x.shape[1:]).index_add(0, column, x)
         return by_head.unflatten(1, (case.kv_heads, group)).sum(2)
 
-    scale = abs(scale_of(query) if case.scale is None else case.scale)
-    gate = size.get('edge_gate', torch.ones((), dtype=torch.float64)) * scale
-    dot = (query * key).sum(-1)
-    logit = dot * gate + size.get('edge_bias', 0.)
-    logit_error = logit * 0 if case.is_exact else logit * unit_sum * (case.channels + 4)
-    bias = {name: case.tensors[name].double() for name in ('edge_bias',) if name in case.tensors}
-    alpha = attend(case, {**{name: finite[name] for name in case.inputs}, **bias})[1].detach()
+    scale = scale_of(query) if case.scale is None else case.scale
+    signed_gate = finite.get('edge_gate', torch.ones((), dtype=torch.float64)) * scale
+    gate, dot = signed_gate.abs(), (query * key).sum(-1)
+    signed_product = (signed_query * signed_key).sum(-1) * signed_gate
+    rounding = 0. if case.is_exact else unit_sum * (case.channels + 4)
+    capped = _capped(signed_product, dot * gate * rounding, unit_sum, case.softcap)
+    logit_error = capped.error + size.get('edge_bias', 0.) * rounding
+    with_infinity = {name: case.tensors[name].double() for name in ('edge_bias', 'sink')
+                     if name in case.tensors}
+    alpha = attend(case, {**{name: finite[name] for name in case.inputs},
+                          **with_infinity})[1].detach()
     alpha = alpha.nan_to_num()
+    sink = with_infinity.get('sink', torch.full((case.heads,), -torch.inf, dtype=torch.float64))
+    logit = capped.product + with_infinity.get('edge_bias', 0.)
+    sigma = share_of_sink(logit, sink, row, case.graph.num_queries)
+    sink_error = _finite(sink).abs() * rounding
     terms = max([case.channels, case.value_channels, group,
                  *case.graph.in_degree().tolist(), *case.graph.out_degree().tolist()])
-    relative = (HALF_ROUNDINGS * unit + (terms + ROUNDINGS) * unit_sum
-                + logit_error + sum_of_rows(alpha * logit_error)[row])
+    mean_logit_error = sum_of_rows(alpha * logit_error) + sigma * sink_error
+    relative = HALF_ROUNDINGS * unit + (terms + ROUNDINGS) * unit_sum + mean_logit_error
     underflow = max(FLUSHED * torch.finfo(accumulation).smallest_normal,
                     torch.finfo(dtype).smallest_normal * unit)
     kept = 1. if keep is None else keep
-    error = alpha * relative + underflow
+    error = alpha * (relative[row] + logit_error) + underflow
     dropped = error * kept
     product = (out_grad * value).sum(-1) * kept
-    mean, mean_error = (sum_of_rows(x * product)[row] for x in (alpha, error))
-    grad_error = error * (product + mean) + alpha * mean_error
-    along_query, along_key = ((grad_error * gate).unsqueeze(-1) * x for x in (key, query))
+    mean, mean_error = (sum_of_rows(x * product) for x in (alpha, error))
+    grad_error = error * (product + mean[row]) + alpha * mean_error[row]
+    product_error = (grad_error * capped.slope
+                     + alpha * (product + mean[row]) * capped.slope_error)
+    along_query, along_key = ((product_error * gate).unsqueeze(-1) * x for x in (key, query))
+    sigma_error = sigma * (relative + sink_error + len(sigma) * unit_sum) + underflow
     bounds = {'out': sum_of_rows(dropped.unsqueeze(-1) * value),
               'query': sum_of_rows(along_query), 'key': sum_of_columns(along_key),
               'value': sum_of_columns(dropped.unsqueeze(-1) * out_grad),
-              'edge_bias': grad_error, 'edge_gate': grad_error * dot * scale}
+              'edge_bias': grad_error, 'edge_gate': product_error * dot * abs(scale),
+              'sink': (sigma_error * mean + sigma * mean_error).sum(0)}
     # What has no terms is exactly 0.
     return {name: bound + underflow * (bound > 0) for name, bound in bounds.items()}
+
+
+class Capped(NamedTuple):
+    """Products of queries and keys under a softcap, and its slope, with their errors."""
+
+    product: Tensor
+    error: Tensor
+    slope: Tensor | float
+    slope_error: Tensor | float
+
+
+def _capped(product: Tensor, error: Tensor, unit: float, softcap: float | None) -> Capped:
+    """Return products under a softcap. ``error`` is that of the products."""
+    if softcap is None:
+        return Capped(product, error, 1., 0.)
+    capped = softcap * (product / softcap).tanh()
+    least, most = (product.abs() - error).clamp(min=0), product.abs() + error
+    steepest, flattest = (1 - (x / softcap).tanh().square() for x in (least, most))
+    return Capped(capped, steepest * error + ROUNDINGS * unit * capped.abs(), steepest,
+                  steepest - flattest + ROUNDINGS * unit)
+
+
+def share_of_sink(logit: Tensor, sink: Tensor, row: Tensor, num_queries: int) -> Tensor:
+    """Return the weight that the sinks ``[heads]`` take of each query, ``[num_queries, heads]``."""
+    highest = highest_logit(logit, row, num_queries).maximum(sink)
+    highest = highest.masked_fill(highest == -torch.inf, 0.)
+    of_sink = (sink - highest).exp()
+    total = of_sink.index_add(0, row, (logit - highest[row]).exp())
+    return of_sink / total.masked_fill(total == 0, 1.)
 
 
 def _finite(x: Tensor) -> Tensor:

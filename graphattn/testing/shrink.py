@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from graphattn.graphs.graph import BipartiteGraph
-from graphattn.testing.case import Case
+from graphattn.testing.case import TERMS, Case
 
 
 def smallest(case: Case, fails: Callable[[Case], bool], seconds: float) -> Case:
@@ -45,9 +45,11 @@ def parts(case: Case) -> Iterator[Case]:
                             (('value', 'cotangent'), case.value_channels)):
             for kept in without_a_run(size):
                 yield case.changed(**{name: case.tensors[name][..., kept] for name in names})
-    for name in ('edge_bias', 'edge_gate'):
+    for name in TERMS:
         if name in case.tensors:
             yield replace(case, tensors={key: x for key, x in case.tensors.items() if key != name})
+    if case.softcap is not None:
+        yield replace(case, softcap=None)
     yield from _plainer(case)
 
 
@@ -94,8 +96,8 @@ def _on_submask(case: Case, mask: Tensor, edges: Tensor) -> Case:
 def _keep_heads(case: Case, kept: Tensor) -> Case:
     group = case.heads // case.kv_heads
     of_queries = (kept.unsqueeze(1) * group + torch.arange(group)).flatten()
-    return case.changed(**{name: x[:, kept if name in ('key', 'value') else of_queries]
-                           for name, x in case.tensors.items()})
+    return case.changed(**{name: x.index_select(min(1, x.dim() - 1), kept if name in (
+        'key', 'value') else of_queries) for name, x in case.tensors.items()})
 
 
 def _plainer(case: Case) -> Iterator[Case]:

@@ -27,6 +27,9 @@ class Supports:
         bias (bool): A value of each edge and head, added to the logit.
         gate (bool): A value of each edge and head that multiplies the scaled dot product.
         scale (bool): Another scale than one over the root of the channels.
+        softcap (bool): A bound c on the size of the scaled and gated dot products x, which become
+            c tanh(x / c).
+        sink (bool): One more logit of each head in the sum of all its queries, without a value.
         grouped_queries (bool): Fewer heads of keys and values than of queries.
         value_channels (bool): Another number of channels in values than in keys.
         rectangular (bool): Another number of keys than of queries.
@@ -50,6 +53,8 @@ class Supports:
     bias: bool = False
     gate: bool = False
     scale: bool = False
+    softcap: bool = False
+    sink: bool = False
     grouped_queries: bool = False
     value_channels: bool = False
     rectangular: bool = False
@@ -74,7 +79,8 @@ class Supports:
         needs = {'dtypes': case.dtype not in self.dtypes,
                  'channels': self.channels is not None and case.channels not in self.channels,
                  'bias': 'edge_bias' in case.tensors, 'gate': 'edge_gate' in case.tensors,
-                 'scale': case.scale is not None,
+                 'scale': case.scale is not None, 'softcap': case.softcap is not None,
+                 'sink': 'sink' in case.tensors,
                  'grouped_queries': case.heads != case.kv_heads,
                  'value_channels': case.channels != case.value_channels,
                  'rectangular': not case.graph.is_square,

@@ -6,9 +6,12 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
-from analysis.certificate import certificate, graphs_of_heads
+from analysis.certificate import certificate, graphs_of_heads, question
 from analysis.certificate.__main__ import main
+from analysis.hamiltonian import HamiltonianPath
+from graphattn import BipartiteGraph
 from graphattn.hugging_face import attach, detach, load_attached, save_attached
 from graphattn.patterns import Causal, Full, GlobalTokens, RandomKeys, SlidingWindow
 from graphattn.sources import BlockModelSource, PatternSource
@@ -55,6 +58,55 @@ def test_hops_of_a_window_are_the_length_over_the_radius():
 def test_one_token_is_certified():
     found = certificate([[SlidingWindow(0).build(1)]])
     assert found.reached == 1 and found.unread == 1
+
+
+# Universality ########################################################################
+
+
+def shuffled(graph):
+    """Return a graph whose tokens are numbered at random."""
+    order = torch.randperm(graph.num_queries, generator=torch.Generator().manual_seed(0))
+    return BipartiteGraph.from_edge_index(order[torch.stack([graph.key, graph.query]).long()],
+                                          graph.num_queries)
+
+
+@pytest.mark.parametrize('layers, self_loops, path, with_path, universal', [
+    ([[SlidingWindow(1).build(9)]], True, 'yes', 1, 'no'),  # which does not reach all
+    ([[SlidingWindow(4).build(9)]] * 2, True, 'yes', 2, 'yes'),
+    ([[SlidingWindow(0).build(9)], [Full().build(9)]], True, 'yes', 1, 'yes'),
+    ([[(Full() - SlidingWindow(0)).build(9)]] * 2, False, 'yes', 2, 'no'),
+    ([[(Full() - SlidingWindow(0)).build(9), SlidingWindow(0).build(9)]], True, 'yes', 1, 'yes'),
+    ([[(GlobalTokens(1) | SlidingWindow(0)).build(9)]] * 2, True, 'no', 0, 'no'),  # a star
+    ([[Causal().build(9)]] * 2, True, 'yes', 2, 'no'),
+    ([[shuffled((SlidingWindow(1) | GlobalTokens(1)).build(200))]] * 2, True, 'yes', 2, 'yes')])
+def test_conditions_of_universal_approximation(layers, self_loops, path, with_path, universal):
+    found = certificate(layers)
+    assert (found.self_loops, found.hamiltonian_path, found.layers_with_path, found.universal) == (
+        self_loops, path, with_path, universal)
+
+
+def test_a_path_among_many_tokens_is_not_decided(monkeypatch):
+    assert question.MAX_PATH_TOKENS == 1024
+    monkeypatch.setattr(question, 'MAX_PATH_TOKENS', 8)
+    layers = [[Full().build(9)]]
+    found = certificate(layers)
+    assert found.hamiltonian_path == found.universal == 'not decided'
+    assert found.layers_with_path == 0 and 'not decided' in str(found)
+    assert certificate([[(Full() - SlidingWindow(0)).build(9)]]).universal == 'no'
+
+
+def test_a_search_without_an_answer_is_not_decided(monkeypatch):
+    limits = []
+
+    def searched(graph, time_limit):
+        limits.append(time_limit)
+        return HamiltonianPath(None, 'CP-SAT', 'no answer', time_limit, None)
+
+    monkeypatch.setattr(question, 'hamiltonian_path', searched)
+    found = certificate([[Full().build(9)]] * 4, time_limit=8.)
+    assert found.hamiltonian_path == 'not decided' and limits == [4, 1, 1, 1, 1]
+    with pytest.raises(ValueError, match="'time_limit' must be positive"):
+        certificate([[Full().build(9)]], time_limit=0.)
 
 
 @pytest.mark.parametrize('layers, error, match', [

@@ -1,11 +1,14 @@
 """Runs that end anywhere and go on as if they had not; what is selected, told and kept."""
 
+import atexit
 import csv
 import json
 import math
 import os
 import shutil
 import signal
+import tempfile
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -91,9 +94,16 @@ def test_a_run_of_some_steps_ends_as_the_whole_one(steps, options, limits, tmp_p
                                  tmp_path)
 
 
-def assert_ends_as_the_whole_one(callback, steps, options, folder):
-    whole, cut = folder / 'whole', folder / 'cut'
-    fit(whole, *options)
+@cache
+def whole_run(*options):
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder)
+    fit(folder, *options)
+    return folder
+
+
+def assert_ends_as_the_whole_one(callback, steps, options, cut):
+    whole = whole_run(*options)
     fit_and_die(cut, callback, steps, *options)
     resume(cut, *options)
     for name in (LAST, BEST):

@@ -259,7 +259,7 @@ def test_a_damaged_file_is_refused(tmp_path):
         with pytest.raises(ValueError, match="'path' must be a file that Profile.save wrote"):
             Profile.load(path)
     np.savez(path, format=7)
-    with pytest.raises(ValueError, match='format 7, not 1; profile the model again'):
+    with pytest.raises(ValueError, match='format 7, not 2; profile the model again'):
         Profile.load(path)
     with pytest.raises(FileNotFoundError, match='is not there'):
         Profile.load(tmp_path / 'none.npz')

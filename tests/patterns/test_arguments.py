@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import zlib
+
 import numpy as np
 import pytest
 import torch
@@ -9,11 +12,13 @@ import torch
 from graphattn.graphs.pair_layout import FreeLayout
 from graphattn.patterns import (
     Cropped,
+    EdgeList,
     Fixed,
     GlobalTokens,
     LogSparse,
     Mask,
     Neighborhood,
+    Offsets,
     OverlappingBlocks,
     RandomBlocks,
     RandomKeys,
@@ -23,6 +28,14 @@ from graphattn.patterns import (
     SlidingWindow,
     Strided,
 )
+
+
+def repeated_pair():
+    return base64.b64encode(zlib.compress(np.array([1, 0], '<u4').tobytes())).decode()
+
+
+def many_zeros():
+    return base64.b64encode(zlib.compress(bytes(2**20))).decode()
 
 
 @pytest.mark.parametrize(('make', 'error', 'match'), [
@@ -82,6 +95,20 @@ from graphattn.patterns import (
     (lambda: Mask(FreeLayout(2), '1021'), ValueError, r"'values' must be 4 times .* '1021'\)"),
     (lambda: Mask(FreeLayout(2), torch.ones(4)), TypeError, r"'values' must be a str .*Tensor\)"),
     (lambda: Mask(FreeLayout(2), torch.ones(2, 2).bool()), TypeError, r"'values' must be a str "),
+    (lambda: Offsets([1]), TypeError, r"'offsets' must be a tuple of ints \(got list\)"),
+    (lambda: Offsets((1, 2.)), TypeError, r"'offsets' must hold ints \(got float\)"),
+    (lambda: Offsets((2**41,)), ValueError, r"'offsets' must be at most \d+ in size \(got 2"),
+    (lambda: EdgeList(0, ''), ValueError, r"'tokens' must be at least 1 \(got 0\)"),
+    (lambda: EdgeList(2**16, ''), ValueError, r"'tokens' must be at most 65535 \(got 65536\)"),
+    (lambda: EdgeList(2, 3), TypeError, r"'pairs' must be a str or an int64 Tensor"),
+    (lambda: EdgeList(2, torch.ones(2, 2)), TypeError, r"'edge_index' must be an int64 Tensor"),
+    (lambda: EdgeList(2, torch.tensor([[2], [0]])), ValueError, r"'edge_index\[0\]' must "),
+    (lambda: EdgeList(2, 'no base 64'), ValueError, r"'pairs' must be a text .*'no base 64'"),
+    (lambda: EdgeList(2, 'AAAA'), ValueError, r"'pairs' must be a text .*'AAAA'"),
+    (lambda: EdgeList(2, EdgeList(9, torch.tensor([[8], [8]])).pairs), ValueError,
+     r"'pairs' must be different pairs of the 2 tokens"),
+    (lambda: EdgeList(2, repeated_pair()), ValueError, r"'pairs' must be different pairs"),
+    (lambda: EdgeList(2, many_zeros()), ValueError, r"'pairs' .*more than 16 bytes"),
     (lambda: LogSparse('yes'), TypeError, r"'causal' must be a bool \(got str\)"),
 ])
 def test_arguments(make, error, match):

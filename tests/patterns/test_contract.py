@@ -126,6 +126,12 @@ CASES = [
          lambda i, j, n: {i, j} & {0, n - 1} or abs(i - j) in (1, 3), is_square=True, per_query=8),
     Case(P.Mask(DiagonalLayout(4, border=False), '1001'), lambda i, j, n: abs(i - j) in (0, 3),
          is_square=True, per_query=3),
+    Case(P.EdgeList(16, torch.tensor([[j, i] for i in range(16) for j in range(16) if i * j % 3 == 0
+                                      ]).t()), lambda i, j, n: j < 16 and i * j % 3 == 0, most=16),
+    Case(P.EdgeList(17, torch.tensor([[16, 0], [16, 2]])),
+         lambda i, j, n: (i, j) in ((16, 16), (2, 0)), most=17),
+    Case(P.Offsets((-3, 0, 2)), lambda i, j, n: j - i in (-3, 0, 2), per_query=3),
+    Case(P.Offsets((10**12,)), lambda i, j, n: False, per_query=0),
     Case(P.Neighborhood(3, ()), on_grid((), near(3)), min_keys=3, per_query=3),
     Case(P.Neighborhood(2, (3,)), on_grid((3,), near(2), near(2)), min_keys=4, per_query=4),
     Case(P.Neighborhood((1, 2), (5,), dilation=(1, 2), causal=(False, True)),

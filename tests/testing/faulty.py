@@ -13,7 +13,8 @@ CHUNK = 64  # edges of a row that a kernel would hold at once
 
 def attention(query: Tensor, key: Tensor, value: Tensor, indices: Tensor, *,
               edge_bias: Tensor | None = None, edge_gate: Tensor | None = None,
-              scale: float | None = None, dropout_p: float = 0., fault: str = '') -> Tensor:
+              scale: float | None = None, softcap: float | None = None,
+              sink: Tensor | None = None, dropout_p: float = 0., fault: str = '') -> Tensor:
     """Attend from query ``[N, H, C]`` to the keys that ``indices [N, K]`` name, padded by -1."""
     row, slot = distinct(indices, fault).nonzero(as_tuple=True)
     column = indices[row, slot] % max(1, key.size(0))
@@ -27,7 +28,8 @@ def attention(query: Tensor, key: Tensor, value: Tensor, indices: Tensor, *,
         scale = query.size(2) ** -0.5
     bias, gate = (x if x is None else x[row, slot] for x in (edge_bias, edge_gate))
     run = Refused if fault != 'takes its own intermediates for constants' else Attend
-    return run.apply(query, key, value, bias, gate, row, column, scale, dropout_p, fault)
+    return run.apply(query, key, value, bias, gate, sink, row, column, scale, softcap, dropout_p,
+                     fault)
 
 
 REMEMBERED: dict[torch.Size, tuple[Tensor, ...]] = {}
@@ -62,7 +64,8 @@ def assume_contiguous(x: Tensor) -> Tensor:
 
 class Attend(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, query, key, value, bias, gate, row, column, scale, dropout_p, fault):
+    def forward(ctx, query, key, value, bias, gate, sink, row, column, scale, softcap, dropout_p,
+                fault):
         has = partial(str.__eq__, fault)
         if has('reads memory as if it were contiguous'):
             query, key, value = map(assume_contiguous, (query, key, value))
@@ -81,7 +84,13 @@ class Attend(torch.autograd.Function):
         logit = dot * scale
         if gate is not None:
             logit = logit * gate.to(dtype) if not has('adds the gate') else logit + gate.to(dtype)
-        if bias is not None:
+        if bias is not None and has('caps the bias too'):
+            logit = logit + bias.to(dtype)
+        if softcap is not None:
+            factor = scale if has('caps before the scale') else 1.
+            logit = softcap * (logit / factor / softcap).tanh() * factor
+        slope = 1. if softcap is None else 1 - (logit / softcap).square()
+        if bias is not None and not has('caps the bias too'):
             logit = logit + bias.to(dtype)
         if has('clamps logits'):
             logit = logit.clamp(-1e4, 1e4)
@@ -89,12 +98,18 @@ class Attend(torch.autograd.Function):
                     else (row, num_queries))
         high = logit.new_full((size, heads), -torch.inf).scatter_reduce(
             0, to.unsqueeze(1).expand_as(logit), logit, 'amax')
+        of_head = logit.new_full((heads,), -torch.inf) if sink is None else sink.to(dtype)
+        if has('gives all heads the sink of the first'):
+            of_head = of_head[:1].expand(heads)
+        if not has('leaves sinks out of the maximum'):
+            high = high.maximum(of_head)
         high = torch.zeros_like(high) if has('subtracts no maximum') else high.nan_to_num(
             neginf=0.)
         if has('keeps the maximum of the first chunk'):
             high = logit[:CHUNK].amax(0).expand_as(high) if len(logit) else high
         power = (logit - high[to]).exp()
-        total = sums(power, to, size)
+        of_sink = (of_head - high).exp()
+        total = sums(power, to, size) + of_sink * (not has('leaves the sink out of the sum'))
         if has('adds an epsilon to the sum'):
             total = total + 1e-6
         alpha = power / (total[to] if has('divides 0 by 0') else total[to].masked_fill(
@@ -118,12 +133,13 @@ class Attend(torch.autograd.Function):
         if has('draws another mask in the backward pass') and dropout_p:
             keep = (torch.rand(alpha.shape) > dropout_p).to(dtype) / (1 - dropout_p)
         ctx.sizes, ctx.scale, ctx.has, ctx.head = (num_queries, *key.shape[:2]), scale, has, head
-        ctx.save_for_backward(query, key, value, bias, gate, row, column, alpha, keep, dot)
+        ctx.slope, ctx.of_sink = slope, of_sink / total.masked_fill(total == 0, 1.)
+        ctx.save_for_backward(query, key, value, bias, gate, sink, row, column, alpha, keep, dot)
         return out if has('returns float32') else out.to(query.dtype)
 
     @staticmethod
     def backward(ctx, grad):
-        query, key, value, bias, gate, row, column, alpha, keep, dot = ctx.saved_tensors
+        query, key, value, bias, gate, sink, row, column, alpha, keep, dot = ctx.saved_tensors
         has, (num_queries, num_keys, kv_heads) = ctx.has, ctx.sizes
         if has('reads the gradient as if it were contiguous'):
             grad = assume_contiguous(grad)
@@ -133,8 +149,9 @@ class Attend(torch.autograd.Function):
         delta = sums(alpha * grad_weight, row, num_queries)
         delta = delta * 0 if has('leaves out the delta') else delta
         grad_logit = alpha * (grad_weight - delta[row])
+        grad_dot = grad_logit * (1. if has('leaves out the slope of the softcap') else ctx.slope)
         factor = ctx.scale * (1. if gate is None or has('adds the gate') else gate.to(alpha.dtype))
-        along = (grad_logit * factor).unsqueeze(-1)
+        along = (grad_dot * factor).unsqueeze(-1)
 
         def of_keys(x: Tensor, like: Tensor) -> Tensor:
             by_head = sums(x, column, num_keys).unflatten(1, (kv_heads, -1))
@@ -148,12 +165,17 @@ class Attend(torch.autograd.Function):
         grad_bias = None if bias is None else grad_logit.to(bias.dtype)
         if grad_bias is not None and has('drops the gradient of the bias'):
             grad_bias = grad_bias * 0
-        grad_gate = None if gate is None else (grad_logit * dot * ctx.scale).to(gate.dtype)
+        grad_gate = None if gate is None else (grad_dot * dot * ctx.scale).to(gate.dtype)
         if grad_gate is not None and has('drops the gradient of the gate'):
             grad_gate = grad_gate * 0
         grad_value = of_keys((alpha * keep).unsqueeze(-1) * g, value)
+        if has('leaves dropout out of the gradient of sinks'):
+            delta = sums(alpha * (g * v).sum(-1), row, num_queries)
+        grad_sink = None if sink is None else -(ctx.of_sink * delta).sum(0).to(sink.dtype)
+        if grad_sink is not None and has('drops the gradient of the sink'):
+            grad_sink = grad_sink * 0
         return (sums(along * k, row, num_queries).to(query.dtype), grad_key, grad_value, grad_bias,
-                grad_gate, *[None] * 5)
+                grad_gate, grad_sink, *[None] * 6)
 
 
 class Refused(Attend):
@@ -171,6 +193,14 @@ FAULTS = {
     'drops the gradient of the gate': 'gate',
     'adds the gate': 'gate',
     'leaves out the scale': 'scale',
+    'caps the bias too': 'softcap',
+    'caps before the scale': 'softcap',
+    'leaves out the slope of the softcap': 'softcap',
+    'leaves sinks out of the maximum': 'sink',
+    'leaves the sink out of the sum': 'sink',
+    'gives all heads the sink of the first': 'sink',
+    'drops the gradient of the sink': 'sink',
+    'leaves dropout out of the gradient of sinks': 'dropout, gradients',
     'normalises over queries': 'graphs',
     'divides 0 by 0': 'nothing to attend to',
     'multiplies values without an edge by 0': 'NaN without an edge',

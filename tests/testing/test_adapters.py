@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from graphattn.testing import run
 from graphattn.testing.adapters import adapters
@@ -27,10 +28,16 @@ def test_a_kernel_is_right_but_for_its_limits(name, monkeypatch):
     assert report.counts()['passed'] >= 14
 
 
-def test_what_cannot_run_here_is_named():
-    adapter = adapters()['flashinfer']
-    assert examined(adapter) in ('flashinfer is not installed', 'there is no GPU')
-    with pytest.raises(SystemExit, match='unknown: sdpa; there are big_bird, '):
+@pytest.mark.skipif(torch.cuda.is_available(), reason='the kernels run here')
+@pytest.mark.parametrize('name', [name for name, each in adapters().items()
+                                  if each.device == 'cuda'])
+def test_what_cannot_run_here_is_said_in_a_line(name):
+    adapter = adapters()[name]
+    assert examined(adapter) in (f'{adapter.package} is not installed', 'there is no GPU')
+
+
+def test_unknown_names_are_refused():
+    with pytest.raises(SystemExit, match='unknown: sdpa; there are .*big_bird, '):
         main(['sdpa'])
 
 

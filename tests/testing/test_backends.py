@@ -8,7 +8,8 @@ import pytest
 
 from graphattn import ops
 from graphattn.functional import edge_attention
-from graphattn.testing import Supports, check_attention
+from graphattn.testing import Report, Supports, check_attention
+from graphattn.testing.checks import CHECKS, Setting
 from tests.ops.test_backends import ON_CPUS, skip_if_missing
 
 
@@ -16,6 +17,7 @@ def declared(name: str) -> Supports:
     backend = ops.load(name)
     return Supports.everything(
         gate=backend.takes_gate, dropout=backend.takes_dropout,
+        softcap=backend.takes_softcap, sink=backend.takes_sink,
         second_derivatives=backend.has_all_derivatives, isolates_nan=not backend.nan_leaks,
         # Torch's fused kernel recomputes weights from rounded logits up to sdpa.MAX_LOGIT.
         exact_logits=name != 'sdpa', compiles=False)
@@ -24,16 +26,16 @@ def declared(name: str) -> Supports:
 @pytest.mark.slow
 @pytest.mark.parametrize('name', ON_CPUS)
 def test_a_backend_is_right_and_refuses_what_it_does_not_declare(name):
-    attention = partial(edge_attention, backend=skip_if_missing(name))
-    report = check_attention(attention, supports=declared(name)).check()
-    refused = {each.check for each in report.outcomes if each.status == 'refused'}
-    supports = declared(name)
-    assert refused == {check for check, is_declared in (
-        ('gate', supports.gate), ('dropout, gradients', supports.dropout),
-        ('dropout, frequencies', supports.dropout),
-        ('second derivatives', supports.second_derivatives)) if not is_declared} | (
-            {'strides', 'gradient of one input alone', 'double precision', 'nothing to attend to'}
-            if not supports.gate else set())
+    attention, supports = partial(edge_attention, backend=skip_if_missing(name)), declared(name)
+    report = check_attention(attention, supports=supports).check()
+    lacking = {(check.name, case.name) for check in CHECKS for case in check.cases(
+        Setting(supports, None)) if supports.lacks(case)}
+    refused = {(each.check, each.case) for each in report.outcomes if each.status == 'refused'}
+    assert refused == lacking - not_made(report)
+
+
+def not_made(report: Report) -> set[tuple[str, str]]:
+    return {(each.check, each.case) for each in report.outcomes if each.status == 'not supported'}
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ import torch
 from graphattn import BipartiteGraph
 from graphattn.testing import Supports, check_attention
 from graphattn.testing.call import MEMORY, sliced, transposed
-from graphattn.testing.case import draw
+from graphattn.testing.case import TERMS, draw
 from graphattn.testing.checks import CHECKS
 from graphattn.testing.definition import define, tolerance
 from graphattn.testing.forms import FORMS
@@ -33,7 +33,9 @@ ROOT = Path(__file__).parents[2]
     ('counts repeated edges twice', 'repeated edges'),
     ('reads memory as if it were contiguous', 'strides'),
     ('pairs heads by the remainder', 'grouped queries'),
-    ('clamps logits', 'sizes of logits')])
+    ('clamps logits', 'sizes of logits'),
+    ('drops the gradient of the sink', 'sink'),
+    ('caps before the scale', 'softcap')])
 def test_the_smallest_case_is_a_script_that_repeats_the_failure(fault, check, capsys):
     faulty = partial(attention, fault=fault)
     supports = Supports.everything(second_derivatives=False, compiles=False)
@@ -159,7 +161,7 @@ def test_memory_changes_strides_alone():
 
 @pytest.mark.parametrize('dtype', [torch.float64, torch.float32, torch.bfloat16])
 def test_tolerances_are_small_beside_results_and_0_where_there_are_no_terms(dtype):
-    case = draw('', GRAPHS['idle nodes'], dtype, terms=('edge_bias', 'edge_gate'))
+    case = draw('', GRAPHS['idle nodes'], dtype, terms=TERMS, softcap=1.5)
     right, allowed = define(case), tolerance(case)
     for name, result in right.items():
         has_terms = allowed[name] > 0

@@ -194,7 +194,8 @@ def correlations(measured: Profile, costs: np.ndarray, length: int) -> dict[str,
     """
     enough = measured.pattern_share >= .9 * measured.pattern_share.max(1, keepdims=True)
     chosen = np.where(enough, measured.pattern_edges, np.inf).argmin(1)
-    graphs = [(parse(measured.patterns[at]) & Causal()).build(length, crop=True) for at in chosen]
+    graphs = [(measured.pattern(row, at) & Causal()).build(length, crop=True)
+              for row, at in enumerate(chosen)]
     proven = certificate([graphs])
     measures = {'entropy': measured.entropy, 'effective rank': measured.rank,
                 'edges for 90 %': measured.edges[:, 0], 'first token': measured.kinds[:, 0],

@@ -39,7 +39,10 @@ class Adapter:
 
     @property
     def is_installed(self) -> bool:
-        return find_spec(self.package) is not None
+        try:
+            return find_spec(self.package) is not None
+        except ModuleNotFoundError:  # the package that it is in is missing
+            return False
 
     def check(self, **options: Any) -> Report:
         """Examine the kernel."""

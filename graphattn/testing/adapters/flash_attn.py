@@ -16,11 +16,11 @@ SIZES = ((1, 1), (12, 12), (5, 17), (150, 150), (300, 300))
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, *,
-              scale: float | None = None, dropout_p: float = 0.,
+              scale: float | None = None, softcap: float = 0., dropout_p: float = 0.,
               window_size: tuple[int, int] = (-1, -1)) -> Tensor:
     from flash_attn import flash_attn_func
     return flash_attn_func(query, key, value, dropout_p=dropout_p, softmax_scale=scale,
-                           window_size=window_size)
+                           softcap=softcap, window_size=window_size)
 
 
 def graphs(window_size: tuple[int, int] = (-1, -1)) -> Mapping[str, BipartiteGraph]:
@@ -36,8 +36,10 @@ def graph(rows: int, columns: int, window_size: tuple[int, int]) -> BipartiteGra
 
 
 SUPPORTS = Supports(dtypes=DTYPES[2:], channels=(8, 24, 64, 128, 192, 256), scale=True,
-                    grouped_queries=True, rectangular=True, strides=True, dropout=True)
+                    softcap=True, grouped_queries=True, rectangular=True, strides=True,
+                    dropout=True)
 KINDS = {'flash_attn': (-1, -1), 'flash_attn_causal': (-1, 0), 'flash_attn_window': (7, 3)}
-ADAPTERS = {name: Adapter(partial(attention, window_size=size), 'flash_attn', SUPPORTS,
-                          layout='bnhc', graphs=partial(graphs, size), device='cuda')
+ADAPTERS = {name: Adapter(partial(attention, window_size=size),
+                          'flash_attn.flash_attn_interface', SUPPORTS, layout='bnhc',
+                          graphs=partial(graphs, size), device='cuda')
             for name, size in KINDS.items()}

@@ -31,7 +31,8 @@ class _Given(torch.nn.Module):
         return self.result.flatten(1)
 
 
-SUPPORTS = Supports.everything(bias=False, gate=False, scale=False, grouped_queries=False,
+SUPPORTS = Supports.everything(bias=False, gate=False, scale=False, softcap=False, sink=False,
+                               grouped_queries=False,
                                value_channels=False, exact_logits=False, compiles=False, limits={
                                    'repeated edges': 'edges are a multiset in PyG',
                                    'half precision': 'logits are rounded to half precision',

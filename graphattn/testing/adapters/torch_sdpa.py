@@ -25,7 +25,8 @@ def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, *,
             enable_gqa=key.size(1) < query.size(1))
 
 
-SUPPORTS = Supports.everything(gate=False, second_derivatives=False, exact_logits=False,
+SUPPORTS = Supports.everything(gate=False, softcap=False, sink=False, second_derivatives=False,
+                               exact_logits=False,
                                isolates_nan=False, compiles=False)
 ADAPTERS = {
     'torch_sdpa': Adapter(attention, 'torch', SUPPORTS),

@@ -73,7 +73,7 @@ def far_from_one_another():
 
 @pytest.mark.slow
 @pytest.mark.parametrize('graph, num_kv_heads, dropout_p', [
-    (far_from_one_another, 2, 0.), (lambda: random_graph(66, 65, 0.5), 1, 0.3),
+    (far_from_one_another, 2, 0.), (lambda: random_graph(66, 65, 0.2), 1, 0.3),
     (lambda: BipartiteGraph.batch([random_graph(20, 34, 0.5), random_graph(15, 34, 0.5)]), 2, 0.)],
     ids=['far', 'close', 'batch'])
 def test_many_tiles_are_cut_into_parts(graph, num_kv_heads, dropout_p, monkeypatch):
@@ -147,14 +147,14 @@ def test_non_finite_values_pass_along_edges(part, poison, softcap, monkeypatch):
 @pytest.mark.slow
 def test_some_rows_by_tiles_and_the_others_one_by_one(monkeypatch):
     """And long ones of these in parts, which those of tiles are not."""
-    mask = torch.rand(200, 90) < 0.02
-    mask[:60], mask[150] = True, True
+    mask = torch.rand(140, 40) < 0.02
+    mask[:30], mask[100] = True, True
     graph = BipartiteGraph.from_mask(mask)
-    tensors = inputs(graph, 2, 2, 4, 2, torch.bfloat16)
+    tensors = inputs(graph, 1, 1, 4, 1, torch.bfloat16)
     expected = by(10**9, monkeypatch, graph, tensors)
     monkeypatch.setattr('graphattn.ops.triton.rows.EDGES_OF_A_PART', 16)
     actual = by(100, monkeypatch, graph, tensors)
-    assert chosen(graph) == [True, False, False, False]
+    assert chosen(graph) == [True, False, False]
     torch.testing.assert_close(actual, expected, rtol=2e-2, atol=2e-2)
 
 

@@ -1,0 +1,228 @@
+"""Candidates of a fit whose edges each head has for itself: where its weight is, over all inputs.
+
+``'8 own keys'`` are, at each position of a sequence, the position itself and the 7 keys with the
+largest mean weight there; at positions that no input has, the 7 keys before it.
+``'4 own offsets'`` are offset 0 and the 3 others with the largest sum of weights.
+``'4 own offsets | GlobalTokens(1)'`` joins them with a pattern.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from graphattn._checks import check_kind
+from graphattn.patterns import EdgeList, Offsets, Pattern, parse
+
+__all__ = ['MAX_TOKENS', 'Own', 'OwnEdges', 'OwnSums', 'candidate', 'join_edges',
+           'pattern_of']
+
+MAX_TOKENS = 4096  # of a sequence
+KEPT, LEAST_KEPT = 4, 64  # keys of a row whose sums are kept: of each that is needed, and at least
+_OWN = re.compile(r'\s*(\d+) own (keys|offsets)\s*(?:\|(.*))?')
+
+
+class Own(NamedTuple):
+    """A candidate that has other edges in each head.
+
+    Args:
+        count (int): Number of keys of a row, with the query itself.
+        kind (str): ``'keys'`` or ``'offsets'``.
+        beside (Pattern, optional): Further edges, of all heads.
+    """
+
+    count: int
+    kind: str
+    beside: Pattern | None = None
+
+    def __repr__(self) -> str:
+        beside = '' if self.beside is None else f' | {self.beside!r}'
+        return f'{self.count} own {self.kind}{beside}'
+
+
+def candidate(given: Pattern | str) -> Pattern | Own:
+    """Read a candidate.
+
+    Raises:
+        TypeError, ValueError: It is neither a pattern, nor its expression, nor some own edges.
+    """
+    if isinstance(given, str):
+        found = _OWN.fullmatch(given)
+        if found is None:
+            return parse(given)
+        count, kind, beside = found.groups()
+        if not 1 <= int(count) <= MAX_TOKENS:
+            raise ValueError(f"'patterns' must have from 1 to {MAX_TOKENS} own {kind} (got "
+                             f"{given!r})")
+        return Own(int(count), kind, None if beside is None else parse(beside))
+    check_kind('patterns', given, Pattern)
+    return given
+
+
+@dataclass(frozen=True)
+class OwnEdges:
+    """The keys and the offsets of each head, by falling weight; first the query itself.
+
+    Args:
+        keys (Tensor): Keys of each position, -1 for none, int64 ``[heads, tokens, keys]``.
+        offsets (Tensor): Offsets of a key from its query, 0 for none, int64 ``[heads, offsets]``.
+    """
+
+    keys: Tensor
+    offsets: Tensor
+
+    def mask(self, own: Own, rows: Tensor, length: int) -> Tensor:
+        """Return which pairs of some rows are edges of a candidate, bool
+        ``[heads, rows, length]``."""
+        if own.kind == 'keys':
+            key = self.keys[:, rows, :own.count]
+        else:
+            key = rows[:, None] + self.offsets[:, None, :own.count]
+        is_edge = torch.zeros(*key.shape[:2], length + 1, dtype=torch.bool, device=key.device)
+        outside = (key < 0) | (key >= length)
+        return is_edge.scatter_(2, key.masked_fill(outside, length), True)[..., :length]
+
+
+def pattern_of(given: str, keys: np.ndarray, offsets: np.ndarray) -> Pattern:
+    """Return the pattern of a candidate in one head.
+
+    Args:
+        given (str): The candidate.
+        keys (ndarray): The head's keys, ``[tokens, keys]``.
+        offsets (ndarray): The head's offsets, ``[offsets]``.
+    """
+    own = candidate(given)
+    if isinstance(own, Pattern):
+        return own
+    if own.kind == 'keys':
+        chosen = keys[:, :own.count]
+        query, column = np.nonzero(chosen >= 0)
+        edges = torch.from_numpy(np.stack([chosen[query, column], query]).astype(np.int64))
+        pattern: Pattern = EdgeList(len(keys), edges)
+    else:
+        pattern = Offsets(tuple(sorted({*offsets[:own.count].tolist()})))
+    return pattern if own.beside is None else pattern | own.beside
+
+
+def join_edges(layers: Sequence[OwnEdges], num_heads: int) -> dict[str, np.ndarray]:
+    """Return the keys and the offsets of the heads of all layers, by the names of a profile's
+    fields; those of ``num_heads`` heads without any if there are no layers."""
+    if not layers:
+        return {'own_keys': np.zeros((num_heads, 0, 0), np.int32),
+                'own_offsets': np.zeros((num_heads, 0), np.int32)}
+    length = max(edges.keys.size(1) for edges in layers)
+    keys = [F.pad(edges.keys, (0, 0, 0, length - edges.keys.size(1)), value=-1) for edges in layers]
+    return {'own_keys': torch.cat(keys).cpu().numpy().astype(np.int32),
+            'own_offsets': torch.cat([edges.offsets for edges in layers]).cpu().numpy().astype(
+                np.int32)}
+
+
+class OwnSums:
+    """Sums of the weights of a layer by key and by offset, of the largest keys of each row only.
+
+    A row keeps four times the keys that candidates need, at least 64, so memory is linear in the
+    length. A key that falls out loses its sum, so sums are exact up to as many keys.
+
+    Args:
+        candidates (sequence): The candidates of a fit.
+    """
+
+    def __init__(self, candidates: Sequence[Pattern | Own]):
+        most = {'keys': 0, 'offsets': 0}
+        for own in candidates:
+            if isinstance(own, Own):
+                most[own.kind] = max(most[own.kind], own.count)
+        self.num_keys, self.num_offsets = most['keys'], most['offsets']
+        self.key: Tensor | None = None  # int64 [heads, rows, kept], -1 for none
+        self.sum: Tensor | None = None  # float [heads, rows, kept]
+        self.by_offset: Tensor | None = None  # double [heads, 2 * MAX_TOKENS - 1], 0 in the middle
+
+    @property
+    def length(self) -> int:
+        """The length of the longest input, if keys are summed."""
+        return 0 if self.key is None else self.key.size(1)
+
+    @property
+    def is_empty(self) -> bool:
+        return self.by_offset is None
+
+    def add(self, rows: Tensor, weight: Tensor) -> None:
+        """Add the weights ``[heads, rows, length]`` of some rows of an input."""
+        heads, _, length = weight.shape
+        if length > MAX_TOKENS:
+            raise ValueError(f"'batches' must hold sequences of at most {MAX_TOKENS} tokens for "
+                             f"own keys and offsets (got {length}); shorten them, or leave these "
+                             f"out of 'patterns'")
+        if self.by_offset is None:
+            self.by_offset = weight.new_zeros(heads, 2 * MAX_TOKENS - 1, dtype=torch.double)
+        if self.num_offsets:
+            at = torch.arange(length, device=weight.device) - rows[:, None] + MAX_TOKENS - 1
+            self.by_offset.scatter_add_(1, at.flatten().expand(heads, -1),
+                                        weight.double().flatten(1))
+        if self.num_keys:
+            self._grow(heads, length, weight)
+            self._keep(rows, F.pad(weight, (0, self.key.size(1) - length)))
+
+    def _grow(self, heads: int, length: int, like: Tensor) -> None:
+        kept = max(LEAST_KEPT, KEPT * self.num_keys)
+        if self.key is None:
+            self.key = like.new_empty(heads, 0, kept, dtype=torch.long)
+            self.sum = like.new_empty(heads, 0, kept)
+        more = 0, 0, 0, max(0, length - self.key.size(1))
+        self.key, self.sum = F.pad(self.key, more, value=-1), F.pad(self.sum, more)
+
+    def _keep(self, rows: Tensor, weight: Tensor) -> None:
+        """Add weights ``[heads, rows, length]``, and keep the largest sums of each row."""
+        length, kept = weight.size(2), self.key.size(2)
+        total = self.row_sums(rows, length) + weight
+        largest, at = total.topk(min(kept, length), dim=2)
+        fill = 0, kept - at.size(2)
+        self.sum[:, rows] = F.pad(largest, fill)
+        self.key[:, rows] = F.pad(at.masked_fill(largest <= 0, -1), fill, value=-1)
+
+    def with_sums(self, other: OwnSums) -> OwnSums:
+        """Add the sums of other inputs, and return this."""
+        if other.is_empty:
+            return self
+        self.by_offset = self.by_offset + other.by_offset
+        if self.num_keys:
+            heads, length, _ = other.key.shape
+            self._grow(heads, length, other.sum)
+            for rows in torch.arange(length, device=other.key.device).split(64):
+                self._keep(rows, other.row_sums(rows, self.key.size(1)))
+        return self
+
+    def row_sums(self, rows: Tensor, length: int) -> Tensor:
+        """Return the sums of some rows for ``length`` keys, 0 where none is kept."""
+        key = self.key[:, rows]
+        total = self.sum.new_zeros(*key.shape[:2], length + 1)  # the last one is of no key
+        return total.scatter_add_(2, key.masked_fill(key < 0, length), self.sum[:, rows])[..., :-1]
+
+    def edges(self, length: int) -> OwnEdges:
+        """Return the largest keys and offsets, for at least ``length`` positions."""
+        heads = len(self.by_offset)
+        return OwnEdges(self._keys(length) if self.num_keys else torch.empty(heads, 0, 0),
+                        self._offsets() if self.num_offsets else torch.empty(heads, 0))
+
+    def _keys(self, length: int) -> Tensor:
+        self._grow(len(self.key), length, self.sum)
+        query = torch.arange(self.key.size(1), device=self.key.device).view(1, -1, 1)
+        others = self.sum.masked_fill(self.key == query, 0)
+        largest, at = others.topk(self.num_keys - 1, dim=2)
+        key = self.key.gather(2, at).masked_fill(largest <= 0, -1)
+        before = (query - torch.arange(1, self.num_keys, device=key.device)).clamp(min=-1)
+        key = torch.where((self.key < 0).all(2, keepdim=True), before, key)
+        return torch.cat([query.expand(len(key), -1, 1), key], dim=2)
+
+    def _offsets(self) -> Tensor:
+        others = self.by_offset.clone()
+        others[:, MAX_TOKENS - 1] = 0
+        largest, at = others.topk(self.num_offsets - 1, dim=1)
+        return F.pad((at - (MAX_TOKENS - 1)).masked_fill(largest <= 0, 0), (1, 0))

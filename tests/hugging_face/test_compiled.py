@@ -1,0 +1,101 @@
+"""Compiled models along patterns: no graph break where tokens are all that a model is given, and
+the eager values everywhere."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import transformers
+from torch._dynamo.utils import counters
+
+from graphattn.hugging_face import attach, detach
+from graphattn.patterns import RandomKeys, SlidingWindow
+from graphattn.sources import PatternSource
+from tests.test_hugging_face import SIZES, TOKENS, new_model
+
+WITHOUT_CACHE = {'Llama', 'GPT-2', 'Mistral'}
+PACKED = torch.cat([torch.arange(12), torch.arange(8)]).expand(2, -1)
+
+
+def model_of(family):
+    if family != 'ModernBERT, a window that holds all':
+        return new_model(family)
+    torch.manual_seed(0)
+    ids = dict.fromkeys(('pad_token_id', 'bos_token_id', 'eos_token_id', 'cls_token_id',
+                         'sep_token_id'), 0)
+    config = transformers.ModernBertConfig(**SIZES, **ids, local_attention=100)
+    return transformers.ModernBertModel(config).eval()
+
+
+def options_of(family, length=20):
+    cache = {'use_cache': False} if family in WITHOUT_CACHE else {}
+    return {'input_ids': TOKENS[:, :length], **cache}
+
+
+def results(call, model, options):
+    """Return the output and all gradients."""
+    out = call(**options).last_hidden_state
+    grads = torch.autograd.grad(out.square().sum(), list(model.parameters()), allow_unused=True,
+                                materialize_grads=True)
+    return [out.detach(), *grads]
+
+
+def assert_eager(compiled, model, options):
+    torch.testing.assert_close(results(compiled, model, options), results(model, model, options),
+                               atol=1e-4, rtol=1e-4)
+
+
+@pytest.fixture(autouse=True)
+def clean_dynamo():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('family', [
+    'BERT', 'Llama', 'GPT-2', 'ModernBERT, a window that holds all'])
+def test_a_model_of_tokens_compiles_without_graph_breaks(family):
+    model = attach(model_of(family), 'SlidingWindow(2) | GlobalTokens(1)')
+    compiled = torch.compile(model, fullgraph=True, backend='eager')
+    for length in (20, 13):
+        assert_eager(compiled, model, options_of(family, length))
+
+
+@pytest.mark.slow
+def test_capturing_operators_of_dynamic_shape_leaves_no_graph_break():
+    model = attach(new_model('BERT'), 'SlidingWindow(2)')
+    counters.clear()
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        assert_eager(torch.compile(model, backend='eager'), model, options_of('BERT'))
+    assert not counters['graph_break'] and counters['stats']['unique_graphs'] == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('along, options', [
+    (PatternSource([SlidingWindow(1), RandomKeys(2)] * 2, seed=2**63 + 5), {}),
+    ('RandomKeys(3)', {'hops': 3, 'teleport': 0.1, 'learn_teleport': True})])
+def test_any_pattern_compiles_without_graph_breaks(along, options):
+    model = attach(new_model('BERT'), along, **options).train()
+    compiled = torch.compile(model, fullgraph=True, backend='aot_eager')
+    assert_eager(compiled, model, options_of('BERT'))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('family, options', [
+    ('Llama', {'position_ids': PACKED}), ('Mistral', {})])
+def test_what_says_more_than_tokens_returns_the_eager_values_after_a_graph_break(family, options):
+    model = attach(model_of(family), 'SlidingWindow(2)')
+    compiled = torch.compile(model, backend='eager')
+    if options:  # the graph of tokens alone is not taken for another
+        assert_eager(compiled, model, options_of(family))
+    counters.clear()
+    assert_eager(compiled, model, options_of(family) | options)
+    assert counters['graph_break']
+
+
+def test_detaching_leaves_no_hook():
+    model = new_model('BERT')
+    attach(model, 'SlidingWindow(2)')
+    detach(model)
+    assert not any(module._forward_pre_hooks or module._forward_hooks for module in model.modules())
