@@ -2,8 +2,8 @@
 BigBird
 =======
 
-A window of three blocks, global blocks and random blocks. The preset's block has 64 tokens; here
-it has 4, to be visible.
+BigBird attends along a window of three blocks, global blocks and random blocks. A block of the
+preset has 64 tokens. Here a block has 4 tokens, so that the drawings show single blocks.
 """
 
 from analysis.diffusion import receptive_field
@@ -16,11 +16,11 @@ graph = pattern.build(64, seed=0)
 pattern
 
 # %%
-# All edges are in squares of 4 x 4 pairs.
+# All edges of the mask are in squares of 4 x 4 pairs.
 draw.mask(graph)
 
 # %%
-# Blocks of keys are connected to blocks of queries.
+# Edges connect blocks of keys to blocks of queries.
 draw.bipartite(graph)
 
 # %%
@@ -30,7 +30,7 @@ draw.degrees(graph)
 # %%
 # Spectrum and gap
 # ----------------
-# Random blocks are drawn for each length, from the same seed.
+# For each length, new random blocks are drawn from the same seed.
 draw.spectrum(spectrum(graph).values)
 for n in (64, 128, 256):
     print(f'{n} tokens: gap {spectrum(pattern.build(n, seed=0)).lambda_2:.4f}')
@@ -38,8 +38,8 @@ for n in (64, 128, 256):
 # %%
 # Receptive field over layers
 # ---------------------------
-# The global block connects all tokens in two layers, as in Longformer. Without it, the random
-# blocks take a few more layers.
+# Through the global block, every token reaches every other token in two layers, as in Longformer.
+# Without the global block, random blocks need a few more layers.
 without = patterns.get('bigbird', block=4, num_global=0, num_random=2).build(64, seed=0)
 for name, each in (('BigBird', graph), ('without global blocks', without)):
     print(name, receptive_field(each, hops=4).mean(axis=1).round(1))
@@ -48,7 +48,7 @@ draw.receptive_field(receptive_field(graph, hops=4))
 # %%
 # Time compared with full attention
 # ---------------------------------
-# Blocks of 16 tokens.
+# Here a block has 16 tokens.
 along, full = {}, {}
 for n in (512, 1024, 2048, 4096):
     result = speed(patterns.get('bigbird', block=16).build(n, seed=0))

@@ -2,8 +2,9 @@
 Diffuser
 ========
 
-``OverlappingBlocks``, global tokens and random keys, along which attention diffuses over several
-hops. The preset has 64 of each; here there are 8, 4 and 4.
+Diffuser attends along overlapping blocks (``OverlappingBlocks``), global tokens and random keys,
+and values travel several hops along these edges. The preset has a window of 64, 64 global tokens
+and 64 random keys. Here there are 8, 4 and 4.
 """
 
 from analysis.diffusion import receptive_field
@@ -16,21 +17,22 @@ graph = pattern.build(64, seed=0)
 pattern
 
 # %%
-# Global tokens are drawn too, and can be anywhere.
+# The global tokens are drawn at random too, and can be anywhere in the sequence.
 draw.mask(graph)
 
 # %%
-# With this many edges, only the density of the lines is visible.
+# The graph has so many edges that only the density of the lines is visible.
 draw.bipartite(graph)
 
 # %%
-# Every query has its block and its random keys; the peaks are the global tokens.
+# Every query has the keys of its block and its random keys. The peaks are the global tokens.
 draw.degrees(graph)
 
 # %%
 # Spectrum and gap
 # ----------------
-# The paper's reason for random edges is that they widen the gap. Parts are removed one at a time.
+# The paper's reason for random edges is that they widen the spectral gap. The code prints the gap
+# of the pattern without random edges, without global tokens and without both.
 draw.spectrum(spectrum(graph).values)
 for parts in ({'num_random': 4, 'num_global': 4}, {'num_random': 0, 'num_global': 4},
               {'num_random': 4, 'num_global': 0}, {'num_random': 0, 'num_global': 0}):
@@ -48,7 +50,8 @@ draw.receptive_field(receptive_field(graph, hops=4))
 # %%
 # Time compared with full attention
 # ---------------------------------
-# One hop and five hops along the same edges. The parts have 32, 16 and 16.
+# The figure compares one hop with five hops along the same edges. Here the window is 32, and there
+# are 16 global tokens and 16 random keys.
 one, five, full = {}, {}, {}
 for n in (512, 1024, 2048, 4096):
     larger = patterns.get('diffuser', window=32, num_global=16, num_random=16)

@@ -2,8 +2,9 @@
 Dilated window, an example of your own pattern
 ==============================================
 
-A dilated window attends to every second key around the query. The library has no such pattern:
-write a frozen dataclass with ``edges``, which combines with all other patterns.
+A query of a dilated window attends to every second key around it. The library has no such pattern.
+To add a pattern of your own, write a frozen dataclass with a method ``edges``. It combines with all
+other patterns.
 """
 
 from dataclasses import dataclass
@@ -33,11 +34,12 @@ graph = pattern.build(64)
 pattern
 
 # %%
-# The band is twice as wide as that of a window of this radius, and every second diagonal is empty.
+# The band of the mask is twice as wide as the band of a window of this radius, and every second
+# diagonal is empty.
 draw.mask(graph)
 
 # %%
-# Even tokens are connected to even tokens, odd tokens to odd tokens.
+# Edges connect even tokens to even tokens, and odd tokens to odd tokens.
 draw.bipartite(graph)
 
 # %%
@@ -47,8 +49,8 @@ draw.degrees(graph)
 # %%
 # Spectrum and gap
 # ----------------
-# The first two eigenvalues are 0: the graph has two components, even and odd tokens, which never
-# exchange information. Together with a window of radius 1 it has one component.
+# The first two eigenvalues are 0, because the graph has two components: even and odd tokens, which
+# never exchange information. The union with a window of radius 1 has one component.
 draw.spectrum(spectrum(graph).values)
 joined = pattern | patterns.SlidingWindow(1)
 for each in (pattern, joined):
@@ -58,7 +60,7 @@ for each in (pattern, joined):
 # %%
 # Receptive field over layers
 # ---------------------------
-# Without the window, at most half of the keys reach a query in any number of layers.
+# Without the additional window, at most half of the keys reach a query in any number of layers.
 field = receptive_field(graph, hops=12)
 most = receptive_field(joined.build(64), hops=12).max()
 print(f'at most {field.max()} of 64 keys reach a query; with the window, {most}')
@@ -67,7 +69,7 @@ draw.receptive_field(field)
 # %%
 # Time compared with full attention
 # ---------------------------------
-# There are about as many edges as in a window of this radius.
+# The dilated window has about as many edges as a window of this radius.
 along, full = {}, {}
 for n in (512, 1024, 2048, 4096):
     result = speed(pattern.build(n))

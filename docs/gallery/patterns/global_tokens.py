@@ -2,8 +2,8 @@
 Global tokens
 =============
 
-Some tokens attend to all keys, and all queries attend to them. Here every token also attends to
-itself.
+Global tokens attend to all keys, and all queries attend to the global tokens. Here every token also
+attends to itself.
 """
 
 from analysis.diffusion import receptive_field
@@ -16,7 +16,7 @@ graph = pattern.build(64)
 pattern
 
 # %%
-# Two rows, two columns and the diagonal.
+# The mask consists of two rows, two columns and the diagonal.
 draw.mask(graph)
 
 # %%
@@ -24,14 +24,14 @@ draw.mask(graph)
 draw.bipartite(graph)
 
 # %%
-# The first two tokens have 64 edges, the others 3.
+# The first two tokens have 64 keys each, and the other tokens have 3.
 draw.degrees(graph)
 
 # %%
 # Spectrum and gap
 # ----------------
-# All tokens are two edges apart, and the gap is the same at every length. The gap of ``Star``, one
-# global token and a window of radius 1, is almost constant.
+# Any two tokens are at most two edges apart, and the gap is the same at every length. The pattern
+# ``Star`` has one global token and a window of radius 1. Its gap hardly changes with the length.
 draw.spectrum(spectrum(graph).values)
 for n in (64, 128, 256):
     gaps = [spectrum(each.build(n)).lambda_2 for each in (pattern, patterns.Star())]
@@ -40,14 +40,15 @@ for n in (64, 128, 256):
 # %%
 # Receptive field over layers
 # ---------------------------
-# Two layers reach all tokens: the first sends all values to the global tokens, the second sends
-# them on to all tokens.
+# Two layers reach all tokens. The first layer sends all values to the global tokens, and the second
+# layer sends the values on to all tokens.
 draw.receptive_field(receptive_field(graph, hops=4))
 
 # %%
 # Time compared with full attention
 # ---------------------------------
-# There are about 5 edges for each token, but the two global queries have n keys each.
+# The graph has about 5 edges for each token. They are not spread evenly, because each of the two
+# global queries has n keys.
 along, full = {}, {}
 for n in (512, 1024, 2048, 4096):
     result = speed(pattern.build(n))

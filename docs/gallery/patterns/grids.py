@@ -2,9 +2,10 @@ r"""
 Windows over images and videos
 ==============================
 
-``Neighborhood`` attends to the nearest keys of a grid, as neighborhood attention does, and
-``ShiftedWindows`` to the box that the query lies in, as Swin Transformers do. Both take any number
-of axes; the sequence holds them in the order of ``Tensor.flatten``.
+With ``Neighborhood`` a query attends to the nearest keys of a grid, as in neighborhood attention.
+With ``ShiftedWindows`` a query attends to the keys in the same box of the grid, as in Swin
+Transformers. Both patterns support any number of axes. The sequence contains the points of the grid
+in the order of ``Tensor.flatten``.
 """
 
 import matplotlib.pyplot as plt
@@ -20,8 +21,9 @@ near = Neighborhood(5, inner=(SIDE,))
 near
 
 # %%
-# The keys of three queries of an image: at the border the window moves inwards, and with a dilation
-# it takes every second key. A box of Swin Transformers is the same for all queries in it.
+# Each row of the figure shows one query of an image (dark) and its keys (light), for four patterns.
+# At the border of the image, a neighborhood moves inwards. With dilation 2 it contains every second
+# key. All queries in the same box of ``ShiftedWindows`` have the same keys.
 ways = {'5 x 5': near, '3 x 3, dilation 2': Neighborhood(3, (SIDE,), dilation=2),
         'causal in both axes': Neighborhood(5, (SIDE,), causal=True),
         'boxes of 4, shifted by 2': ShiftedWindows(4, (SIDE,), shift=2)}
@@ -36,22 +38,24 @@ for column, (name, pattern) in zip(panels.T, ways.items()):
     column[0].set_title(name, fontsize='small')
 
 # %%
-# As a mask over the sequence, bands of bands.
+# The mask over the whole sequence has bands that consist of smaller bands.
 draw.mask(near.build(SIDE**2))
 
 # %%
-# The edges of a smaller image, of 5 x 5.
+# The drawing shows the edges of a smaller image, of 5 x 5 points.
 small = Neighborhood(3, inner=(5,)).build(25)
 draw.bipartite(small)
 
 # %%
-# Every query has 9 keys. A key near the border, but not at it, has more queries than others.
+# Every query of the smaller image has 9 keys. A key near the border, but not at the border, has
+# more queries than other keys.
 draw.degrees(small)
 
 # %%
 # Spectrum and gap
 # ----------------
-# A window of as many keys over the sequence mixes an image far more slowly than one over the grid.
+# A window over the grid has a much larger gap than a window over the sequence with as many keys, so
+# it mixes an image much faster.
 draw.spectrum(spectrum(near.build(SIDE**2)).values)
 for each in (near, ShiftedWindows(5, (SIDE,)), SlidingWindow(12)):
     print(f'{each}: gap {spectrum(each.build(SIDE**2)).lambda_2:.4f}')
@@ -59,19 +63,19 @@ for each in (near, ShiftedWindows(5, (SIDE,)), SlidingWindow(12)):
 # %%
 # Receptive field over layers
 # ---------------------------
-# Two tokens of a window apart are one layer apart, in either direction of the image.
+# In each layer, values travel as far as a window reaches, along both axes of the image.
 draw.receptive_field(receptive_field(near.build(SIDE**2), hops=4))
 
 # %%
-# A video: each token attends to 2 frames, this one and the one before, and to 3 x 3 tokens of each.
+# In this video each token attends to 3 x 3 tokens of its own frame and of the frame before.
 video = Neighborhood((2, 3, 3), inner=(8, 8), causal=(True, False, False))
 graph = video.build(4 * 64)
 print(graph, (graph.key // 64 - graph.query // 64).unique())
 
 # %%
-# Time beside full attention
-# --------------------------
-# A neighborhood of 7 x 7 over images of 16 x 16, 32 x 32 and 64 x 64.
+# Time compared with full attention
+# ---------------------------------
+# The figure is for a neighborhood of 7 x 7 on images of 16 x 16, 32 x 32 and 64 x 64 points.
 along, full = {}, {}
 for n in (256, 1024, 4096):
     result = speed(Neighborhood(7, (round(n**.5),)).build(n))

@@ -2,7 +2,8 @@
 Longformer
 ==========
 
-A sliding window, and global tokens whose output a task uses.
+Longformer attends along a sliding window and global tokens. A task reads the outputs of the global
+tokens.
 """
 
 from analysis.diffusion import receptive_field
@@ -15,7 +16,7 @@ graph = pattern.build(64)
 pattern
 
 # %%
-# A preset is an expression of patterns. Its mask is the union of their masks.
+# The preset ``longformer`` is the union of two patterns, so its mask is the union of their masks.
 draw.mask(graph)
 
 # %%
@@ -23,13 +24,15 @@ draw.mask(graph)
 draw.bipartite(graph)
 
 # %%
-# Two tokens have edges to all tokens, the others to their window and these two.
+# The two global tokens attend to all tokens. Each other token attends to its window and to the two
+# global tokens.
 draw.degrees(graph)
 
 # %%
 # Spectrum and gap
 # ----------------
-# With global tokens the gap is larger than the window's and hardly changes with the length.
+# With global tokens the gap is larger than the gap of the window alone, and hardly changes with the
+# length.
 draw.spectrum(spectrum(graph).values)
 for n in (64, 128, 256):
     window = patterns.SlidingWindow(4)
@@ -45,7 +48,7 @@ draw.receptive_field(receptive_field(graph, hops=4))
 # %%
 # Time compared with full attention
 # ---------------------------------
-# The window of the published models has a radius of 256; here it is 32.
+# The window of the published models has a radius of 256. Here the radius is 32.
 along, full = {}, {}
 for n in (512, 1024, 2048, 4096):
     result = speed(patterns.get('longformer', radius=32, num_global=2).build(n))

@@ -2,8 +2,9 @@
 Your own edges
 ==============
 
-Build a graph from networkx, from ``edge_index``, from a mask, from scipy or from the keys that a
-search has found. Here it is Zachary's karate club: the friendships of its 34 members.
+You can build a graph from networkx, from ``edge_index``, from a mask, from scipy or from the keys
+that a search has found. The graph on this page is Zachary's karate club, the friendships of 34
+members.
 """
 
 import networkx as nx
@@ -23,7 +24,7 @@ graph
 draw.mask(graph)
 
 # %%
-# Each member is a key and a query.
+# Each member of the club is both a key and a query.
 draw.bipartite(graph)
 
 # %%
@@ -33,7 +34,7 @@ draw.degrees(graph)
 # %%
 # Spectrum and gap
 # ----------------
-# The second eigenvector splits the club in two, almost as it actually split.
+# The club later split in two. The second eigenvector predicts almost every member's side.
 draw.spectrum(spectrum(graph).values)
 side = Laplacian(symmetric_adjacency(graph)).smallest(2).vectors[:, 1] > 0
 officer = [friends.nodes[member]['club'] == 'Officer' for member in friends]
@@ -43,14 +44,14 @@ print(f'{max(agree, 34 - agree)} of 34 members are on the side that they chose')
 # %%
 # Receptive field over layers
 # ---------------------------
-# The graph is small: 5 layers send each member's value to all others.
+# The graph is small: in 5 layers the value of each member reaches all other members.
 draw.receptive_field(receptive_field(graph, hops=6))
 
 # %%
 # Time compared with full attention
 # ---------------------------------
-# A graph of 34 tokens is too small to be faster. Larger graphs of this kind, in which few members
-# have most of the friends, are drawn by preferential attachment.
+# Attention along a graph of 34 tokens is not faster than full attention. So the figure is for
+# larger graphs in which few members have most of the friends, drawn by preferential attachment.
 along, full = {}, {}
 for n in (512, 1024, 2048, 4096):
     result = speed(nx.barabasi_albert_graph(n, 4, seed=0))

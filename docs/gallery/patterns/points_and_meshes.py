@@ -2,8 +2,9 @@ r"""
 Points, meshes and the sphere
 =============================
 
-Attention along the triangles of a mesh, between the pixels of HEALPix, and between near points of a
-cloud. A simulation or a library gives such edges as arrays of integers, and a graph takes them.
+This page builds graphs from the triangles of a mesh, from neighbouring pixels of HEALPix (a grid on
+the sphere), and from near points of a cloud. A simulation or a library returns such edges as arrays
+of integers, from which you can build a graph.
 """
 
 import matplotlib.pyplot as plt
@@ -27,8 +28,9 @@ def sphere(num_points):
 
 
 # %%
-# A mesh comes as triangles, an array ``[num_faces, 3]`` of points. Each side is an edge in both
-# directions; sides of two triangles are merged.
+# The triangles of a mesh are an array ``[num_faces, 3]`` of indices of points. Each side of a
+# triangle becomes an edge in both directions. If two triangles share a side, the graph merges the
+# edges.
 def along_mesh(faces, num_points):
     faces = torch.as_tensor(faces).long()
     sides = torch.cat([faces[:, [0, 1]], faces[:, [1, 2]], faces[:, [2, 0]]])
@@ -42,9 +44,10 @@ mesh
 
 
 # %%
-# Neighbours in HEALPix are an array ``[num_pixels, 8]``, in which -1 stands for the eighth that a
-# few pixels lack: ``healpy.get_all_neighbours(nside, np.arange(12 * nside**2), nest=True).T``, if
-# healpy is installed. Here it follows from the definition: neighbours have a corner in common.
+# The neighbours of HEALPix's pixels are an array ``[num_pixels, 8]``. A few pixels have only seven
+# neighbours, and -1 fills up their rows. With healpy, the array is
+# ``healpy.get_all_neighbours(nside, np.arange(12 * nside**2), nest=True).T``. The code here
+# computes the array from the definition: neighbours have a corner in common.
 def on_sphere(face, x, y):
     """Map coordinates from 0 to 1 in one of HEALPix's 12 faces to points of the sphere."""
     ring = np.repeat([2, 3, 4], 4)[face] - x - y
@@ -76,14 +79,16 @@ healpix = BipartiteGraph.from_topk(torch.as_tensor(neighbours), len(centres)).wi
 healpix
 
 # %%
-# Edges of a point cloud: the 8 nearest points, or all within a radius.
+# In a cloud, a point attends to its 8 nearest points, or to all points within a radius. The method
+# ``from_nearest`` counts the point itself too, hence the 9.
 cloud = np.random.default_rng(0).random((200, 2))
 nearest = BipartiteGraph.from_nearest(torch.as_tensor(cloud), 9)
 within = BipartiteGraph.from_radius(torch.as_tensor(cloud), 0.12)
 
 
 # %%
-# All edges, and in blue those of one query. Of spheres, the half in front is drawn.
+# The figure shows all edges of the four graphs in grey, and the edges of one query in blue. Of a
+# sphere, only the front half is drawn.
 def show(axes, points, graph, query):
     depth = points[:, 2] if points.shape[1] == 3 else np.ones(len(points))
     for key, of in zip(graph.key.tolist(), graph.query.tolist()):
@@ -105,24 +110,25 @@ for axes, (name, (at, graph)) in zip(panels, {
     axes.set_title(name, fontsize='medium')
 
 # %%
-# The mask of HEALPix, face by face: neighbours have near numbers, unless they are in other faces.
+# In the mask of HEALPix, pixels are numbered face by face. Neighbours in one face have near
+# numbers.
 draw.mask(healpix)
 
 # %%
-# Its smallest grid with 8 neighbours has 48 pixels.
+# The smallest grid of HEALPix whose pixels have 8 neighbours has 48 pixels.
 _, neighbours = pixels(2)
 small = BipartiteGraph.from_topk(torch.as_tensor(neighbours), 48).with_self_loops()
 draw.bipartite(small)
 
 # %%
-# A pixel has 9 keys with itself, and 8 where three faces meet.
+# Most pixels have 9 keys: themselves and 8 neighbours. Pixels where three faces meet have 8 keys.
 draw.degrees(small)
 
 # %%
 # Spectrum and gap
 # ----------------
-# As those of spherical harmonics, the smallest eigenvalues come in groups of 1, 3 and 5. The faces
-# of HEALPix split the third group in two.
+# The smallest eigenvalues come in groups of 1, 3 and 5, as the eigenvalues of spherical harmonics
+# do. The faces of HEALPix split the third group in two.
 values = spectrum(healpix).values
 draw.spectrum(values)
 print(values[:9].round(3))
@@ -130,13 +136,13 @@ print(values[:9].round(3))
 # %%
 # Receptive field over layers
 # ---------------------------
-# The neighbourhood grows by one ring in each layer.
+# In each layer, the keys that reach a pixel grow by one ring of pixels.
 draw.receptive_field(receptive_field(healpix, hops=6))
 
 # %%
 # Time compared with full attention
 # ---------------------------------
-# Meshes of 512 to 4,096 points.
+# The figure is for meshes of 512 to 4,096 points.
 along, full = {}, {}
 for n in (512, 1024, 2048, 4096):
     result = speed(along_mesh(ConvexHull(sphere(n)).simplices, n))

@@ -2,8 +2,9 @@
 Random keys
 ===========
 
-Each query attends to a number of keys, drawn uniformly, and here to itself. ``RandomPairs`` draws
-from all pairs instead, and ``RandomBlocks`` draws blocks of keys for blocks of queries.
+With ``RandomKeys`` each query attends to the same number of uniformly drawn keys. On this page each
+query also attends to itself. ``RandomPairs`` draws from all pairs instead, and ``RandomBlocks``
+draws blocks of keys for blocks of queries.
 """
 
 from analysis.diffusion import receptive_field
@@ -20,19 +21,19 @@ pattern
 draw.mask(graph)
 
 # %%
-# Edges have random lengths.
+# The distances between keys and queries are random.
 draw.bipartite(graph)
 
 # %%
-# Each query has the drawn keys and itself, which may be one of them. The number of queries that
-# attend to a key is random.
+# Each query attends to 4 drawn keys and to itself. It has 4 keys instead of 5 if it drew itself.
+# The number of queries that attend to a key is random.
 draw.degrees(graph)
 
 # %%
 # Spectrum and gap
 # ----------------
-# A few random edges mix almost equally well at any length: from 64 to 256 tokens the gap of a
-# window falls to a sixteenth, and this gap changes little.
+# With a few random keys per query, the gap changes little from 64 to 256 tokens. The gap of a
+# window with as many keys falls to a sixteenth.
 draw.spectrum(spectrum(graph).values)
 window = patterns.SlidingWindow(2)
 for n in (64, 128, 256):
@@ -42,14 +43,15 @@ for n in (64, 128, 256):
 # %%
 # Receptive field over layers
 # ---------------------------
-# The field grows by a factor in each layer until it contains almost all keys. The lower end of the
-# band is the query with the smallest field.
+# The receptive field is multiplied by a factor in each layer, until it contains almost all keys.
+# The lower end of the band is the query with the smallest field.
 draw.receptive_field(receptive_field(graph, hops=8))
 
 # %%
 # Time compared with full attention
 # ---------------------------------
-# Random keys are scattered in memory; the keys of a window are contiguous.
+# The figure compares random keys with a window. Random keys are scattered in memory, and the keys
+# of a window are contiguous.
 along, window_times, full = {}, {}, {}
 for n in (512, 1024, 2048, 4096):
     result = speed(pattern.build(n, seed=0))

@@ -2,8 +2,9 @@
 Random regular graphs, expanders
 ================================
 
-Every query attends to ``degree`` keys, and ``degree`` queries attend to every key. Random regular
-graphs are expanders: they have few edges, and their gap does not vanish with the length.
+With ``RandomRegular`` every query attends to ``degree`` keys, and ``degree`` queries attend to
+every key. Random regular graphs are expanders: they have few edges, but their spectral gap does
+not shrink towards 0 as the sequence grows.
 """
 
 from analysis.diffusion import receptive_field
@@ -17,11 +18,11 @@ graph = pattern.build(64, seed=0)
 pattern
 
 # %%
-# Four edges in each row and in each column.
+# Each row and each column of the mask has four edges.
 draw.mask(graph)
 
 # %%
-# Every token has edges, and none is a hub.
+# Every token has edges, and no token is a hub.
 draw.bipartite(graph)
 
 # %%
@@ -31,8 +32,8 @@ draw.degrees(graph)
 # %%
 # Spectrum and gap
 # ----------------
-# ``analysis.expander`` compares the undirected graph, of degree 8 or nearly 8, with theoretical
-# bounds.
+# ``analysis.expander`` measures the undirected graph, whose degrees are 8 or nearly 8, and computes
+# theoretical bounds.
 draw.spectrum(spectrum(graph).values)
 for n in (64, 128, 256):
     result = expander(pattern.build(n, seed=0))
@@ -43,7 +44,8 @@ for n in (64, 128, 256):
 # Receptive field over layers
 # ---------------------------
 # After k layers at most :math:`1 + 4 + \dots + 4^k` keys reach a query, and the first layers come
-# close to it. The preset ``'exphormer'`` adds a global token, and two layers are enough.
+# close to this bound. The preset ``'exphormer'`` adds a global token, through which all keys reach
+# a query in two layers.
 for name, each in (('regular', pattern), ('exphormer', patterns.get('exphormer'))):
     print(name, receptive_field(each.build(64, seed=0), hops=4).mean(axis=1).round(1))
 draw.receptive_field(receptive_field(graph, hops=6))
@@ -51,7 +53,7 @@ draw.receptive_field(receptive_field(graph, hops=6))
 # %%
 # Time compared with full attention
 # ---------------------------------
-# Four edges for each token.
+# The graph has four edges for each token.
 along, full = {}, {}
 for n in (512, 1024, 2048, 4096):
     result = speed(pattern.build(n, seed=0))

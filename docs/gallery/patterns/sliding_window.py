@@ -2,7 +2,7 @@
 Sliding window
 ==============
 
-Each query attends to the keys that are at most ``radius`` places away.
+With ``SlidingWindow`` each query attends to the keys that are at most ``radius`` positions away.
 """
 
 from analysis.diffusion import receptive_field
@@ -19,7 +19,7 @@ pattern
 draw.mask(graph)
 
 # %%
-# Each query is connected to the keys around it.
+# Edges connect each query to the keys around it.
 draw.bipartite(graph)
 
 # %%
@@ -30,7 +30,7 @@ draw.degrees(graph)
 # Spectrum and gap
 # ----------------
 # The spectral gap is the second eigenvalue of the normalised Laplacian. The larger it is, the
-# faster information mixes. The gap of a window falls to about a quarter for twice the tokens.
+# faster information mixes. With twice the tokens, the gap of a window falls to about a quarter.
 draw.spectrum(spectrum(graph).values)
 for n in (64, 128, 256):
     print(f'{n} tokens: gap {spectrum(pattern.build(n)).lambda_2:.2e}')
@@ -38,14 +38,15 @@ for n in (64, 128, 256):
 # %%
 # Receptive field over layers
 # ---------------------------
-# Each layer reaches one radius further on both sides. A query in the middle needs 8 layers for
-# the 32 tokens on either side of it, and one at an end needs 16 for the 63 others.
+# Each layer reaches one radius further on both sides. A query in the middle needs 8 layers to reach
+# the 32 tokens on either side. A query at an end needs 16 layers to reach the 63 other tokens.
 draw.receptive_field(receptive_field(graph, hops=16))
 
 # %%
 # Time compared with full attention
 # ---------------------------------
-# The number of edges grows linearly with the number of tokens, the number of pairs quadratically.
+# The number of edges grows linearly with the number of tokens. The number of pairs grows
+# quadratically.
 along, full = {}, {}
 for n in (512, 1024, 2048, 4096):
     result = speed(pattern.build(n))

@@ -2,8 +2,8 @@
 BlockModelSource: a stochastic block model
 ==========================================
 
-Tokens belong to clusters to some degree, and the clusters of query and key determine the
-probability of an edge (SBM-Transformer). The source is trained like any layer.
+Each token belongs to each cluster to some degree, and the clusters of a query and a key determine
+the probability of the edge between them (SBM-Transformer). The source is trained like any layer.
 """
 
 import torch
@@ -24,8 +24,8 @@ fresh = source.eval()(tokens, tokens, ptr)
 fresh
 
 # %%
-# A fresh model has about a quarter of the pairs. Here it is trained until tokens of the first kind
-# attend to one another, and no other tokens have edges.
+# The graph of an untrained block model has about a quarter of the pairs. This code trains the block
+# model until tokens of the first kind attend to one another, and no other tokens have edges.
 target = torch.outer(kind == 0, kind == 0).float()
 optimizer = torch.optim.Adam(source.parameters(), lr=0.02)
 for _ in range(80):
@@ -39,23 +39,24 @@ print(f'density {fresh.density():.1%} before, {graph.density():.1%} after, wante
       f'{target.mean():.1%}')
 
 # %%
-# With tokens sorted by kind, the mask is a square.
+# If the tokens are sorted by kind, the edges after training form a square in the mask.
 order = kind.argsort(stable=True)
 draw.mask(graph.reorder(order))
 
 # %%
-# Tokens of the second kind have no edges. The output of attention is 0 there.
+# Tokens of the second kind have no edges, so their output of attention is 0.
 draw.bipartite(graph.reorder(order))
 
 # %%
-# The degrees of a fresh model vary between draws, around the mean of its distribution.
+# The figure shows the degrees before training. They vary from draw to draw around their
+# expectation.
 draw.degrees(fresh)
 
 # %%
 # Spectrum and gap
 # ----------------
-# Every token without edges is its own component, so the gap is 0 after training. Before training it
-# is the gap of a dense random graph.
+# After training the gap is 0, because every token without edges is a component of its own. Before
+# training, the graph has the gap of a dense random graph.
 draw.spectrum(spectrum(fresh).values)
 for name, each in (('before', fresh), ('after', graph)):
     result = spectrum(each)
@@ -64,15 +65,16 @@ for name, each in (('before', fresh), ('after', graph)):
 # %%
 # Receptive field over layers
 # ---------------------------
-# After training, tokens of the first kind reach one another in one layer, and nothing reaches the
-# others.
+# After training, tokens of the first kind reach one another in one layer, and no token reaches
+# tokens of the second kind.
 draw.receptive_field(receptive_field(graph, hops=4))
 
 # %%
 # Time compared with full attention
 # ---------------------------------
-# A fresh model has too many edges to be faster. If tokens form clusters of 32 that only attend to
-# themselves, the number of edges grows linearly. The time of drawing is not included.
+# The graph of an untrained block model has too many edges to be faster than full attention. If
+# tokens form clusters of 32 and attend only to their own cluster, the number of edges grows
+# linearly. The times do not include drawing the edges.
 dense, clustered, full = {}, {}, {}
 for n in (256, 512, 1024):
     source.reset_parameters()

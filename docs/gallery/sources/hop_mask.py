@@ -27,12 +27,12 @@ graph = layer(tokens, batch.ptr, source=source | batch.edge_index, return_graph=
 graph
 
 # %%
-# Head 0 attends to neighbours, head 1 to nodes two and four hops away. There is a segment for each
-# head and graph.
+# Head 0 attends to neighbours, and head 1 to nodes two and four hops away. The batch has a segment
+# for each head and each graph.
 draw.segments(graph, ['grid', 'tree', 'grid', 'tree'])
 
 # %%
-# The second head's grid. Nodes always attend to themselves.
+# The drawing shows the edges of head 1 on the grid. Nodes always attend to themselves.
 grid = graph.segment(0, 1, heads=2)
 draw.bipartite(grid)
 
@@ -43,7 +43,8 @@ draw.degrees(grid)
 # %%
 # Learning
 # --------
-# In training, distances are drawn in each pass, and the loss reaches their logits.
+# In training, each head draws new distances in each forward pass, and the gradient of the loss
+# reaches the logits of the distances.
 source.train()
 optimizer = torch.optim.Adam([*source.parameters(), *layer.parameters()], lr=0.1)
 for _ in range(40):
@@ -56,20 +57,20 @@ print(source.logit.sigmoid().detach().round(decimals=2))
 # %%
 # Spectrum and gap
 # ----------------
-# Even distances split the grid into two parts, like the colours of a chessboard.
+# Edges over even distances split the grid into two parts, like the colours of a chessboard.
 draw.spectrum(spectrum(grid).values)
 print(f'gap {spectrum(grid).lambda_2:.4f}')
 
 # %%
 # Receptive field over layers
 # ---------------------------
-# Half of the nodes are never reached.
+# Half of the nodes never reach a query, because they are in the other part.
 draw.receptive_field(receptive_field(grid, hops=4))
 
 # %%
 # Time compared with full attention
 # ---------------------------------
-# Trees with this number of nodes, up to two hops.
+# The figure is for random trees, whose nodes attend to nodes up to two hops away.
 along, full = {}, {}
 source = HopMaskSource(heads=1, max_hops=2).eval()
 source.logit.data.fill_(1.)

@@ -2,8 +2,8 @@
 LearnedMaskSource: a mask learned with the model
 ================================================
 
-Every distance between two positions, or every pair, has a logit (SparseBERT). Masks are drawn
-during training and then frozen.
+A learned mask has a logit for every distance between two positions, or for every pair (SparseBERT).
+In training, masks are drawn from these logits. After training, the mask is frozen.
 """
 
 import torch
@@ -23,9 +23,9 @@ fresh = source(tokens[:64], tokens[:64], ptr[:2])  # for the first one
 fresh
 
 # %%
-# Which edges does a task need? Here the target of each token is the mean of five tokens: itself,
-# and the tokens 1 and 5 positions away. Attention has equal weights, so only the mask is learned.
-# The penalty counts its edges.
+# In this task, the target of each token is the mean of five tokens: the token itself, and the
+# tokens 1 and 5 positions away. All edges have equal weights, so only the mask is learned. The
+# penalty in the loss counts the edges of the mask.
 same = torch.zeros_like(tokens)
 optimizer = torch.optim.Adam(source.parameters(), lr=0.1)
 for _ in range(100):
@@ -43,22 +43,22 @@ print(f'density {fresh.density():.1%} before, {graph.density():.1%} after')
 print('distances that are on:', (source.logit[0] > 0).nonzero().flatten().tolist())
 
 # %%
-# The result is a ``Mask``, a pattern like any other.
+# ``freeze`` returns a ``Mask``, which is a pattern like any other.
 (mask,) = source.freeze()
 draw.mask(mask.build(64))
 
 # %%
-# Each query is connected to five keys.
+# Edges connect each query to five keys.
 draw.bipartite(graph)
 
 # %%
-# At the ends of the sequence there are fewer keys.
+# Queries at the ends of the sequence have fewer keys.
 draw.degrees(graph)
 
 # %%
 # Spectrum and gap
 # ----------------
-# The gap of the learned mask, and of a mask that was drawn at the beginning.
+# The code prints the gap of a mask that was drawn before training, and the gap of the learned mask.
 draw.spectrum(spectrum(graph).values)
 for name, each in (('before', fresh), ('after', graph)):
     print(f'{name}: gap {spectrum(each).lambda_2:.4f}')
@@ -72,8 +72,8 @@ draw.receptive_field(receptive_field(graph, hops=14))
 # %%
 # Time compared with full attention
 # ---------------------------------
-# The mask is repeated for a batch of up to 64 independent sequences. Full attention has all pairs
-# of one sequence with the same total number of tokens.
+# The figure compares a batch of up to 64 sequences, each with the learned mask, with full attention
+# on one sequence of the same total number of tokens.
 along, full = {}, {}
 for sequences in (8, 16, 32, 64):
     n = 64 * sequences

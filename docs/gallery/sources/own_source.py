@@ -2,8 +2,8 @@
 Your own source: nearest keys
 =============================
 
-A source is a module that maps tokens to edges. Here each query attends to the keys with its highest
-scores.
+A source is a module that maps tokens to edges. With the source on this page, each query attends to
+the keys whose dot products with the query are highest.
 """
 
 import torch
@@ -36,11 +36,11 @@ graph = attention(tokens, ptr, return_graph=True)[1].segment(0)
 graph
 
 # %%
-# There are six edges in every row; some columns have many, some none.
+# Every row of the mask has six edges. Some columns have many edges, and some have none.
 draw.mask(graph)
 
 # %%
-# Some keys have many lines, others none.
+# Some keys have many edges, and others have none.
 draw.bipartite(graph)
 
 # %%
@@ -52,7 +52,7 @@ draw.degrees(graph)
 # %%
 # Spectrum and gap
 # ----------------
-# Edges count in both directions.
+# A Laplacian needs a symmetric graph, so each edge counts in both directions here.
 draw.spectrum(spectrum(graph).values)
 
 # %%
@@ -66,8 +66,8 @@ draw.receptive_field(field)
 # %%
 # Time compared with full attention
 # ---------------------------------
-# The time of attention along the edges. Finding the edges is not included; it computes all scores,
-# as full attention does.
+# The figure shows the time of attention along the edges, without the time to find the edges. To
+# find the edges, the source computes all scores, as full attention does.
 along, full = {}, {}
 for n in (512, 1024, 2048, 4096):
     query, key = torch.randn(2, n, 2, 8)

@@ -2,7 +2,8 @@
 PatternSource: fixed patterns
 =============================
 
-A pattern for all heads, or one for each head, built for the length of every sequence of a batch.
+A ``PatternSource`` has a pattern for all heads, or a pattern for each head. It builds the edges of
+a pattern for the length of every sequence in a batch.
 """
 
 import torch
@@ -22,23 +23,24 @@ graph = source(tokens, tokens, ptr)
 graph
 
 # %%
-# There is a segment for each head and sequence.
+# The graph has a segment for each head and each sequence.
 titles = [f'head {head}, sequence {number}' for head in range(3) for number in range(2)]
 draw.segments(graph, titles, columns=2)
 
 # %%
-# The first sequence in the last head.
+# The drawing shows the edges of the last head in the first sequence.
 head = graph.segment(0, 2, heads=3)
 draw.bipartite(head)
 
 # %%
-# The degrees of this segment.
+# The figure shows the degrees of the same segment.
 draw.degrees(head)
 
 # %%
 # Attention received
 # ------------------
-# Heads that share a graph weigh its edges differently. The weights are in the order of the edges.
+# If heads share a graph, each head has its own attention weights on the edges of the graph. The
+# weights are in the order of the edges.
 shared = patterns.get('longformer', radius=4, num_global=2).build(64)
 query, key, value = torch.randn(3, 64, 4, 16)
 _, weights = edge_attention(2 * query, key, value, shared, return_attention_weights=True)
@@ -51,7 +53,7 @@ draw.received_attention(shared, weights)
 # %%
 # Spectrum and gap
 # ----------------
-# The spectrum of each head.
+# The figure shows the spectrum of the last head. The code prints the gap of each head.
 draw.spectrum(spectrum(head).values)
 for number in range(3):
     result = spectrum(graph.segment(0, number, heads=3))
@@ -60,15 +62,15 @@ for number in range(3):
 # %%
 # Receptive field over layers
 # ---------------------------
-# Values from one head are available to all heads of the next layer, so the field is computed for
-# the union of the heads' graphs.
+# All heads of a layer can read the values of all heads of the layer before. So the field is
+# computed for the union of the heads' graphs.
 union = graph.segment(0, 0, heads=3) | graph.segment(0, 1, heads=3) | head
 draw.receptive_field(receptive_field(union, hops=4))
 
 # %%
 # Time compared with full attention
 # ---------------------------------
-# Here all heads have the third pattern.
+# In this figure, all heads have the third pattern.
 along, full = {}, {}
 for n in (512, 1024, 2048, 4096):
     result = speed(source.patterns[2].build(n, seed=0))

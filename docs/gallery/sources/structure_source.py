@@ -26,16 +26,16 @@ graph = GraphAttention(16, 2)(tokens, batch.ptr, source=source, return_graph=Tru
 graph
 
 # %%
-# There is a segment for each graph: a grid of 6 x 8 nodes and a tree.
+# The batch has a segment for each of its two graphs: a grid of 6 x 8 nodes and a tree.
 draw.segments(graph, ['grid', 'tree'])
 
 # %%
-# The grid, with the added edges.
+# The drawing shows the edges of the grid together with the edges of the pattern.
 grid, tree = graph.unbatch()
 draw.bipartite(grid)
 
 # %%
-# Token 0 is global.
+# Token 0 has the most edges, because it is global.
 draw.degrees(grid)
 
 # %%
@@ -51,13 +51,13 @@ for name, data, each in zip(('grid', 'tree'), batch.to_data_list(), (grid, tree)
 # %%
 # Receptive field over layers
 # ---------------------------
-# Two layers reach all tokens through the global token.
+# In two layers, all tokens reach a query through the global token.
 draw.receptive_field(receptive_field(grid, hops=4))
 
 # %%
 # Time compared with full attention
 # ---------------------------------
-# Trees with this number of nodes.
+# The figure is for random trees.
 along, full = {}, {}
 for n in (512, 1024, 2048, 4096):
     edges = BipartiteGraph.from_networkx(nx.random_labeled_tree(n, seed=0))
