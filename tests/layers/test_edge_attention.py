@@ -210,7 +210,7 @@ def test_several_hops_need_a_square_graph(explicit):
     graph = GRAPHS['more_keys']()
     query, key, value, *_ = draw_inputs(graph)
     for options in (dict(hops=2), dict(teleport=0.1), dict(hops=0)):
-        with pytest.raises(ValueError, match='as many keys as queries in every segment'):
+        with pytest.raises(ValueError, match='equal numbers of keys and queries in every segment'):
             EdgeAttention(**options)(query, key, value, graph, return_attention_weights=explicit)
 
 

@@ -160,7 +160,7 @@ def test_features_of_a_coalesced_adjacency_have_their_gradient():
     torch.testing.assert_close(grad, expected)
     with torch.no_grad():
         torch.testing.assert_close(conv(tuple(x), adj_t), conv(tuple(x), edge_index, attr))
-    with pytest.raises(ValueError, match="'edge_index' must be coalesced for its values"):
+    with pytest.raises(ValueError, match="'edge_index' must be coalesced if its values"):
         conv(tuple(x), adj_t)
 
 
@@ -342,7 +342,7 @@ def test_a_hook_sees_the_messages_of_pyg():
     torch.testing.assert_close(conv(tuple(x), edge_index), out)
     assert seen == [(NUM_EDGES, 2, 4)]
     graph = BipartiteGraph.from_edge_index(edge_index, NUM_QUERIES, NUM_KEYS)
-    with pytest.raises(ValueError, match="'edge_index' is a graph with its edges in another order"):
+    with pytest.raises(ValueError, match="'edge_index' must have its edges in the order"):
         conv(tuple(x), graph)
     hook.remove()
     with warnings.catch_warnings():
