@@ -260,7 +260,7 @@ def test_a_cache_of_another_model_is_refused():
         other(x, cache.step(one))
     own = KeyValueCache(5)
     attention(x, own.step(one))
-    with pytest.raises(ValueError, match=r"'ptr' belongs to a cache .*\(2, 4\)"):
+    with pytest.raises(ValueError, match=r"'ptr' must belong to a cache .*\(2, 4\)"):
         attention(x, own.step(one), source=PatternSource([pattern] * HEADS))
     with pytest.raises(TypeError, match="'ptr' .* cache in torch.float32 .got torch.float64"):
         attention.double()(x.double(), own.step(one))

@@ -751,7 +751,7 @@ REFUSED = {
     'prob_later': (lambda: build((1, 0)).with_edge_prob(torch.ones(2)), ValueError,
                    "'edge_prob' must hold one value"),
     'prob_disagrees': (lambda: merge((1, 0), (1, 0), edge_prob=torch.tensor([0.1, 0.2])),
-                       ValueError, "'edge_prob' differs between duplicates"),
+                       ValueError, "'edge_prob' must be the same for all duplicates"),
     # segments
     'stray_edge': (lambda: build((3, 0), query_ptr=torch.tensor([0, 2, 3]),
                                  key_ptr=torch.tensor([0, 2, 4])), ValueError,
@@ -777,7 +777,7 @@ REFUSED = {
                    r"'query_ptr' and 'key_ptr' must .* segments \(got 3 and 2\)"),
     # permutation
     'perm_of_repeated': (lambda: merge((1, 0), (3, 0), (1, 0), (1, 0), return_perm=True),
-                         ValueError, r"'return_perm' asks \(got 4 edges, 2 of them different\)"),
+                         ValueError, r"return_perm=True \(got 4 edges, 2 of them different\)"),
     # rows
     'rows_key_large': (lambda: rows(key=(1, 4, 0)), ValueError,
                        r"'key' must be from 0 to 3 \(got 0 to 4\)"),
@@ -817,7 +817,7 @@ REFUSED = {
                  ValueError, "'query_ptr' must rise from 0 to 3"),
     # masks, scipy, networkx
     'mask_float': (lambda: BipartiteGraph.from_mask(torch.ones(2, 2)), ValueError,
-                   r"'mask' must hold 0 .* and -inf where not \(got 1.0\).*'edge_bias'"),
+                   r"'mask' must be 0 .* and -inf where it does not \(got 1.0\).*'edge_bias'"),
     'mask_int': (lambda: BipartiteGraph.from_mask(torch.ones(2, 2).int()), TypeError,
                  "'mask' must be a boolean Tensor.*got torch.int32"),
     'mask_array': (lambda: BipartiteGraph.from_mask(np.ones((2, 2), bool)), TypeError,
@@ -827,7 +827,7 @@ REFUSED = {
     'topk_float': (lambda: BipartiteGraph.from_topk(torch.ones(2, 2)), TypeError,
                    "'indices' must be a Tensor of integers .got torch.float32"),
     'topk_beyond': (lambda: BipartiteGraph.from_topk(torch.tensor([[0], [2]])), ValueError,
-                    "'indices' must be below 2, .* .got 2.; give 'num_keys'"),
+                    "'indices' must be below 2, .* .got 2.; pass 'num_keys'"),
     'topk_flat': (lambda: BipartiteGraph.from_topk(torch.tensor([0, 2])), ValueError,
                   r"'indices' must be \[query, k\] or \[batch, query, k\]"),
     'keep_short': (lambda: BipartiteGraph.from_topk(torch.tensor([[0, 1]]), 2).select_edges(
@@ -839,7 +839,7 @@ REFUSED = {
     'networkx_type': (lambda: BipartiteGraph.from_networkx({0: [1]}), TypeError,
                       "'graph' must be a networkx graph .*got dict"),
     'some_bipartite': (lambda: BipartiteGraph.from_networkx(half_bipartite()), ValueError,
-                       "'graph' must have the node attribute bipartite"),
+                       "'graph' must have the node attribute 'bipartite'"),
     'from_query': (lambda: BipartiteGraph.from_networkx(bipartite_digraph(('c', 'a'))), ValueError,
                    r"its edge \('c', 'a'\) does not lead from a key .* to a query"),
     'among_queries': (lambda: BipartiteGraph.from_networkx(
@@ -872,9 +872,10 @@ REFUSED = {
                        "'graphs' must be BipartiteGraphs .got Tensor"),
     'batch_devices': (lambda: BipartiteGraph.batch([build(), build().to('meta')]), ValueError,
                       "'graphs' must be on one device .got cpu and meta"),
-    'batch_of_nothing': (lambda: BipartiteGraph.batch([]), ValueError, "'graphs' is empty"),
+    'batch_of_nothing': (lambda: BipartiteGraph.batch([]), ValueError,
+                         "'graphs' must contain at least one BipartiteGraph"),
     'batch_mixes': (lambda: BipartiteGraph.batch([build((1, 0), (3, 1)), with_prob(0.1, 0.2)]),
-                    ValueError, r"'graphs' must all carry edge_prob or none \(got 1 of 2\)"),
+                    ValueError, r"'graphs' must all have edge_prob, .* \(got 1 of 2"),
 }
 
 

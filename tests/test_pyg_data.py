@@ -103,7 +103,7 @@ def test_nodes_that_were_moved_after_batching_are_refused():
     batch = Batch.from_data_list([*map(molecule, (3, 1, 4))])
     moved = batch.clone()
     moved.batch = moved.batch.flip(0)
-    with pytest.raises(ValueError, match="'batch' must number the graphs that 'ptr' marks"):
+    with pytest.raises(ValueError, match="'batch' must agree with 'ptr'"):
         BipartiteGraph.from_data(moved)
     with pytest.raises(ValueError, match="'batch' must ascend"):
         BipartiteGraph.from_data(without(moved, 'ptr'))
