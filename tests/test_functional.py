@@ -210,10 +210,10 @@ REFUSED = {
     'scale_nan': ({'scale': float('nan')}, ValueError, r"'scale' must be finite \(got nan\)"),
     # backends
     'backend': ({'backend': 'triton_magic'}, ValueError,
-                "'backend' is unknown .*'auto', 'reference', 'gather', 'gather_ext', 'csr'"),
+                "'backend' must be one of 'auto', 'reference', 'gather', 'gather_ext', 'csr'"),
     'near_backend': ({'backend': 'crs'}, ValueError, "got 'crs'.*did you mean 'csr'"),
     'near_backends': ({'backend': 'gatherext'}, ValueError, "did you mean 'gather_ext' or"),
-    'backend_none': ({'backend': None}, ValueError, "'backend' is unknown .*got None"),
+    'backend_none': ({'backend': None}, ValueError, "'backend' must be one of .*got None"),
 }
 
 

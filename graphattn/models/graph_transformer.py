@@ -142,8 +142,8 @@ class GraphTransformer(nn.Module):
             raise ValueError("'attention' must be None if 'source' is given (got both)")
         source = None if source is None else check_source(source, heads)
         if joins_edges and not hasattr(source, '__or__'):
-            raise ValueError(f"'source' must be able to join the edges of the data if "
-                             f"joins_edges=True (got {type(source).__name__})")
+            raise ValueError(f"'joins_edges' must be False unless 'source' can join the edges of "
+                             f"the data (got {type(source).__name__} as 'source')")
         if local == 'transformer' and channels % heads:
             raise ValueError(f"'channels' must be a multiple of 'heads' (got {channels} and "
                              f"{heads})")

@@ -97,7 +97,7 @@ def test_values_of_other_edges_are_refused():
 def test_a_repeated_edge_is_an_error():
     query = torch.randn(3, 1, 2)
     edges = torch.tensor([[0, 1, 0], [0, 2, 0]])
-    with pytest.raises(ValueError, match='each edge once.*3 edges, 2 of them'):
+    with pytest.raises(ValueError, match='each edge only once.*3 edges, 2 of them'):
         EdgeAttention()(query, query, query, edges)
 
 

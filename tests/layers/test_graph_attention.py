@@ -298,7 +298,7 @@ def test_a_pattern_may_be_the_source(source):
 def test_the_error_for_a_batch_vector_as_ptr_shows_the_conversion():
     attention = GraphAttention(8, 2, 'SlidingWindow(2)')
     x, batch = torch.randn(9, 8), torch.tensor([0] * 4 + [1] * 5)
-    with pytest.raises(ValueError, match=r"'ptr' must rise from 0 to 9 .*; .* index2ptr\(batch\)"):
+    with pytest.raises(ValueError, match=r"'ptr' must rise from 0 to 9 .*; .*index2ptr\(batch\)"):
         attention(x, batch)
     assert attention(x, index2ptr(batch)).shape == (9, 8)
     with pytest.raises(ValueError, match=r"\(got \[0, 0, 0, ..., 1, 1, 1\]\); .* index2ptr"):

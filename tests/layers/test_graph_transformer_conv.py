@@ -404,7 +404,7 @@ def test_features_of_the_wrong_size_are_refused(edge_dim, edge_attr, match):
 def test_nodes_out_of_range_and_other_kinds_are_refused():
     *x, edge_index, _ = drawn()
     conv = GraphTransformerConv((5, 7), 4)
-    with pytest.raises(ValueError, match=r"'edge_index\[0\]' must hold key numbers from 0 to 11"):
+    with pytest.raises(ValueError, match=r"'edge_index\[0\]' must contain .* from 0 to 11"):
         conv(tuple(x), edge_index + 5)
     with pytest.raises(TypeError, match="'edge_index' must be a Tensor, a SparseTensor or a"):
         conv(tuple(x), 'edges')

@@ -295,7 +295,7 @@ def test_other_state_dicts_are_refused():
     with pytest.raises(ValueError, match="'cls.predictions.decoder.weight' tied"):
         load_bert(MaskedLanguageModel(encoder()), bert.state_dict(), bert.config)
     load_bert(classifier(), bert.state_dict(), bert.config)  # which has no use for the decoder
-    with pytest.raises(ValueError, match="lacks 'embeddings.word_embeddings.weight' and 52 more"):
+    with pytest.raises(ValueError, match="'embeddings.word_embeddings.weight' and 52 other"):
         load_bert(classifier(), {}, bert.config)
     with pytest.raises(TypeError, match="'state_dict' must map names to tensors, or .* .got int."):
         load_bert(classifier(), 3, bert.config)

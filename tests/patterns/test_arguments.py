@@ -100,7 +100,7 @@ def test_arguments(make, error, match):
     (Cropped(RandomKeys(2), 8), (9,), r"'length' must not exceed the 8 tokens .* \(got 9\)"),
     (Cropped(RandomKeys(2), 8), (3, 9), r"'length' must not exceed the 8 tokens .* \(got 9\)"),
     (Cropped(RandomKeys(9), 8), (3,), r"'count' must not exceed the 8 keys \(got 9\)"),
-    (GlobalTokens((0, 5)), (5, 9), r"'tokens' must contain only positions below 5 .* \(got 5\)"),
+    (GlobalTokens((0, 5)), (5, 9), r"'tokens' must contain only positions below 5, .* \(got 5\)"),
     (RandomKeys(4), (9, 3), r"'count' must not exceed the 3 keys \(got 4\)"),
     (RandomKeys(4, 'uniform'), (3,), r"'count' must not exceed the 3 keys \(got 4\)"),
     (RandomBlocks(4, 3), (8,), r"'count' must not exceed the 3 blocks of 3 keys \(got 4\)"),

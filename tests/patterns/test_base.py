@@ -150,7 +150,7 @@ class Backwards(Pattern):
 
 
 def test_edges_out_of_range_are_refused():
-    with pytest.raises(ValueError, match=r"must hold key numbers from 0 to 4 \(got 1 to 5\)"):
+    with pytest.raises(ValueError, match=r"must contain key numbers from 0 to 4 \(got 1 to 5\)"):
         Backwards().build(5)
 
 
