@@ -223,7 +223,7 @@ def check_on_edges(name: str, values: Tensor, num_edges: int) -> None:
 def check_range(edge_index: Tensor, num_queries: int, num_keys: int) -> None:
     if edge_index.size(1) == 0 or is_traced(edge_index):
         return
-    # The rows are checked one by one. For both rows at once, torch would start threads, which takes
+    # The rows are checked one by one. For two rows at once, torch would start threads, which takes
     # longer than the check.
     bounds = [bound for row in edge_index.as_subclass(Tensor) for bound in torch.aminmax(row)]
     low, high = torch.stack(bounds).view(2, 2).t().tolist()  # one synchronisation

@@ -99,8 +99,8 @@ def weigh_and_sum(num_nodes: int, dtype: torch.dtype) -> None:
 
 
 def sample(num_nodes: int, dtype: torch.dtype) -> None:
-    """Draw graphs from the pairs of one query, and compute edge probabilities. This is repeated
-    with enough clusters that a library computes the products."""
+    """Draw graphs from the pairs of one query, and compute edge probabilities. Draw again with so
+    many clusters that a library computes the products."""
     from graphattn.ops.sample.cpu.comparing import SHORT
     for num_clusters in {1, SHORT // num_nodes + 1}:
         query, mixing, key = (

@@ -165,7 +165,7 @@ class _Step(Shard):
         begin = [begin for begin, _ in self._spans]
         if memory.seen != begin:
             raise ValueError(f"'ptr' must continue after the tokens in the cache of the layer, "
-                             f"{memory.seen} of each sequence (got a step after {begin}); create "
-                             f"one KeyValueCache for each model, and use each step for one pass "
-                             f"through all layers")
+                             f"{memory.seen} tokens per sequence (got a step after {begin} tokens "
+                             f"per sequence); create one KeyValueCache for each model, and use "
+                             f"each step for one pass through all layers")
         return memory

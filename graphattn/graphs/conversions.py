@@ -87,7 +87,8 @@ def from_networkx(cls: type[BipartiteGraph], graph: nx.Graph) -> BipartiteGraph:
     is_bipartite = any(part is not None for part in role.values())
     if is_bipartite and not all(part in (0, 1) for part in role.values()):
         raise ValueError("'graph' must have the node attribute 'bipartite' on all nodes, 0 for "
-                         "keys and 1 for queries, or on no node (got a graph with both)")
+                         "keys and 1 for queries, or on no node (got a graph with the attribute on "
+                         "some nodes)")
     keys = [node for node in graph if not is_bipartite or role[node] == 0]
     queries = [node for node in graph if not is_bipartite or role[node] == 1]
     key_id = {node: j for j, node in enumerate(keys)}

@@ -1,4 +1,4 @@
-"""Constant edge values that carry the gradient of edge probabilities."""
+"""Constant values on edges that pass their gradient to the probabilities of the edges."""
 
 from __future__ import annotations
 

@@ -394,8 +394,8 @@ class BipartiteGraph:
     def check_unchanged(self) -> None:
         """Raise a ValueError if a tensor of the graph was changed in place.
 
-        This check is needed because compiled loops do not check bounds, so a changed tensor could
-        make them read outside of it. Changes through ``.data`` are not detected.
+        This check is needed because compiled loops do not check bounds. With a changed tensor, a
+        loop could read outside of its arrays. Changes through ``.data`` are not detected.
         """
         before, now = self._versions, self._current_versions()
         if None not in (before, now) and before != now:

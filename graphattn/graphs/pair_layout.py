@@ -280,8 +280,8 @@ class DiagonalLayout(PairLayout):
         reach = self.num_values
         head, distance = is_on.nonzero(as_tuple=True)
         centre = 2 * reach * torch.arange(len(is_on), device=is_on.device)
-        # The diagonals of all heads form one ascending list, in which those of a head lie around
-        # the centre of the head.
+        # The diagonals of all heads form one ascending list, in which the diagonals of a head lie
+        # around the centre of the head.
         diagonal = torch.cat([centre[head] - distance, centre[head] + distance]).unique()
         first, last = (
             torch.searchsorted(diagonal, centre[:, None] + bound)

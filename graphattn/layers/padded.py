@@ -87,7 +87,7 @@ def attend_padded(
         value (Tensor): ``[batch, num_keys, num_kv_heads, value_channels]``.
         along (GraphSource or BipartiteGraph): Source of the edges, or a graph whose segments are
             the sequences of ``tokens``.
-        tokens (PaddedTokens): The slots that hold tokens.
+        tokens (PaddedTokens): The slots that contain tokens.
         rules (PairRules): Further rules on which query attends to which key.
         scale (float, optional): Factor of the dot products, :math:`1 / \sqrt{C}` if omitted.
         softcap (float, optional): As in :func:`graphattn.functional.edge_attention`.

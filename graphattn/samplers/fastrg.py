@@ -25,7 +25,8 @@ def sample_fastrg(
     generator: torch.Generator | None = None,
     method: Literal['auto', 'compiled', 'torch'] = 'auto',
 ) -> BipartiteGraph:
-    r"""Draw a graph by Algorithm 1: Poisson counts, with duplicate edges merged.
+    r"""Draw a graph by Algorithm 1 of SBM-Transformer: pairs are drawn Poisson times, and
+    duplicates are merged.
 
     A pair is drawn :math:`\mathrm{Poisson}(p_{ij} + \delta)` times, so that, independently,
 

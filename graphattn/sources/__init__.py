@@ -1,4 +1,5 @@
-"""Sources of a layer's edges: modules that map tokens to graphs.
+"""Sources, which are modules that map the tokens of a layer to the graph that the layer attends
+along.
 
 To write a source, subclass :class:`GraphSource`. Its ``forward`` gets queries, keys and the
 beginnings of the sequences, and returns a graph. In this example, the signs of random projections

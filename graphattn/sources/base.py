@@ -162,7 +162,8 @@ class GraphSource(nn.Module, ABC):
 
 
 def terms_on(graph: BipartiteGraph, source: GraphSource) -> LogitTerms:
-    """Return the bias and gate of a graph's edges according to a source."""
+    """Return LogitTerms with the bias and gate that ``source`` assigns to the edges of
+    ``graph``."""
     terms = source.logit_terms(graph)
     return LogitTerms(terms.get('edge_bias'), terms.get('edge_gate'))
 

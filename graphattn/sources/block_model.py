@@ -66,7 +66,7 @@ class BlockModelSource(GraphSource):
             estimator of this library; it needs a penalty on density to keep attention sparse.
             ``'paper'`` is Eq. 9, and ``'repo'`` is the authors' code. See
             :func:`graphattn.samplers.straight_through`.
-        fixed (Pattern or str, optional): Edges of probability 1, in addition to the sampled ones:
+        fixed (Pattern or str, optional): Edges of probability 1, in addition to the sampled edges:
             ``SlidingWindow(0)`` adds self-loops (the paper's variant ``+I``), ``SlidingWindow(32)``
             the local window of 64 in the paper's GLUE models.
 

@@ -151,8 +151,9 @@ class HopGraph(BipartiteGraph):
     """Graph whose edges are the pairs at distances that are on. Each head has its own graph.
 
     Attributes:
-        edge_bias (Tensor, optional): Zeros ``[num_edges]`` that carry the gradient to the values of
-            the distances; ``None`` if these values need no gradient.
+        edge_bias (Tensor, optional): Zeros ``[num_edges]`` that are added to the logits and pass
+            their gradient to the values of the distances; ``None`` if these values need no
+            gradient.
     """
 
     def __init__(self, pairs: NearPairs, is_on: Tensor, ptr: Tensor, logit_drop: float):

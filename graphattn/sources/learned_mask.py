@@ -268,7 +268,7 @@ class LearnedMaskSource(GraphSource):
         check_choice('how', how, ('threshold', 'sample', 'top-k'))
         check_generator(generator)
         if (sparsity is not None) != (how == 'top-k'):
-            raise ValueError(f"'sparsity' must be given with how='top-k' and only then (got "
+            raise ValueError(f"'sparsity' must be given if how='top-k', and omitted otherwise (got "
                              f"{sparsity} with how={how!r})")
         if how == 'top-k':
             is_on = self._most_probable(sparsity)
@@ -283,8 +283,8 @@ class LearnedMaskSource(GraphSource):
         num_left = num_pairs - math.ceil(sparsity * num_pairs - 1e-6) - num_always_on
         if num_left < 0:
             raise ValueError(f"'sparsity' must be at most {1 - num_always_on / num_pairs:.4f}, "
-                             f"because the border of {num_always_on} of {num_pairs} pairs is "
-                             f"always on (got {sparsity})")
+                             f"because the border, {num_always_on} of {num_pairs} pairs, is always "
+                             f"on (got {sparsity})")
         order = self.logit.argsort(dim=1, descending=True, stable=True)
         fits = multiplicity[order].cumsum(dim=1) <= num_left
         return torch.zeros_like(fits).scatter_(1, order, fits)

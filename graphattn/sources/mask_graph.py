@@ -32,9 +32,9 @@ class MaskGraph(BipartiteGraph):
     with one difference: a pair of value 0 is no edge and has weight 0 for every c. On edges the
     bias is 0, and c is the factor of its gradient, :math:`\partial L / \partial M_{ij} = c \,
     \partial L / \partial \mathrm{score}_{ij}`, summed over all edges of all sequences that share a
-    value. Values that are off get no gradient. They turn on again by chance, or by a penalty on
-    :meth:`norm`, which acts on all values. The ratio of the weight of the penalty to c decides how
-    sparse a mask becomes, unless the optimiser normalises gradients.
+    value. Values that are off get no gradient. Such a value turns on again by chance, or by a
+    penalty on :meth:`norm`, which acts on all values. The ratio of the weight of the penalty to c
+    decides how sparse a mask becomes, unless the optimiser normalises gradients.
 
     Copies of this graph have the values without their gradient. Methods that return a graph return
     a plain :class:`BipartiteGraph`.
@@ -49,8 +49,8 @@ class MaskGraph(BipartiteGraph):
 
     Attributes:
         values, layout: As given.
-        edge_bias (Tensor, optional): Zeros ``[num_edges]`` that are added to the logits and carry
-            the gradient to the values; None if the values need no gradient.
+        edge_bias (Tensor, optional): Zeros ``[num_edges]`` that are added to the logits and pass
+            their gradient to the values; None if the values need no gradient.
 
     Raises:
         TypeError: An argument is of the wrong type.

@@ -20,9 +20,9 @@ class SampledGraph(BipartiteGraph):
     The graph may also have fixed edges, which are always present.
 
     The probabilities of the edges are computed when :attr:`edge_prob` is first read. Most losses
-    never read it, because they need only the gradient of the probabilities, and :attr:`edge_gate`
-    carries this gradient. Copies of this graph, and graphs that its methods return, are plain
-    graphs that store the probabilities.
+    never read the probabilities, because they need only their gradient, which :attr:`edge_gate`
+    passes on. Copies of this graph, and graphs that its methods return, are plain graphs that store
+    the probabilities.
 
     Args:
         edges (BipartiteGraph): All edges, drawn and fixed, with the segments of ``model``.
@@ -54,7 +54,7 @@ class SampledGraph(BipartiteGraph):
 
     @property
     def edge_gate(self) -> Tensor:
-        """Ones ``[num_edges]`` that carry the gradient of :attr:`edge_prob`."""
+        """Ones ``[num_edges]`` that pass their gradient to :attr:`edge_prob`."""
         return self._edge_gate
 
     def with_fixed(self, edges: BipartiteGraph) -> SampledGraph:

@@ -74,7 +74,8 @@ class AddAttentionEdges(BaseTransform):
                                  f"so that PyG renumbers the nodes in batches (got {attr_name!r})")
             if fill is not None:
                 raise ValueError(f"'fill' must be None unless attr_name=None, because only then "
-                                 f"the edges are appended to 'edge_index' (got {attr_name!r})")
+                                 f"edges are appended to 'edge_index' (got a dict, and "
+                                 f"attr_name={attr_name!r})")
         if seed is not None:
             check_seed(seed)
         check_size('edge_type', edge_type)

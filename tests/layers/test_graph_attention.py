@@ -301,7 +301,7 @@ def test_the_error_for_a_batch_vector_as_ptr_shows_the_conversion():
     with pytest.raises(ValueError, match=r"'ptr' must rise from 0 to 9 .*; .*index2ptr\(batch\)"):
         attention(x, batch)
     assert attention(x, index2ptr(batch)).shape == (9, 8)
-    with pytest.raises(ValueError, match=r"\(got \[0, 0, 0, ..., 1, 1, 1\]\); .* index2ptr"):
+    with pytest.raises(ValueError, match=r"\(got \[0, 0, 0, ..., 1, 1, 1\]\); .*index2ptr"):
         attention(torch.randn(900, 8), batch.repeat_interleave(100))
 
 

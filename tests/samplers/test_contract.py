@@ -828,7 +828,7 @@ def test_bernoulli_forgives_rounding_above_one():
 @pytest.mark.parametrize('sample', [WAYS['fastrg with torch'], WAYS['fastrg compiled']])
 def test_fastrg_refuses_more_draws_than_memory_holds(sample):
     model = FactorModel(torch.full((3, 1), 1e20), torch.eye(1), torch.ones(3, 1))
-    with pytest.raises(ValueError, match=r"'model' must have fewer .*got 9e\+20"):
+    with pytest.raises(ValueError, match=r"'model' must have so few .*got 9e\+20"):
         sample(model)
 
 

@@ -67,7 +67,7 @@ def check_rate(expected_draws: float, model: FactorModel) -> None:
     """
     if not expected_draws < MAX_DRAWS:
         check_finite_and_not_negative(model.factors())
-        raise ValueError(f"'model' must have fewer expected draws, which must fit in memory (got "
+        raise ValueError(f"'model' must have so few expected draws that they fit in memory (got "
                          f"{expected_draws:.3g}); scale 'mixing' down")
 
 

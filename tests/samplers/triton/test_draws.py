@@ -201,13 +201,13 @@ def test_factors_that_overflow_are_refused(key):
     model = FactorModel(torch.full((3, 1), 1e30), torch.full((1, 1), 1e30),
                         torch.full((3, 1), key))
     assert thin(model, generator(), by_name=False) is None  # and pairs are looked at
-    with pytest.raises(ValueError, match="'model' must have fewer expected draws.*got (inf|nan)"):
+    with pytest.raises(ValueError, match="'model' must have so few expected draws.*got (inf|nan)"):
         draw(model, generator(), by_name=True)
 
 
 def test_more_draws_than_memory_holds():
     model = FactorModel(torch.full((3, 1), 1e20), torch.eye(1), torch.ones(1, 1))
-    with pytest.raises(ValueError, match=r"'model' must have fewer expected draws.*got 3e\+20"):
+    with pytest.raises(ValueError, match=r"'model' must have so few expected draws.*got 3e\+20"):
         draw(model, generator(), by_name=False)
 
 
