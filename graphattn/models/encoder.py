@@ -385,7 +385,8 @@ class GridPositions(nn.Module):
 
     .. math:: E_i = \sum_a E^{(a)}_{c_a(i)}
 
-    Cells are numbered so that the last coordinate :math:`c_a` changes fastest.
+    Here :math:`c_a(i)` is the coordinate of cell i along side a. Cells are numbered so that the
+    last coordinate changes fastest.
 
     Args:
         sides (list of int): Number of rows, columns, and so on.

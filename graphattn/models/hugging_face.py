@@ -220,14 +220,11 @@ def load_roberta(
     This function works as :func:`load_bert`, with these differences:
 
     - All tokens are in one segment.
-
     - The rows of the position table up to ``pad_token_id``, usually 1, belong to no token and are
-    dropped. So RoBERTa-base has 512 positions.
-
+      dropped. So RoBERTa-base has 512 positions.
     - RoBERTa's classification head is dropout, dense, tanh, dropout and linear on the first token.
-    A classifier with ``pooling='pooler'`` has the same head; its ``pooler_dropout`` is the first
-    dropout and its ``dropout`` the second.
-
+      A classifier with ``pooling='pooler'`` has the same head; its ``pooler_dropout`` is the first
+      dropout and its ``dropout`` the second.
     - A masked language model needs no ``next_sentence``.
 
     A BERT without a head has the same tensor names as a RoBERTa; ``model_type`` in ``config``

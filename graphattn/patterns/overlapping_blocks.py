@@ -19,7 +19,7 @@ class OverlappingBlocks(RowPattern):
     c and c + 1,
 
     .. math::
-        |\lfloor 2j / w \rfloor - \lfloor 2i / w \rfloor| \le 1,
+        |\lfloor 2j / w \rfloor - \lfloor 2i / w \rfloor| \le 1.
 
     These three chunks span 1.5 w tokens, while ``SlidingWindow(w // 2)`` spans about w tokens. The
     window of three blocks in BigBird is the same pattern; BigBird calls the chunks blocks.
