@@ -49,9 +49,9 @@ class Pooler(nn.Module):
 def check_whole(ptr: Tensor | Shard) -> None:
     if isinstance(ptr, Shard):
         raise TypeError("'ptr' must mark whole sequences, because the model pools all tokens of a "
-                        "sequence (got a Shard, which has only some of the tokens); pass the Shard "
-                        "to the encoder alone, collect the encoded tokens of whole sequences, as "
-                        "SequenceParallel.gather does, and pool these")
+                        "sequence (got a Shard, which has only some of the tokens); call only the "
+                        "encoder with the Shard, collect its outputs for whole sequences (for "
+                        "instance by SequenceParallel.gather), and pool the collected outputs")
 
 
 def check_not_empty(ptr: Tensor) -> None:

@@ -98,7 +98,7 @@ MESSAGES = {
     'a call that one process gets wrong':
         r"'generator' must be|ValueError: process 1 got invalid arguments",
     'a source without rows': r"NotImplementedError: WithoutRows does not implement 'rows'",
-    'a head that pools': r"TypeError: 'ptr' must mark whole sequences .* SequenceParallel.gather",
+    'a head that pools': r"TypeError: 'ptr' must mark whole sequences.* SequenceParallel.gather",
 }
 
 

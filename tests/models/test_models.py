@@ -355,7 +355,7 @@ def test_a_small_model_learns_eight_sequences_by_heart():
     (TOKENS - 20, PTR, "'tokens' must be ids from 0 to 19"),
     (TOKENS, torch.tensor([0, 5]), "'ptr' must rise from 0 to 12"),
     (TOKENS, torch.tensor([0, 6, 5, 12]), "'ptr' must rise"),
-    (TOKENS, torch.tensor([0, 12]), "sequence of 12 tokens, but .* max_length=8"),
+    (TOKENS, torch.tensor([0, 12]), "at most 8 tokens, .*got 12"),
 ])
 def test_bad_batches(tokens, ptr, match):
     with pytest.raises(ValueError, match=match):
@@ -383,7 +383,7 @@ def test_tokens_of_sequences_that_are_not_whole_are_not_pooled(model):
 
 @pytest.mark.parametrize('options, match', [
     (dict(pooling='max'), "'pooling' must be 'mean', 'padded_mean', 'first' or"),
-    (dict(pooling='first', pooler_dropout=0.1), "'pooler_dropout' needs .*got 0.1 with"),
+    (dict(pooling='first', pooler_dropout=0.1), "'pooler_dropout' must be 0 .*got 0.1 with"),
     *((dict(hidden_channels=hidden), "'hidden_channels' must be")
       for hidden in (0, [8, 0], [8, -1]))])
 def test_bad_options_of_a_classifier(options, match):
