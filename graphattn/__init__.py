@@ -23,7 +23,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    # Layers import PyG, which takes seconds; graphs do not need it.
+    # Layers are imported on first use, because they import PyG, which takes seconds. Graphs do not
+    # need PyG.
     if name not in _HOME:
         raise AttributeError(f"module 'graphattn' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)

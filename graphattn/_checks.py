@@ -1,5 +1,5 @@
-"""Checks of arguments that several modules share: sizes, numbers, tensors, edges and segment
-pointers."""
+"""Checks of arguments that several modules share: of sizes, numbers, tensors, edges and pointers of
+segments."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _INSIDE: dict[str, Callable[[float], bool]] = {
     'finite and not negative': lambda number: 0 <= number < math.inf,
     'finite': math.isfinite,
 }
-# Longer sides are refused, because allocating them may exhaust memory before it fails.
+# Longer sides are refused, because an allocation of that size may exhaust memory before it fails.
 MAX_SIDE = 2**31 - 1
-MAX_HOPS = 10_000  # beyond, use the limit, ``math.inf``
+MAX_HOPS = 10_000  # for more hops, use the limit, ``math.inf``
 
 
 def check_edge_index(edge_index: Tensor) -> None:
-    if hasattr(edge_index, 'stores'):  # PyG's Data and similar
+    if hasattr(edge_index, 'stores'):  # PyG's Data and similar classes
         raise TypeError(f"'edge_index' must be an int64 Tensor (got {type(edge_index).__name__}); "
                         f"use BipartiteGraph.from_data")
     check_integers('edge_index', edge_index)
@@ -63,7 +63,7 @@ def check_size(name: str, size: int, at_least: int = 0, at_most: int | None = No
 
 
 def check_sides(**sizes: int) -> None:
-    """Raise unless tensors can have sides of these sizes."""
+    """Raise unless the sizes are positive ints that the side of a tensor can have."""
     for name, size in sizes.items():
         check_size(name, size, 1, MAX_SIDE)
 
@@ -103,7 +103,7 @@ def check_kind(name: str, value: object, kind: type) -> None:
 def check_generator(generator: torch.Generator | None) -> None:
     if generator is not None and not isinstance(generator, torch.Generator):
         raise TypeError(f"'generator' must be a torch.Generator or None (got "
-                        f"{type(generator).__name__}); a seed becomes one by "
+                        f"{type(generator).__name__}); for a seed, pass "
                         f"torch.Generator(device).manual_seed(seed)")
 
 
@@ -116,7 +116,7 @@ def check_seed(seed: int) -> None:
 
 
 def check_device(device: torch.device | str) -> torch.device:
-    """Return the device, converted from its name."""
+    """Return ``device`` as a torch.device."""
     if isinstance(device, torch.device):
         return device
     try:
@@ -135,7 +135,7 @@ def check_num_pairs(num_queries: int, num_keys: int) -> None:
 def check_floating(name: str, tensor: Tensor) -> None:
     if (isinstance(tensor, Tensor) and tensor.dtype in _FLOATS and tensor.layout == torch.strided
             and not tensor.is_nested):
-        return  # early, because every call of every layer runs this several times
+        return  # return early, because every call of every layer runs this check several times
     if not isinstance(tensor, Tensor) or not is_float(tensor.dtype):
         kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
         raise TypeError(f"'{name}' must be a floating point Tensor of 16 bits or more (got {kind})")
@@ -143,7 +143,8 @@ def check_floating(name: str, tensor: Tensor) -> None:
 
 
 def is_float(dtype: torch.dtype) -> bool:
-    """Return whether torch computes in ``dtype``; floats of 8 bits and less are for storage."""
+    """Return whether ``dtype`` is a floating dtype in which torch computes. Dtypes of 8 bits and
+    less are only for storage."""
     return dtype in _FLOATS
 
 
@@ -151,20 +152,20 @@ def check_strided(name: str, tensor: Tensor) -> None:
     if not isinstance(tensor, Tensor):
         raise TypeError(f"'{name}' must be a Tensor (got {type(tensor).__name__})")
     if tensor.is_nested:
-        raise TypeError(f"'{name}' must be a dense Tensor (got a nested one); join its parts by "
-                        f"torch.cat(tensor.unbind())")
+        raise TypeError(f"'{name}' must be a dense Tensor (got a nested Tensor); "
+                        f"torch.cat(tensor.unbind()) joins its parts")
     if tensor.layout != torch.strided:
         raise TypeError(f"'{name}' must be a dense Tensor (got layout {tensor.layout})")
 
 
 def check_has_numbers(name: str, tensor: Tensor) -> None:
     if tensor.is_meta:
-        raise ValueError(f"'{name}' must have values, because they are read (got a Tensor on "
+        raise ValueError(f"'{name}' must have values, because the values are read (got a Tensor on "
                          f"meta)")
 
 
 def check_features(x: Tensor, channels: int, layer: nn.Module, name: str = 'x') -> None:
-    """Raise unless ``x`` is a valid input of a layer."""
+    """Raise unless ``x`` is a valid input of ``layer``, floating ``[num_tokens, channels]``."""
     check_floating(name, x)
     if x.dim() != 2 or x.size(1) != channels:
         raise ValueError(f"'{name}' must be [num_tokens, {channels}] (got shape "
@@ -173,8 +174,9 @@ def check_features(x: Tensor, channels: int, layer: nn.Module, name: str = 'x') 
 
 
 def check_place(name: str, x: Tensor, layer: nn.Module) -> None:
-    """Raise unless ``x`` has a layer's device and dtype. Modules without such a weight that replace
-    the layer, such as adapters and quantised layers, make their own checks."""
+    """Raise unless ``x`` has the device and dtype of the weight of a layer. If another module
+    replaces the layer, such as an adapter or a quantised layer, and has no such weight, nothing is
+    checked."""
     weight = getattr(layer, 'weight', None)
     if not isinstance(weight, Tensor) or weight.dtype not in _FLOATS:
         return
@@ -186,7 +188,7 @@ def check_place(name: str, x: Tensor, layer: nn.Module) -> None:
 
 
 def check_layer_dtype(name: str, x: Tensor, weight: Tensor) -> None:
-    """Raise unless ``x`` can be multiplied by ``weight``; autocast casts both."""
+    """Raise unless ``x`` and ``weight`` have the same dtype, or autocast casts both."""
     if x.dtype != weight.dtype and not is_autocast(x):
         raise TypeError(f"'{name}' must be of the layer's dtype {weight.dtype} (got {x.dtype})")
 
@@ -194,8 +196,8 @@ def check_layer_dtype(name: str, x: Tensor, weight: Tensor) -> None:
 def check_ids(name: str, ids: Tensor, num_ids: int, device: torch.device) -> None:
     check_integers(name, ids)
     if ids.dim() != 1:
-        raise ValueError(f"'{name}' must be of one dimension, all sequences one after the other "
-                         f"(got shape {tuple(ids.shape)})")
+        raise ValueError(f"'{name}' must have one dimension, with all sequences one after the "
+                         f"other (got shape {tuple(ids.shape)})")
     if ids.device != device:
         raise ValueError(f"'{name}' must be on {device}, where the model is (got {ids.device})")
     if ids.numel() == 0 or is_traced(ids):
@@ -214,27 +216,28 @@ def check_on_edges(name: str, values: Tensor, num_edges: int) -> None:
     check_strided(name, values)
     check_has_numbers(name, values)
     if values.shape != (num_edges,):
-        raise ValueError(f"'{name}' must hold one value for each of the {num_edges} edges (got "
+        raise ValueError(f"'{name}' must have one value for each of the {num_edges} edges (got "
                          f"shape {tuple(values.shape)})")
 
 
 def check_range(edge_index: Tensor, num_queries: int, num_keys: int) -> None:
     if edge_index.size(1) == 0 or is_traced(edge_index):
         return
-    # Row by row, because torch would start threads for both rows, which takes longer than the
-    # check.
+    # The rows are checked one by one. For two rows at once, torch would start threads, which takes
+    # longer than the check.
     bounds = [bound for row in edge_index.as_subclass(Tensor) for bound in torch.aminmax(row)]
     low, high = torch.stack(bounds).view(2, 2).t().tolist()  # one synchronisation
     for row, name, size in ((0, 'key', num_keys), (1, 'query', num_queries)):
         if low[row] < 0 or high[row] >= size:
-            raise ValueError(f"'edge_index[{row}]' must hold {name} numbers from 0 to {size - 1} "
-                             f"(got {low[row]} to {high[row]}); row 0 is the key, row 1 the query")
+            raise ValueError(f"'edge_index[{row}]' must contain {name} numbers from 0 to "
+                             f"{size - 1} (got {low[row]} to {high[row]}); row 0 has the keys, row "
+                             f"1 the queries")
 
 
 def check_edge_prob(edge_prob: Tensor, num_edges: int, device: torch.device) -> None:
     check_floating('edge_prob', edge_prob)
     if edge_prob.shape != (num_edges,):
-        raise ValueError(f"'edge_prob' must hold one value for each of the {num_edges} edges (got "
+        raise ValueError(f"'edge_prob' must have one value for each of the {num_edges} edges (got "
                          f"shape {tuple(edge_prob.shape)})")
     if edge_prob.device != device:
         raise ValueError(f"'edge_prob' must be on {device}, where the edges are (got "
@@ -248,7 +251,8 @@ def check_edge_prob(edge_prob: Tensor, num_edges: int, device: torch.device) -> 
 
 
 def check_pointer(name: str, ptr: Tensor, device: torch.device) -> None:
-    """Check everything but the values of the pointer."""
+    """Raise unless the pointer has the right type, dtype, device and shape. Its values are not
+    checked."""
     is_plain = isinstance(ptr, Tensor) and ptr.dtype == torch.long and not ptr.is_nested
     if not is_plain or ptr.layout != torch.strided:
         check_integers(name, ptr)
@@ -261,7 +265,7 @@ def check_pointer(name: str, ptr: Tensor, device: torch.device) -> None:
 
 
 def check_ptr(name: str, ptr: Tensor, size: int | None, device: torch.device) -> None:
-    """Raise unless the pointer rises from 0 to ``size``, or to any size if omitted."""
+    """Raise unless the pointer rises from 0 to ``size``, or to any number if ``size`` is None."""
     check_pointer(name, ptr, device)
     if is_traced(ptr):
         return
@@ -269,15 +273,16 @@ def check_ptr(name: str, ptr: Tensor, size: int | None, device: torch.device) ->
     size = int(ptr[-1]) if size is None else size
     if not _rises(ptr, size):
         is_batch = ptr.numel() == size and bool((ptr.diff() >= 0).all())
-        hint = ("; this looks like a PyG batch vector: convert it by index2ptr(batch) of "
-                "torch_geometric.utils.sparse" if is_batch else '')
+        hint = ("; if this is a batch vector of PyG, convert the vector by "
+                "torch_geometric.utils.sparse.index2ptr(batch)" if is_batch else '')
         raise ValueError(f"'{name}' must rise from 0 to {size} (got {_shown(ptr)}){hint}")
 
 
 def _rises(ptr: Tensor, size: int) -> bool:
     if ptr.numel() > _MAX_LISTED:
         return bool((ptr[0] == 0) & (ptr[-1] == size) & (ptr.diff() >= 0).all())
-    ends = ptr.tolist()  # a quarter of the time of nine operations, in each layer's call
+    # Every call of a layer runs this. A list takes a quarter of the time of nine tensor operations.
+    ends = ptr.tolist()
     return ends[0] == 0 and ends[-1] == size and all(map(le, ends, ends[1:]))
 
 
@@ -285,7 +290,7 @@ _MAX_LISTED = 256
 
 
 def _shown(numbers: Tensor, most: int = 8) -> str:
-    """Format values, abbreviated beyond ``most``."""
+    """Return the values as text, abbreviated if there are more than ``most``."""
     if numbers.numel() <= most:
         return str(numbers.tolist())
     first, last = (', '.join(map(str, part.tolist())) for part in (numbers[:3], numbers[-3:]))
@@ -305,12 +310,13 @@ def check_order(name: str, order: Tensor, ptr: Tensor) -> None:
         raise ValueError(f"'{name}' must be a permutation of the {node.numel()} nodes (got shape "
                          f"{tuple(order.shape)})")
     if not torch.equal(segment[order], segment):
-        raise ValueError(f"'{name}' must keep each node in its segment")
+        raise ValueError(f"'{name}' must keep each node in its segment (got an order that moves "
+                         f"nodes to other segments)")
 
 
 def check_rows(indptr: Tensor, key: Tensor, num_keys: int | None) -> None:
     """Raise unless ``indptr`` and ``key`` are valid rows of a graph, without duplicate keys in a
-    row. ``num_keys`` is the number of queries if omitted."""
+    row. If ``num_keys`` is None, it is the number of queries."""
     check_strided('key', key)
     if key.dim() != 1 or key.dtype not in _INTEGERS:
         raise TypeError(f"'key' must be integers [num_edges] (got {key.dtype} of shape "
@@ -328,19 +334,20 @@ def check_rows(indptr: Tensor, key: Tensor, num_keys: int | None) -> None:
     torch.gt(key[1:], key[:-1], out=ascends[1:-1])
     ascends[indptr] = True  # no constraint between rows
     if not bool(ascends.all()):
-        raise ValueError("'key' must be strictly ascending within each query; "
-                         "BipartiteGraph.from_edge_index sorts and merges")
+        raise ValueError("'key' must be strictly ascending within each query (got other keys); "
+                         "BipartiteGraph.from_edge_index accepts edges in any order and merges "
+                         "duplicates")
 
 
 def check_square(graph: BipartiteGraph, operation: str, hint: str = '') -> None:
     """Raise unless every segment has equal numbers of keys and queries."""
     if not graph.is_square:
-        raise ValueError(f"'{operation}' needs as many keys as queries in each segment (got "
-                         f"{graph}){hint}")
+        raise ValueError(f"'{operation}' needs equal numbers of keys and queries in each segment "
+                         f"(got {graph}){hint}")
 
 
 def check_segments_of_rows(indptr: Tensor, key: Tensor, query_ptr: Tensor, key_ptr: Tensor) -> None:
-    """Raise if an edge leaves its segment."""
+    """Raise if the query and the key of an edge are in different segments."""
     if is_traced(indptr):
         return
     query = torch.repeat_interleave(indptr.diff(), output_size=key.numel())
@@ -349,6 +356,6 @@ def check_segments_of_rows(indptr: Tensor, key: Tensor, query_ptr: Tensor, key_p
     strays = (query_segment != key_segment).nonzero()
     if strays.numel():
         edge = int(strays[0])
-        raise ValueError(f"'edge_index' must stay inside the segments, but query "
-                         f"{int(query[edge])} and key {int(key[edge])} are of segments "
-                         f"{int(query_segment[edge]) - 1} and {int(key_segment[edge]) - 1}")
+        raise ValueError(f"'edge_index' must not join different segments (got an edge from key "
+                         f"{int(key[edge])} of segment {int(key_segment[edge]) - 1} to query "
+                         f"{int(query[edge])} of segment {int(query_segment[edge]) - 1})")

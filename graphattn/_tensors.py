@@ -18,11 +18,11 @@ _THREAD = threading.local()  # host copies of the running function
 
 
 def is_traced(*tensors: Tensor) -> bool:
-    """Return whether values are unavailable: while compiling, and for meta, fake or vmapped
-    tensors. Checks of values are skipped then."""
+    """Return whether values of tensors are unavailable, so that checks of values must be skipped.
+    Values are unavailable while compiling, and for meta, fake or vmapped tensors."""
     if torch.compiler.is_compiling():
         return True
-    for tensor in tensors:  # no generator, because this runs often in every layer
+    for tensor in tensors:  # a loop is faster than a generator, and this runs often in every layer
         is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
         if isinstance(tensor, FakeTensor) or tensor.is_meta or (
                 is_wrapped and _beneath(tensor) is None):
@@ -36,8 +36,8 @@ def stands_for_many(tensor: Tensor) -> bool:
 
 
 def is_one(x: Tensor, y: Tensor) -> bool:
-    """Return whether two tensors are the same. When a checkpoint is recomputed, equal tensors are
-    different objects on the same memory."""
+    """Return whether two tensors are the same tensor. They may be different objects on the same
+    memory, because a recomputed checkpoint makes new objects."""
     if x is y or is_traced(x, y) or (x.dtype, x.device) != (y.dtype, y.device):
         return x is y
     return _beneath(x).is_set_to(_beneath(y))
@@ -45,8 +45,8 @@ def is_one(x: Tensor, y: Tensor) -> bool:
 
 @contextmanager
 def outside_transforms() -> Iterator[None]:
-    """Leave inference mode and the transforms of ``torch.func``, for results that later calls
-    reuse."""
+    """Context outside of inference mode and of the transforms of ``torch.func``, in which results
+    can be computed that later calls use again."""
     with torch.inference_mode(False), temporarily_clear_interpreter_stack():
         yield
 
@@ -68,18 +68,20 @@ def unwrap(tensor: Tensor) -> Tensor:
     """Return the plain tensor beneath transforms of ``torch.func``, detached.
 
     Raises:
-        NotImplementedError: It is batched by ``torch.vmap``.
+        NotImplementedError: The tensor is batched by ``torch.vmap``.
     """
     plain = _beneath(tensor)
     if plain is None:
         raise NotImplementedError("a graph cannot be drawn from a tensor that is batched by "
-                                  "torch.vmap; draw the graph outside, and pass 'graph'")
+                                  "torch.vmap; draw the graph outside of torch.vmap, and pass it "
+                                  "as 'graph'")
     return plain.detach()
 
 
 def cache_host_copies(function: Callable[P, R]) -> Callable[P, R]:
-    """Cache the results of :func:`host_copy` until ``function`` returns, because all layers of a
-    model read the same tensors. The tensors must not be modified meanwhile."""
+    """Return ``function`` with a cache for the results of :func:`host_copy`, which is emptied when
+    ``function`` returns. The cache saves copies because all layers of a model read the same
+    tensors. The tensors must not be modified while ``function`` runs."""
     @wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         if torch.compiler.is_compiling() or getattr(_THREAD, 'host_copies', None) is not None:
@@ -93,17 +95,20 @@ def cache_host_copies(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def host_copy(tensor: Tensor) -> Tensor:
-    """Return ``tensor`` on the CPU. A GPU is synchronised."""
+    """Return a copy of ``tensor`` on the CPU, or ``tensor`` itself if it is on the CPU. A GPU is
+    synchronised."""
     host_copies = None if torch.compiler.is_compiling() else getattr(_THREAD, 'host_copies', None)
     if host_copies is None or tensor.device.type == 'cpu':
         return tensor.cpu()
     if id(tensor) not in host_copies:
-        host_copies[id(tensor)] = tensor, tensor.cpu()  # ids are unique while it is kept
+        # The entry includes the tensor, because ids are unique only while tensors live.
+        host_copies[id(tensor)] = tensor, tensor.cpu()
     return host_copies[id(tensor)][1]
 
 
 def _beneath(tensor: Tensor) -> Tensor | None:
-    """Return the tensor beneath transforms of ``torch.func``, or ``None`` if it is batched."""
+    """Return the plain tensor beneath transforms of ``torch.func``, or ``None`` if the tensor is
+    batched."""
     functorch = torch._C._functorch
     while functorch.is_functorch_wrapped_tensor(tensor):
         if functorch.is_batchedtensor(tensor):
@@ -113,8 +118,8 @@ def _beneath(tensor: Tensor) -> Tensor | None:
 
 
 def out_of_inference(tensor: Tensor) -> Tensor:
-    """Return ``tensor``, or a copy if it was made in inference mode, which training could not
-    use."""
+    """Return ``tensor``, or a copy if ``tensor`` was made in inference mode, because training
+    cannot use such a tensor."""
     if torch.compiler.is_compiling() or not tensor.is_inference():
         return tensor
     with torch.inference_mode(False):
@@ -122,7 +127,7 @@ def out_of_inference(tensor: Tensor) -> Tensor:
 
 
 def narrow(index: Tensor, bound: int) -> Tensor:
-    """Cast integers below ``bound`` to the narrowest dtype."""
+    """Return integers below ``bound`` in the narrowest dtype of uint16, int32 and int64."""
     return index.to(index_dtype(bound))
 
 
@@ -132,5 +137,5 @@ def index_dtype(bound: int) -> torch.dtype:
 
 
 def row_pointer(row: Tensor, num_rows: int) -> Tensor:
-    """Return the pointer of ascending row indices, int64 ``[num_rows + 1]``."""
+    """Return where each row begins among ascending row indices, int64 ``[num_rows + 1]``."""
     return torch.searchsorted(row, torch.arange(num_rows + 1, device=row.device))

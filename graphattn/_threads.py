@@ -1,4 +1,4 @@
-"""Threads for compiled functions, which release the interpreter's lock."""
+"""Threads for compiled functions, which run without the lock of Python's interpreter."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ import torch
 def run_calls(calls: list[tuple]) -> None:
     """Run the calls ``(function, *arguments)`` in parallel, with the number of threads of torch.
 
-    With OpenMP these are torch's own threads. They spin for some ms after every operation of torch,
-    so other threads would compete with them for cores.
+    With OpenMP, the calls run in torch's own threads. Torch's threads spin for some ms after every
+    operation of torch, so other threads would compete with them for cores.
 
-    Returns when all calls have returned. An exception in a call, or in a signal handler while calls
-    run, is raised here after the running calls; no other calls are started. A process that is
-    forked after torch has started its threads, and imports this module only then, hangs, as it
-    would in torch's own operations: import the module before, or spawn.
+    This function returns when all calls have returned. If a call raises an exception, or a signal
+    handler does while calls run, no further calls are started. The exception is raised here after
+    the running calls have ended.
+
+    A process hangs here, as in torch's own operations, if it was forked after torch had started its
+    threads and imports this module only after the fork. Import the module before the fork, or spawn
+    processes.
 
     Raises:
         RuntimeError: A call has not run, which is a bug.
@@ -32,7 +35,7 @@ def run_calls(calls: list[tuple]) -> None:
         next(worker)
     if len(workers) > 1:
         _run_side_by_side(workers)
-    for worker in workers:  # workers without a thread
+    for worker in workers:  # workers that no thread has started
         next(worker, None)
     if errors:
         raise next((error for error in errors if not isinstance(error, Exception)), errors[0])
@@ -41,8 +44,9 @@ def run_calls(calls: list[tuple]) -> None:
 
 
 def start_of_threads() -> int:
-    """Return the address of ``start(region, data, num_threads, flags)``, with which compiled code
-    calls ``region(data)`` in up to ``num_threads`` threads, those of :func:`run_calls`."""
+    """Return the address of a C function ``start(region, data, num_threads, flags)``. Compiled code
+    calls this function to run ``region(data)`` in up to ``num_threads`` threads, the same threads
+    as in :func:`run_calls`."""
     return _start(os.getpid())
 
 
@@ -63,9 +67,12 @@ def _START_IN_POOL(region: int, data: int, num_threads: int, flags: int) -> None
 
 
 def _worker(waiting: Iterator[tuple], finished: list, errors: list) -> Iterator[None]:
-    """Run calls until none are left. Exceptions must not propagate through OpenMP, and signals may
-    be handled before the first statement of a function. Therefore this is a generator, which is
-    inside its ``try`` once it has started."""
+    """Run calls until none are left.
+
+    Exceptions must not propagate through OpenMP, and Python may handle a signal before the first
+    statement of a function. Therefore this function is a generator: once it has started, it is
+    inside its ``try``.
+    """
     try:
         yield
         for function, *arguments in waiting:
@@ -78,7 +85,7 @@ def _worker(waiting: Iterator[tuple], finished: list, errors: list) -> Iterator[
 
 
 def _run_side_by_side(workers: list[Iterator[None]]) -> None:
-    begin = partial(next, map(next, iter(workers)), None)  # no Python code outside a worker
+    begin = partial(next, map(next, iter(workers)), None)  # runs no Python code outside of a worker
     openmp = _openmp(os.getpid())
     if openmp is not None:
         openmp.GOMP_parallel(_REGION(begin), None, len(workers), 0)
@@ -95,8 +102,12 @@ _FIRST_PROCESS = os.getpid()
 
 @cache
 def _openmp(process: int) -> ctypes.CDLL | None:
-    """Return the OpenMP library of torch: GNU's, or LLVM's and Intel's, which have the same entry
-    point. Return ``None`` if there is none, or after a fork, because its threads do not survive."""
+    """Return the OpenMP library that torch uses, or ``None``.
+
+    The library is GNU's, LLVM's or Intel's, which have the same entry point. The result is ``None``
+    if torch has no OpenMP, and after a fork, because the threads of the library do not survive a
+    fork.
+    """
     if process != _FIRST_PROCESS:
         return None
     try:
@@ -110,6 +121,6 @@ def _openmp(process: int) -> ctypes.CDLL | None:
 
 @cache
 def _pool(process: int, num_threads: int) -> ThreadPoolExecutor:
-    """Return the thread pool of this process, because the parent's threads do not survive a
-    fork."""
+    """Return the thread pool of this process. Each process has its own pool, because the threads of
+    a parent process do not survive a fork."""
     return ThreadPoolExecutor(num_threads, 'graphattn')

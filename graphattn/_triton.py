@@ -1,4 +1,4 @@
-"""Availability of Triton's kernels on a device, for modules that work without it."""
+"""Availability of Triton's kernels on a device, for modules that also work without Triton."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from functools import cache
 
 import torch
 
-OLDEST = 8, 0  # compute capability: has bfloat16; tests compile for it
+OLDEST = 8, 0  # oldest compute capability: it supports bfloat16, and tests compile for it
 
 
 def runs_on(device: torch.device) -> bool:
-    """Return whether kernels support a device."""
+    """Return whether Triton's kernels support a device."""
     return device.type == 'cuda' and _is_recent(device)
 
 
 @cache
 def _is_recent(device: torch.device) -> bool:
-    if not torch.cuda.is_available():  # then its tensors are fake
+    if not torch.cuda.is_available():  # tensors of such a device are fake
         return True
     return torch.version.hip is None and torch.cuda.get_device_capability(device) >= OLDEST

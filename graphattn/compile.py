@@ -1,10 +1,11 @@
-"""Compile all loops ahead of their first use, for container images and continuous integration.
+"""Command that compiles all loops before their first use, for container images and continuous
+integration.
 
     python -m graphattn.compile
 
-They are cached in ``NUMBA_CACHE_DIR``, or next to their sources if these are writable. Loops for
-graphs of 2**31 nodes and more, and for float64 graphs of more than 2**16 nodes, are compiled on
-first use instead; float64 serves to check gradients.
+Compiled loops are cached in ``NUMBA_CACHE_DIR``, or next to their sources if the folders of the
+sources are writable. Some loops are still compiled on first use: for graphs of 2**31 nodes or more,
+and for graphs of more than 2**16 nodes in float64, a dtype that serves to check gradients.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ NUM_NODES = 2**4, 2**16 + 1  # indices of 16 and of 32 bits
 
 
 def main(*others: Callable[[], None]) -> None:
-    """Compile the library's loops, and the loops that the functions ``others`` call."""
+    """Compile the loops of the library, and the loops that the functions ``others`` call."""
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--float64', action='store_true',
@@ -54,7 +55,7 @@ def main(*others: Callable[[], None]) -> None:
 
 
 def _begin() -> None:
-    logging.getLogger('graphattn').setLevel(logging.ERROR)  # the progress bar shows it
+    logging.getLogger('graphattn').setLevel(logging.ERROR)  # the progress bar shows the compilation
     torch.set_num_threads(1)
 
 
@@ -62,13 +63,13 @@ def _begin() -> None:
 
 
 def attend(num_nodes: int, dtype: torch.dtype) -> None:
-    """Compute attention and its training step, by rows and in tiles."""
+    """Compute attention by rows and in tiles, forward and backward."""
     _train(edge_attention(*_tokens(num_nodes, dtype), _graph(num_nodes), backend='numba'))
     _attend_in_tiles(num_nodes, dtype)
 
 
 def attend_with_softcap(num_nodes: int, dtype: torch.dtype) -> None:
-    """Compute attention with a softcap, of one hop and of several, and its training step."""
+    """Compute attention with a softcap, for one hop and for several hops, forward and backward."""
     _attend_in_tiles(num_nodes, dtype, softcap=1.)
     for hops in (1, 2):
         _train(edge_attention(*_tokens(num_nodes, dtype), _graph(num_nodes), softcap=1., hops=hops,
@@ -76,7 +77,7 @@ def attend_with_softcap(num_nodes: int, dtype: torch.dtype) -> None:
 
 
 def attend_with_features(num_nodes: int, dtype: torch.dtype) -> None:
-    """Compute attention with edge features, and its training step."""
+    """Compute attention with edge features, forward and backward."""
     graph = _graph(num_nodes)
     edge_attr, projection = (torch.ones(shape, dtype=dtype, requires_grad=True)
                              for shape in ((graph.num_edges, 1), (1, 1, 1)))
@@ -85,13 +86,14 @@ def attend_with_features(num_nodes: int, dtype: torch.dtype) -> None:
 
 
 def attend_and_diffuse(num_nodes: int, dtype: torch.dtype) -> None:
-    """Compute attention of several hops and its training step."""
+    """Compute attention of several hops, forward and backward."""
     _train(edge_attention(*_tokens(num_nodes, dtype), _graph(num_nodes), hops=2, teleport=0.5,
                           backend='numba'))
 
 
 def weigh_and_sum(num_nodes: int, dtype: torch.dtype) -> None:
-    """Compute the weights of edges, apply them in one hop and in several, and differentiate."""
+    """Compute the weights of edges, and weighted sums over one hop and over several hops, forward
+    and backward."""
     graph, tokens = _graph(num_nodes), _tokens(num_nodes, dtype)
     out, weight = edge_attention(*tokens, graph, return_attention_weights=True, backend='numba')
     _train(out + attention_diffusion(weight, tokens[2], graph, hops=2, teleport=0.5,
@@ -99,8 +101,8 @@ def weigh_and_sum(num_nodes: int, dtype: torch.dtype) -> None:
 
 
 def sample(num_nodes: int, dtype: torch.dtype) -> None:
-    """Draw graphs from the pairs of one query, and compute edge probabilities; also with enough
-    clusters for products by a library."""
+    """Draw graphs from the pairs of one query, and compute edge probabilities. Draw again with so
+    many clusters that a library computes the products."""
     from graphattn.ops.sample.cpu.comparing import SHORT
     for num_clusters in {1, SHORT // num_nodes + 1}:
         query, mixing, key = (
@@ -114,12 +116,12 @@ def sample(num_nodes: int, dtype: torch.dtype) -> None:
 
 
 def sort(num_nodes: int, dtype: torch.dtype) -> None:
-    """Build a graph of edges in any order."""
+    """Build a graph from edges in any order."""
     BipartiteGraph.from_edge_index(_graph(num_nodes).edge_index, num_nodes, return_perm=True)
 
 
 def join(num_nodes: int, dtype: torch.dtype) -> None:
-    """Join the edges of two graphs, and find those of one in the other."""
+    """Join the edges of two graphs, and find the edges of one graph in the other."""
     from graphattn.graphs.cpu_merge import find_in_rows, merge_rows
     indptr, key = (rows.numpy() for rows in _graph(num_nodes).csr)
     merge_rows(indptr, key, indptr, key, indptr.copy(), np.empty(2 * key.size, key.dtype))

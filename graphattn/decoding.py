@@ -1,4 +1,4 @@
-"""Decoding: new tokens attend to cached keys and values."""
+"""Decoding, in which new tokens attend to cached keys and values."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ __all__ = ['KeyValueCache']
 
 
 class KeyValueCache:
-    """A cache of the keys and values that each layer of a model has seen.
+    """A cache of the keys and values of all tokens that each layer of a model has processed.
 
-    Pass ``cache.step(ptr)`` instead of ``ptr`` for the next tokens. Layers, encoders and models
-    then return the same outputs as for whole sequences, in time proportional to the edges of the
-    new queries. The graph must be causal, and is always the graph of sequences of ``length``
-    tokens. With several hops, the values after each hop are cached too, because they do not change
-    along causal edges either. A layer that runs twice in one pass has a cache for each run.
+    In each call of a model, pass the next tokens, and ``cache.step(ptr)`` instead of ``ptr``.
+    Layers, encoders and models then return the same outputs as for whole sequences, in time
+    proportional to the number of edges of the new queries. The graph must be causal, and is always
+    the graph of sequences of ``length`` tokens. With several hops, the values after each hop are
+    cached too, because later tokens do not change them if edges are causal. If a layer runs twice
+    in one pass, each run has its own cache.
 
     Args:
         length (int): Final number of tokens of a sequence, and the size of the cache.
@@ -56,14 +57,15 @@ class KeyValueCache:
         check_sides(length=length, num_sequences=num_sequences)
         self.length = length
         self.seen = [0] * num_sequences  # number of tokens of each sequence
-        self._kept = WeakIdKeyDictionary()  # by layer, a list over its runs in a pass
+        # For each layer, a list with an entry for each run of the layer in a pass.
+        self._kept = WeakIdKeyDictionary()
 
     def step(self, ptr: Tensor) -> Shard:
-        """Return the ``ptr`` for the next call of a model, to be used only once.
+        """Return the ``ptr`` for the next call of a model. Use each result only once.
 
-        Tokens count as seen after the first attention. A call that fails before can be repeated.
-        After a call that fails between two layers, the layers have seen different tokens, and the
-        next call raises an error.
+        The new tokens are in the cache as soon as the first layer has computed its attention. A
+        call that fails earlier can be repeated. If a call fails between two layers, the layers have
+        different tokens in their caches, and the next call raises an error.
 
         Args:
             ptr (Tensor): Where the new tokens of each sequence begin, int64
@@ -82,13 +84,13 @@ class KeyValueCache:
         counts = host_copy(ptr).diff().tolist()
         spans = [(seen, seen + count) for seen, count in zip(self.seen, counts)]
         if max(end for _, end in spans) > self.length:
-            raise ValueError(f"'ptr' must keep sequences within the {self.length} tokens of the "
-                             f"cache (got {max(end for _, end in spans)}); create a longer "
+            raise ValueError(f"'ptr' must not make a sequence longer than the {self.length} tokens "
+                             f"of the cache (got {max(end for _, end in spans)}); create a longer "
                              f"KeyValueCache")
         return _Step(self, ptr, spans)
 
     def of(self, layer: nn.Module, run: int) -> Kept:
-        """Return the cache of ``layer`` for its run number ``run`` in a pass."""
+        """Return the cache of ``layer`` for run number ``run`` of this layer in a pass."""
         runs = self._kept.setdefault(layer, [])
         if run == len(runs):
             runs.append(Kept([0] * len(self.seen)))
@@ -96,7 +98,7 @@ class KeyValueCache:
 
 
 class _Step(Shard):
-    """New tokens of sequences that grow to ``length`` tokens."""
+    """Shard of the new tokens of sequences that will have ``length`` tokens."""
 
     def __init__(self, cache: KeyValueCache, ptr: Tensor, spans: list[tuple[int, int]]):
         self._cache, self._spans, self.own_ptr = cache, spans, ptr
@@ -126,26 +128,29 @@ class _Step(Shard):
                                                        times * self.num_tokens):
                 return
         raise ValueError(f"'graph' must have the {self.num_own} new tokens as queries and "
-                         f"{self.num_tokens} keys, or both for each head (got {graph})")
+                         f"{self.num_tokens} keys, once for all heads or once for each head (got "
+                         f"{graph})")
 
     def place(self, attention: nn.Module, key: Tensor, graph: BipartiteGraph, heads: int | None,
               teleport: Tensor | None) -> Cache:
         if torch.is_grad_enabled() and key.requires_grad:
-            raise ValueError("'ptr' belongs to a cache, which does not support gradients; decode "
-                             "inside torch.no_grad()")
+            raise ValueError("'ptr' must not belong to a cache if gradients are needed, because a "
+                             "KeyValueCache does not support gradients; decode inside "
+                             "torch.no_grad()")
         teleport = attention.teleport if teleport is None else teleport
         if attention.hops == math.inf:
             raise ValueError("'hops' must be finite for decoding, because the values after each "
                              "hop are cached (got inf)")
         if attention.training and attention.dropout and not is_one_hop(attention.hops, teleport):
-            raise ValueError("'dropout' must be off for decoding with several hops, because it "
-                             "must drop the same weights in each hop; call eval() first")
+            raise ValueError("'dropout' must be off for decoding with several hops, because "
+                             "dropout must drop the same weights in each hop; call eval() of the "
+                             "model first")
         place = self.positions() + self.ptr[segment_of(self.own_ptr, self.num_own)]
         fold = torch.arange(heads or 1, device=place.device).unsqueeze(1)
         place = (place + self.num_tokens * fold).flatten()
         if bool((graph.key > place[graph.query]).any()):
-            raise ValueError("'source' must be causal for decoding; '& Causal()' makes a pattern "
-                             "causal")
+            raise ValueError("'source' must be causal for decoding (got edges from later tokens); "
+                             "'& Causal()' makes a pattern causal")
         return Cache(heads, self._memory(attention), place, graph)
 
     def attended(self, attention: nn.Module) -> None:
@@ -154,12 +159,13 @@ class _Step(Shard):
         memory.seen = self._cache.seen = [end for _, end in self._spans]
 
     def _memory(self, attention: nn.Module) -> Kept:
-        """Return the keys and values of the layer, which must end where the new tokens begin."""
+        """Return the cache of the layer. Raise an error unless its tokens end where the new tokens
+        begin."""
         memory = self._cache.of(attention, self._runs[attention])
         begin = [begin for begin, _ in self._spans]
         if memory.seen != begin:
-            raise ValueError(f"'ptr' must continue after the tokens that the layer has seen of "
-                             f"each sequence, {memory.seen} (got a step after {begin}); create a "
-                             f"KeyValueCache for each model, and use each step for one pass "
-                             f"through all layers")
+            raise ValueError(f"'ptr' must continue after the tokens in the cache of the layer, "
+                             f"{memory.seen} tokens per sequence (got a step after {begin} tokens "
+                             f"per sequence); create one KeyValueCache for each model, and use "
+                             f"each step for one pass through all layers")
         return memory

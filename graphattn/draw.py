@@ -4,7 +4,7 @@
     figure = draw.segments(graph)         # the mask of each segment
     figure.savefig('graph.png')         # or .svg
 
-Functions draw on the given axes or, if omitted, on a new figure.
+The functions draw on the axes that they get or, if ``axes`` is omitted, on a new figure.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ __all__ = ['bipartite', 'segments', 'degrees', 'heads', 'mask', 'profile', 'rece
            'receptive_field', 'spectrum', 'times']
 
 MAX_LINES = 20_000  # in a bipartite picture
-_MAX_LABELS = 8  # of lengths; more would overlap
+_MAX_LABELS = 8  # number of labels of lengths; more labels would overlap
 
 
 @in_style()
 def bipartite(graph: BipartiteGraph, axes: Axes | None = None) -> Axes:
-    """Draw keys above, queries below, and a line for each edge.
+    """Draw a graph with keys above, queries below, and a line for each edge.
 
     Args:
         graph (BipartiteGraph): The graph, of at most 20,000 edges.
         axes (matplotlib.axes.Axes, optional): Axes to draw on; a new figure if omitted.
 
     Raises:
-        ValueError: The graph has more edges.
+        ValueError: The graph has more than 20,000 edges.
     """
     if graph.num_edges > MAX_LINES:
         raise ValueError(f"'graph' must have at most {MAX_LINES:,} edges to be drawn as lines (got "
@@ -67,7 +67,7 @@ def bipartite(graph: BipartiteGraph, axes: Axes | None = None) -> Axes:
 
 @in_style()
 def degrees(graph: BipartiteGraph, axes: Axes | None = None) -> Axes:
-    """Draw the number of keys of each query, and of queries of each key.
+    """Draw the number of keys of each query, and the number of queries of each key.
 
     Args:
         graph (BipartiteGraph): The graph, of any size.
@@ -116,7 +116,8 @@ def received_attention(graph: BipartiteGraph, weights: Tensor, axes: Axes | None
 
 @in_style()
 def spectrum(values: Sequence[float], axes: Axes | None = None) -> Axes:
-    """Draw the eigenvalues of a Laplacian in ascending order, with the gap from 0 to the second.
+    """Draw the eigenvalues of a Laplacian in ascending order, and mark the gap between 0 and the
+    second eigenvalue.
 
     Args:
         values (sequence of float): All eigenvalues, ascending, for example from
@@ -124,7 +125,7 @@ def spectrum(values: Sequence[float], axes: Axes | None = None) -> Axes:
         axes (matplotlib.axes.Axes, optional): Axes to draw on; a new figure if omitted.
 
     Raises:
-        ValueError: There are fewer than two.
+        ValueError: There are fewer than two eigenvalues.
     """
     if len(values) < 2:
         raise ValueError(f"'values' must be at least two eigenvalues (got {len(values)})")
@@ -139,12 +140,12 @@ def spectrum(values: Sequence[float], axes: Axes | None = None) -> Axes:
 
 @in_style()
 def receptive_field(field: np.ndarray, axes: Axes | None = None) -> Axes:
-    """Draw the number of keys that reach a query over layers: mean, minimum and maximum over
-    queries.
+    """Draw the number of keys that reach a query after each layer, as mean, minimum and maximum
+    over queries.
 
     Args:
-        field (ndarray): ``[layers + 1, queries]``, for example from
-            ``analysis.diffusion.receptive_field``.
+        field (ndarray): Number of keys that reach each query after each layer, ``[layers + 1,
+            queries]``, for example from ``analysis.diffusion.receptive_field``.
         axes (matplotlib.axes.Axes, optional): Axes to draw on; a new figure if omitted.
     """
     axes = new_axes(5.2, 2.6) if axes is None else axes
@@ -160,10 +161,10 @@ def receptive_field(field: np.ndarray, axes: Axes | None = None) -> Axes:
 
 @in_style()
 def times(seconds: dict[str, dict[int, float]], axes: Axes | None = None) -> Axes:
-    """Draw times against numbers of tokens, both on logarithmic scales.
+    """Draw times against numbers of tokens. Both axes are logarithmic.
 
     Args:
-        seconds (dict): ``{num_tokens: seconds}`` for each curve.
+        seconds (dict): A dict ``{num_tokens: seconds}`` for the name of each curve.
         axes (matplotlib.axes.Axes, optional): Axes to draw on; a new figure if omitted.
     """
     axes = new_axes(5.2, 3) if axes is None else axes
@@ -184,11 +185,13 @@ def times(seconds: dict[str, dict[int, float]], axes: Axes | None = None) -> Axe
 @in_style()
 def segments(graph: BipartiteGraph, titles: Sequence[str] | None = None, *,
              columns: int = 4) -> Figure:
-    """Draw the masks of segments side by side, for example of all heads and sequences.
+    """Draw the masks of all segments of a graph side by side, for example of all heads and
+    sequences.
 
     Args:
         graph (BipartiteGraph): The graph, with segments as in :meth:`BipartiteGraph.unbatch`.
-        titles (sequence of str, optional): One title per segment; numbers if omitted.
+        titles (sequence of str, optional): A title for each segment. If omitted, the titles are
+            numbers.
         columns (int): Number of pictures per row.
 
     Raises:
@@ -198,8 +201,8 @@ def segments(graph: BipartiteGraph, titles: Sequence[str] | None = None, *,
     parts = graph.unbatch()
     titles = [f'segment {number}' for number in range(len(parts))] if titles is None else titles
     if len(titles) != len(parts):
-        raise ValueError(f"'titles' must be one for each of the {len(parts)} segments (got "
-                         f"{len(titles)})")
+        raise ValueError(f"'titles' must have a title for each of the {len(parts)} segments (got "
+                         f"{len(titles)} titles)")
     figure, panels = _panels(len(parts), columns)
     for axes, part, title in zip(panels, parts, titles):
         mask(part, axes).set_title(f'{title}: {100 * part.density():.3g} %')
@@ -208,7 +211,7 @@ def segments(graph: BipartiteGraph, titles: Sequence[str] | None = None, *,
 
 @in_style()
 def heads(graph: BipartiteGraph, weights: Tensor, *, columns: int = 4) -> Figure:
-    """Draw the attention weights of heads that share a graph side by side.
+    """Draw the attention weights of each head side by side. All heads must share one graph.
 
     Args:
         graph (BipartiteGraph): The graph, of any size.
@@ -229,14 +232,15 @@ def heads(graph: BipartiteGraph, weights: Tensor, *, columns: int = 4) -> Figure
 
 @in_style()
 def profile(profile: Profile, share: int = 95) -> Figure:
-    """Draw how many edges the heads of a model need, and how far they attend.
+    """Draw how many edges each head of a model needs, and how far each head attends.
 
     Args:
         profile (Profile): The result of :func:`graphattn.hugging_face.profile`.
-        share (int): Per cent of the weight that the edges hold: 90, 95 or 99.
+        share (int): Per cent of the attention weight that the counted edges must have: 90, 95 or
+            99.
 
     Raises:
-        ValueError: ``share`` is another number.
+        ValueError: ``share`` is not 90, 95 or 99.
     """
     from matplotlib import pyplot
 

@@ -1,4 +1,5 @@
-"""Freed memory: kept for the next allocation, or returned to the system."""
+"""Control over freed memory, which a process can keep for the next allocation or return to the
+system."""
 
 from __future__ import annotations
 
@@ -16,19 +17,21 @@ _KEEP = {_TRIM_THRESHOLD: 2**31 - 1, _TOP_PAD: 64 * 2**20, _MMAP_MAX: 0}
 
 @contextmanager
 def keeping_freed_memory() -> Iterator[bool]:
-    """Keep freed memory in this process for later allocations.
+    """Context in which this process keeps freed memory for later allocations.
 
-    GNU's C library returns freed tensors of more than 32 MiB to the system, and the next tensors
-    are in new pages, which the kernel clears on first write. A training step allocates and frees
-    many such tensors, for example one value per edge of a block model. Inside this context the
-    process keeps the pages, up to its peak use; they are returned on exit.
+    Outside of this context, GNU's C library returns the memory of freed tensors of more than 32 MiB
+    to the system. The next tensors are in new pages, which the kernel of Linux clears on first
+    write. A training step allocates and frees many such tensors, for example one value for each
+    edge of a block model. Inside this context, the process keeps freed pages, up to its peak use,
+    and returns them on exit.
 
-    There is no guarantee: the C library places allocations, and in a fragmented heap this may have
-    no effect. The library's threshold for large arrays, which is adaptive by default, stays fixed
-    afterwards.
+    The effect is not guaranteed, because the C library places allocations, and the heap may be
+    fragmented. After the context, the threshold of the C library for large arrays, which is
+    adaptive by default, stays fixed.
 
     Yields:
-        Whether this is supported. It has no effect on systems other than Linux with glibc.
+        Whether the system is supported. On systems other than Linux with glibc, the context has no
+        effect.
 
     Example:
         >>> import torch

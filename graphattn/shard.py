@@ -1,4 +1,4 @@
-"""Shards: the part of a batch that one of several processes holds."""
+"""Shards, which are the parts of a batch that several processes compute."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ if TYPE_CHECKING:
 
 
 class Shard(ABC):
-    """A range of the tokens of a batch, and communication with the processes that hold the rest.
+    """A range of the tokens of a batch, and communication with the processes that compute the other
+    tokens.
 
-    Layers, models and sources accept it instead of ``ptr``. The graph then has only the rows of the
-    shard's queries, and all keys of the batch.
+    Layers, models and sources accept a shard instead of ``ptr``. The graph of a shard has the
+    queries of this process and all keys of the batch.
 
     Args:
         ptr (Tensor): Where each sequence of the whole batch begins, int64 ``[num_sequences + 1]``.
         start (int): The first token of this process.
-        stop (int): The token after its last one.
+        stop (int): The token after the last token of this process.
     """
 
     def __init__(self, ptr: Tensor, start: int, stop: int):
@@ -42,56 +43,59 @@ class Shard(ABC):
         return self.stop - self.start
 
     def spans(self) -> list[tuple[int, int]]:
-        """Return the range of own tokens within each sequence."""
+        """Return the range of tokens of each sequence that belong to this process, as begin and
+        end."""
         begin, end = ((edge - self.ptr[:-1]).clamp(min=0).minimum(self.ptr.diff()).tolist()
                       for edge in (self.start, self.stop))
         return [*zip(begin, end)]
 
     def positions(self) -> Tensor:
-        """Return the position of each own token in its sequence, int64 ``[num_own]``."""
+        """Return the position of each token of this process in its sequence, int64
+        ``[num_own]``."""
         token = torch.arange(self.start, self.stop, device=self.ptr.device)
         return token - self.ptr[:-1][segment_of(self.own_ptr)]
 
     @abstractmethod
     def gather(self, x: Tensor) -> Tensor:
-        """Gather ``[num_own, ...]`` of all processes as ``[num_tokens, ...]``. The backward pass
-        sends gradients back and sums them."""
+        """Return the tensors ``x`` ``[num_own, ...]`` of all processes as one tensor ``[num_tokens,
+        ...]``. The backward pass sends gradients back and sums them."""
 
     def built_from(self, graph: BipartiteGraph, cause: Hashable) -> None:
-        """Learn that every process builds its rows of a graph from the same ``cause``, such as the
-        patterns and the lengths of sequences."""
+        """Record that every process builds its rows of ``graph`` from the same ``cause``, such as
+        the patterns and the lengths of sequences."""
         return
 
     @abstractmethod
     def check_graph(self, graph: BipartiteGraph, heads: int) -> None:
-        """Raise a ValueError in every process unless each graph has the rows of own queries, shared
-        by all heads or for each head."""
+        """Raise a ValueError in every process unless the graph of each process has the rows of its
+        queries, once for all heads or once for each head."""
 
     @abstractmethod
     def place(self, attention: EdgeAttention, key: Tensor, graph: BipartiteGraph,
               heads: int | None, teleport: Tensor | None) -> Placement:
-        """Return the placement of the keys of all processes. Each process passes its own keys.
+        """Return the placement of the keys of all processes. Each process passes the keys of its
+        own tokens.
 
         Args:
-            attention (EdgeAttention): The attention.
-            key (Tensor): Own keys.
-            graph (BipartiteGraph): The graph of own queries and all keys.
-            heads (int, optional): Number of heads with graphs of their own; all heads share a graph
-                if omitted.
+            attention (EdgeAttention): The layer that computes attention.
+            key (Tensor): Keys of the tokens of this process.
+            graph (BipartiteGraph): The graph of the queries of this process and all keys.
+            heads (int, optional): Number of heads, if each head has its own graph; None if all
+                heads share the graph.
             teleport (Tensor, optional): Replaces the teleport of ``attention``.
 
         Raises:
-            ValueError: The attention does not support this graph.
+            ValueError: ``attention`` does not support this graph.
         """
 
     def attended(self, attention: EdgeAttention) -> None:
-        """Run after the attention of own queries and its hooks."""
+        """Record that ``attention`` and its hooks have run for the queries of this process."""
         return
 
 
 def check_edges(graph: BipartiteGraph) -> None:
-    """Raise a TypeError for soft masks and other types without rows."""
+    """Raise a TypeError if ``graph`` is a soft mask or another type without rows."""
     if not isinstance(graph, BipartiteGraph):
-        raise TypeError(f"'graph' must be a BipartiteGraph, with the rows of own tokens (got "
-                        f"{type(graph).__name__}); a learned mask returns one once it is frozen, "
-                        f"by freeze()")
+        raise TypeError(f"'graph' must be a BipartiteGraph with the rows of the tokens of this "
+                        f"process (got {type(graph).__name__}); a learned mask returns a "
+                        f"BipartiteGraph after freeze()")

@@ -1,4 +1,4 @@
-"""Eigenvectors of the smallest eigenvalues of a graph's normalised Laplacian."""
+"""Eigenvectors of the smallest eigenvalues of the normalised Laplacian of a graph."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ import torch
 from scipy.sparse import csgraph
 from torch import Tensor
 
-MAX_PRODUCTS = 100_000  # of the matrix and a block of vectors, a minute or two of 100,000 nodes
+# Products of the matrix and a block of vectors, a minute or two for 100,000 nodes.
+MAX_PRODUCTS = 100_000
 MAX_EIGENVALUE = 2.  # of any normalised Laplacian
-TOLERANCE = 1e-8  # of a residual, relative to the largest eigenvalue wanted
-ROUNDING = 1e-14  # of a residual that cannot be smaller
-# Powers of e: by how much a filter amplifies the last vector wanted, any vector compared with the
-# cut, and rounding errors before they are removed. The largest float32 is e^88.
+TOLERANCE = 1e-8  # largest residual, relative to the largest of the wanted eigenvalues
+ROUNDING = 1e-14  # residual that cannot be reduced further
+# Amplification by a filter, as powers of e: of the last wanted vector, of any vector compared with
+# the cut, and of rounding errors before they are removed. The largest float32 is e^88.
 GAIN, MAX_GAIN, MAX_ERROR, OVERFLOW = 7., 14., 10., 80.
-# A cut above the last eigenvalue wanted, in case that its multiplicity exceeds the block.
+# Minimum distance of a cut above the last wanted eigenvalue, needed if the multiplicity of this
+# eigenvalue exceeds the size of the block.
 MIN_DISTANCE = 1e-3
 
 
@@ -31,13 +33,15 @@ def smallest_eigenvectors(laplacian: sp.csr_array, null_space: sp.csr_array, cou
                           ) -> np.ndarray:
     r"""Return orthonormal eigenvectors of the smallest eigenvalues outside the null space.
 
-    Chebyshev-filtered subspace iteration: a polynomial of the matrix amplifies the eigenvectors
-    below a cut, then the best approximations in the subspace are computed, and the largest of them
-    is the next cut. It is never below as many eigenvalues as the block has columns, because
-    approximations in a subspace bound them from above.
+    The method is Chebyshev-filtered subspace iteration on a block of vectors. A polynomial of the
+    matrix amplifies the eigenvectors whose eigenvalues lie below a cut. Then the best
+    approximations of eigenvalues in the subspace of the block are computed, and the largest
+    approximation is the next cut. Approximations in a subspace bound the eigenvalues from above, so
+    at least as many eigenvalues lie below the cut as the block has columns.
 
-    The polynomial runs in float32, although the result is that of float64: it is applied to the
-    residuals, which are computed in float64, and gives corrections of the vectors.
+    The polynomial is computed in float32, but the result has the precision of float64. This is
+    possible because the polynomial is applied to the residuals, which are computed in float64, and
+    returns corrections of the vectors.
 
     Args:
         laplacian (sparse array): Normalised Laplacian ``[n, n]`` with its diagonal, float64.
@@ -49,14 +53,15 @@ def smallest_eigenvectors(laplacian: sp.csr_array, null_space: sp.csr_array, cou
         times the last eigenvalue.
 
     Raises:
-        NotConverged: The residuals are larger after ``MAX_PRODUCTS`` products.
+        NotConverged: Residuals are too large after ``MAX_PRODUCTS`` products.
 
     Source: Zhou et al., "Self-consistent-field calculations using Chebyshev-filtered subspace
     iteration" (2006).
     """
-    order = csgraph.reverse_cuthill_mckee(laplacian, symmetric_mode=True)  # neighbours in a cache
+    # This order brings neighbours close together in memory.
+    order = csgraph.reverse_cuthill_mckee(laplacian, symmetric_mode=True)
     laplacian = sp.csr_array(laplacian[order][:, order])
-    laplacian.sort_indices()  # here, because scipy would in later steps
+    laplacian.sort_indices()  # sorted here, because scipy would otherwise sort in later steps
     null_space = sp.csr_array(null_space[order])
     matrix, outside = _as_tensor(laplacian), _Outside(null_space, torch.double)
     filtering = _Filter(laplacian, null_space)
@@ -82,7 +87,8 @@ def smallest_eigenvectors(laplacian: sp.csr_array, null_space: sp.csr_array, cou
 
 
 def _rayleigh_ritz(matrix: Tensor, block: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the approximate eigenvalues, their orthonormal vectors, and the residuals."""
+    """Return approximations in the subspace of ``block``: the eigenvalues, their orthonormal
+    vectors, and the residuals."""
     image = matrix @ block
     values, mix = scipy.linalg.eigh((block.T @ image).numpy(), (block.T @ block).numpy())
     values, mix = torch.from_numpy(values), torch.from_numpy(mix)
@@ -91,8 +97,8 @@ def _rayleigh_ritz(matrix: Tensor, block: Tensor) -> tuple[Tensor, Tensor, Tenso
 
 
 class _Filter:
-    """Corrections by a Chebyshev polynomial, which is bounded by 1 from the cut to the largest
-    eigenvalue and grows exponentially below the cut."""
+    """Corrections of vectors by a Chebyshev polynomial. The polynomial is bounded by 1 between the
+    cut and the largest eigenvalue, and grows exponentially below the cut."""
 
     def __init__(self, laplacian: sp.csr_array, null_space: sp.csr_array):
         self.matrix = laplacian.astype(np.float32)
@@ -102,17 +108,19 @@ class _Filter:
 
     def __call__(self, values: Tensor, residual: Tensor, error: float, count: int, gain: float
                  ) -> tuple[Tensor, int]:
-        """Return what to add to vectors with these values and residuals, and the degree.
+        """Return the corrections of vectors with these approximate eigenvalues and residuals, and
+        the degree of the polynomial.
 
-        ``error`` bounds the distance of the first value from an eigenvalue, and the first ``count``
-        vectors are amplified by at least ``exp(gain)``.
+        ``error`` is a bound on the distance of the first value from an eigenvalue. The first
+        ``count`` vectors are amplified by at least ``exp(gain)``.
         """
         last = float(values[count - 1])
         cut = max(float(values[-1]), (1 + MIN_DISTANCE) * last)
         centre, radius = (MAX_EIGENVALUE + cut) / 2, (MAX_EIGENVALUE - cut) / 2
 
         def growth(value: float) -> float:
-            """Return the power of e by which a degree amplifies an eigenvector."""
+            """Return the power of e by which one degree of the polynomial amplifies the eigenvector
+            of ``value``."""
             return math.acosh(max((centre - value) / radius, 1 + 1e-12))
 
         lowest = max(float(values[0]) - 2 * error, 0)
@@ -127,11 +135,11 @@ class _Filter:
 
     def _correction(self, matrix: Tensor, value: Tensor, residual: Tensor, degree: int,
                     between: int) -> Tensor:
-        r"""Return :math:`T_d(M) x / T_d(\mu) - x` of vectors x from the residuals
-        :math:`M x - \mu x`.
+        r"""Return the correction :math:`T_d(M) x / T_d(\mu) - x` of each vector x, given its
+        residual :math:`M x - \mu x`.
 
-        :math:`e_i = T_i(M) x - T_i(\mu) x` satisfies the recurrence of the polynomials with the
-        additional term :math:`2 T_i(\mu) (M x - \mu x)`.
+        The vectors :math:`e_i = T_i(M) x - T_i(\mu) x` satisfy the recurrence of the polynomials,
+        with the additional term :math:`2 T_i(\mu) (M x - \mu x)`.
         """
         double = (2 * residual).float()
         before, now = torch.zeros_like(double), residual.float()

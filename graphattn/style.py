@@ -12,8 +12,8 @@ from contextlib import contextmanager
 
 __all__ = ['COLOURS', 'EDGE', 'KEY', 'QUERY', 'SHADES', 'in_style']
 
-# Ten colours that are visible on white paper. The first six are colour-blind safe; the eighth is
-# grey, for baselines.
+# Ten colours that are visible on white paper. The first six can be distinguished by colour-blind
+# people. The eighth is grey, which figures use for baselines.
 COLOURS = ('#0072b2', '#d55e00', '#009e73', '#740d25', '#cc8850',
            '#5a96ff', '#54284f', '#808080', '#915500', '#6b6b00')
 EDGE, QUERY, KEY = '#08306b', COLOURS[1], COLOURS[2]
@@ -23,10 +23,10 @@ _SIZE = 10  # font size in points
 
 @contextmanager
 def in_style() -> Iterator[None]:
-    """Draw and save figures with the colours and font sizes of this project inside this context.
+    """Context in which figures are drawn and saved with the colours and font sizes of this project.
 
-    ``'C0'`` to ``'C9'`` are :data:`COLOURS`, and sizes such as ``'small'`` are relative to the
-    project's font size. It can also decorate functions: ``@in_style()``.
+    ``'C0'`` to ``'C9'`` are :data:`COLOURS`, and sizes such as ``'small'`` are relative to the font
+    size of the project. The context can also be used as a decorator of functions, ``@in_style()``.
 
     Raises:
         ImportError: matplotlib is not installed.

@@ -128,22 +128,22 @@ WITH_ATTR = Data(edge_index=torch.tensor([[0], [1]]), num_nodes=3, edge_attr=tor
     (lambda: AddAttentionEdges('Stars()'), ValueError, "did you mean 'Star'"),
     (lambda: AddAttentionEdges('Star()', 'edges'), ValueError, "end with 'edge_index'"),
     (lambda: AddAttentionEdges('Star()', 'batch_edge_index'), ValueError, "not contain 'batch'"),
-    (lambda: AddAttentionEdges('Star()', fill={'edge_attr': 0.}), ValueError, "'fill' needs"),
+    (lambda: AddAttentionEdges('Star()', fill={'edge_attr': 0.}), ValueError, "'fill' must be"),
     (lambda: AddAttentionEdges('Star()', edge_type=-1), ValueError, "'edge_type' must not be"),
     (lambda: AddAttentionEdges('Star()', seed='0'), TypeError, "'seed' must be an int"),
     (lambda: AddAttentionEdges('Star()')(HeteroData()), TypeError, "Data or Batch .got Hetero"),
     (lambda: AddAttentionEdges('Star()', None)(Data(num_nodes=3)), ValueError, "an 'edge_index'"),
     (lambda: AddAttentionEdges('Star()', None)(ToSparseTensor(layout=torch.sparse_csr)(
         DATA['square']())), ValueError,
-     "an 'edge_index' to join"),
+     "an 'edge_index' that edges can"),
     (lambda: AddAttentionEdges('Star()', None)(WITH_ATTR), ValueError,
-     "'fill' must have the value of added edges for 'edge_attr'"),
+     "'fill' must have a value for 'edge_attr'"),
     (lambda: AddAttentionEdges('Star()', None, fill={'edge_attr': 0.})(
         Data(edge_index=torch.tensor([[0], [1]]), num_nodes=3, edge_attr=torch.rand(2, 2))),
      ValueError, r"'edge_attr' must have an entry for each of the 1 edges .got \(2, 2\)"),
     (lambda: AddAttentionEdges('Star()', None)(
         Data(edge_index=torch.tensor([[0], [1]]), num_nodes=3, edge_attr=torch.rand(2, 2))),
-     ValueError, "'fill' must have the value"),
+     ValueError, "'fill' must have a value"),
     (lambda: AddAttentionEdges('Star()', None, fill={'edge_attr': 0., 'kind': 0})(WITH_ATTR),
      ValueError, "'kind' must have an entry for each of the 1 edges .got None"),
     (lambda: AddAttentionEdges('Star()', None, fill={'edge_weight': .5})(

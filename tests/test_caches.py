@@ -356,7 +356,7 @@ def test_a_graph_that_was_changed_in_place_is_refused(part):
     tensor = {'indptr': graph.csr[0], 'key': graph.csr[1], 'query_ptr': graph.segments.query_ptr,
               'edge_prob': graph.edge_prob}[part]
     tensor.copy_(tensor.clone())
-    with pytest.raises(ValueError, match="'graph' was modified in place"):
+    with pytest.raises(ValueError, match="'graph' must not be modified"):
         edge_attention(x, x, x, graph)
 
 

@@ -186,7 +186,7 @@ def test_segments_stand_side_by_side():
 def test_what_cannot_be_drawn_is_refused():
     with pytest.raises(ValueError, match="'graph' must have at most 20,000 edges"):
         draw.bipartite(patterns.Full().build(200))
-    with pytest.raises(ValueError, match="'titles' must be one for each of the 1 segments"):
+    with pytest.raises(ValueError, match="'titles' must have a title for each of the 1 segments"):
         draw.segments(random_graph(3, 3), ['a', 'b'])
     few = torch.ones(GRAPH.num_edges + 1)
     for refused in (lambda weights: draw.mask(GRAPH, weights=weights),

@@ -277,7 +277,7 @@ def test_edges_in_any_order_are_sorted_and_permuted(num_queries, num_keys, num_e
         for node in (-1, size):
             outside = torch.cat([edge_index, edge_index.new_zeros(2, 1)], dim=1)
             outside[row, -1] = node
-            with pytest.raises(ValueError, match=r"'edge_index\[\d\]' must hold"):
+            with pytest.raises(ValueError, match=r"'edge_index\[\d\]' must contain"):
                 BipartiteGraph.from_edge_index(outside, num_queries, num_keys, return_perm=True)
 
 
@@ -711,13 +711,13 @@ REFUSED = {
     'flat': (lambda: BipartiteGraph.from_edge_index(torch.zeros(2, dtype=torch.long), 1),
              ValueError, r"'edge_index' must be \[2, num_edges\].*got shape \(2,\)"),
     'negative_key': (lambda: build((-1, 0)), ValueError,
-                     r"'edge_index\[0\]' must hold key numbers from 0 to 3 \(got -1 to -1\)"),
+                     r"'edge_index\[0\]' must contain key numbers from 0 to 3 \(got -1 to -1\)"),
     'negative_query': (lambda: merge((0, -2)), ValueError,
-                       r"'edge_index\[1\]' must hold query numbers from 0 to 2 \(got -2"),
+                       r"'edge_index\[1\]' must contain query numbers from 0 to 2 \(got -2"),
     'large_key': (lambda: build((4, 0)), ValueError, r"'edge_index\[0\]' .*got 4 to 4"),
     'large_query': (lambda: merge((0, 3)), ValueError, r"'edge_index\[1\]' .*got 3 to 3"),
     'rows_swapped': (lambda: merge((0, 3), (1, 2)), ValueError,
-                     r"'edge_index\[1\]' .*row 0 is the key, row 1 the query"),
+                     r"'edge_index\[1\]' .*row 0 has the keys, row 1 the queries"),
     'no_room': (lambda: build((0, 0), num_keys=0), ValueError, r"'edge_index\[0\]'"),
     'unsorted_queries': (lambda: build((0, 1), (0, 0)), ValueError,
                          "'edge_index' must be sorted by query .*from_edge_index"),
@@ -740,7 +740,7 @@ REFUSED = {
     'prob_below': (lambda: with_prob(-0.1, 0.5), ValueError, r"'edge_prob' .*got -0.1"),
     'prob_nan': (lambda: with_prob(0.5, torch.nan), ValueError, "'edge_prob' .*got nan"),
     'prob_short': (lambda: with_prob(0.5), ValueError,
-                   r"'edge_prob' must hold one value for each of the 2 edges \(got shape \(1,\)"),
+                   r"'edge_prob' must have one value for each of the 2 edges \(got shape \(1,\)"),
     'prob_matrix': (lambda: merge((1, 0), edge_prob=torch.ones(1, 1)), ValueError,
                     r"'edge_prob' .*got shape \(1, 1\)"),
     'prob_int': (lambda: with_prob(1, 0), TypeError,
@@ -749,16 +749,16 @@ REFUSED = {
     'prob_device': (lambda: build((1, 0), edge_prob=torch.ones(1, device='meta')), ValueError,
                     "'edge_prob' must be on cpu, where the edges are .*got meta"),
     'prob_later': (lambda: build((1, 0)).with_edge_prob(torch.ones(2)), ValueError,
-                   "'edge_prob' must hold one value"),
+                   "'edge_prob' must have one value"),
     'prob_disagrees': (lambda: merge((1, 0), (1, 0), edge_prob=torch.tensor([0.1, 0.2])),
-                       ValueError, "'edge_prob' differs between duplicates"),
+                       ValueError, "'edge_prob' must be the same for all duplicates"),
     # segments
     'stray_edge': (lambda: build((3, 0), query_ptr=torch.tensor([0, 2, 3]),
                                  key_ptr=torch.tensor([0, 2, 4])), ValueError,
-                   'query 0 and key 3 are of segments 0 and 1'),
+                   'key 3 of segment 1 to query 0 of segment 0'),
     'stray_merged': (lambda: merge((0, 2), query_ptr=torch.tensor([0, 2, 3]),
                                    key_ptr=torch.tensor([0, 2, 4])), ValueError,
-                     'query 2 and key 0 are of segments 1 and 0'),
+                     'key 0 of segment 0 to query 2 of segment 1'),
     'ptr_falls': (lambda: with_ptr(torch.tensor([0, 4, 3])), ValueError,
                   r"'query_ptr' must rise from 0 to 3.*got \[0, 4, 3\]"),
     'ptr_begins': (lambda: with_ptr(torch.tensor([1, 2, 3])), ValueError, "'query_ptr' must rise"),
@@ -777,7 +777,7 @@ REFUSED = {
                    r"'query_ptr' and 'key_ptr' must .* segments \(got 3 and 2\)"),
     # permutation
     'perm_of_repeated': (lambda: merge((1, 0), (3, 0), (1, 0), (1, 0), return_perm=True),
-                         ValueError, r"'return_perm' asks \(got 4 edges, 2 of them different\)"),
+                         ValueError, r"return_perm=True \(got 4 edges, 2 of them different\)"),
     # rows
     'rows_key_large': (lambda: rows(key=(1, 4, 0)), ValueError,
                        r"'key' must be from 0 to 3 \(got 0 to 4\)"),
@@ -810,14 +810,14 @@ REFUSED = {
                       r"'key' must be a Tensor \(got list\)"),
     'rows_keys_float': (lambda: rows(num_keys=4.), TypeError, "'num_keys' must be an int"),
     'rows_keys_negative': (lambda: rows(num_keys=-4), ValueError, "'num_keys' must not be neg"),
-    'rows_prob': (lambda: rows(edge_prob=torch.ones(2)), ValueError, "'edge_prob' must hold one"),
+    'rows_prob': (lambda: rows(edge_prob=torch.ones(2)), ValueError, "'edge_prob' must have one"),
     'rows_stray': (lambda: rows(query_ptr=torch.tensor([0, 2, 3]), key_ptr=torch.tensor([0, 2, 4])),
-                   ValueError, 'query 0 and key 3 are of segments 0 and 1'),
+                   ValueError, 'key 3 of segment 1 to query 0 of segment 0'),
     'rows_ptr': (lambda: rows(query_ptr=torch.tensor([0, 4]), key_ptr=torch.tensor([0, 4])),
                  ValueError, "'query_ptr' must rise from 0 to 3"),
     # masks, scipy, networkx
     'mask_float': (lambda: BipartiteGraph.from_mask(torch.ones(2, 2)), ValueError,
-                   r"'mask' must hold 0 .* and -inf where not \(got 1.0\).*'edge_bias'"),
+                   r"'mask' must be 0 .* and -inf where it does not \(got 1.0\).*'edge_bias'"),
     'mask_int': (lambda: BipartiteGraph.from_mask(torch.ones(2, 2).int()), TypeError,
                  "'mask' must be a boolean Tensor.*got torch.int32"),
     'mask_array': (lambda: BipartiteGraph.from_mask(np.ones((2, 2), bool)), TypeError,
@@ -827,11 +827,11 @@ REFUSED = {
     'topk_float': (lambda: BipartiteGraph.from_topk(torch.ones(2, 2)), TypeError,
                    "'indices' must be a Tensor of integers .got torch.float32"),
     'topk_beyond': (lambda: BipartiteGraph.from_topk(torch.tensor([[0], [2]])), ValueError,
-                    "'indices' must be below 2, .* .got 2.; give 'num_keys'"),
+                    "'indices' must be below 2, .* .got 2.; pass 'num_keys'"),
     'topk_flat': (lambda: BipartiteGraph.from_topk(torch.tensor([0, 2])), ValueError,
                   r"'indices' must be \[query, k\] or \[batch, query, k\]"),
     'keep_short': (lambda: BipartiteGraph.from_topk(torch.tensor([[0, 1]]), 2).select_edges(
-        torch.tensor([True])), ValueError, "'keep' must hold one value for each of the 2 edges"),
+        torch.tensor([True])), ValueError, "'keep' must have one value for each of the 2 edges"),
     'scipy_dense': (lambda: BipartiteGraph.from_scipy(np.eye(2)), TypeError,
                     "'matrix' must be a scipy sparse array .*got ndarray"),
     'scipy_flat': (lambda: BipartiteGraph.from_scipy(sp.coo_array([1, 0, 1])), ValueError,
@@ -839,7 +839,7 @@ REFUSED = {
     'networkx_type': (lambda: BipartiteGraph.from_networkx({0: [1]}), TypeError,
                       "'graph' must be a networkx graph .*got dict"),
     'some_bipartite': (lambda: BipartiteGraph.from_networkx(half_bipartite()), ValueError,
-                       "'graph' must have the node attribute bipartite"),
+                       "'graph' must have the node attribute 'bipartite'"),
     'from_query': (lambda: BipartiteGraph.from_networkx(bipartite_digraph(('c', 'a'))), ValueError,
                    r"its edge \('c', 'a'\) does not lead from a key .* to a query"),
     'among_queries': (lambda: BipartiteGraph.from_networkx(
@@ -847,7 +847,7 @@ REFUSED = {
     'among_keys': (lambda: BipartiteGraph.from_networkx(
         bipartite_digraph(('a', 'b'), kind=nx.Graph)), ValueError, 'does not lead from a key'),
     'to_networkx': (lambda: build().to_networkx(), ValueError,
-                    "'to_networkx' needs as many keys as queries.*bipartite=True"),
+                    "'to_networkx' needs equal numbers of keys and queries.*bipartite=True"),
     # algebra
     'other_sizes': (lambda: build() | build(num_keys=5), ValueError,
                     r"'\|' needs graphs of equal sizes and segments .*num_keys=4.*num_keys=5"),
@@ -861,9 +861,10 @@ REFUSED = {
     'not_a_graph': (lambda: build() | build().to_mask(), TypeError,
                     r"'\|' needs two BipartiteGraphs .*got Tensor"),
     'loops': (lambda: build().with_self_loops(), ValueError,
-              "'with_self_loops' needs as many keys as queries in each segment"),
+              "'with_self_loops' needs equal numbers of keys and queries in each segment"),
     'no_loops': (lambda: build().without_self_loops(), ValueError, "'without_self_loops' needs"),
-    'causal': (lambda: build().causal(), ValueError, "'causal' needs as many keys as queries"),
+    'causal': (lambda: build().causal(), ValueError,
+               "'causal' needs equal numbers of keys and queries"),
     'loops_of_segments': (lambda: BipartiteGraph(
         edges(), 4, query_ptr=torch.tensor([0, 1, 4]), key_ptr=torch.tensor([0, 2, 4])
     ).with_self_loops(), ValueError, "'with_self_loops' needs"),
@@ -872,9 +873,10 @@ REFUSED = {
                        "'graphs' must be BipartiteGraphs .got Tensor"),
     'batch_devices': (lambda: BipartiteGraph.batch([build(), build().to('meta')]), ValueError,
                       "'graphs' must be on one device .got cpu and meta"),
-    'batch_of_nothing': (lambda: BipartiteGraph.batch([]), ValueError, "'graphs' is empty"),
+    'batch_of_nothing': (lambda: BipartiteGraph.batch([]), ValueError,
+                         "'graphs' must contain at least one BipartiteGraph"),
     'batch_mixes': (lambda: BipartiteGraph.batch([build((1, 0), (3, 1)), with_prob(0.1, 0.2)]),
-                    ValueError, r"'graphs' must all carry edge_prob or none \(got 1 of 2\)"),
+                    ValueError, r"'graphs' must all have edge_prob, .* \(got 1 of 2"),
 }
 
 
@@ -960,9 +962,9 @@ def test_order_must_be_a_permutation_within_segments(segments):
         segments.reorder(torch.tensor([0, 0, 2, 3, 4]), key_order)
     with pytest.raises(ValueError, match="'query_order' must keep each node in its segment"):
         segments.reorder(query_order.flip(0), key_order)
-    with pytest.raises(ValueError, match="'reorder' needs as many keys as queries"):
+    with pytest.raises(ValueError, match="'reorder' needs equal numbers of keys and queries"):
         segments.reorder(query_order)
-    with pytest.raises(ValueError, match="'nearby_order' needs as many keys as queries"):
+    with pytest.raises(ValueError, match="'nearby_order' needs equal numbers of keys and queries"):
         segments.nearby_order()
 
 

@@ -105,7 +105,7 @@ def test_in_place_changes_are_detected_in_every_copy_that_shares_memory():
     shallow, deep = copy.copy(graph), copy.deepcopy(graph)
     graph.csr[1][0] = 5
     for changed in (graph, shallow):
-        with pytest.raises(ValueError, match="'graph' was modified in place"):
+        with pytest.raises(ValueError, match="'graph' must not be modified"):
             attend(changed)
     train(deep)
 
@@ -247,7 +247,7 @@ def test_a_file_without_a_part_is_refused(reader, two_segments, monkeypatch):
         parts = {other: part for other, part in state.items() if other != name}
         for bad in (parts, parts | {'other': state[name]}):
             file = forge(two_segments, bad, reader, monkeypatch)
-            with pytest.raises(ValueError, match='a BipartiteGraph is saved as indptr, key, '):
+            with pytest.raises(ValueError, match='must have the parts indptr, key, '):
                 READERS[reader](file)
 
 

@@ -72,7 +72,7 @@ def test_a_graph_comes_back(name, with_prob):
         if with_prob and graph.num_edges:
             assert BipartiteGraph.from_data(data).edge_prob.requires_grad
     if not graph.is_square:
-        with pytest.raises(ValueError, match="'to_data' needs as many keys .*bipartite=True"):
+        with pytest.raises(ValueError, match="'to_data' needs equal numbers .*bipartite=True"):
             graph.to_data()
 
 
@@ -103,7 +103,7 @@ def test_nodes_that_were_moved_after_batching_are_refused():
     batch = Batch.from_data_list([*map(molecule, (3, 1, 4))])
     moved = batch.clone()
     moved.batch = moved.batch.flip(0)
-    with pytest.raises(ValueError, match="'batch' must number the graphs that 'ptr' marks"):
+    with pytest.raises(ValueError, match="'batch' must agree with 'ptr'"):
         BipartiteGraph.from_data(moved)
     with pytest.raises(ValueError, match="'batch' must ascend"):
         BipartiteGraph.from_data(without(moved, 'ptr'))
@@ -130,7 +130,7 @@ def test_one_of_several_types_is_chosen():
     ((torch.zeros(2, 3).long(),), TypeError, "'data' must be a PyG Data .*got Tensor"),
     ((Data(num_nodes=3),), ValueError, "'data' must have an 'edge_index' .got Data.num_nodes=3"),
     ((Data(edge_index=torch.tensor([[0], [1]]), num_nodes=3, edge_prob=torch.rand(2)),),
-     ValueError, "'edge_prob' must hold one value for each of the 1 edges"),
+     ValueError, "'edge_prob' must have one value for each of the 1 edges"),
     ((HeteroData({('a', 'to', 'b'): {'edge_index': torch.tensor([[0], [1]])}}),), ValueError,
      "'num_nodes' must be set"),
     ((Data(edge_index=torch.tensor([[3], [0]]), num_nodes=3),), ValueError, "got 3 to 3"),

@@ -1,4 +1,4 @@
-"""Attention over edges as functions, which validate arguments once and choose a kernel."""
+"""Functions for attention along edges, which check arguments once and choose a kernel."""
 
 from graphattn.functional.attention import attention_weights, edge_attention
 from graphattn.functional.dense import pair_attention

@@ -40,7 +40,7 @@ def edge_attention(
     return_attention_weights: bool = False,
     backend: str = 'auto',
 ) -> Tensor | tuple[Tensor, Tensor]:
-    r"""Scaled dot-product attention along the edges of a graph.
+    r"""Return scaled dot-product attention along the edges of a graph.
 
     .. math::
         \mathrm{out}_i = \sum_{j \in \mathcal{N}(i)} \alpha_{ij} \, \mathrm{value}_j, \qquad
@@ -48,25 +48,26 @@ def edge_attention(
         \, \frac{\langle \mathrm{query}_i, \mathrm{key}_j \rangle}{\sqrt{C}}
         + \mathrm{bias}_{ij} \right)
 
-    This is masked attention (SBM-Transformer, Eq. 3 and 4) in O(edges). A query without keys has
-    output 0 and gradient 0. NaN in a key or value reaches only the queries that attend to it.
+    This is masked attention (SBM-Transformer, Eq. 3 and 4) in time and memory linear in the number
+    of edges. A query without keys has output 0 and gradient 0. A NaN in a key or value reaches only
+    the queries that attend to this key.
 
     Args:
         query (Tensor): floating ``[num_queries, heads, channels]``.
         key (Tensor): ``[num_keys, num_kv_heads, channels]``, of the same dtype and device.
-            ``num_kv_heads`` divides ``heads``; each key head serves several consecutive query heads
-            (grouped queries: Ainslie et al., "GQA", 2023).
+            ``num_kv_heads`` divides ``heads``; ``heads / num_kv_heads`` consecutive heads of
+            queries share one head of keys and values (Ainslie et al., "GQA", 2023).
         value (Tensor): ``[num_keys, num_kv_heads, value_channels]``.
-        graph (BipartiteGraph): The edges, shared by all heads. Fold heads with graphs of their own
-            into nodes first (:func:`graphattn.layers.fold_heads`).
-        edge_bias (Tensor, optional): ``[num_edges]`` or ``[num_edges, heads]``, added to logits, in
-            the order of ``graph.edge_index``; :meth:`BipartiteGraph.from_edge_index` returns the
-            permutation from another order. If all keys of a query have the bias ``-inf``, the query
-            attends to none of them.
+        graph (BipartiteGraph): The edges, shared by all heads. If each head has its own graph, fold
+            heads into nodes first (:func:`graphattn.layers.fold_heads`).
+        edge_bias (Tensor, optional): Added to logits, ``[num_edges]`` or ``[num_edges, heads]`` in
+            the order of ``graph.edge_index``. If edges are in another order,
+            :meth:`BipartiteGraph.from_edge_index` returns the permutation that sorts them. A query
+            whose keys all have the bias ``-inf`` attends to no key.
         edge_gate (Tensor, optional): Multiplies the scaled dot product; shapes are those of
             ``edge_bias``.
-        hops (int or float): Number of diffusion hops with these weights, see
-            :func:`attention_diffusion`; 1 without a teleport is attention.
+        hops (int or float): Number of diffusion hops with the attention weights, see
+            :func:`attention_diffusion`. One hop without teleport is plain attention.
         teleport (float, sequence of float or Tensor): As in :func:`attention_diffusion`.
         scale (float, optional): Replaces :math:`1/\sqrt{C}`.
         softcap (float, optional): A bound :math:`c` on the size of the scaled and gated dot
@@ -79,19 +80,20 @@ def edge_attention(
             ``1 - dropout_p``. Applied whenever positive, so modules pass 0 in eval mode.
         return_attention_weights (bool): Also return the attention weights.
         backend (str): One of :data:`graphattn.ops.BACKENDS`, which runs or raises, or ``'auto'``.
-            ``'auto'`` chooses ``'sdpa'`` for complete graphs (without a bias, gate, softcap or sink
-            and, on a CPU, without dropout); else ``'numba'`` on a CPU, ``'triton'`` on an NVIDIA
-            GPU of compute capability 8.0 or later with heads of at most 256 channels, ``'csr'`` on
-            a CPU without numba if torch has CSR products, and otherwise ``'gather'``. It also
-            chooses ``'gather'`` inside :mod:`torch.func` and for forward-mode derivatives, which no
-            faster backend supports; ``'gather'`` is also the backend for second derivatives.
-            ``'flex'``, torch's FlexAttention, is never chosen automatically. It is for NVIDIA GPUs
-            and graphs with edges in few tiles, and computes all pairs on CPUs.
+            ``'auto'`` chooses ``'sdpa'`` for complete graphs without a bias, gate, softcap or sink
+            and, on a CPU, without dropout. For all other graphs, it chooses ``'numba'`` on a CPU;
+            ``'csr'`` on a CPU without numba if torch has CSR products; ``'triton'`` on an NVIDIA
+            GPU of compute capability 8.0 or later with heads of at most 256 channels; and
+            ``'gather'`` otherwise. It also chooses ``'gather'`` inside :mod:`torch.func` and for
+            forward-mode derivatives, because no faster backend supports them. For second
+            derivatives, pass ``'gather'``. ``'auto'`` never chooses ``'flex'``, torch's
+            FlexAttention: on NVIDIA GPUs, ``'flex'`` is meant for graphs with edges in few tiles,
+            and on CPUs it computes all pairs.
 
     Returns:
         Tensor ``[num_queries, heads, value_channels]`` of the dtype of ``query``; half precision
-        accumulates in float32. With ``return_attention_weights`` also the weights
-        ``[num_edges, heads]`` in the order of ``graph.edge_index``.
+        accumulates in float32. With ``return_attention_weights``, a pair of this tensor and the
+        weights ``[num_edges, heads]`` in the order of ``graph.edge_index``.
 
     Raises:
         TypeError: An argument is of the wrong type or dtype.
@@ -139,7 +141,7 @@ def attention_weights(
     dropout_p: float = 0.,
     backend: str = 'auto',
 ) -> Tensor:
-    r"""Return the weights of :func:`edge_attention` alone.
+    r"""Return the attention weights of :func:`edge_attention` without the output.
 
     .. math::
         \alpha_{ij} = \operatorname*{softmax}_{j \in \mathcal{N}(i)} \left( \mathrm{gate}_{ij}

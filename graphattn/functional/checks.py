@@ -1,4 +1,4 @@
-"""Checks of arguments. Kernels do not repeat them."""
+"""Checks of arguments, which kernels do not repeat."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def check_arguments(
     edge_bias: Tensor | None,
     edge_gate: Tensor | None,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Check the arguments of :func:`edge_attention`, and return bias and gate in the form that
-    kernels expect."""
+    """Check the arguments of :func:`edge_attention`. Return bias and gate as kernels expect them,
+    each ``[num_edges, heads or 1]`` or None."""
     _check_graph(graph)
     _check_tensors(query, key, value, graph.num_queries, graph.num_keys, graph.device)
     if edge_bias is edge_gate is None:
@@ -40,8 +40,8 @@ def check_arguments(
 def _check_graph(graph: BipartiteGraph) -> None:
     if not isinstance(graph, BipartiteGraph):
         if isinstance(graph, PairMask):
-            raise TypeError("'graph' must be a BipartiteGraph, because a soft mask has no edges "
-                            "(got PairMask); use pair_attention")
+            raise TypeError("'graph' must be a BipartiteGraph (got PairMask, a soft mask without "
+                            "edges); use pair_attention for soft masks")
         raise TypeError(f"'graph' must be a BipartiteGraph (got {type(graph).__name__}); see "
                         f"BipartiteGraph.from_edge_index, from_mask, from_scipy, from_networkx")
     graph.check_unchanged()
@@ -69,12 +69,14 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor, num_queries: int, 
 
 def _check_heads(query: Tensor, key: Tensor, value: Tensor) -> None:
     if key.size(1) == 0 or query.size(1) % key.size(1) != 0:
-        raise ValueError(f"'key' must have the number of heads of query, {query.size(1)}, or a "
-                         f"divisor of it (got {key.size(1)})")
+        raise ValueError(f"'key' must have a number of heads that divides the {query.size(1)} "
+                         f"heads of 'query' (got {key.size(1)})")
     if value.size(1) != key.size(1):
-        raise ValueError(f"'value' must have key's {key.size(1)} heads (got {value.size(1)})")
+        raise ValueError(f"'value' must have {key.size(1)} heads, as 'key' has (got "
+                         f"{value.size(1)})")
     if key.size(2) != query.size(2):
-        raise ValueError(f"'key' must have query's {query.size(2)} channels (got {key.size(2)})")
+        raise ValueError(f"'key' must have {query.size(2)} channels, as 'query' has (got "
+                         f"{key.size(2)})")
 
 
 def check_diffused(alpha: Tensor, value: Tensor, graph: BipartiteGraph) -> None:
@@ -95,10 +97,11 @@ def check_diffused(alpha: Tensor, value: Tensor, graph: BipartiteGraph) -> None:
 
 
 def check_square(graph: BipartiteGraph) -> None:
-    """Raise unless queries and keys can be the same tokens."""
+    """Raise unless every segment of a graph has equal numbers of queries and keys, which can then
+    be the same tokens."""
     if not graph.is_square:
-        raise ValueError(f"'graph' must have as many keys as queries in every segment, because "
-                         f"hops use the same tokens as keys and queries (got {graph})")
+        raise ValueError(f"'graph' must have equal numbers of keys and queries in every segment, "
+                         f"because hops use the same tokens as keys and queries (got {graph})")
 
 
 def check_numbers(scale: float | None, dropout_p: float, query: Tensor) -> float:
@@ -119,7 +122,7 @@ def check_softcap(softcap: float | None) -> None:
 
 
 def check_sink(sink: Tensor, query: Tensor) -> Tensor:
-    """Check sinks ``[heads]``, and return them in the dtype of the computation."""
+    """Check sinks ``[heads]``, and return the sinks in the dtype of the computation."""
     check_floating('sink', sink)
     if sink.device != query.device:
         raise ValueError(f"'sink' must be on {query.device}, where query is (got {sink.device})")
@@ -130,8 +133,8 @@ def check_sink(sink: Tensor, query: Tensor) -> Tensor:
 
 
 def scale_of(query: Tensor) -> float:
-    """Return the default scale of dot products. It is finite and needs no check, which traced code
-    with a symbolic number of channels could not make."""
+    """Return the default scale of dot products. This scale is always finite, so it is not checked;
+    traced code with a symbolic number of channels could not check it."""
     return 1 / math.sqrt(max(query.size(-1), 1))
 
 
@@ -162,8 +165,8 @@ def check_pair_arguments(query: Tensor, key: Tensor, value: Tensor, pairs: Maske
 def check_edge_values(
     name: str, values: Tensor | None, query: Tensor, graph: BipartiteGraph,
 ) -> Tensor | None:
-    """Check values on edges, and return them as ``[num_edges, heads or 1]`` in the dtype of the
-    computation."""
+    """Check values on edges, and return the values as ``[num_edges, heads or 1]`` in the dtype of
+    the computation, or None."""
     if values is None:
         return None
     check_floating(name, values)
@@ -181,7 +184,7 @@ def check_edge_values(
 
 def check_features(query: Tensor, value: Tensor, graph: BipartiteGraph,
                    features: ProjectedFeatures) -> None:
-    """Check edge features against query and value. Their nodes may be in any order."""
+    """Raise unless edge features and their projection fit query, value and graph."""
     edge_attr, projection = features
     for name, tensor in (('edge_attr', edge_attr), ('projection', projection)):
         check_floating(name, tensor)
@@ -192,8 +195,8 @@ def check_features(query: Tensor, value: Tensor, graph: BipartiteGraph,
             raise TypeError(f"'{name}' must be of query's dtype {query.dtype} (got "
                             f"{tensor.dtype})")
     if value.size(-1) != query.size(2):
-        raise ValueError(f"'value' must have query's {query.size(2)} channels, because features "
-                         f"are added to both keys and values (got {value.size(-1)})")
+        raise ValueError(f"'value' must have {query.size(2)} channels, as 'query' has, because "
+                         f"features are added to both keys and values (got {value.size(-1)})")
     if edge_attr.dim() != 2 or edge_attr.size(0) != graph.num_edges:
         raise ValueError(f"'edge_attr' must be [num_edges, size] with {graph.num_edges} edges (got "
                          f"shape {tuple(edge_attr.shape)})")

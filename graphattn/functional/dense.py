@@ -27,17 +27,17 @@ def pair_attention(
     sink: Tensor | None = None,
     dropout_p: float = 0.,
 ) -> Tensor:
-    r"""Dense attention within each sequence, under a soft mask.
+    r"""Return dense attention within each sequence, under a soft mask.
 
     .. math::
         \mathrm{out}_i = \sum_j \alpha_{ij} \, \mathrm{value}_j, \qquad
         \alpha_{ij} = \operatorname*{softmax}_j \left( \frac{\langle \mathrm{query}_i,
         \mathrm{key}_j \rangle}{\sqrt{C}} + \mathrm{bias}_{ij} \right)
 
-    with the bias of the mask, :math:`-c (1 - M_{ij})` (SparseBERT, Eq. 5 and 6). Sequences of the
-    same length are computed together, without padding. Every pair is multiplied, so NaN in a key or
-    value reaches every query of its sequence. For hard masks, which are graphs, use
-    :func:`edge_attention`.
+    The bias of the mask is :math:`-c (1 - M_{ij})` (SparseBERT, Eq. 5 and 6). Sequences of the same
+    length are computed together, without padding. All pairs of a sequence are computed, so a NaN in
+    a key or value reaches every query of its sequence. Hard masks are graphs; use
+    :func:`edge_attention` for hard masks.
 
     Args:
         query (Tensor): floating ``[num_tokens, heads, channels]``.
@@ -46,7 +46,8 @@ def pair_attention(
         value (Tensor): ``[num_tokens, num_kv_heads, value_channels]``.
         ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``.
         mask (PairMask): The masks of the heads, shared by all sequences.
-        hops (int or float): As in :func:`attention_diffusion`; 1 without a teleport is attention.
+        hops (int or float): Number of hops, as in :func:`attention_diffusion`. One hop without
+            teleport is plain attention.
         teleport (float, sequence of float or Tensor): As in :func:`attention_diffusion`.
         scale (float, optional): Replaces :math:`1/\sqrt{C}`.
         softcap (float, optional): As in :func:`edge_attention`.

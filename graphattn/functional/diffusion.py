@@ -31,15 +31,17 @@ def attention_diffusion(
     .. math::
         Z_{(0)} = V, \qquad Z_{(k+1)} = (1 - t) \, A Z_{(k)} + t \, V
 
-    A walk starts at the query, and every hop moves it to a key of its current token with the
-    probabilities ``alpha``. Before each hop it ends with probability ``teleport``, and it always
-    ends after the last. The output is the expected value at its end. So hop :math:`k < K` has the
-    weight :math:`t (1 - t)^k` and the last :math:`(1 - t)^K`. The weights sum to 1, unlike in a
+    The output of a query is the expected value at the end of a random walk. The walk starts at the
+    query. Each hop moves the walk from its current token to a key of this token, with the
+    probabilities ``alpha``. Before each hop, the walk ends with probability ``teleport``; after the
+    last hop, it always ends. So the weight of :math:`A^k V` is :math:`t (1 - t)^k` for :math:`k <
+    K`, and :math:`(1 - t)^K` for :math:`k = K`. These weights sum to 1, unlike the weights of a
     truncated series: at t = 0.1 and K = 5, :math:`A^5` has the weight 0.59.
 
-    Any weights can be obtained by one ``teleport`` per hop: :func:`heat_teleport` returns those of
-    the heat kernel. All hops use the same ``alpha``, including its dropout. A query without keys
-    has the output ``teleport * value``. A model is causal at any depth if every edge is causal.
+    A separate ``teleport`` for each hop leads to any other weights of the powers of A;
+    :func:`heat_teleport` returns the teleports of the heat kernel. All hops use the same ``alpha``,
+    including its dropout. A query without keys has the output ``teleport * value``. If every edge
+    is causal, the output is causal for any number of hops.
 
     Args:
         alpha (Tensor): floating ``[num_edges, heads]``, the weights of the edges.
@@ -47,27 +49,29 @@ def attention_diffusion(
         graph (BipartiteGraph): A square graph: keys and queries of each segment are the same
             tokens.
         hops (int or float): Number of hops K. ``math.inf`` computes the limit :math:`t (I - (1 - t)
-            A)^{-1} V`, by hops until convergence or, after 200 hops, by GMRES. Its gradients are
-            computed in the same way, and no hop is kept for them. Limit and gradients are exact to
-            about :math:`10 \epsilon / (1 - \rho)` times their largest value, the error that
-            rounding of the weights alone would cause: :math:`\epsilon` is the rounding of the dtype
-            (float32 for half precision) and :math:`\rho` the maximum of
-            :math:`(1 - t) \sum_j |A_{ij}|`. The gradient of ``teleport`` is a sum of such values.
-        teleport (float, sequence of float or Tensor): In [0, 1]: a number, one number per hop, or a
-            Tensor broadcastable to ``[hops, num_tokens, heads]``, for example one learned value per
-            head. Entry k, counted from 0, is the probability that a walk ends after k hops.
+            A)^{-1} V`, by hops until convergence or, after 200 hops, by GMRES. The gradients of the
+            limit are computed in the same way, without storing hops. The error of the limit and of
+            its gradients is about :math:`10 \epsilon / (1 - \rho)` times their largest value. Here
+            :math:`\epsilon` is the rounding error of the dtype (of float32 for half precision), and
+            :math:`\rho` is the maximum of :math:`(1 - t) \sum_j |A_{ij}|`. Rounding of the weights
+            alone would cause an error of this size. The gradient of ``teleport`` is a sum of values
+            with this error.
+        teleport (float, sequence of float or Tensor): Probability in [0, 1]: one number for all
+            hops, one number for each hop, or a Tensor broadcastable to ``[hops, num_tokens,
+            heads]``, for example with one learned value for each head. Entry k, counted from 0, is
+            the probability that a walk that has made k hops ends.
         backend (str): As in :func:`edge_attention`, except ``'sdpa'`` and ``'flex'``. ``'numba'``
             stores ``hops`` times the values for the backward pass.
 
     Returns:
         Tensor ``[num_tokens, heads, channels]`` of the dtype of ``value``; half precision
-        accumulates in float32. ``hops=0`` and ``teleport=1.`` return the values.
+        accumulates in float32. With ``hops=0`` or ``teleport=1.``, the result is ``value``.
 
     Raises:
         TypeError: An argument is of the wrong type or dtype.
         ValueError: Sizes, devices or values do not match, or the graph is not square.
-        RuntimeError: Infinitely many hops do not converge, because weights of a query sum to more
-            than 1, as after dropout.
+        RuntimeError: With ``hops=math.inf``, hops do not converge, because the weights of a query
+            sum to more than 1, as after dropout.
 
     Source: Diffuser, Eq. S.6, S.7 and Proposition 4.
 
@@ -91,7 +95,8 @@ def attention_diffusion(
 
 def diffuse_along(kernel: Backend, alpha: Tensor, value: Tensor, graph: BipartiteGraph,
                   spread: Tensor, hops: int | float) -> Tensor:
-    """Compute :func:`attention_diffusion` of checked arguments, with the teleport of every hop."""
+    """Return the result of :func:`attention_diffusion` without checking arguments. ``spread`` is
+    the teleport of every hop."""
     if len(spread) == 0:
         return value
     alpha = alpha.to(accumulated(value).dtype)
@@ -110,12 +115,13 @@ def heat_teleport(hops: int, time: float) -> tuple[float, ...]:
         \theta_k = \frac{e^{-\tau} \tau^k / k!}{\sum_{m=0}^{K} e^{-\tau} \tau^m / m!}, \qquad
         t_k = \frac{\theta_k}{\sum_{m=k}^{K} \theta_m}
 
-    The weights of K hops are scaled to sum to 1, as Eq. S.6 requires of all weights, so that
-    constant values do not change. The paper defines the kernel for infinitely many hops only.
+    The paper defines the heat kernel only for infinitely many hops. Here the weights
+    :math:`\theta_k` of K hops are scaled to sum to 1, as Eq. S.6 requires of all weights, so that
+    diffusion does not change constant values.
 
     Args:
         hops (int): Number of hops K.
-        time (float): :math:`\tau`, the mean number of hops without a limit; positive.
+        time (float): :math:`\tau`, positive: the mean number of hops if K is infinite.
 
     Returns:
         tuple of ``hops`` floats in [0, 1], for :func:`attention_diffusion` and the layers.
@@ -135,6 +141,6 @@ def heat_teleport(hops: int, time: float) -> tuple[float, ...]:
     log_weight = np.array([k * math.log(time) - math.lgamma(k + 1) for k in range(hops + 1)])
     weight = np.exp(log_weight - log_weight.max())
     to_come = weight[::-1].cumsum()[::-1]  # adds small weights first
-    # If all later weights are 0, any teleport is right.
+    # If this weight and all later weights are 0, any teleport is right.
     teleport = np.divide(weight, to_come, out=np.ones_like(weight), where=to_come > 0)
     return tuple(teleport[:-1].tolist())

@@ -29,7 +29,7 @@ def edge_feature_attention(
         + W e_{ij} \right), \qquad \alpha_{ij} = \operatorname*{softmax}_{j \in \mathcal{N}(i)}
         \frac{\langle \mathrm{query}_i, \mathrm{key}_j + W e_{ij} \rangle}{\sqrt{C}}
 
-    The projections :math:`W e_{ij}`, edges x channels values, are never materialised:
+    The projections :math:`W e_{ij}`, a tensor of edges x channels, are never materialised, because
     :math:`\langle \mathrm{query}_i, W e_{ij} \rangle = \langle W^\top \mathrm{query}_i, e_{ij}
     \rangle`, and :math:`\sum_j \alpha_{ij} W e_{ij} = W \sum_j \alpha_{ij} e_{ij}`.
 
@@ -37,16 +37,17 @@ def edge_feature_attention(
         query (Tensor): floating ``[num_queries, heads, channels]``.
         key (Tensor): ``[num_keys, num_kv_heads, channels]``, of the same dtype and device.
             ``num_kv_heads`` divides ``heads``, as in :func:`edge_attention`.
-        value (Tensor): As ``key``.
+        value (Tensor): ``[num_keys, num_kv_heads, channels]``, of the same dtype and device.
         graph (BipartiteGraph): The edges, shared by all heads.
-        edge_attr (Tensor): :math:`e`, ``[num_edges, size]``, in the order of ``graph.edge_index``.
-        projection (Tensor): :math:`W` of each head, ``[heads, channels, size]``. Both have the
+        edge_attr (Tensor): Features :math:`e` of the edges, ``[num_edges, size]``, of the dtype of
+            ``query``, in the order of ``graph.edge_index``.
+        projection (Tensor): Projection :math:`W` of each head, ``[heads, channels, size]``, of the
             dtype of ``query``.
         scale (float, optional): Replaces :math:`1/\sqrt{C}`.
         dropout_p (float): Probability in [0, 1) of zeroing a weight; the others are divided by
             ``1 - dropout_p``. Applied whenever positive.
-        backend (str): As in :func:`edge_attention`. ``'numba'`` computes features in the same pass.
-            Other backends materialise weights, and process features head by head.
+        backend (str): As in :func:`edge_attention`. ``'numba'`` computes features in the same pass
+            as attention. Other backends materialise weights, and process features head by head.
 
     Returns:
         Tensor ``[num_queries, heads, channels]`` of the dtype of ``query``.

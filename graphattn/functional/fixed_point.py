@@ -1,4 +1,4 @@
-"""Fixed points of affine contractions: by iteration or, if that is slow, by GMRES."""
+"""Fixed points of affine contractions, by iteration or, if iteration is slow, by GMRES."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ _STEPS_OF_A_ROUND, _NUMBERS_KEPT = 50, 2**27
 def fixed_point(step: Callable[[Tensor], Tensor], z: Tensor, max_steps: int) -> Tensor:
     """Return the solution of ``z = step(z)``, up to rounding.
 
-    Rounding may cycle forever, so iteration ends when a step changes no more than rounding does,
-    and at the latest when nothing is left of the start. If weights mix well, some dozens of steps
-    are enough; otherwise GMRES needs far fewer.
+    Rounding errors may cycle forever, so iteration ends when a step changes values by no more than
+    rounding does, and at the latest after ``max_steps`` steps. If weights mix well, some dozens of
+    steps are enough; otherwise GMRES needs far fewer steps than iteration.
 
     Args:
         step (Callable): An affine map.
-        z (Tensor): The start.
-        max_steps (int): Number of steps after which no more than rounding is left of any start.
+        z (Tensor): The tensor that iteration starts from.
+        max_steps (int): Number of steps after which the influence of any start is within rounding.
 
     Returns:
-        The fixed point. Non-finite values are spread as far as they reach.
+        The fixed point, shaped like ``z``. Non-finite values spread as far as infinitely many steps
+        would spread them.
     """
     z, has_converged = _repeat(step, z, min(max_steps, _PATIENCE))
     if has_converged or max_steps <= _PATIENCE:
@@ -45,8 +46,10 @@ def _repeat(step: Callable[[Tensor], Tensor], z: Tensor, max_steps: int) -> tupl
 
 
 def _solve(step: Callable[[Tensor], Tensor], z: Tensor, max_steps: int) -> tuple[Tensor, bool]:
-    """Run GMRES until a round gains less than half as much as the same number of plain steps
-    should: then the rest is rounding, or GMRES fails. Non-finite values are excluded meanwhile."""
+    """Return the solution by GMRES and whether it has converged. GMRES stops when a round reduces
+    the error by less than half of what the same number of plain steps should achieve: then the
+    remaining error is rounding, or GMRES fails. Non-finite values are left out during GMRES and
+    spread afterwards."""
     not_finite, is_finite = z, z.isfinite()
     z = _only(is_finite, z)
     offset, eps = _only(is_finite, step(z * 0)), torch.finfo(z.dtype).eps
@@ -78,7 +81,7 @@ def _only(mask: Tensor, z: Tensor) -> Tensor:
 
 
 def _spread(step: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
-    """Apply steps until non-finite values reach no further."""
+    """Apply steps until non-finite values do not spread any further."""
     while not bool(z.isfinite().all()):
         before, z = z, step(z)
         if bool((before.isfinite() == z.isfinite()).all()):
@@ -87,11 +90,11 @@ def _spread(step: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
 
 
 def _is_rounding(before: Tensor, after: Tensor, tolerance: float) -> bool:
-    """Return whether two tensors differ by no more than rounding of their largest value,
-    ``tolerance`` times."""
+    """Return whether two tensors differ by at most ``tolerance`` times the rounding error of the
+    largest value."""
     change, largest = (after - before).abs(), after.abs()
     rounding = tolerance * torch.finfo(after.dtype).eps
-    # One synchronisation of a GPU if all values are finite.
+    # If all values are finite, this is the only synchronisation of a GPU.
     total, most, bound = torch.stack([change.sum() + largest.sum(), change.amax(),
                                       rounding * largest.amax()]).tolist()
     if math.isfinite(total):

@@ -1,4 +1,5 @@
-"""Folding of heads with graphs of their own into nodes, so that one code path serves both cases."""
+"""Folding of heads into nodes, if each head has its own graph, so that the same code computes
+shared graphs and graphs of heads."""
 
 from torch import Tensor
 
@@ -6,31 +7,31 @@ from graphattn._checks import check_sides, check_strided
 
 
 def fold_heads(x: Tensor) -> Tensor:
-    """Reshape ``[nodes, heads, channels]`` to ``[heads * nodes, 1, channels]``, the first head
-    first.
+    """Return ``[nodes, heads, channels]`` reshaped to ``[heads * nodes, 1, channels]``, beginning
+    with head 0.
 
     The graph of folded nodes has its segments in the same order: every sequence of head 0, then
     every sequence of head 1 (``BipartiteGraph.batch([graph_of_head_0, graph_of_head_1, ...])``).
 
     Raises:
         TypeError: ``x`` is not a Tensor.
-        ValueError: It does not have three dimensions.
+        ValueError: ``x`` does not have three dimensions.
     """
     _check_dimensions(x)
     return fold(x)
 
 
 def fold(x: Tensor) -> Tensor:
-    """Run :func:`fold_heads` without checks of arguments."""
+    """Return the result of :func:`fold_heads` without checking arguments."""
     return x.transpose(0, 1).flatten(0, 1).unsqueeze(1)
 
 
 def unfold_heads(x: Tensor, heads: int) -> Tensor:
-    """Reshape ``[heads * nodes, 1, channels]`` back to ``[nodes, heads, channels]``.
+    """Return ``[heads * nodes, 1, channels]`` reshaped back to ``[nodes, heads, channels]``.
 
     Raises:
         TypeError: An argument is of the wrong type.
-        ValueError: ``x`` has another shape, or its nodes are not divisible by ``heads``.
+        ValueError: ``x`` has another shape, or ``heads`` does not divide its first dimension.
     """
     _check_dimensions(x)
     check_sides(heads=heads)
@@ -41,13 +42,13 @@ def unfold_heads(x: Tensor, heads: int) -> Tensor:
 
 
 def unfold(x: Tensor, heads: int) -> Tensor:
-    """Run :func:`unfold_heads` without checks of arguments."""
+    """Return the result of :func:`unfold_heads` without checking arguments."""
     return x.reshape(heads, x.size(0) // heads, x.size(2)).transpose(0, 1)
 
 
 def repeat_heads(x: Tensor, heads: int) -> Tensor:
-    """Repeat the heads of ``[nodes, num_kv_heads, channels]`` up to ``heads``, the number of query
-    heads."""
+    """Return keys or values ``[nodes, num_kv_heads, channels]`` with repeated heads, ``[nodes,
+    heads, channels]``. ``heads`` is the number of heads of queries."""
     return x if x.size(1) == heads else x.repeat_interleave(heads // x.size(1), dim=1)
 
 

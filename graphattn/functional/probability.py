@@ -19,17 +19,17 @@ def edge_probability(model: FactorModel, graph: BipartiteGraph, *,
 
     .. math:: p_{ij} = \hat{Q}_i \, \hat{S} \, \hat{K}_j^\top
 
-    Only the edges are computed, in O(edges x clusters) time and, except by ``'gather'``, in O(edges
-    + nodes x clusters) memory (SBM-Transformer, Sec. 4.1). Exploration, a constant, is not
-    included. A straight-through estimator turns it into a gate:
-    :func:`graphattn.samplers.straight_through`.
+    Only the probabilities of edges are computed, in O(edges x clusters) time (SBM-Transformer, Sec.
+    4.1). Memory is O(edges + nodes x clusters), except for the backend ``'gather'``. The
+    probabilities do not include exploration, which is a constant. The estimator
+    :func:`graphattn.samplers.straight_through` turns the probabilities into a gate or bias.
 
     Args:
-        model (FactorModel): The model that the edges were drawn from, with the segments of the
-            graph.
-        graph (BipartiteGraph): Any edges inside the model's segments.
-        known (Tensor, optional): The probabilities, if known, ``[num_edges]`` of the model's dtype.
-            Then only their gradient is computed.
+        model (FactorModel): The model that the edges were drawn from. It must have the segments of
+            the graph.
+        graph (BipartiteGraph): Any edges inside the segments of the model.
+        known (Tensor, optional): The probabilities, if they are known, ``[num_edges]`` of the dtype
+            of the model. With ``known``, only the gradient of the probabilities is computed.
 
     Returns:
         Tensor ``[num_edges]`` of the dtype of the model's factors, float32 at least.
@@ -55,7 +55,7 @@ def edge_probability(model: FactorModel, graph: BipartiteGraph, *,
     if known is not None:
         check_floating('known', known)
         if known.shape != (graph.num_edges,) or known.device != graph.device:
-            raise ValueError(f"'known' must hold one value for each of the {graph.num_edges} edges "
+            raise ValueError(f"'known' must have one value for each of the {graph.num_edges} edges "
                              f"on {graph.device} (got shape {tuple(known.shape)} on "
                              f"{known.device})")
     return probability_of_edges(model, graph, known)
@@ -63,7 +63,7 @@ def edge_probability(model: FactorModel, graph: BipartiteGraph, *,
 
 def probability_of_edges(model: FactorModel, graph: BipartiteGraph,
                          known: Tensor | None = None) -> Tensor:
-    """Compute :func:`edge_probability` without checks of arguments."""
+    """Return the result of :func:`edge_probability` without checking arguments."""
     kernel = choose_sparse(graph.device, model.num_clusters)
     with without_autocast(graph.device):
         if known is not None and kernel.edge_dot_grads is not None:
@@ -77,7 +77,8 @@ def probability_of_edges(model: FactorModel, graph: BipartiteGraph,
 
 
 class _KnownProbability(torch.autograd.Function):
-    """Known probabilities, with the gradient of their factors."""
+    """Known probabilities as a function of the factors of the model, so that the factors receive
+    gradients."""
 
     @staticmethod
     def forward(ctx, query_factor: Tensor, mixing: Tensor, key_factor: Tensor, mixed_query: Tensor,

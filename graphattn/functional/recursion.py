@@ -20,8 +20,8 @@ from graphattn.ops.edge_math import restart
 def spread_teleport(teleport: float | Sequence[float] | Tensor, hops: int | float,
                     value: Tensor) -> Tensor:
     """Check teleport and hops, and return the teleport of each hop, ``[hops, num_tokens, heads]``.
-    Infinitely many hops have one entry, and there is none if the result is the values
-    themselves."""
+    With ``hops=math.inf``, the first dimension is 1; it is 0 if diffusion returns the values
+    unchanged."""
     if isinstance(teleport, Tensor) and teleport.device != value.device:
         raise ValueError(f"'teleport' must be on {value.device}, where the values are (got "
                          f"{teleport.device})")
@@ -46,15 +46,16 @@ def spread_teleport(teleport: float | Sequence[float] | Tensor, hops: int | floa
 
 def diffuse(one_hop: Callable[[Tensor, Tensor], Tensor], weight: Tensor, value: Tensor,
             spread: Tensor, *, to_the_limit: bool) -> Tensor:
-    """Return the values after several hops, or their limit.
+    """Return the values after several hops, or the limit of infinitely many hops.
 
     Args:
-        one_hop (Callable): ``(weight, value)`` to the weighted sums of values.
-        weight (Tensor): The weights.
+        one_hop (Callable): Function of ``(weight, value)`` that returns the weighted sums of
+            values.
+        weight (Tensor): The weights of the edges.
         value (Tensor): The initial values, which are also mixed into each hop.
-        spread (Tensor): The teleport of every hop, ``[hops, ...]``, each broadcastable to
-            ``value``.
-        to_the_limit (bool): Iterate the single hop until it converges.
+        spread (Tensor): The teleport of every hop, ``[hops, ...]``. The entry of a hop is
+            broadcastable to ``value``.
+        to_the_limit (bool): Whether to repeat the single hop until the values converge.
     """
     if to_the_limit and len(spread):
         return _limit(one_hop, weight, value, spread[0])
@@ -69,8 +70,8 @@ def _limit(one_hop: Callable[[Tensor, Tensor], Tensor], weight: Tensor, value: T
         raise NotImplementedError("hops=math.inf supports reverse-mode gradients only; use a "
                                   "finite number of hops")
     if is_traced(weight, value, teleport):
-        raise ValueError("'hops' must be finite for tensors without values, because convergence "
-                         "depends on values (got inf)")
+        raise ValueError("'hops' must be finite for tensors without values, as on 'meta' and in "
+                         "traced code, because convergence depends on values (got inf)")
     if not bool((teleport > 0).all()):
         raise ValueError("'teleport' must be positive with hops=math.inf (got 0)")
     return _FixedPoint.apply(one_hop, weight, value, teleport)
@@ -79,9 +80,9 @@ def _limit(one_hop: Callable[[Tensor, Tensor], Tensor], weight: Tensor, value: T
 class _FixedPoint(torch.autograd.Function):
     r"""The fixed point :math:`z = (1 - t) A z + t V`, without stored hops.
 
-    By the implicit function theorem the gradient of z solves a recursion too,
-    :math:`y = g + (1 - t) A^\top y`. Saved tensors are unpacked once per backward pass, because a
-    checkpoint repeats the whole forward pass on each access.
+    By the implicit function theorem, the backward pass solves the recursion :math:`y = g + (1 - t)
+    A^\top y`, where g is the gradient of z. Saved tensors are unpacked once per backward pass,
+    because a checkpoint repeats the whole forward pass on each access.
     """
 
     @staticmethod
@@ -109,8 +110,8 @@ class _FixedPoint(torch.autograd.Function):
 
         def adjoint(y: Tensor) -> Tensor:
             return grad + torch.autograd.grad(after, z, y, retain_graph=True)[0]
-        # The adjoint contracts equally fast, in the sum over tokens. From this start, the sum is
-        # exact.
+        # The adjoint contracts equally fast, measured by the sum over tokens. The start grad /
+        # teleport already has the exact sum.
         y = fixed_point(adjoint, grad / teleport, ctx.max_hops)
         found = iter(torch.autograd.grad(after, wanted, y))
         return None, *(next(found) if needed else None for needed in ctx.needs_input_grad[1:])
@@ -118,14 +119,15 @@ class _FixedPoint(torch.autograd.Function):
 
 def _max_hops(one_hop: Callable[[Tensor, Tensor], Tensor], weight: Tensor, value: Tensor,
               teleport: Tensor) -> int:
-    r"""Return the number of hops after which no more than rounding is left of any start.
+    r"""Return the number of hops after which the influence of any start is within rounding.
 
-    After k hops a start is reduced to at most :math:`\rho_k = \max ((1 - t) |A|)^k 1` times its
-    size, and continues to shrink at this rate. Weights that sum to 1 have :math:`\rho_1 = 1 - t`.
+    After k hops, the influence of a start is at most :math:`\rho_k = \max ((1 - t) |A|)^k 1` times
+    its size, and every k further hops reduce it by the same factor. If weights sum to 1,
+    :math:`\rho_1 = 1 - t`.
     """
     eps, left = torch.finfo(value.dtype).eps, torch.ones_like(value[..., :1])
     for hop in range(1, _HOPS_OF_TRIAL + 1 if value.numel() else 0):
-        # NaN weights do not affect the bound of the other tokens.
+        # NaN weights must not affect the bound of the other tokens.
         left = ((1 - teleport) * one_hop(weight.abs(), left)).nan_to_num(nan=0., posinf=math.inf)
         share = float(left.amax())
         if share < 1 - 4 * eps:
@@ -144,7 +146,7 @@ _HOPS_OF_TRIAL = 1_000
 
 
 def is_one_hop(hops: int | float, teleport: float | Sequence[float] | Tensor) -> bool:
-    """Return whether diffusion is plain attention."""
+    """Return whether ``hops`` and ``teleport`` mean plain attention: one hop without teleport."""
     return hops == 1 and not isinstance(teleport, Tensor | Sequence) and teleport == 0
 
 
@@ -156,8 +158,9 @@ def check_hops(hops: int | float) -> None:
 def check_recompute(recompute: bool, hops: int | float) -> None:
     check_bool(recompute=recompute)
     if recompute and hops == math.inf:
-        raise ValueError("'recompute' must be False with hops=math.inf: only one hop is stored, "
-                         "and each step of the gradient would recompute everything")
+        raise ValueError("'recompute' must be False with hops=math.inf, because only one hop is "
+                         "stored, and each step of the gradient would recompute all of the forward "
+                         "pass (got True)")
 
 
 def check_teleport(teleport: float | Sequence[float] | Tensor, hops: int | float) -> None:

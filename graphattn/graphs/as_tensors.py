@@ -23,7 +23,7 @@ def register_as_tensors(kind: type[BipartiteGraph]) -> None:
 
 @dataclass(frozen=True)
 class _Sizes:
-    """Sizes of a graph in an exported program, independent of the order of its edges."""
+    """Sizes of a flattened graph. They are equal even if only one of two graphs was reordered."""
 
     num_keys: int
     is_reordered: bool = field(compare=False)
@@ -34,7 +34,7 @@ class _Sizes:
 def _flatten(graph: BipartiteGraph) -> tuple[list[Tensor], _Sizes]:
     edge_prob = [] if graph.edge_prob is None else [graph.edge_prob]
     segments, ptrs = graph.segments, graph.segments.ptrs
-    # Parts may be replaced by objects other than tensors, which are not read.
+    # torch may replace tensors by other objects, whose values are not read.
     can_look = all(isinstance(ptr, Tensor) for ptr in ptrs) and not is_traced(*ptrs)
     of_segments = (segments.num_pairs, segments.is_square) if can_look else segments.known()
     return [*graph.csr, *ptrs, *edge_prob], _Sizes(graph.num_keys, graph.is_reordered, *of_segments)

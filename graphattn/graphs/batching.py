@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 
 
 def join(kind: type[BipartiteGraph], graphs: Iterable[BipartiteGraph]) -> BipartiteGraph:
-    """Return the disjoint union of graphs. The segments of each graph keep their order."""
+    """Return the disjoint union of graphs. The segments of the first graph come first, and the
+    segments of each graph keep their order."""
     graphs = _check_can_be_joined(kind, graphs)
     if len(graphs) == 1:
-        return graphs[0]  # immutable, so no copy is needed
+        return graphs[0]  # graphs are immutable, so no copy is needed
     num_keys = sum(graph.num_keys for graph in graphs)
     key = graphs[0].csr[1].new_empty(sum(graph.num_edges for graph in graphs),
                                      dtype=index_dtype(num_keys))
@@ -39,7 +40,8 @@ def join(kind: type[BipartiteGraph], graphs: Iterable[BipartiteGraph]) -> Bipart
 
 @cache_host_copies
 def unbatch(self: BipartiteGraph) -> list[BipartiteGraph]:
-    """Return the segments as graphs. This is the inverse of :meth:`batch`."""
+    """Return a list with one graph for each segment of this graph. :meth:`unbatch` is the inverse
+    of :meth:`batch`."""
     return [self.segment(number) for number in range(self.num_segments)]
 
 
@@ -51,8 +53,8 @@ def segment(self: BipartiteGraph, sequence: int, head: int = 0, *,
     Args:
         sequence (int): Index of the sequence.
         head (int): Index of the head.
-        heads (int): Number of heads with a graph of their own. The segments are the sequences of
-            head 0, then the sequences of head 1, ...
+        heads (int): Number of heads, if each head has its own graph. The segments of this graph are
+            then the sequences of head 0, the sequences of head 1, and so on.
 
     Raises:
         TypeError: An argument is not an int.
@@ -90,7 +92,7 @@ def _check_can_be_joined(kind: type[BipartiteGraph],
         raise TypeError(f"'graphs' must be BipartiteGraphs (got {type(graphs).__name__})")
     graphs = list(graphs)
     if not graphs:
-        raise ValueError("'graphs' is empty; give at least one BipartiteGraph")
+        raise ValueError("'graphs' must contain at least one BipartiteGraph (got none)")
     for graph in graphs:
         if not isinstance(graph, kind):
             raise TypeError(f"'graphs' must be BipartiteGraphs (got {type(graph).__name__})")
@@ -99,6 +101,6 @@ def _check_can_be_joined(kind: type[BipartiteGraph],
                              f"{graph.device}); move one with .to(device)")
     with_prob = sum(graph.edge_prob is not None for graph in graphs)
     if with_prob not in (0, len(graphs)):
-        raise ValueError(f"'graphs' must all carry edge_prob or none (got {with_prob} of "
-                         f"{len(graphs)})")
+        raise ValueError(f"'graphs' must all have edge_prob, or none of them (got {with_prob} of "
+                         f"{len(graphs)} graphs with edge_prob)")
     return graphs

@@ -1,4 +1,5 @@
-"""Graphs as masks of FlexAttention: the tiles that have edges, and a bit for each pair in them."""
+"""Graphs as masks of FlexAttention, which store the tiles that have edges, and a bit for each pair
+in partly filled tiles."""
 
 from __future__ import annotations
 
@@ -23,23 +24,25 @@ def to_block_mask(self: BipartiteGraph, heads: int = 1, tile: int = 128, *,
     """Return FlexAttention's ``BlockMask`` ``[1, heads, query, key]`` without enumerating all
     pairs.
 
-    It stores the tiles that have edges, a bit for each pair of partly filled tiles, and 4 bytes for
-    every tile. The backend ``'flex'`` uses it.
+    The mask stores the tiles that have edges, a bit for each pair of partly filled tiles, and 4
+    bytes for every tile. The backend ``'flex'`` uses this mask.
 
-    ``flex_attention`` computes every tile that has an edge, and a tenth of a percent of random
-    pairs reaches about all tiles. :meth:`nearby_order` may concentrate edges in fewer tiles.
+    ``flex_attention`` computes all pairs of every tile that has an edge. Random edges at a density
+    of 0.1 % reach about all tiles. :meth:`nearby_order` may concentrate edges in fewer tiles.
 
     Args:
-        heads (int): Number of heads with graphs of their own, folded into the nodes. With 1 all
-            heads share the mask.
-        tile (int): Number of queries and of keys of a tile, FlexAttention's block size.
-        is_compact (bool): Limit the width of the lists to the fullest row of tiles, in O(edges).
-            ``flex_attention`` on CUDA accepts these. Everything else in torch (``str``,
-            ``to_dense`` and slices of a mask, the compiler for CPUs) needs the width of all tiles.
+        heads (int): Number of heads that are folded into the nodes, if each head has its own graph.
+            With 1, all heads share the mask.
+        tile (int): Number of queries, and number of keys, of a tile: FlexAttention's block size.
+        is_compact (bool): Whether the lists of tiles are only as wide as the fullest row of tiles,
+            so that memory is O(edges). ``flex_attention`` on CUDA accepts such lists. All other
+            code of torch (``str``, ``to_dense`` and slices of a mask, the compiler for CPUs) needs
+            lists as wide as a row of all tiles.
 
     Raises:
         TypeError: An argument is of the wrong type.
-        ValueError: It is below 1, or the graph does not have this number of heads.
+        ValueError: ``heads`` or ``tile`` is below 1, or the graph does not have this number of
+            heads.
 
     Example:
         >>> from graphattn.patterns import SlidingWindow
@@ -49,8 +52,8 @@ def to_block_mask(self: BipartiteGraph, heads: int = 1, tile: int = 128, *,
     check_sides(heads=heads, tile=tile)
     check_bool(is_compact=is_compact)
     if self.num_queries % heads or self.num_keys % heads:
-        raise ValueError(f"'heads' must divide the numbers of nodes of the graph (got {heads} and "
-                         f"{self})")
+        raise ValueError(f"'heads' must divide the numbers of queries and keys of the graph (got "
+                         f"{heads} and {self})")
     from torch.nn.attention.flex_attention import BlockMask
 
     of_head = self.num_queries // heads, self.num_keys // heads
@@ -85,19 +88,22 @@ def tensors_of_block_mask(mask: BlockMask) -> list[Tensor]:
 
 
 def _in_heads(graph: BipartiteGraph, of_head: tuple[int, int]) -> tuple[Tensor, ...]:
-    """Return the head of each edge, and its query and key relative to the head."""
+    """Return three tensors ``[num_edges]``: the head of each edge, and its query and key, counted
+    from the first node of the head."""
     query, key = graph.query, graph.key
     head, key_head = query // max(of_head[0], 1), key // max(of_head[1], 1)
     if not torch.equal(head, key_head):
-        raise ValueError(f"'heads' must be the number of heads with graphs of their own (got edges "
-                         f"between {int((head != key_head).sum())} pairs of different heads)")
+        raise ValueError(f"'heads' must be the number of heads that are folded into the nodes, "
+                         f"between which there are no edges (got {int((head != key_head).sum())} "
+                         f"edges between different heads)")
     return head, query - head * of_head[0], key - head * of_head[1]
 
 
 def _lists(row: Tensor, column: Tensor, num_rows: int,
            at_least: int) -> tuple[Tensor, Tensor]:
-    """Return the number of columns of each row, and their indices: int32, padded to the longest row
-    or wider."""
+    """Return the number of columns of each row, int32 ``[num_rows]``, and the indices of these
+    columns, int32 ``[num_rows, width]``. The width is the largest number of columns, or
+    ``at_least`` if that is more."""
     order = (row * (int(column.max()) + 1 if column.numel() else 1) + column).argsort()
     row, column = row[order], column[order]
     counts = row.bincount(minlength=num_rows)
@@ -110,8 +116,8 @@ def _lists(row: Tensor, column: Tensor, num_rows: int,
 
 def _bits(is_partial: Tensor, tile_of_edge: Tensor, pair: Tensor,
           num_pairs: int) -> tuple[Tensor, Tensor]:
-    """Return the place of each tile in the bits, and the bits, int32 ``[places, words]``. Tiles
-    without edges are at place 0, full tiles at 1."""
+    """Return the row of each tile in the table of bits, and the table, int32 ``[places, words]``.
+    Row 0 has no bit set and row 1 has all bits set; all full tiles share row 1."""
     place = torch.where(is_partial, 1 + is_partial.cumsum(0), 1)
     num_words = -(-num_pairs // WORD)
     bits = place.new_zeros(2 + int(is_partial.sum()), num_words, dtype=torch.int32)
@@ -120,12 +126,13 @@ def _bits(is_partial: Tensor, tile_of_edge: Tensor, pair: Tensor,
     tile_of_edge, pair = tile_of_edge[is_looked_up], pair[is_looked_up]
     word = place[tile_of_edge] * num_words + pair // WORD
     bit = torch.ones_like(word, dtype=torch.int32) << (pair % WORD).int()
-    bits.view(-1).index_add_(0, word, bit)  # sets bits, because edges are unique
+    bits.view(-1).index_add_(0, word, bit)  # addition sets bits, because edges are unique
     return place, bits
 
 
 def _look_up(place_of_tile: Tensor, bits: Tensor, tile: int) -> Callable[..., Tensor]:
-    """Return FlexAttention's ``mask_mod``: whether a query attends to a key."""
+    """Return the function ``mask_mod`` for FlexAttention, which returns whether a query attends to
+    a key."""
     is_shared = place_of_tile.size(0) == 1
 
     def attends(sequence: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:

@@ -20,11 +20,12 @@ Kept = TypeVar('Kept', BipartiteGraph, tuple)
 class GraphCache:
     """A least-recently-used cache of graphs, limited in bytes.
 
-    It is safe to use from several threads. Calls hold a lock, so no graph is built twice.
+    Several threads may use the cache at once. Calls hold a lock, so no graph is built twice.
 
     Args:
-        max_bytes (int): Limit of the bytes of all graphs, including the order by key that training
-            needs, and of their cache keys, because masks are large. A larger graph is not cached.
+        max_bytes (int): Limit of the bytes of all graphs and their cache keys. The bytes of a graph
+            include its order by key, which training needs. Cache keys count too, because the key of
+            a mask is large. A graph above the limit is not cached.
     """
 
     def __init__(self, max_bytes: int):
@@ -32,21 +33,22 @@ class GraphCache:
         self.start_anew()
 
     def start_anew(self) -> None:
-        """Empty the cache and replace its lock. Forked processes call this, because the thread that
-        held the lock does not exist there."""
-        self._lock = RLock()  # building a batch calls get for its sequences
+        """Empty the cache and replace its lock. A forked process calls this method, because the
+        thread that held the lock does not exist in the forked process."""
+        self._lock = RLock()  # reentrant, because building a batch calls get for its sequences
         self._kept: OrderedDict[Hashable, tuple[Kept, int]] = OrderedDict()
         self._num_bytes = 0
 
     def get(self, key: Hashable | None, build: Callable[[], Kept]) -> Kept:
-        """Return the value cached under ``key``, a graph or a tuple of one and of tensors, or cache
-        the result of ``build``.
+        """Return the value that is cached under ``key``. If there is none, call ``build`` and cache
+        its result. A value is a graph, or a tuple of a graph and tensors.
 
         Args:
-            key (hashable, optional): Everything that the graph depends on (:func:`is_value`). With
-                ``None`` the graph is built and not cached.
-            build (callable): Called without arguments, outside of inference mode and function
-                transforms (``torch.func``), because later callers may train with the graph.
+            key (hashable, optional): Everything that the value depends on (:func:`is_value`). With
+                ``None``, the value is built and not cached.
+            build (callable): Function without arguments that returns the value. It is called
+                outside of inference mode and of function transforms (``torch.func``), because later
+                callers may train with the graph.
         """
         if key is None:
             with outside_transforms():
@@ -71,21 +73,22 @@ class GraphCache:
             self._num_bytes -= num_bytes
 
     def drop(self, is_dead: Callable[[Hashable], bool]) -> None:
-        """Drop the graphs whose keys are dead."""
+        """Drop all values for whose keys ``is_dead`` returns True."""
         with self._lock:
             for key in list(filter(is_dead, self._kept)):
                 _, num_bytes = self._kept.pop(key)
                 self._num_bytes -= num_bytes
 
     def clear(self) -> None:
-        """Drop everything."""
+        """Drop all values."""
         with self._lock:
             self._kept.clear()
             self._num_bytes = 0
 
     @property
     def nbytes(self) -> int:
-        """Bytes of graphs and keys, including the order by key."""
+        """Bytes of all cached values and their cache keys, including the orders by key of
+        graphs."""
         return self._num_bytes
 
     def __len__(self) -> int:
@@ -93,8 +96,8 @@ class GraphCache:
 
 
 def bytes_in_use(kept: BipartiteGraph | Tensor | tuple | None) -> int:
-    """Return the bytes of a cached value. A graph is counted with its order by key, which training
-    adds later: another pointer, and the query and the position of each edge."""
+    """Return the bytes of a cached value. The bytes of a graph include its order by key, which
+    training adds later: another pointer, and the query and the position of each edge."""
     if isinstance(kept, tuple):
         return sum(map(bytes_in_use, kept))
     if not isinstance(kept, BipartiteGraph):
@@ -105,7 +108,7 @@ def bytes_in_use(kept: BipartiteGraph | Tensor | tuple | None) -> int:
 
 
 def bytes_of_key(thing: object) -> int:
-    """Return the bytes of the numbers and strings in a key."""
+    """Return the bytes of the numbers and strings in a cache key."""
     if isinstance(thing, str | int):
         return len(thing) if isinstance(thing, str) else 8
     if isinstance(thing, tuple):
@@ -116,8 +119,8 @@ def bytes_of_key(thing: object) -> int:
 
 
 def is_value(thing: object) -> bool:
-    """Return whether ``thing`` is immutable and compared by value, as cache keys must be: numbers,
-    strings, and tuples and frozen dataclasses of them."""
+    """Return whether ``thing`` is immutable and compared by value, as cache keys must be. This
+    holds for numbers, strings, and for tuples and frozen dataclasses of numbers and strings."""
     if isinstance(thing, tuple):
         return all(map(is_value, thing))
     made = vars(type(thing)).get('__dataclass_params__')  # not inherited
@@ -127,8 +130,9 @@ def is_value(thing: object) -> bool:
     return thing is None or isinstance(thing, bool | int | float | str)
 
 
-# Six layers of a model share one entry, so this is room for about 15 batches of 32,768 tokens with
-# 64 neighbours each, at 8 bytes an edge. If lengths recur, this covers all batches.
+# At 8 bytes per edge, the cache has room for about 15 batches of 32,768 tokens with 64 neighbours
+# each. All layers of a model share the graph of a batch. If lengths recur, the cache covers all
+# batches.
 GRAPHS = GraphCache(2**28)
 if hasattr(os, 'register_at_fork'):  # not on Windows, which does not fork
     os.register_at_fork(after_in_child=GRAPHS.start_anew)

@@ -1,4 +1,4 @@
-"""Graphs of all pairs, too large to be listed before they are read."""
+"""Graphs of all pairs, whose edges are listed only when they are read."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from graphattn.graphs.segments import Segments
 
 
 class CompleteGraph(BipartiteGraph):
-    """All pairs of each segment. Keys are listed when they are first read, because dense attention
-    needs none of them. Copies and the results of methods are plain graphs.
+    """Graph whose edges are all pairs of each segment.
+
+    Edges are listed when they are first read, because dense attention needs no list of edges.
+    Copies of this graph, and graphs that its methods return, are plain graphs.
 
     Args:
-        segments (Segments): The queries and keys that belong together.
+        segments (Segments): The segments of queries and keys.
     """
 
     def __init__(self, segments: Segments):
@@ -33,7 +35,7 @@ class CompleteGraph(BipartiteGraph):
 
     @cached_property
     def _key(self) -> Tensor:
-        """The key of each edge, in the narrowest dtype."""
+        """The key of each edge, ``[num_edges]``, in the narrowest dtype."""
         bounds = host_copy(self._segments.key_ptr).tolist()
         num_queries = host_copy(self._segments.query_ptr).diff().tolist()
         rows = [torch.arange(first, last, device=self.device).repeat(number)
@@ -42,7 +44,7 @@ class CompleteGraph(BipartiteGraph):
 
     @property
     def num_edges(self) -> int:
-        """Number of (query, key) pairs that attend."""
+        """Number of edges: all (query, key) pairs inside the segments."""
         return self._segments.num_pairs
 
     @property
@@ -52,7 +54,7 @@ class CompleteGraph(BipartiteGraph):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the graph, of its edges only if they are listed."""
+        """Bytes of the graph. Edges count only if they are listed."""
         return super().nbytes if '_key' in vars(self) else self._indptr.nbytes
 
     def _current_versions(self) -> list[int] | None:

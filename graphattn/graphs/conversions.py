@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 
 def from_scipy(cls: type[BipartiteGraph], matrix: sp.sparray | sp.spmatrix) -> BipartiteGraph:
-    """Return the graph of a scipy sparse matrix ``[query, key]``. Nonzero entries are edges."""
+    """Return the graph of a scipy sparse matrix ``[query, key]``, whose nonzero entries are the
+    edges."""
     if not sp.issparse(matrix):
         raise TypeError(f"'matrix' must be a scipy sparse array (got {type(matrix).__name__})")
     if matrix.ndim != 2:
@@ -49,39 +50,45 @@ def to_scipy(self: BipartiteGraph, edge_weight: Tensor | None = None) -> sp.csr_
 
 
 def _check_format(matrix: sp.sparray | sp.spmatrix) -> None:
-    """Check that a matrix is valid, because scipy's compiled loops do not check bounds."""
+    """Raise unless a scipy matrix is valid. This check is needed because scipy's compiled loops do
+    not check bounds."""
     if matrix.format not in ('csr', 'csc', 'bsr'):
         return
     try:
-        copy.copy(matrix).check_format(full_check=True)  # a copy: it drops entries
-        ascends = bool((np.diff(matrix.indptr) >= 0).all())  # unchecked by scipy if the last is 0
+        copy.copy(matrix).check_format(full_check=True)  # on a copy, because it drops entries
+        # scipy does not check this if the last pointer is 0.
+        ascends = bool((np.diff(matrix.indptr) >= 0).all())
     except (ValueError, TypeError, IndexError) as error:
-        raise ValueError(f"'matrix' is not a valid {matrix.format} array: {error}") from error
+        raise ValueError(f"'matrix' must be a valid {matrix.format} array (got an error of scipy: "
+                         f"{error})") from error
     if not ascends:
-        raise ValueError(f"'matrix' is not a valid {matrix.format} array: its indptr decreases")
+        raise ValueError(f"'matrix' must be a valid {matrix.format} array (got an indptr that "
+                         f"decreases)")
 
 
 # networkx ############################################################################
 
 
 def from_networkx(cls: type[BipartiteGraph], graph: nx.Graph) -> BipartiteGraph:
-    """Return the graph of a networkx graph, with nodes numbered in the order of ``graph.nodes``.
+    """Return the BipartiteGraph of a networkx graph. Nodes are numbered in the order of
+    ``graph.nodes``.
 
     An edge ``(j, i)`` means that query ``i`` attends to key ``j``; an undirected edge means both
-    directions. If every node has networkx's ``bipartite`` attribute, nodes with 0 are the keys and
-    nodes with 1 the queries.
+    directions. If every node has the attribute ``bipartite`` of networkx, nodes with
+    ``bipartite=0`` are the keys, and nodes with ``bipartite=1`` are the queries.
 
     Raises:
         ValueError: An edge of a bipartite graph does not lead from a key to a query, or only some
-            nodes have the attribute.
+            nodes have the attribute ``bipartite``.
     """
     if not isinstance(graph, nx.Graph):
         raise TypeError(f"'graph' must be a networkx graph (got {type(graph).__name__})")
     role = dict(graph.nodes(data='bipartite'))
     is_bipartite = any(part is not None for part in role.values())
     if is_bipartite and not all(part in (0, 1) for part in role.values()):
-        raise ValueError("'graph' must have the node attribute bipartite, 0 for keys and 1 for "
-                         "queries, on all nodes or on none")
+        raise ValueError("'graph' must have the node attribute 'bipartite' on all nodes, 0 for "
+                         "keys and 1 for queries, or on no node (got a graph with the attribute on "
+                         "some nodes)")
     keys = [node for node in graph if not is_bipartite or role[node] == 0]
     queries = [node for node in graph if not is_bipartite or role[node] == 1]
     key_id = {node: j for j, node in enumerate(keys)}
@@ -107,9 +114,10 @@ def to_networkx(self: BipartiteGraph, bipartite: bool = False) -> nx.DiGraph:
     key j.
 
     Args:
-        bipartite (bool): Use nodes ``('key', j)`` and ``('query', i)`` with networkx's
-            ``bipartite`` attribute (0 and 1). Otherwise key i and query i are the same node ``i``,
-            which needs equal numbers of keys and queries.
+        bipartite (bool): Whether keys and queries become different nodes: ``('key', j)`` with the
+            attribute ``bipartite=0``, and ``('query', i)`` with ``bipartite=1``. Otherwise key i
+            and query i are the same node ``i``, and the graph must have equal numbers of keys and
+            queries.
     """
     check_bool(bipartite=bipartite)
     edges = zip(self.key.tolist(), self.query.tolist())
@@ -129,8 +137,8 @@ def to_networkx(self: BipartiteGraph, bipartite: bool = False) -> nx.DiGraph:
 
 
 def to_sparse_tensor(self: BipartiteGraph, edge_weight: Tensor | None = None) -> SparseTensor:
-    """Return a ``torch_sparse.SparseTensor`` ``[query, key]``: PyG's transposed adjacency
-    ``adj_t``.
+    """Return a ``torch_sparse.SparseTensor`` ``[query, key]``, PyG's transposed adjacency
+    ``adj_t``. Its values are ``edge_weight`` ``[num_edges]``, if given.
 
     Raises:
         ImportError: torch-sparse is not installed.

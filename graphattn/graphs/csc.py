@@ -1,4 +1,4 @@
-"""Edges sorted by key: the transposed order, for gradients of keys."""
+"""Edges sorted by key, the order that gradients of keys need."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ def csc_of_rows(indptr: Tensor, key: Tensor, num_keys: int) -> tuple[Tensor, Ten
     """Return the edges of a graph sorted by key, then by query.
 
     Args:
-        indptr (Tensor): Where each query's edges begin, int64 ``[num_queries + 1]``.
+        indptr (Tensor): Where the edges of each query begin, int64 ``[num_queries + 1]``.
         key (Tensor): The key of each edge, of any integer dtype, ``[num_edges]``.
         num_keys (int): Number of keys.
 
     Returns:
-        Where each key's edges begin, int64 ``[num_keys + 1]``; the query of each edge, in the
-        narrowest dtype; and the permutation ``[num_edges]`` from the order by query to the order by
-        key, int32 or int64.
+        A triple: where the edges of each key begin, int64 ``[num_keys + 1]``; the query of each
+        edge in the narrowest dtype, ``[num_edges]``; and the permutation from the order by query to
+        the order by key, int32 or int64 ``[num_edges]``.
     """
     num_queries, num_edges = indptr.numel() - 1, key.numel()
     perm_dtype = torch.int32 if num_edges < 2**31 else torch.int64
     if key.device.type == 'cpu':  # scipy transposes in O(edges), without a sort
         perm = torch.arange(num_edges, dtype=perm_dtype).numpy()
-        # scipy needs the same signed dtype for both.
+        # scipy needs the same signed dtype for indptr and keys.
         index = np.int32 if max(num_edges, num_keys, num_queries) < 2**31 else np.int64
         csc = sp.csr_array((perm, key.numpy().astype(index), indptr.numpy().astype(index)),
                            shape=(num_queries, num_keys)).tocsc()
@@ -41,7 +41,8 @@ def csc_of_rows(indptr: Tensor, key: Tensor, num_keys: int) -> tuple[Tensor, Ten
 
 
 def _sortable_dtype(bound: int) -> torch.dtype:
-    """Return the narrowest dtype that torch sorts, because a GPU needs a pass for each byte."""
+    """Return the narrowest dtype that torch sorts and that can represent numbers below ``bound``.
+    Sorting on a GPU needs a pass for each byte."""
     return torch.int16 if bound <= 2**15 else torch.int32 if bound <= 2**31 else torch.int64
 
 

@@ -1,4 +1,4 @@
-"""Constant edge values that carry the gradient of edge probabilities."""
+"""Constant values on edges that pass their gradient to the probabilities of the edges."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from torch import Tensor
 
 
 def constant_of(edge_prob: Tensor, value: float) -> Tensor:
-    """Return ``value`` for each edge, with the gradient of ``edge_prob``. It uses no memory:
-    kernels recognise a single value by its stride of 0."""
+    """Return a tensor ``[num_edges]`` that is ``value`` everywhere and passes its gradient to
+    ``edge_prob``. The tensor stores a single value, which kernels recognise by the stride 0."""
     return _Constant.apply(edge_prob, value)
 
 

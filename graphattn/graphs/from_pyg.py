@@ -1,4 +1,4 @@
-"""Graphs from PyG's formats of edges, sorted once for all layers and steps."""
+"""Graphs from PyG's formats of edges. Edges are sorted once for all layers and steps."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class SortedEdges(NamedTuple):
     perm: Tensor | None  # int64 [num_edges]; None if the edges were sorted
 
     def sort(self, values: Tensor | None) -> Tensor | None:
-        """Permute values on the given edges to the graph's order."""
+        """Return values on the original edges in the order of the sorted graph, or None."""
         if values is None or self.perm is None:
             return values
         return values.index_select(0, self.perm)  # a third of the time of values[perm]
@@ -39,20 +39,22 @@ def sort_edges(edges: Edges, num_queries: int, num_keys: int) -> SortedEdges:
     """Return the graph of edges in any of PyG's formats.
 
     The graph is cached in ``graphattn.graphs.cache.GRAPHS`` until ``edges`` are deleted or modified
-    in place, so that the layers and steps of a model sort them once. Do not modify a tensor of more
-    than :data:`MAX_COMPARED` values through ``.data``, because this cannot be detected.
+    in place. So all layers and steps of a model sort the edges once. Do not modify a tensor of more
+    than :data:`MAX_COMPARED` values through ``.data``, because such a change cannot be detected.
 
     Args:
-        edges (BipartiteGraph, Tensor or SparseTensor): A graph; ``edge_index`` ``[2, num_edges]``,
-            key over query, in any order; or the transposed adjacency ``adj_t`` ``[query, key]``,
-            as a sparse Tensor of torch or of torch-sparse.
+        edges (BipartiteGraph, Tensor or SparseTensor): A graph; an ``edge_index`` ``[2,
+            num_edges]`` in any order, with keys in the first row and queries in the second; or a
+            transposed adjacency ``adj_t`` ``[query, key]``, which is a sparse Tensor of torch or of
+            torch-sparse.
         num_queries (int): Number of queries.
         num_keys (int): Number of keys.
 
     Raises:
         TypeError: ``edges`` are of another type.
         RepeatedEdges: There are duplicate edges.
-        ValueError: Nodes are out of range, or ``edges`` state other numbers of nodes.
+        ValueError: Nodes are out of range, or ``edges`` are a graph or an adjacency with other
+            numbers of nodes.
     """
     find = _find_outside if torch.compiler.is_compiling() else _find
     return find(edges, num_queries, num_keys)
@@ -87,7 +89,8 @@ def edge_index_of(edges: Edges) -> Tensor:
 
 
 def edge_values_of(edges: Edges) -> Tensor | None:
-    """Return the values of a sparse adjacency, if any, in the order of :func:`edge_index_of`."""
+    """Return the values of a sparse adjacency in the order of :func:`edge_index_of`, or None for
+    edges without values."""
     if isinstance(edges, SparseTensor):
         return edges.coo()[2]
     if not is_torch_sparse_tensor(edges):
@@ -95,13 +98,14 @@ def edge_values_of(edges: Edges) -> Tensor | None:
     if edges.layout != torch.sparse_coo or edges.is_coalesced():
         return edges.values()
     if edges.requires_grad and torch.is_grad_enabled():
-        raise ValueError("'edge_index' must be coalesced for its values to have a gradient (got "
-                         "an uncoalesced Tensor); pass its coalesce()")
+        raise ValueError("'edge_index' must be coalesced if its values need a gradient (got an "
+                         "uncoalesced Tensor); pass edge_index.coalesce()")
     return edges._values()
 
 
 def check_edges(edges: Edges, name: str = 'edges') -> Edges:
-    """Return edges, and raise TypeError if they are of another type."""
+    """Return ``edges`` unchanged, or raise a TypeError if they are not in one of PyG's formats of
+    edges."""
     if not isinstance(edges, Edges):
         raise TypeError(f"'{name}' must be a Tensor, a SparseTensor or a BipartiteGraph (got "
                         f"{type(edges).__name__})")
@@ -109,7 +113,7 @@ def check_edges(edges: Edges, name: str = 'edges') -> Edges:
 
 
 def _check_sizes(edges: Edges, num_queries: int, num_keys: int) -> None:
-    """Raise if edges state other numbers of nodes."""
+    """Raise if ``edges`` are a graph or an adjacency with other numbers of nodes."""
     sizes = num_queries, num_keys
     if isinstance(edges, BipartiteGraph):
         sizes = edges.num_queries, edges.num_keys
@@ -128,18 +132,18 @@ def _sort(edges: Tensor | SparseTensor, num_queries: int, num_keys: int) -> Sort
     return SortedEdges(graph, perm if graph.is_reordered else None)
 
 
-# Cache keys use a name that is assigned to each object, because addresses are reused.
+# Cache keys contain a name that is assigned to each object, because Python reuses addresses.
 _KIND = 'edges'
-MAX_COMPARED = 2**16  # values of edges; all changes of smaller tensors are detected
+MAX_COMPARED = 2**16  # number of values; all changes of tensors up to this size are detected
 _NUMBERS, _KNOWN, _GONE = count(), WeakIdKeyDictionary(), deque()
 
 
 class _Known:
-    """The name of edges, and the number of their changes.
+    """Name of a tensor of edges in cache keys, and the number of its known changes.
 
-    In-place changes increment the version of a tensor. Changes through ``.data`` or a numpy view do
-    not; they are detected in CPU tensors of up to ``MAX_COMPARED`` values, which are compared with
-    a copy.
+    In-place changes increment the version of a tensor, but changes through ``.data`` or a numpy
+    view do not. To detect the latter changes, CPU tensors of up to ``MAX_COMPARED`` values are
+    compared with a copy.
     """
 
     def __init__(self):
@@ -157,9 +161,9 @@ class _Known:
 
 
 def identity_of(edges: Edges) -> tuple[str, str, tuple[int, int]] | None:
-    """Return the identity of these edges in cache keys, which changes with the edges, or ``None``
-    if in-place changes cannot be detected. When the edges are deleted, cached values are
-    dropped."""
+    """Return the identity of ``edges`` in cache keys, or ``None`` if in-place changes cannot be
+    detected. The identity changes when the edges change. When the edges are deleted, the values
+    cached under their identity are dropped."""
     gone = {_GONE.popleft() for _ in range(len(_GONE))}
     if gone:
         GRAPHS.drop(lambda key: key[0] == _KIND and not gone.isdisjoint(key))

@@ -56,8 +56,8 @@ if TYPE_CHECKING:
 class BipartiteGraph:
     r"""Edges from keys to queries: the sparsity pattern of an attention head.
 
-    Edges point the way information flows, which is PyG's source to target. The orientation is
-    drawn here once and holds everywhere::
+    Edges point the way information flows, which is PyG's source to target. The same orientation is
+    used everywhere::
 
         to_mask()   key 0  1  2          edge_index = [[0, 1, 1, 2],     key j, the source
         query 0       [ 1  1  . ]                      [0, 0, 1, 1]]     query i, the target
@@ -66,15 +66,15 @@ class BipartiteGraph:
         query 0 attends to keys 0, 1         \    /   \    /
         query 1 attends to keys 1, 2        query 0   query 1
 
-    Edges are a *set*, sorted by query and then by key. Sequences of a batch, and heads with graphs
-    of their own, are **segments**: segment ``b`` has the queries ``query_ptr[b]:query_ptr[b + 1]``
-    and the keys ``key_ptr[b]:key_ptr[b + 1]``, and no edge leaves its segment. A graph is immutable
-    and can be copied, pickled and moved between devices. A copy has the values of ``edge_prob``
-    without their gradient.
+    Edges are a *set*, sorted by query and then by key. The sequences of a batch are **segments**;
+    if each head has its own graph, there is a segment for each head and sequence. Segment ``b`` has
+    the queries ``query_ptr[b]:query_ptr[b + 1]`` and the keys ``key_ptr[b]:key_ptr[b + 1]``, and no
+    edge leaves its segment. A graph is immutable and can be copied, pickled and moved between
+    devices. A copy has the values of ``edge_prob`` without a gradient.
 
-    The graph stores CSR rows (:attr:`csr`), with 2 bytes per edge for up to 65,536 keys and 4
-    beyond. The order by key (:attr:`csc`) and tiles (:attr:`block_mask`) are cached on first use;
-    everything else is computed on access.
+    The graph stores CSR rows (:attr:`csr`). An edge takes 2 bytes if there are up to 65,536 keys,
+    and 4 bytes if there are more. The order by key (:attr:`csc`) and tiles (:attr:`block_mask`) are
+    cached on first use; all other properties are computed on access.
 
     Args:
         edge_index (Tensor): int64 ``[2, num_edges]``, key over query, sorted by query and then by
@@ -82,12 +82,13 @@ class BipartiteGraph:
         num_queries (int): Number of queries.
         num_keys (int, optional): Number of keys; ``num_queries`` if omitted.
         edge_prob (Tensor, optional): floating ``[num_edges]`` in [0, 1], the probability with which
-            each edge was drawn. May carry a gradient.
-        query_ptr (Tensor, optional): int64 ``[num_segments + 1]``; one segment if omitted.
-        key_ptr (Tensor, optional): int64 ``[num_segments + 1]``; ``query_ptr`` if omitted and the
-            numbers of keys and queries are equal.
-        validate (bool): Check all of the above in O(num_edges). Pass ``False`` only for edges
-            that the caller has just built.
+            each edge was drawn. It may require a gradient.
+        query_ptr (Tensor, optional): Where the queries of each segment begin, int64 ``[num_segments
+            + 1]``; one segment if omitted.
+        key_ptr (Tensor, optional): Where the keys of each segment begin, int64 ``[num_segments +
+            1]``; ``query_ptr`` if omitted and the numbers of keys and queries are equal.
+        validate (bool): Whether to check all arguments in O(num_edges). Pass ``False`` only for
+            edges that the caller has just built.
 
     Raises:
         TypeError: An argument is of the wrong type or dtype.
@@ -127,8 +128,9 @@ class BipartiteGraph:
             check_range(edge_index, num_queries, num_keys)
             if not is_ascending(number_pairs(key, query, num_keys)):
                 raise ValueError("'edge_index' must be sorted by query (row 1), then by key (row "
-                                 "0), each pair once; BipartiteGraph.from_edge_index sorts and "
-                                 "merges")
+                                 "0), and must contain each pair once; "
+                                 "BipartiteGraph.from_edge_index accepts edges in any order and "
+                                 "merges duplicates")
         segments = Segments.of(query_ptr, key_ptr, (num_queries, num_keys), query.device,
                                validate=validate)
         self._fill(row_pointer(query.contiguous(), int(num_queries)), key, int(num_keys), segments,
@@ -149,8 +151,8 @@ class BipartiteGraph:
 
     @staticmethod
     def _of(*parts: Any) -> BipartiteGraph:
-        """Build a plain graph from the parts of :meth:`_fill`, unchecked. It is never of a
-        subclass, because derived edges need not satisfy the invariants of a subclass."""
+        """Build a BipartiteGraph from the arguments of :meth:`_fill`, without checks. The result is
+        never of a subclass, because derived edges need not satisfy the invariants of a subclass."""
         graph = BipartiteGraph.__new__(BipartiteGraph)
         graph._fill(*parts)
         return graph
@@ -169,16 +171,16 @@ class BipartiteGraph:
         key_ptr: Tensor | None = None,
         validate: bool = True,
     ) -> BipartiteGraph:
-        """Build a graph from its rows.
+        """Build a graph from its rows, in the CSR format.
 
         Args:
-            indptr (Tensor): Where each query's edges begin, int64 ``[num_queries + 1]``.
-            key (Tensor): The key of each edge, of an integer dtype, ``[num_edges]``, ascending
-                within each query and numbered over all segments.
-            num_keys (int, optional): Number of keys; number of queries if omitted.
+            indptr (Tensor): Where the edges of each query begin, int64 ``[num_queries + 1]``.
+            key (Tensor): The key of each edge, of an integer dtype, ``[num_edges]``. Keys ascend
+                within each query and are numbered over all segments.
+            num_keys (int, optional): Number of keys; the number of queries if omitted.
             edge_prob, query_ptr, key_ptr: As in :class:`BipartiteGraph`.
-            validate (bool): Check all of the above in O(num_edges). Pass ``False`` only for tensors
-                that the caller has just built and that no other code modifies.
+            validate (bool): Whether to check all arguments in O(num_edges). Pass ``False`` only for
+                tensors that the caller has just built and that no other code modifies.
         """
         check_bool(validate=validate)
         if validate:
@@ -199,19 +201,20 @@ class BipartiteGraph:
     def from_pairs(cls, pair: Tensor, num_queries: int, num_keys: int, *,
                    query_ptr: Tensor | None = None,
                    key_ptr: Tensor | None = None) -> BipartiteGraph:
-        """Build a graph from the numbers ``query * num_keys + key`` of its edges, int64
-        ``[num_edges]``, ascending, each once. Nothing is checked."""
+        """Build a graph from ``pair``, the numbers ``query * num_keys + key`` of its edges, int64
+        ``[num_edges]``. The numbers must strictly ascend. No argument is checked."""
         segments = Segments.of(query_ptr, key_ptr, (num_queries, num_keys), pair.device,
                                validate=False)
         return cls._of(*rows_of_pairs(pair, num_queries, num_keys), num_keys, segments, None)
 
     @classmethod
     def batch(cls, graphs: Sequence[BipartiteGraph]) -> BipartiteGraph:
-        """Return the disjoint union of ``graphs``. The segments of each graph keep their order.
+        """Return the disjoint union of ``graphs``. The segments of the first graph come first, and
+        the segments of each graph keep their order.
 
         Raises:
-            ValueError: ``graphs`` is empty, only some have ``edge_prob``, or they are on different
-                devices.
+            ValueError: ``graphs`` is empty, only some of the graphs have ``edge_prob``, or the
+                graphs are on different devices.
         """
         return batching.join(BipartiteGraph, graphs)
 
@@ -221,8 +224,9 @@ class BipartiteGraph:
     def csr(self) -> tuple[Tensor, Tensor]:
         """The stored rows.
 
-        A pair of where each query's edges begin, int64 ``[num_queries + 1]``, and the key of each
-        edge in the narrowest dtype of uint16, int32 and int64. Do not modify these tensors.
+        A pair: where the edges of each query begin, int64 ``[num_queries + 1]``; and the key of
+        each edge, ``[num_edges]``, in the narrowest dtype of uint16, int32 and int64. Do not modify
+        these tensors.
         """
         return self._indptr, self._key
 
@@ -230,9 +234,9 @@ class BipartiteGraph:
     def csc(self) -> tuple[Tensor, Tensor, Tensor]:
         """The edges sorted by key, cached on first use.
 
-        A triple of where each key's edges begin, int64 ``[num_keys + 1]``, the query of each edge,
-        uint16, int32 or int64, and the permutation ``[num_edges]`` from the order by query to the
-        order by key, int32 or int64.
+        A triple: where the edges of each key begin, int64 ``[num_keys + 1]``; the query of each
+        edge, uint16, int32 or int64 ``[num_edges]``; and the permutation from the order by query to
+        the order by key, int32 or int64 ``[num_edges]``.
         """
         if self._csc is not None:
             return self._csc
@@ -243,7 +247,8 @@ class BipartiteGraph:
 
     @property
     def block_mask(self) -> BlockMask:
-        """The mask of :meth:`to_block_mask`, compact except on CPUs; cached on first use."""
+        """The result of :meth:`to_block_mask`, cached on first use. The mask is compact except on
+        CPUs."""
         if self._block_mask is None:
             with outside_transforms():
                 self._block_mask = self.to_block_mask(is_compact=self.device.type != 'cpu')
@@ -251,7 +256,8 @@ class BipartiteGraph:
 
     @property
     def edge_index(self) -> EdgeIndex:
-        """PyG ``EdgeIndex`` ``[2, num_edges]`` of size (num_keys, num_queries), sorted by query."""
+        """The edges as PyG's ``EdgeIndex`` ``[2, num_edges]`` of ``sparse_size`` (num_keys,
+        num_queries), sorted by query and then by key."""
         from torch_geometric import EdgeIndex
 
         return EdgeIndex(torch.stack([self.key, self.query]), sort_order='col',
@@ -269,7 +275,7 @@ class BipartiteGraph:
 
     @property
     def indptr(self) -> Tensor:
-        """Return the CSR row pointer, the first edge of each query, int64 ``[num_queries + 1]``."""
+        """The CSR row pointer: where the edges of each query begin, int64 ``[num_queries + 1]``."""
         return self._indptr.clone()
 
     @property
@@ -279,23 +285,23 @@ class BipartiteGraph:
 
     @property
     def edge_gate(self) -> Tensor | None:
-        """Ones ``[num_edges]`` that carry the gradient of :attr:`edge_prob`, or ``None``. They are
-        a single value in memory."""
+        """Ones ``[num_edges]`` that pass their gradient to :attr:`edge_prob`, or ``None`` without
+        probabilities. The ones take the memory of a single value."""
         return None if self._edge_prob is None else constant_of(self._edge_prob, 1.)
 
     @property
     def segments(self) -> Segments:
-        """Return the segments of queries and keys that belong together."""
+        """The segments of the graph, as a :class:`graphattn.graphs.segments.Segments`."""
         return self._segments
 
     @property
     def query_ptr(self) -> Tensor:
-        """Return the first query of each segment, int64 ``[num_segments + 1]``."""
+        """Return where the queries of each segment begin, int64 ``[num_segments + 1]``."""
         return self._segments.query_ptr.clone()
 
     @property
     def key_ptr(self) -> Tensor:
-        """Return the first key of each segment, int64 ``[num_segments + 1]``."""
+        """Return where the keys of each segment begin, int64 ``[num_segments + 1]``."""
         return self._segments.key_ptr.clone()
 
     @property
@@ -310,7 +316,7 @@ class BipartiteGraph:
 
     @property
     def num_edges(self) -> int:
-        """Number of (query, key) pairs that attend."""
+        """Number of edges."""
         return self._key.numel()
 
     @property
@@ -322,19 +328,20 @@ class BipartiteGraph:
 
     @property
     def num_segments(self) -> int:
-        """Number of sequences, times heads if each head has its own graph."""
+        """Number of segments: the number of sequences, times the number of heads if each head has
+        its own graph."""
         return self._segments.query_ptr.size(0) - 1  # len is constant in exported code
 
     @property
     def is_square(self) -> bool:
-        """Return whether every segment has equal numbers of keys and queries, which can then be the
-        same tokens."""
+        """Return whether every segment has equal numbers of keys and queries. Only then can keys
+        and queries be the same tokens."""
         return self._segments.is_square
 
     @property
     def is_reordered(self) -> bool:
-        """Return whether the edges were reordered or merged at construction. Values in the given
-        order then do not match the edges of the graph (:meth:`from_edge_index`)."""
+        """Return whether :meth:`from_edge_index` reordered or merged the edges. If so, values in
+        the order that was passed do not match the edges of the graph."""
         return self._is_reordered
 
     @property
@@ -352,18 +359,19 @@ class BipartiteGraph:
         return self._key.device
 
     def in_degree(self) -> Tensor:
-        """Return the number of keys of each query, int64 ``[num_queries]``."""
+        """Return the number of keys that each query attends to, int64 ``[num_queries]``."""
         return self._indptr.diff()
 
     def out_degree(self) -> Tensor:
-        """Return the number of queries of each key, int64 ``[num_keys]``."""
+        """Return the number of queries that attend to each key, int64 ``[num_keys]``."""
         return torch.bincount(self.key, minlength=self.num_keys)
 
     def density(self, per_segment: bool = False) -> float | Tensor:
         """Return the fraction of the (query, key) pairs inside the segments that are edges.
 
         Args:
-            per_segment (bool): Return one value for each segment.
+            per_segment (bool): Whether to return one value for each segment instead of one for all
+                segments.
 
         Returns:
             float, or float64 Tensor ``[num_segments]``. A segment without pairs has density 0.
@@ -386,19 +394,20 @@ class BipartiteGraph:
     def check_unchanged(self) -> None:
         """Raise a ValueError if a tensor of the graph was changed in place.
 
-        Compiled loops do not check bounds, and would read outside of the tensors. Changes through
-        ``.data`` are not detected.
+        This check is needed because compiled loops do not check bounds. With a changed tensor, a
+        loop could read outside of its arrays. Changes through ``.data`` are not detected.
         """
         before, now = self._versions, self._current_versions()
         if None not in (before, now) and before != now:
-            raise ValueError("'graph' was modified in place after it was built, but graphs are "
-                             "immutable; build another graph from the modified edges")
+            raise ValueError("'graph' must not be modified, because graphs are immutable (got a "
+                             "graph whose tensors were modified in place); build another graph "
+                             "from the modified edges")
 
     # Set algebra #####################################################################
 
     def __or__(self, other: BipartiteGraph) -> BipartiteGraph:
-        """Return the edges of either graph. Set operations drop ``edge_prob``, which is no longer
-        valid."""
+        """Return the graph of the edges that either graph has. Set operations drop ``edge_prob``,
+        because the probabilities are not valid for the result."""
         self._check_same_shape(other, '|')
         merged = merge_rows(self.csr, other.csr)
         if merged is not None:
@@ -406,24 +415,25 @@ class BipartiteGraph:
         return self._with_pairs(sort_pairs(torch.cat([self._pairs(), other._pairs()])))
 
     def __and__(self, other: BipartiteGraph) -> BipartiteGraph:
-        """Return the edges that both graphs have."""
+        """Return the graph of the edges that both graphs have."""
         self._check_same_shape(other, '&')
         return self._with_pairs(self._pairs()[self.isin(other)])
 
     def __sub__(self, other: BipartiteGraph) -> BipartiteGraph:
-        """Return the edges of this graph that the other lacks."""
+        """Return the graph of the edges that this graph has and ``other`` does not have."""
         self._check_same_shape(other, '-')
         return self._with_pairs(self._pairs()[~self.isin(other)])
 
     def isin(self, other: BipartiteGraph) -> Tensor:
-        """Return which edges of this graph ``other`` also has, bool ``[num_edges]``."""
+        """Return bool ``[num_edges]``: whether ``other`` has each edge of this graph."""
         check_kind('other', other, BipartiteGraph)
         self._check_same_shape(other, 'isin')
         is_found = find_rows(self.csr, other.csr)
         return find_pairs(self._pairs(), other._pairs()) if is_found is None else is_found
 
     def select_edges(self, keep: Tensor) -> BipartiteGraph:
-        """Keep the edges for which ``keep`` is ``True``, with their probabilities and gradients.
+        """Return the graph of the edges for which ``keep`` is ``True``, with the probabilities of
+        these edges and their gradients.
 
         Args:
             keep (Tensor): bool ``[num_edges]``, in the order of :attr:`edge_index`.
@@ -442,38 +452,41 @@ class BipartiteGraph:
                                   edge_prob, self._is_reordered)
 
     def with_self_loops(self) -> BipartiteGraph:
-        """Let every query attend to its own token. Needs a square graph (:attr:`is_square`)."""
+        """Return this graph with an edge from every token to itself. The graph must be square
+        (:attr:`is_square`)."""
         check_square(self, 'with_self_loops')
         token = torch.arange(self.num_queries, device=self.device)
         return self._with_pairs(sort_pairs(torch.cat([self._pairs(),
                                                       token * (self.num_keys + 1)])))
 
     def without_self_loops(self) -> BipartiteGraph:
-        """Let no query attend to its own token. Needs a square graph (:attr:`is_square`)."""
+        """Return this graph without edges from a token to itself. The graph must be square
+        (:attr:`is_square`)."""
         check_square(self, 'without_self_loops')
         return self._with_pairs(self._pairs()[self.key != self.query])
 
     def causal(self) -> BipartiteGraph:
-        """Let no query attend to a later token. Needs a square graph (:attr:`is_square`). Remaining
-        edges keep their probabilities."""
+        """Return this graph without edges to later tokens. The graph must be square
+        (:attr:`is_square`). The remaining edges keep their probabilities."""
         check_square(self, 'causal')
         return self.select_edges(self.key <= self.query)
 
     def transpose(self) -> BipartiteGraph:
-        """Swap keys and queries."""
+        """Return the graph with keys and queries swapped."""
         key_indptr, query, perm = self.csc
         edge_prob = None if self.edge_prob is None else self.edge_prob[perm]
         return self._of(key_indptr.clone(), query.clone(), self.num_queries,
                         self._segments.transpose(), edge_prob)
 
     def __eq__(self, other: object) -> bool:
-        """Compare sizes, segments, edges and edge probabilities."""
+        """Return whether sizes, segments, edges and edge probabilities are equal."""
         if not isinstance(other, BipartiteGraph):
             return NotImplemented
         if self.device != other.device or (self.edge_prob is None) != (other.edge_prob is None):
             return False
         if self._key.is_meta:
-            raise ValueError("'==' needs graphs with values to compare (got two on meta)")
+            raise ValueError("'==' needs graphs with values (got two graphs on the device 'meta', "
+                             "which have none)")
         return (self._same_shape(other) and torch.equal(self._indptr, other._indptr)
                 and torch.equal(self._key, other._key)
                 and (self.edge_prob is None or torch.equal(self.edge_prob, other.edge_prob)))
@@ -490,7 +503,8 @@ class BipartiteGraph:
                         self._segments.to(device), edge_prob, self._is_reordered)
 
     def with_edge_prob(self, edge_prob: Tensor | None) -> BipartiteGraph:
-        """Return the same edges with other probabilities, ``[num_edges]``, or with none."""
+        """Return a graph of the same edges with other probabilities, floating ``[num_edges]``, or
+        without probabilities."""
         if edge_prob is not None:
             check_edge_prob(edge_prob, self.num_edges, self.device)
         graph = self._of(self._indptr, self._key, self.num_keys, self._segments, edge_prob,

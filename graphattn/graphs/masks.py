@@ -24,16 +24,16 @@ _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def from_mask(cls: type[BipartiteGraph], mask: Tensor) -> BipartiteGraph:
-    """Return the graph of a mask. Boolean masks are ``True`` where a query attends; floating masks
-    are 0 there, and ``-inf`` or the minimum of their dtype elsewhere.
+    """Return the graph of a mask. A boolean mask is ``True`` where a query attends to a key. A
+    floating mask is 0 where a query attends, and elsewhere ``-inf`` or the minimum of its dtype.
 
     This is the polarity of ``scaled_dot_product_attention`` and of Hugging Face. The boolean
     masks of ``torch.nn.MultiheadAttention`` mean the opposite: pass ``~mask``.
 
     Args:
-        mask (Tensor): ``[query, key]``; or ``[batch, heads, query, key]``, which becomes a segment
-            for each sequence, the sequences of the first head first. A mask with one head is the
-            graph of all heads.
+        mask (Tensor): ``[query, key]`` or ``[batch, heads, query, key]``. The second form leads to
+            a segment for each head and sequence, beginning with the sequences of head 0. If
+            ``heads`` is 1, all heads share the graph.
 
     Raises:
         TypeError: The mask is neither boolean nor floating.
@@ -59,17 +59,18 @@ def from_mask(cls: type[BipartiteGraph], mask: Tensor) -> BipartiteGraph:
 
 def from_topk(cls: type[BipartiteGraph], indices: Tensor,
               num_keys: int | None = None) -> BipartiteGraph:
-    """Return the graph of selected keys for each query, as returned by ``topk``.
+    """Return the graph in which each query attends to selected keys, such as the indices that
+    ``topk`` returns.
 
     Args:
-        indices (Tensor): Integers ``[query, k]``; or ``[batch, query, k]``, with a segment for each
-            sequence and keys numbered from 0 in each. Negative indices are ignored, and duplicates
-            are one edge.
+        indices (Tensor): The keys of each query, integers ``[query, k]`` or ``[batch, query, k]``.
+            The second form leads to a segment for each sequence, and keys are numbered from 0
+            within each sequence. Negative indices are ignored, and duplicates are merged.
         num_keys (int, optional): Number of keys of each segment; the number of queries if omitted.
 
     Raises:
         TypeError: ``indices`` are not integers.
-        ValueError: They have another shape, or exceed the keys.
+        ValueError: ``indices`` have another shape, or are not below the number of keys.
 
     Example:
         >>> import torch
@@ -93,7 +94,8 @@ def from_topk(cls: type[BipartiteGraph], indices: Tensor,
     check_size('num_keys', num_keys)
     if segments.numel() and int(segments.max()) >= num_keys:
         raise ValueError(f"'indices' must be below {num_keys}, the number of keys, or negative for "
-                         f"none (got {int(segments.max())}); give 'num_keys'")
+                         f"no key (got {int(segments.max())}); pass 'num_keys' if there are more "
+                         f"keys than queries")
     check_num_pairs(batch * num_queries, batch * num_keys)
     segment = torch.arange(batch, device=segments.device).view(-1, 1, 1)
     query = torch.arange(batch * num_queries, device=segments.device).view(batch, num_queries, 1)
@@ -110,13 +112,13 @@ def to_mask(self: BipartiteGraph) -> Tensor:
 
 
 def is_above_lowest(added: Tensor) -> Tensor:
-    """Return where an additive mask leaves a weight: where it is neither ``-inf`` nor about the
-    minimum of its dtype."""
+    """Return bool, shaped like ``added``: where an additive mask lets a query attend, because it is
+    neither ``-inf`` nor about the minimum of its dtype."""
     return ~(added <= torch.finfo(added.dtype).min / 2)
 
 
 def _attends(mask: Tensor) -> Tensor:
-    """Return the boolean mask. A floating mask attends where it is 0."""
+    """Return a mask as bool. A floating mask becomes ``True`` where it is 0."""
     if not isinstance(mask, Tensor) or not (mask.dtype == torch.bool or is_float(mask.dtype)):
         kind = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
         raise TypeError(f"'mask' must be a boolean Tensor, True = attend, or a floating Tensor of "
@@ -128,7 +130,7 @@ def _attends(mask: Tensor) -> Tensor:
     is_on = is_above_lowest(mask)
     others = mask[is_on & (mask != 0)]
     if others.numel():
-        raise ValueError(f"'mask' must hold 0 where a query attends and -inf where not (got "
+        raise ValueError(f"'mask' must be 0 where a query attends and -inf where it does not (got "
                          f"{others[0].item()}); pass other values that are added to logits as "
                          f"'edge_bias'")
     return is_on
@@ -136,6 +138,6 @@ def _attends(mask: Tensor) -> Tensor:
 
 def _equal_segments(num_segments: int, num_queries: int, num_keys: int,
                     device: torch.device) -> dict[str, Tensor]:
-    """Return the pointers of segments of equal size."""
+    """Return ``query_ptr`` and ``key_ptr`` of segments of equal size, as a dict."""
     segment = torch.arange(num_segments + 1, device=device)
     return {'query_ptr': segment * num_queries, 'key_ptr': segment * num_keys}

@@ -1,4 +1,4 @@
-"""Graphs of edges in any order, with duplicates merged."""
+"""Graphs from edges in any order, with duplicates merged."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class RepeatedEdges(ValueError):
-    """Raised for duplicate edges with values of their own."""
+    """Raised if duplicate edges would have to be merged although each has its own value."""
 
 
 def from_edge_index(
@@ -46,17 +46,17 @@ def from_edge_index(
 ) -> BipartiteGraph | tuple[BipartiteGraph, Tensor]:
     """Return the graph of edges in any order. Duplicates are merged.
 
-    The graph sorts its edges by query and then by key, and all values on edges (``edge_bias``,
-    ``edge_gate``, attention weights) are in that order. Use ``return_perm`` to permute values from
-    the given order.
+    The graph sorts its edges by query and then by key. All values on edges (``edge_bias``,
+    ``edge_gate``, attention weights) must be in this order. ``return_perm`` returns the permutation
+    from the order of ``edge_index`` to the order of the graph.
 
-    Args are those of :class:`BipartiteGraph`. Duplicates of an edge must have the same
-    ``edge_prob``.
+    The other arguments are those of :class:`BipartiteGraph`. Duplicates of an edge must have the
+    same ``edge_prob``.
 
     Args:
-        return_perm (bool): Return ``(graph, perm)`` with ``edge_index[:, perm]`` equal to
-            ``graph.edge_index``, so that ``values[perm]`` are in the graph's order. Duplicate edges
-            are then an error.
+        return_perm (bool): Whether to return ``(graph, perm)``, where ``edge_index[:, perm]``
+            equals ``graph.edge_index``. So ``values[perm]`` are in the order of the graph. With
+            ``return_perm``, duplicate edges raise an error.
 
     Raises:
         RepeatedEdges: ``return_perm`` is set, and there are duplicate edges.
@@ -95,8 +95,8 @@ def from_edge_index(
         pair = given[perm]
         is_first = first_of_each(pair)
         if return_perm and not bool(is_first.all()):
-            raise RepeatedEdges(f"'edge_index' must hold each edge once to be permuted, as "
-                                f"'return_perm' asks (got {given.numel()} edges, "
+            raise RepeatedEdges(f"'edge_index' must contain each edge only once with "
+                                f"return_perm=True (got {given.numel()} edges, "
                                 f"{int(is_first.sum())} of them different)")
         edge_prob = None if edge_prob is None else _one_of_each(edge_prob[perm], is_first)
         pair = pair if return_perm else pair[is_first]
@@ -119,6 +119,6 @@ def plain(edge_index: Tensor) -> Tensor:
 
 def _one_of_each(edge_prob: Tensor, is_first: Tensor) -> Tensor:
     if bool((edge_prob[1:] != edge_prob[:-1])[~is_first[1:]].any()):
-        raise ValueError("'edge_prob' differs between duplicates of the same edge; pass each edge "
-                         "once")
+        raise ValueError("'edge_prob' must be the same for all duplicates of an edge (got "
+                         "different values); pass each edge once")
     return edge_prob[is_first]

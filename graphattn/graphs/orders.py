@@ -1,4 +1,4 @@
-"""Reordered graphs, and the order that brings neighbours together."""
+"""Graphs with reordered nodes, and an order that brings neighbours together."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 
 
 def nearby_order(self: BipartiteGraph) -> Tensor:
-    """Return an order that places neighbouring tokens close together, int64 ``[num_queries]``:
-    reverse Cuthill-McKee within each segment, in O(edges). Needs a square graph
-    (:attr:`is_square`).
+    """Return an order of the tokens that places neighbours close together, int64 ``[num_queries]``.
 
-    Kernels are faster if consecutive queries share keys in the cache. Bands and clusters with few
-    edges between them have such an order; uniformly random edges do not.
-    ``python -m experiments.benchmarks.ordering`` measures the gain.
+    It is the reverse Cuthill-McKee order within each segment, computed in O(edges). The graph must
+    be square (:attr:`is_square`).
+
+    Kernels are faster if consecutive queries share keys in the cache of the processor. For a band,
+    and for clusters with few edges between them, such an order exists; for uniformly random edges,
+    none exists. ``python -m experiments.benchmarks.ordering`` measures the gain.
 
     Example:
         >>> import torch
@@ -49,12 +50,12 @@ def nearby_order(self: BipartiteGraph) -> Tensor:
 def reorder(self: BipartiteGraph, query_order: Tensor,
             key_order: Tensor | None = None) -> BipartiteGraph:
     """Return the graph with reordered nodes: query ``i`` of the new graph is query
-    ``query_order[i]`` of this one. Edges keep their probabilities.
+    ``query_order[i]`` of this graph. Edges keep their probabilities.
 
     Args:
         query_order (Tensor): A permutation of the queries within segments, int64 ``[num_queries]``.
         key_order (Tensor, optional): A permutation of the keys within segments, int64
-            ``[num_keys]``; ``query_order`` if omitted, which needs a square graph.
+            ``[num_keys]``; ``query_order`` if omitted, in which case the graph must be square.
     """
     check_order('query_order', query_order, self.segments.query_ptr)
     if key_order is None:

@@ -1,4 +1,4 @@
-"""Layouts of masks: which pairs of a query and a key share a value."""
+"""Layouts of masks, which decide which pairs of a query and a key share a value."""
 
 from __future__ import annotations
 
@@ -15,21 +15,23 @@ from graphattn._tensors import host_copy
 
 @dataclass(frozen=True)
 class PairLayout(ABC):
-    """Layout of a mask of ``size`` tokens: the index of the value of each pair.
+    """Base class of layouts, which assign each pair of a mask of ``size`` tokens the index of a
+    value.
 
-    Two more indices follow the values: :attr:`always_on` and :attr:`always_off`.
+    Two more indices follow the indices of the values: :attr:`always_on` and :attr:`always_off`.
 
-    A shorter sequence uses the first positions of the mask and, for its last token, the last
-    position, because the last token is the separator in sequences of full length.
+    A shorter sequence uses the first positions of the mask. Only its last token uses the last
+    position of the mask, because the last token of a sequence of full length is the separator.
 
     Args:
-        size (int): Tokens n of the mask.
+        size (int): Number n of tokens of the mask.
         border (bool): Whether the rows and columns of the first and last token of a sequence are
             always on.
 
     Raises:
         TypeError: An argument is of the wrong type.
-        ValueError: ``size`` is below 1, or below 3 with a border, which would have no inside.
+        ValueError: ``size`` is below 1, or below 3 with a border, because no pair would be inside
+            the border.
     """
 
     size: int
@@ -51,7 +53,8 @@ class PairLayout(ABC):
 
     @abstractmethod
     def _inner_value(self, query: Tensor, key: Tensor, length: int) -> Tensor:
-        """Return the index of each pair's value. Results for pairs on a border are ignored."""
+        """Return the index of the value of each pair. Results for pairs on the border are
+        ignored."""
 
     @abstractmethod
     def _inner_multiplicity(self, device: torch.device) -> Tensor:
@@ -94,23 +97,23 @@ class PairLayout(ABC):
         return value.masked_fill(on_border, self.always_on)
 
     def index(self, length: int, device: torch.device | str = 'cpu') -> Tensor:
-        """Return :meth:`value_of` all pairs, int64 ``[length, length]``."""
+        """Return :meth:`value_of` for all pairs of a sequence, int64 ``[length, length]``."""
         self.check_length(length)
         token = torch.arange(length, device=check_device(device))
         return self.value_of(token[:, None], token, length)
 
     def rows(self, is_on: Tensor, length: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the pairs of a sequence of ``length`` tokens that are on, head by head and row by
-        row.
+        """Return the pairs that are on in a sequence of ``length`` tokens, sorted by head, query
+        and key.
 
         Args:
             is_on (Tensor): Whether each value is on, bool ``[heads, num_values]``.
             length (int): Tokens of the sequence.
 
         Returns:
-            The number of keys of each query, int64 ``[heads, length]``, on the CPU because all
-            callers read it; and, for each pair, sorted by head, query and key, its key and the
-            index of its value, int32 or int64.
+            A triple: the number of keys of each query, int64 ``[heads, length]``, on the CPU
+            because all callers read it; the key of each pair, int32 or int64 ``[num_pairs]``; and
+            the index of the value of each pair, int32 or int64 ``[num_pairs]``.
 
         Raises:
             ValueError: The mask does not cover sequences of that length.
@@ -123,9 +126,9 @@ class PairLayout(ABC):
         return of_pairs.sum(dim=2).cpu(), key, index[query, key]
 
     def norm(self, values: Tensor) -> Tensor:
-        r"""Return the penalty :math:`\|M\|_1` of SparseBERT's Eq. 7: the sum over all heads and the
-        n x n pairs of a sequence of full length. Each value is counted once for every pair that
-        shares it, and the border is included.
+        r"""Return the penalty :math:`\|M\|_1` of SparseBERT's Eq. 7, the sum of the values of all n
+        x n pairs of all heads. Each value counts once for every pair that shares it, and the border
+        counts too.
 
         Args:
             values (Tensor): The values of each head's mask, floating ``[heads, num_values]``.
@@ -138,8 +141,8 @@ class PairLayout(ABC):
         return (values @ multiplicity[:-2].to(values.dtype)).sum() + always_on
 
     def multiplicity(self, device: torch.device | str = 'cpu') -> Tensor:
-        """Return the number of the n x n pairs with each value and each constant, int64
-        ``[num_values + 2]``, without enumerating the pairs."""
+        """Return how many of the n x n pairs have each value and each of the two constants, int64
+        ``[num_values + 2]``. The pairs are not enumerated."""
         inner = self._inner_multiplicity(check_device(device))
         on_border = self.size**2 - self._inner_size**2
         return torch.cat([inner, inner.new_full((1,), on_border), inner.new_zeros(1)])
@@ -152,7 +155,7 @@ class PairLayout(ABC):
                              f"(got {length})")
 
     def _inside(self, token: Tensor, length: int) -> Tensor:
-        """Return the position of the token in the mask, relative to the first row inside the
+        """Return the position of each token in the mask, counted from the first row inside the
         border."""
         position = torch.where(token == length - 1, self.size - 1, token)
         return position - int(self.border)
@@ -164,7 +167,7 @@ class PairLayout(ABC):
 
 @dataclass(frozen=True)
 class FreeLayout(PairLayout):
-    """Every pair has a value of its own: SparseBERT's unstructured masks.
+    """Layout in which every pair has its own value: SparseBERT's unstructured masks.
 
     Args are those of :class:`PairLayout`.
     """
@@ -182,7 +185,7 @@ class FreeLayout(PairLayout):
 
 @dataclass(frozen=True)
 class SymmetricLayout(PairLayout):
-    """Pairs (i, j) and (j, i) share a value (SparseBERT, Sec. 3.1).
+    """Layout in which pairs (i, j) and (j, i) share a value (SparseBERT, Sec. 3.1).
 
     Args are those of :class:`PairLayout`.
     """
@@ -205,11 +208,13 @@ class SymmetricLayout(PairLayout):
 
 @dataclass(frozen=True)
 class DiagonalLayout(PairLayout):
-    r"""All pairs of one distance :math:`|i - j|` share a value: SparseBERT's structured masks.
+    r"""Layout in which all pairs at the same distance :math:`|i - j|` share a value: SparseBERT's
+    structured masks.
 
-    There are n - 2 values inside the border (Sec. 4.1), n without one, as in the authors' code.
-    Distances do not depend on the length, so longer sequences are covered too: pairs further apart
-    than any inside the mask are off.
+    With a border, there are n - 2 values for the pairs inside it (Sec. 4.1); without a border,
+    there are n values, as in the authors' code. Distances do not depend on the length of a
+    sequence, so the layout covers longer sequences too. Pairs further apart than all pairs of the
+    mask are off.
 
     Args are those of :class:`PairLayout`.
 
@@ -238,9 +243,11 @@ class DiagonalLayout(PairLayout):
         return distance.masked_fill(distance >= self.num_values, self.always_off)
 
     def rows(self, is_on: Tensor, length: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return rows as above, in time and memory proportional to the pairs that are on."""
+        """Return rows as :meth:`PairLayout.rows` does, in time and memory proportional to the
+        number of pairs that are on."""
         self.check_length(length)
-        # There are few diagonals, so the CPU finds them with a single synchronisation.
+        # The CPU lists the diagonals, because there are few of them, and this needs a single
+        # synchronisation.
         offset, first, degree = self._offsets(host_copy(is_on), length - 2 * int(self.border))
         value = offset.abs()
         if self.border:
@@ -266,14 +273,15 @@ class DiagonalLayout(PairLayout):
         return degree, key, value
 
     def _offsets(self, is_on: Tensor, inner_length: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return ``key - query`` of the diagonals that are on, ascending for each head; and the
-        first diagonal and the number of diagonals of each row inside the border,
-        ``[heads, inner_length]``."""
+        """Return three tensors: ``key - query`` of each diagonal that is on, ascending within each
+        head; and for each row inside the border, its first diagonal and its number of diagonals,
+        both ``[heads, inner_length]``."""
         token = torch.arange(max(inner_length, 0), device=is_on.device)
         reach = self.num_values
         head, distance = is_on.nonzero(as_tuple=True)
         centre = 2 * reach * torch.arange(len(is_on), device=is_on.device)
-        # One ascending list, with the offsets of each head around its centre.
+        # The diagonals of all heads form one ascending list, in which the diagonals of a head lie
+        # around the centre of the head.
         diagonal = torch.cat([centre[head] - distance, centre[head] + distance]).unique()
         first, last = (
             torch.searchsorted(diagonal, centre[:, None] + bound)
@@ -282,7 +290,8 @@ class DiagonalLayout(PairLayout):
 
     def _with_border(self, offset: Tensor, value: Tensor, first: Tensor, degree: Tensor,
                      length: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Add a pair at both ends of each row, and a full row at the beginning and end."""
+        """Add the pairs of the border: one pair at both ends of each row, and a full row at the
+        beginning and at the end."""
         token = torch.arange(length, device=offset.device)
         all_keys = len(offset) + 2
         offset = torch.cat([F.pad(offset, (1, 1)), token, token + 1 - length])

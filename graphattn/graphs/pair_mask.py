@@ -1,4 +1,4 @@
-"""Soft masks, which weight every pair of a sequence."""
+"""Soft masks, which give every pair of a sequence a weight."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from graphattn.graphs.pair_layout import PairLayout
 
 
 class PairMask:
-    r"""A soft mask for every head, with values shared between pairs.
+    r"""Soft masks, one for each head. A layout decides which pairs share a value.
 
     A value M enters the attention before the softmax, as in Eq. 5 and 6 of SparseBERT:
 
@@ -23,18 +23,19 @@ class PairMask:
         \alpha_{ij} = \operatorname*{softmax}_j \left( \frac{\langle \mathrm{query}_i,
         \mathrm{key}_j \rangle}{\sqrt{C}} - c \, (1 - M_{ij}) \right).
 
-    A pair with value 0 keeps the fraction :math:`e^{-c}` of its weight. Large c selects the largest
-    value of each row: at c = 10,000 a value of 0.50 next to 0.51 has a weight of :math:`10^{-43}`.
-    Around 10 the mask stays soft.
+    A pair with value 0 keeps the fraction :math:`e^{-c}` of its weight. A large c selects the
+    largest value of each row: at c = 10,000, a value of 0.50 next to a value of 0.51 gets a weight
+    of :math:`10^{-43}`. With c around 10, the mask stays soft.
 
     Every pair has a weight, so attention is dense
     (:func:`graphattn.functional.pair_attention`). Masks of 0 and 1 are graphs
     (:class:`graphattn.sources.mask_graph.MaskGraph`).
 
     Args:
-        values (Tensor): floating ``[heads, layout.num_values]`` in [0, 1]. May carry a gradient.
-        layout (PairLayout): The assignment of pairs to values.
-        logit_drop (float): c, positive.
+        values (Tensor): floating ``[heads, layout.num_values]`` in [0, 1]. The values may require a
+            gradient.
+        layout (PairLayout): Assigns a value to each pair of tokens.
+        logit_drop (float): The constant c, positive.
 
     Raises:
         TypeError: An argument is of the wrong type.
@@ -81,7 +82,7 @@ class PairMask:
     def bias(self, length: int) -> Tensor:
         r"""Return the bias to add to the scores of a sequence of ``length`` tokens.
 
-        It is :math:`-c (1 - M_{ij})` (Eq. 6), and ``-inf`` for pairs that are always off.
+        The bias is :math:`-c (1 - M_{ij})` (Eq. 6), and ``-inf`` for pairs that are always off.
 
         Returns:
             Tensor ``[heads, length, length]`` of the dtype of the values.
@@ -98,24 +99,25 @@ class PairMask:
         return self._of_pairs(self.values, length, on=1., off=0.)
 
     def norm(self) -> Tensor:
-        """Return the penalty of Eq. 7; see :meth:`graphattn.graphs.pair_layout.PairLayout.norm`."""
+        """Return the penalty of Eq. 7, a scalar; see
+        :meth:`graphattn.graphs.pair_layout.PairLayout.norm`."""
         return self.layout.norm(self.values)
 
     def density(self) -> float:
-        """Return the mean value of the n x n pairs of all heads."""
+        """Return the mean of the values of the n x n pairs of all heads."""
         return float(self.norm().detach()) / max(self.heads * self.layout.size**2, 1)
 
     def _of_pairs(self, values: Tensor, length: int, on: float, off: float) -> Tensor:
         constants = [values.new_full((self.heads, 1), constant) for constant in (on, off)]
         index = self._index(length)
-        # Including its gradient, this took 0.25 ms for 12 heads of 128 tokens; [:, index] took 1
-        # ms.
+        # For 12 heads of 128 tokens, index_select with its gradient took 0.25 ms, and [:, index]
+        # took 1 ms.
         pairs = torch.cat([values, *constants], dim=1).index_select(1, index.flatten())
         return pairs.view(self.heads, length, length)
 
     def _index(self, length: int) -> Tensor:
-        """Return the index of each pair's value, which all layers of a forward pass share. It uses
-        8 bytes per pair, and is freed with the mask of the pass."""
+        """Return the index of the value of each pair. All layers of a forward pass share this
+        tensor, which takes 8 bytes per pair and is freed together with the mask."""
         key = self.layout, length, self.device
         if key not in self._index_of:
             with torch.inference_mode(False):  # may be used for gradients later
@@ -131,7 +133,8 @@ class PairMask:
 
 
 class MaskedPairs:
-    """All pairs of each sequence under a soft mask, the counterpart of a graph for dense attention.
+    """All pairs of each sequence under a soft mask. Dense attention uses this object as attention
+    along edges uses a graph.
 
     Args:
         mask (PairMask): The masks of the heads, shared by all sequences.
@@ -162,16 +165,15 @@ class MaskedPairs:
 
     @property
     def counts(self) -> list[tuple[int, int]]:
-        """The lengths of nonempty sequences, ascending, and the number of sequences of each
-        length."""
+        """Pairs of a length, ascending, and the number of nonempty sequences of this length."""
         return sorted(Counter(length for length in self._lengths if length).items())
 
     def sort(self, x: Tensor) -> Tensor:
-        """Sort tokens by the length of their sequences."""
+        """Return the tokens ``x`` sorted by the length of their sequences."""
         return x if self._order is None else x.index_select(0, self._order)
 
     def unsort(self, x: Tensor) -> Tensor:
-        """Reverse :meth:`sort`."""
+        """Return sorted tokens in the order that they had before :meth:`sort`."""
         return x if self._order is None else torch.zeros_like(x).index_copy(0, self._order, x)
 
     @cached_property

@@ -27,14 +27,14 @@ def mask(graph: BipartiteGraph, axes: Axes | None = None, *,
          weights: Tensor | None = None) -> Axes:
     """Draw the mask of a graph, with queries from top to bottom and keys from left to right.
 
-    A graph of more than 512 queries or keys is divided into 512 cells along that side, shaded by
-    density.
+    If a graph has more than 512 queries or keys, this side is divided into 512 cells, and the shade
+    of a cell is its density.
 
     Args:
         graph (BipartiteGraph): The graph, of any size.
         axes (matplotlib.axes.Axes, optional): Axes to draw on; a new figure if omitted.
-        weights (Tensor, optional): Shades of the edges, such as attention weights, ``[num_edges]``;
-            the largest is the darkest.
+        weights (Tensor, optional): Shades of the edges, such as attention weights, ``[num_edges]``.
+            The edge with the largest weight is the darkest.
 
     Raises:
         TypeError: ``weights`` is not a Tensor.
@@ -65,8 +65,8 @@ def mask(graph: BipartiteGraph, axes: Axes | None = None, *,
 
 
 def html(graph: BipartiteGraph, text: str) -> str:
-    """Return a small picture of a graph above a line of text, or the text alone without
-    matplotlib."""
+    """Return HTML with a small picture of a graph above a line of text. Without matplotlib, there
+    is only the text."""
     line = f'<pre>{escape(text)}</pre>'
     try:
         from matplotlib.figure import Figure
@@ -83,15 +83,15 @@ def html(graph: BipartiteGraph, text: str) -> str:
 
 
 def new_axes(width: float, height: float) -> Axes:
-    """Return the axes of a new figure; sizes are in inches."""
+    """Return the axes of a new figure. ``width`` and ``height`` are in inches."""
     from matplotlib import pyplot
 
     return pyplot.subplots(figsize=(width, height), layout='constrained')[1]
 
 
 def shades_of(graph: BipartiteGraph, weights: Tensor, dimensions: int) -> Tensor:
-    """Return weights as float64 ``[num_edges, heads]``. They may have up to ``dimensions``
-    dimensions."""
+    """Check weights on edges, and return the weights as float64 ``[num_edges, heads]``. The
+    argument ``weights`` is ``[num_edges]`` or, if ``dimensions`` is 2, ``[num_edges, heads]``."""
     check_strided('weights', weights)
     if weights.shape[:1] != (graph.num_edges,) or weights.dim() > dimensions:
         shape = ' or '.join(['[num_edges]', '[num_edges, heads]'][:dimensions])
@@ -106,7 +106,7 @@ def shades_of(graph: BipartiteGraph, weights: Tensor, dimensions: int) -> Tensor
 
 
 def tick_whole_numbers(*sides: Axis) -> None:
-    """Put ticks at whole numbers only."""
+    """Put the ticks of each axis at whole numbers only."""
     from matplotlib.ticker import MaxNLocator
 
     for side in sides:

@@ -1,4 +1,4 @@
-"""Graphs of points in space: nearest neighbours, or all points within a radius."""
+"""Graphs of points in space, whose edges join nearest neighbours or all points within a radius."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def from_nearest(
     """Return the graph in which each query attends to its ``k`` nearest keys.
 
     Distances are Euclidean, in float64. If queries and keys are the same, a point is its own
-    nearest neighbour; ``from_nearest(x, k + 1).without_self_loops()`` has ``k`` others. Ties are
-    broken by the search tree. Gradients do not reach the points.
+    nearest neighbour; ``from_nearest(x, k + 1).without_self_loops()`` has ``k`` others. Among keys
+    at the same distance, the search tree decides. Coordinates receive no gradient.
 
     Args:
         query (Tensor): Coordinates ``[num_queries, dimensions]``.
@@ -40,7 +40,8 @@ def from_nearest(
         key (Tensor, optional): Coordinates ``[num_keys, dimensions]``; ``query`` if omitted.
         query_ptr (Tensor, optional): Where the points of each example begin, int64
             ``[num_segments + 1]``, as in a PyG ``Batch``; one example if omitted.
-        key_ptr (Tensor, optional): The same for the keys; ``query_ptr`` if ``key`` is omitted.
+        key_ptr (Tensor, optional): Where the keys of each example begin, int64 ``[num_segments +
+            1]``; ``query_ptr`` if ``key`` is omitted.
 
     Returns:
         BipartiteGraph on the device of ``query``. It is built on the host.
@@ -63,8 +64,8 @@ def from_nearest(
 
     def nearest(queries: np.ndarray, keys: np.ndarray, number: int) -> np.ndarray:
         if len(keys) < k:
-            raise ValueError(f"'k' must not exceed the keys of an example (got {k}, and "
-                             f"{len(keys)} points in example {number})")
+            raise ValueError(f"'k' must not exceed the number of keys of any example (got {k}, but "
+                             f"example {number} has {len(keys)} keys)")
         _, found = _tree(keys).query(queries, k=[*range(1, k + 1)],
                                      workers=torch.get_num_threads())
         return np.stack([found.ravel(), np.repeat(np.arange(len(queries)), k)])
@@ -81,11 +82,11 @@ def from_radius(
     query_ptr: Tensor | None = None,
     key_ptr: Tensor | None = None,
 ) -> BipartiteGraph:
-    """Return the graph in which each query attends to all keys within a radius, including itself if
-    queries and keys are the same.
+    """Return the graph in which each query attends to all keys within a radius. If queries and keys
+    are the same points, each point attends to itself too.
 
     Args:
-        query (Tensor): As in :meth:`from_nearest`, as are ``key``, ``query_ptr`` and ``key_ptr``.
+        query, key, query_ptr, key_ptr (Tensor): As in :meth:`from_nearest`.
         radius (float): Largest Euclidean distance of a key.
 
     Returns:
@@ -111,9 +112,11 @@ def from_radius(
 
 def _graph(cls: type[BipartiteGraph], query: Tensor, key: Tensor | None, query_ptr: Tensor | None,
            key_ptr: Tensor | None, edges_of: Callable) -> BipartiteGraph:
-    """Join the edges of each example, ``edges_of(queries, keys, number)``, key over query."""
+    """Return the graph of all examples. ``edges_of(queries, keys, number)`` returns the edges of an
+    example, key over query."""
     if key is None and key_ptr is not None:
-        raise ValueError("'key_ptr' needs 'key'; without 'key', 'query_ptr' is used for both")
+        raise ValueError("'key_ptr' must be None if 'key' is None, because 'query_ptr' then marks "
+                         "the examples of queries and keys")
     own = _coordinates('query', query)
     others = own if key is None else _coordinates('key', key)
     if own.shape[1] != others.shape[1]:
@@ -148,7 +151,7 @@ def _coordinates(name: str, points: Tensor) -> np.ndarray:
     is_finite = np.isfinite(coordinates).all(axis=1)
     if not is_finite.all():
         first = int(is_finite.argmin())
-        raise ValueError(f"'{name}' must hold finite coordinates (got "
+        raise ValueError(f"'{name}' must have finite coordinates (got "
                          f"{coordinates[first].tolist()} at point {first})")
     return coordinates
 

@@ -1,4 +1,4 @@
-"""PyG's data: graphs from and to it, its edges, and the graphs of a batch."""
+"""Conversion of graphs from and to PyG's data, and functions that read edges and batches of PyG."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def from_data(cls: type[BipartiteGraph], data: Data | HeteroData,
               edge_type: tuple[str, str, str] | None = None) -> BipartiteGraph:
     """Return the graph of a PyG ``Data``, ``HeteroData`` or ``Batch``.
 
-    The source of an edge is its key and the target its query, as in PyG. The graphs of a batch
-    become segments. Repeated edges are merged. The inverse of :meth:`to_data`.
+    The source of an edge is the key, and the target is the query. The graphs of a batch become
+    segments. Repeated edges are merged. This method is the inverse of :meth:`to_data`.
 
     Args:
         data (Data or HeteroData): Data with an ``edge_index`` or ``adj_t``, and with ``edge_prob``
             if the edges have probabilities.
-        edge_type (tuple of str, optional): The edge type of a ``HeteroData``; may be omitted if it
-            has only one.
+        edge_type (tuple of str, optional): The edge type of a ``HeteroData``. It may be omitted if
+            the data have only one edge type.
 
     Raises:
         TypeError: ``data`` is of another type.
@@ -78,13 +78,15 @@ def from_data(cls: type[BipartiteGraph], data: Data | HeteroData,
 
 
 def to_data(self: BipartiteGraph, bipartite: bool = False) -> Data | HeteroData:
-    """Return PyG's ``Data`` with ``edge_index`` and ``num_nodes``, ``batch`` and ``ptr`` if there
-    are several segments, and ``edge_prob`` if present.
+    """Return the graph as PyG's ``Data``, with ``edge_index`` and ``num_nodes``.
+
+    If there are several segments, the data also have ``batch`` and ``ptr``. If the edges have
+    probabilities, the data have ``edge_prob``.
 
     Args:
-        bipartite (bool): Return ``HeteroData`` with edges ``('key', 'to', 'query')`` between two
-            node types. Otherwise key i and query i are the same node i, which needs equal numbers
-            of keys and queries in each segment.
+        bipartite (bool): Whether to return ``HeteroData`` with edges ``('key', 'to', 'query')``
+            between two node types. Otherwise key i and query i are the same node i, and each
+            segment must have equal numbers of keys and queries.
 
     Raises:
         ValueError: ``bipartite`` is false, and a segment has different numbers of keys and queries.
@@ -108,8 +110,8 @@ def to_data(self: BipartiteGraph, bipartite: bool = False) -> Data | HeteroData:
 
 
 def read_edges(edges: Tensor | SparseTensor) -> Tensor:
-    """Return ``edge_index`` ``[2, num_edges]`` as a plain Tensor, in the given order, of an
-    ``edge_index`` or of a transposed adjacency ``adj_t`` ``[query, key]``."""
+    """Return edges as a plain Tensor ``edge_index`` ``[2, num_edges]``, in their original order.
+    ``edges`` are an ``edge_index`` or a transposed adjacency ``adj_t`` ``[query, key]``."""
     if type(edges) is Tensor and edges.layout == torch.strided:
         return edges
     from torch_geometric import EdgeIndex
@@ -120,15 +122,17 @@ def read_edges(edges: Tensor | SparseTensor) -> Tensor:
         query, key, _ = edges.coo()
         return torch.stack([key, query])
     if isinstance(edges, Tensor) and edges.layout == torch.sparse_coo:
-        return edges._indices().flip(0)  # PyG would mark any as coalesced
+        return edges._indices().flip(0)  # PyG's conversion would mark any tensor as coalesced
     if is_torch_sparse_tensor(edges):
         return to_edge_index(edges)[0].flip(0)
     return edges.as_tensor() if isinstance(edges, EdgeIndex) else edges
 
 
 def ptr_of(nodes: Data | NodeStorage, device: torch.device) -> Tensor:
-    """Return where the nodes of each graph begin, int64 ``[num_graphs + 1]``, by ``ptr`` or
-    ``batch``; all nodes are one graph without them.
+    """Return where the nodes of each graph begin, int64 ``[num_graphs + 1]``.
+
+    The graphs follow from ``ptr`` or ``batch`` of ``nodes``. Without these attributes, all nodes
+    belong to one graph.
 
     Args:
         nodes (Data or NodeStorage): A ``Data`` or ``Batch``, or one node type of a ``HeteroData``.
@@ -140,26 +144,27 @@ def ptr_of(nodes: Data | NodeStorage, device: torch.device) -> Tensor:
     """
     num_nodes, ptr, batch = nodes.num_nodes, nodes.get('ptr'), nodes.get('batch')
     if num_nodes is None:
-        raise ValueError(f"'num_nodes' must be set, because nodes without features cannot be "
-                         f"counted (got {nodes})")
+        raise ValueError(f"'num_nodes' must be set if nodes have no features, because the nodes "
+                         f"cannot be counted then (got {nodes})")
     if ptr is None:
         return (torch.tensor([0, num_nodes], device=device) if batch is None
                 else ptr_of_batch(batch, num_nodes))
     check_ptr('ptr', ptr, num_nodes, device)
     if batch is not None and not is_traced(batch) and not torch.equal(
             batch, segment_of(ptr, num_nodes)):
-        raise ValueError("'batch' must number the graphs that 'ptr' marks, but nodes were moved or "
-                         "removed after batching; sort the nodes by 'batch', and delete 'ptr'")
+        raise ValueError("'batch' must agree with 'ptr' (got nodes that were moved or removed "
+                         "after batching); sort the nodes by 'batch', and delete 'ptr'")
     return ptr
 
 
 def ptr_of_batch(batch: Tensor, num_nodes: int) -> Tensor:
-    """Return where the nodes of each graph begin, given the graph of each node."""
+    """Return where the nodes of each graph begin, int64 ``[num_graphs + 1]``. ``batch`` is the
+    index of the graph of each node, ``[num_nodes]``."""
     check_integers('batch', batch)
     check_has_numbers('batch', batch)
     if batch.shape != (num_nodes,):
-        raise ValueError(f"'batch' must hold the graph of each of the {num_nodes} nodes (got shape "
-                         f"{tuple(batch.shape)})")
+        raise ValueError(f"'batch' must have the index of a graph for each of the {num_nodes} "
+                         f"nodes (got shape {tuple(batch.shape)})")
     numbers = host_copy(batch)
     if bool((numbers.diff() < 0).any()):
         raise ValueError("'batch' must ascend, because the nodes of a graph must be adjacent; sort "

@@ -17,7 +17,7 @@ _PARTS = ('indptr', 'key', 'num_keys', 'query_ptr', 'key_ptr', 'edge_prob', 'is_
 
 
 def state_of(graph: BipartiteGraph) -> dict[str, Any]:
-    """Return the parts of a graph by name, without the gradient of probabilities."""
+    """Return a dict with the parts of a graph, in which the probabilities have no gradient."""
     indptr, key = graph.csr
     key = key.view(torch.int16) if key.dtype == torch.uint16 else key  # torch cannot pickle uint16
     edge_prob = None if graph.edge_prob is None else graph.edge_prob.detach()
@@ -26,12 +26,15 @@ def state_of(graph: BipartiteGraph) -> dict[str, Any]:
 
 
 def parts_of(state: dict[str, Any]) -> tuple[Any, ...]:
-    """Return the rows, number of keys, segments, probabilities and order of a saved graph.
-    Everything is checked except the probabilities and whether edges stay in their segments, because
-    files may be untrusted."""
+    """Return the parts of a saved graph as the arguments of ``BipartiteGraph._fill``.
+
+    The parts are checked, because files may be untrusted. Only two checks are left to the caller:
+    of the probabilities, and of whether edges stay in their segments.
+    """
     if not isinstance(state, dict) or state.keys() != set(_PARTS):
-        raise ValueError(f"a BipartiteGraph is saved as {', '.join(_PARTS)} (got "
-                         f"{', '.join(map(str, state))}); it may be from another version")
+        raise ValueError(f"the state of a BipartiteGraph must have the parts {', '.join(_PARTS)} "
+                         f"(got {', '.join(map(str, state))}); the graph may have been saved by "
+                         f"another version")
     indptr, key, num_keys, query_ptr, key_ptr, edge_prob, is_reordered = (
         state[name] for name in _PARTS)
     if isinstance(key, Tensor) and key.dtype == torch.int16:

@@ -1,4 +1,5 @@
-"""Segments of queries and keys: sequences of a batch, and heads with graphs of their own."""
+"""Segments of queries and keys: the sequences of a batch, once for each head if each head has its
+own graph."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ class Segments:
         is_shared = key_ptr is query_ptr
         self.query_ptr = out_of_inference(query_ptr)
         self.key_ptr = self.query_ptr if is_shared else out_of_inference(key_ptr)
-        # Computed here if it is cheap, so that compiled code need not read values.
+        # Both properties are computed here if this is cheap, so that compiled code need not read
+        # values.
         if (None in (num_pairs, is_square) and query_ptr.device.type == 'cpu'
                 and not is_traced(query_ptr)):
             num_queries, num_keys = query_ptr.diff(), key_ptr.diff()
@@ -44,17 +46,19 @@ class Segments:
     def of(cls, query_ptr: Tensor | None, key_ptr: Tensor | None, sizes: tuple[int, int],
            device: torch.device, *, heads: int = 1, validate: bool = True,
            look: bool = True) -> Segments:
-        """Build segments from pointers, with defaults.
+        """Build segments from pointers, which may be omitted.
 
         Args:
-            query_ptr (Tensor, optional): As in :class:`Segments`; one segment per head if omitted.
-            key_ptr (Tensor, optional): As in :class:`Segments`. If omitted, ``query_ptr`` if the
-                numbers of keys and queries are equal, else one segment per head.
-            sizes (tuple): Number of queries and of keys.
+            query_ptr (Tensor, optional): As in :class:`Segments`. If omitted, there is one segment
+                for each head.
+            key_ptr (Tensor, optional): As in :class:`Segments`. If omitted, ``query_ptr`` is used
+                if the numbers of keys and queries are equal; otherwise there is one segment for
+                each head.
+            sizes (tuple): Number of queries and number of keys.
             device (torch.device): The device of both pointers.
-            heads (int): Heads that are folded into the nodes.
+            heads (int): Number of heads that are folded into the nodes.
             validate (bool): Whether to check and copy the pointers.
-            look (bool): Whether to check values too, which synchronises a GPU.
+            look (bool): Whether to check the values of the pointers too, which synchronises a GPU.
 
         Raises:
             TypeError: A pointer is not an int64 Tensor.
@@ -84,7 +88,8 @@ class Segments:
 
     @classmethod
     def join(cls, parts: list[Segments], sizes: list[tuple[int, int]]) -> Segments:
-        """Concatenate segments, given the numbers of queries and keys of each part."""
+        """Concatenate the segments of several parts. ``sizes`` are the numbers of queries and keys
+        of each part."""
         num_queries, num_keys = zip(*sizes)
         query_ptr = join_ptrs([part.query_ptr for part in parts], num_queries)
         is_shared = all(part.key_ptr is part.query_ptr for part in parts)
@@ -117,8 +122,8 @@ class Segments:
 
     @property
     def is_square(self) -> bool:
-        """Return whether every segment has as many keys as queries, which then can be the same
-        tokens."""
+        """Return whether every segment has equal numbers of keys and queries. Only then can keys
+        and queries be the same tokens."""
         if self._is_square is not None:
             return self._is_square
         is_square = self.query_ptr is self.key_ptr or torch.equal(self.query_ptr, self.key_ptr)
@@ -128,11 +133,13 @@ class Segments:
 
     @property
     def ptrs(self) -> tuple[Tensor, Tensor]:
-        """``query_ptr`` and ``key_ptr``, not copied: do not modify them."""
+        """The pair of ``query_ptr`` and ``key_ptr``. The tensors are not copied, so do not modify
+        them."""
         return self.query_ptr, self.key_ptr
 
     def known(self) -> tuple[int | None, bool | None]:
-        """Return :attr:`num_pairs` and :attr:`is_square`, or ``None`` if not computed yet."""
+        """Return the pair of :attr:`num_pairs` and :attr:`is_square`, in which a property that is
+        not computed yet is ``None``."""
         return self._num_pairs, self._is_square
 
     def pairs_per_segment(self) -> Tensor:
@@ -140,21 +147,22 @@ class Segments:
         return self.query_ptr.diff() * self.key_ptr.diff()
 
     def of_queries(self, num_queries: int | None = None) -> Tensor:
-        """Return the segment of each query, int64 ``[num_queries]``. Without ``num_queries`` this
-        synchronises a GPU."""
+        """Return the index of the segment of each query, int64 ``[num_queries]``. Without
+        ``num_queries``, this synchronises a GPU."""
         return segment_of(self.query_ptr, num_queries)
 
     def of_keys(self, num_keys: int | None = None) -> Tensor:
-        """Return the segment of each key, int64 ``[num_keys]``. Without ``num_keys`` this
-        synchronises a GPU."""
+        """Return the index of the segment of each key, int64 ``[num_keys]``. Without ``num_keys``,
+        this synchronises a GPU."""
         return segment_of(self.key_ptr, num_keys)
 
     def transpose(self) -> Segments:
-        """Swap queries and keys."""
+        """Return the segments with queries and keys swapped."""
         return Segments(self.key_ptr, self.query_ptr)
 
     def to(self, device: torch.device | str) -> Segments:
-        """Return the segments on ``device``, with their computed properties."""
+        """Return the segments on ``device``. Properties that are computed already are not computed
+        again."""
         query_ptr = self.query_ptr.to(device)
         is_shared = self.key_ptr is self.query_ptr
         key_ptr = query_ptr if is_shared else self.key_ptr.to(device)
@@ -166,8 +174,8 @@ class Segments:
 
 def _checked(name: str, ptr: Tensor | None, size: int, device: torch.device,
              look: bool) -> Tensor | None:
-    """Check a pointer and return a copy, because compiled loops do not check bounds, and changes of
-    the original through numpy could not be detected."""
+    """Check a pointer, because compiled loops do not check bounds. Return a copy, because changes
+    of the original through numpy could not be detected."""
     if ptr is None:
         return None
     if look:
@@ -182,21 +190,22 @@ def _one_segment_per_head(heads: int, num_nodes: int, device: torch.device) -> T
 
 
 def segment_of(ptr: Tensor, num_nodes: int | None = None) -> Tensor:
-    """Return the segment of each node, int64 ``[num_nodes]``."""
+    """Return the index of the segment of each node, int64 ``[num_nodes]``."""
     return torch.repeat_interleave(ptr.diff(), output_size=num_nodes)
 
 
 def sum_segments(value: Tensor, ptr: Tensor) -> Tensor:
-    """Sum ``value`` over the nodes of each segment, float64 ``[num_segments, ...]``."""
+    """Return the sum of ``value`` over the nodes of each segment, float64 ``[num_segments,
+    ...]``."""
     return reduce_segments(value, ptr, 'sum')
 
 
 def reduce_segments(value: Tensor, ptr: Tensor, reduce: str) -> Tensor:
-    """Reduce ``value`` over the nodes of each segment, float64 ``[num_segments, ...]``, by
-    ``'sum'`` or ``'max'`` (at least 0)."""
+    """Return the sum or maximum of ``value`` over the nodes of each segment, float64
+    ``[num_segments, ...]``. ``reduce`` is ``'sum'`` or ``'max'``; a maximum is at least 0."""
     value = value.double() if reduce == 'sum' else value
     if value.device.type != 'cpu':
-        # There a single thread reduces a segment, so pieces of segments are reduced first.
+        # On a GPU, a single thread reduces a segment, so pieces of segments are reduced first.
         cuts = torch.arange(0, len(value), _NODES_AT_ONCE, device=ptr.device)
         piece_ptr = torch.cat([ptr, cuts]).sort().values
         value = torch.segment_reduce(value, reduce, offsets=piece_ptr, axis=0, initial=0)
@@ -205,6 +214,7 @@ def reduce_segments(value: Tensor, ptr: Tensor, reduce: str) -> Tensor:
 
 
 def join_ptrs(ptrs: list[Tensor], sizes: Sequence[int]) -> Tensor:
-    """Concatenate pointers, given the number of nodes of each."""
+    """Concatenate the pointers of several parts. ``sizes`` are the numbers of nodes of each
+    part."""
     starts = accumulate(sizes, initial=0)
     return torch.cat([ptrs[0][:1]] + [ptr[1:] + start for ptr, start in zip(ptrs, starts)])

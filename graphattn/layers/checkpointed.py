@@ -15,8 +15,8 @@ from torch.utils.checkpoint import checkpoint
 
 def checkpointed(run: Callable[..., Any], *inputs: Any, generator: torch.Generator | None,
                  **options: Any) -> Any:
-    """Return ``run(*inputs, **options)`` for a module or its method. Only the arguments are kept
-    for the backward pass, which runs it again."""
+    """Return ``run(*inputs, **options)``, where ``run`` is a module or a method of a module. Only
+    the arguments are stored for the backward pass, which calls ``run`` again."""
     once_more = partial(checkpoint, run, *inputs, use_reentrant=False, generator=generator,
                         **options)
     if torch.compiler.is_compiling() and generator is None:
@@ -27,12 +27,13 @@ def checkpointed(run: Callable[..., Any], *inputs: Any, generator: torch.Generat
 
 
 class _AsNow:
-    """Restore the present tensors and mode of modules and the present state of a generator, inside
-    the context; it can be entered once for each backward pass.
+    """Context in which modules have the tensors and mode, and a generator has the state, that they
+    had when this object was built. The context can be entered once for each backward pass.
 
-    The tensors may belong to a ``torch.func.functional_call``, which has returned by the time of
-    the backward pass. torch only rewinds its default generator. FSDP gathers and divides its own
-    parameters, which are DTensors between calls.
+    The tensors may be arguments of ``torch.func.functional_call``. That call has returned when the
+    backward pass starts, so the modules have other tensors then. torch's ``checkpoint`` restores
+    only the default generator. Parameters that are DTensors are left alone, because FSDP gathers
+    and divides them itself.
     """
 
     def __init__(self, modules: list[nn.Module], generator: torch.Generator | None):

@@ -37,44 +37,47 @@ Nodes = Tensor | tuple[Tensor, Tensor]
 class EdgeAttention(MessagePassing):
     r"""Attention as message passing: queries receive the weighted sum of the values of their keys.
 
-    The operator of :func:`graphattn.functional.edge_attention`, computed in one of two equivalent
-    ways:
+    The layer computes :func:`graphattn.functional.edge_attention` in one of two equivalent ways:
 
     - **fused**: ``message_and_aggregate`` passes the rows of a :class:`BipartiteGraph` to a kernel.
-      A plain ``edge_index`` in any order is first sorted into such a graph. The result is cached
-      as long as the tensor lives and is not modified;
-    - **explicit**, through ``edge_update``, ``message`` and ``aggregate``: used while an explainer
-      is active, if attention weights are requested, if one of the three has a hook, and if a
-      subclass replaces one of them or ``update``, but not ``message_and_aggregate``. ``alpha`` is
-      an argument of ``message``, where PyG's ``AttentionExplainer`` expects it.
+      A plain ``edge_index`` in any order is first sorted into such a graph. The sorted graph is
+      cached as long as the ``edge_index`` tensor lives and is not modified;
+    - **explicit**: PyG calls ``edge_update``, ``message`` and ``aggregate``. The layer uses this
+      way while an explainer is active, if attention weights are requested, or if one of these three
+      methods has a hook. It also uses this way if a subclass replaces one of these methods or
+      ``update``, but not ``message_and_aggregate``. The weights ``alpha`` are an argument of
+      ``message``, where PyG's ``AttentionExplainer`` expects them.
 
-    Both begin in ``propagate``: once per call in the fused way, once per hop in the explicit way.
+    Both ways begin in ``propagate``. The fused way calls ``propagate`` once, the explicit way once
+    per hop.
 
-    Explainers and hooks on messages expect edges in the order of the caller. A graph that was built
-    from edges in another order (:attr:`BipartiteGraph.is_reordered`) raises an error then; pass
-    ``edge_index`` instead.
+    Explainers and hooks on messages expect edges in the order of the caller. With an explainer or
+    such a hook, the layer raises an error for a graph that was built from edges in another order
+    (:attr:`BipartiteGraph.is_reordered`); pass ``edge_index`` instead of the graph.
 
     With several hops, the weights are computed once and used in each hop
-    (:func:`graphattn.functional.attention_diffusion`). For the backward pass, the fused way keeps
-    query, key and value, and the values of each hop. With ``recompute`` it keeps query, key and
-    value only, and the backward pass repeats the forward pass. ``backend='numba'`` never keeps
-    weights.
+    (:func:`graphattn.functional.attention_diffusion`). For the backward pass, the fused way stores
+    query, key, value and the values after each hop. With ``recompute`` it stores only query, key
+    and value, and the backward pass repeats the forward pass. ``backend='numba'`` never stores the
+    weights of the edges.
 
     Args:
-        dropout (float): Probability of zeroing a weight in training, the same weights in all hops.
-        hops (int or float): Number of hops that values travel, ``math.inf`` for the limit. More
-            than one hop requires that queries and keys are the same tokens.
+        dropout (float): Probability of zeroing a weight in training. All hops zero the same
+            weights.
+        hops (int or float): Number of hops that values travel; ``math.inf`` computes the limit.
+            More than one hop requires that queries and keys are the same tokens.
         teleport (float or sequence of float): Share of its own value that a token keeps at each
-            hop, one for all hops or one for each. One hop without teleport is attention.
+            hop: one number for all hops, or one number for each hop. One hop without teleport is
+            plain attention.
         scale (float, optional): Factor of the dot products, :math:`1/\sqrt{C}` if omitted.
         softcap (float, optional): Bound on the scaled dot products, see
             :func:`graphattn.functional.edge_attention`.
         backend (str): Kernel of the fused way, see :func:`graphattn.functional.edge_attention`.
-        recompute (bool): Compute weights and hops again in the backward pass instead of keeping
-            them, in the fused way. Dropout is the same, and gradients are the same bit for bit. Not
-            available for infinitely many hops, which keep only one.
-        **kwargs: Arguments of :class:`torch_geometric.nn.MessagePassing`, except values that only
-            one of the two ways supports: an ``aggr`` other than the sum, or another ``flow``.
+        recompute (bool): In the fused way, compute weights and hops again in the backward pass
+            instead of storing them. The same weights are dropped, and gradients are the same bit
+            for bit. Not available with ``hops=math.inf``, which stores the values of only one hop.
+        **kwargs: Arguments of :class:`torch_geometric.nn.MessagePassing`. ``aggr`` must be the sum,
+            and ``flow`` must keep its default, because only the explicit way supports other values.
 
     Raises:
         ValueError: A value is out of range, the backend is unknown, or an argument of
@@ -96,8 +99,8 @@ class EdgeAttention(MessagePassing):
     """
 
     SUPPORTS_FUSED_EDGE_INDEX = True
-    # Otherwise PyG would generate propagate() for each layer, in 10 ms, with arguments that it
-    # reads from the source code; ours differ between calls.
+    # None stops PyG from generating propagate() for each layer. PyG would need 10 ms and read the
+    # arguments of propagate() from the source code, but the arguments here differ between calls.
     propagate_type = None
     _overrides_fused = _overrides_messages = False
 
@@ -139,30 +142,34 @@ class EdgeAttention(MessagePassing):
         """Attend along the edges.
 
         Args:
-            query (Tensor): ``[num_queries, heads, channels]``. With a plain ``edge_index``, it may
-                be a pair of the sources' and the targets', as in PyG, and so may the others.
+            query (Tensor): ``[num_queries, heads, channels]``. With a plain ``edge_index``,
+                ``query``, ``key`` and ``value`` may each be a pair as in PyG: a tensor of the
+                source nodes and a tensor of the target nodes.
             key (Tensor): ``[num_keys, num_kv_heads, channels]``; ``num_kv_heads`` divides
                 ``heads``.
             value (Tensor): ``[num_keys, num_kv_heads, value_channels]``.
-            graph (BipartiteGraph or Tensor): The edges; a plain ``edge_index`` ``[2, num_edges]``
-                (key over query) may be in any order, but must contain each edge once.
+            graph (BipartiteGraph or Tensor): The edges. A plain ``edge_index`` ``[2, num_edges]``
+                has keys in its first row and queries in its second. Its edges may be in any order,
+                but each edge must occur only once.
             edge_bias (Tensor, optional): ``[num_edges]`` or ``[num_edges, heads]``, in the order of
                 ``graph.edge_index``, or of a plain ``edge_index``.
-            edge_gate (Tensor, optional): As ``edge_bias``.
+            edge_gate (Tensor, optional): Factor of the logits, shaped and ordered as ``edge_bias``.
             sink (Tensor, optional): One more logit of each query, ``[heads]``.
             teleport (Tensor, optional): Replaces the teleport of the layer; broadcasts to ``[hops,
                 num_queries, heads]``.
-            placement (Placement): Where keys and values lie, if not in ``key`` and ``value``
-                (:mod:`graphattn.placement`), and whether heads own a graph each.
+            placement (Placement): Where keys and values lie, if not in ``key`` and ``value``, and
+                whether each head has its own graph (:mod:`graphattn.placement`).
             return_attention_weights (bool): Return ``(out, (edge_index, alpha))``.
 
         Returns:
-            Tensor ``[num_queries, heads, value_channels]``; ``alpha`` is ``[num_edges, heads]``.
+            Tensor ``[num_queries, heads, value_channels]``. With weights, ``(out, (edge_index,
+            alpha))``: this tensor, the edges ``[2, num_edges]``, and their weights ``[num_edges,
+            heads]``.
 
         Raises:
-            ValueError, TypeError: As :func:`graphattn.functional.edge_attention` and
-                :func:`graphattn.functional.attention_diffusion`, or ``edge_index`` contains an
-                edge twice.
+            ValueError, TypeError: See :func:`graphattn.functional.edge_attention` and
+                :func:`graphattn.functional.attention_diffusion`. A ValueError is also raised if
+                ``edge_index`` contains an edge twice.
         """
         if not isinstance(graph, BipartiteGraph):
             query, key, value = _ends(query, key, value)
@@ -191,8 +198,9 @@ class EdgeAttention(MessagePassing):
                   **kwargs: Any) -> Tensor:
         """Start message passing.
 
-        Along a graph, PyG's ``propagate`` is left out unless hooks or a subclass can tell the
-        difference, because preparing its arguments takes as long as attention over 60 tokens.
+        For a graph, this method calls ``message_and_aggregate`` directly, without PyG's
+        ``propagate``, unless hooks or a subclass need ``propagate``. PyG prepares the arguments of
+        ``propagate`` in the time that attention over 60 tokens takes.
         """
         if isinstance(edge_index, BipartiteGraph):
             if not (self._overrides_fused or has_hooks(self, _ON_FUSED)):
@@ -212,7 +220,7 @@ class EdgeAttention(MessagePassing):
         if wants_messages and has_hooks(self, _ON_MESSAGE_AND_AGGREGATE):
             raise ValueError("hooks on 'message_and_aggregate' never fire if attention weights, an "
                              "explainer, or hooks on 'edge_update', 'message' or 'aggregate' need "
-                             "explicit messages; remove them")
+                             "explicit messages; remove the hooks on 'message_and_aggregate'")
         return wants_messages
 
     def _explicit(
@@ -222,9 +230,9 @@ class EdgeAttention(MessagePassing):
     ) -> Tensor | tuple[Tensor, tuple[Tensor, Tensor]]:
         is_watched = self.explain or has_hooks(self, _ON_MESSAGES)
         if is_watched and isinstance(graph, BipartiteGraph) and graph.is_reordered:
-            raise ValueError("'graph' has its edges in another order than the edges that it was "
-                             "built from, which explainers and hooks expect; pass 'edge_index' "
-                             "instead")
+            raise ValueError("'graph' must have its edges in the order in which they were passed, "
+                             "because explainers and hooks expect this order (got a graph that "
+                             "sorted its edges); pass 'edge_index' instead of the graph")
         edge_index, graph = _edges_in_given_order(graph, query.size(0), key.size(0))
         out, alpha = drive(query, key, value, graph, terms, self.hops, teleport, placement,
                            backend=self._messages(edge_index, graph, teleport),
@@ -233,8 +241,8 @@ class EdgeAttention(MessagePassing):
 
     def _messages(self, edge_index: Tensor, graph: BipartiteGraph,
                   teleport: float | Sequence[float] | Tensor) -> Backend:
-        """Return a backend that calls PyG's steps; the edges of ``graph`` are in the caller's
-        order."""
+        """Return a backend that calls PyG's ``edge_updater`` and ``propagate``. The edges of
+        ``graph`` must be in the caller's order."""
         given, told = graph, {}
 
         def edges(graph: BipartiteGraph) -> Tensor:
@@ -288,7 +296,8 @@ _ON_FUSED = [*hooks_on('propagate'), *_ON_MESSAGE_AND_AGGREGATE]
 
 
 def _ends(query: Nodes, key: Nodes, value: Nodes) -> list[Tensor]:
-    """Return the targets' queries, and the sources' keys and values, of pairs as in PyG."""
+    """Return query, key and value. Of a pair (source nodes, target nodes) as in PyG, the query is
+    the second tensor, and key and value are the first."""
     return [nodes[end] if isinstance(nodes, tuple) and len(nodes) == 2 else nodes
             for nodes, end in ((query, 1), (key, 0), (value, 0))]
 

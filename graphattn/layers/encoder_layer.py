@@ -41,18 +41,20 @@ class EncoderLayer(nn.Module):
     Args:
         channels (int): Size of each token.
         heads (int): Number of attention heads.
-        source (GraphSource, Pattern or str, optional): Source of the edges, a pattern or its
-            expression; if omitted, every call needs a source or a graph.
-        attention (nn.Module, optional): Module to use instead of :class:`GraphAttention`. It must
-            have ``channels``, ``heads`` and ``reset_parameters()``, and the call of
-            :class:`GraphAttention`; it may return ``None`` instead of a graph. ``source`` and the
-            other options of graph attention must be omitted then.
+        source (GraphSource, Pattern or str, optional): Source of the edges: a graph source, a
+            pattern, or the expression of a pattern. If omitted, every call needs a source or a
+            graph.
+        attention (nn.Module, optional): Module to use instead of :class:`GraphAttention`. The
+            module must have ``channels``, ``heads`` and ``reset_parameters()``, and must be called
+            like :class:`GraphAttention`; it may return ``None`` instead of a graph. With
+            ``attention``, the argument ``source`` and the other options of graph attention must be
+            omitted.
         head_channels (int, optional): Size of a head, ``channels / heads`` if omitted.
         num_kv_heads (int, optional): Heads of keys and values, see :class:`GraphAttention`.
         hidden_channels (int, optional): Hidden size of the feed-forward network,
             ``4 * channels`` if omitted.
-        dropout (float): Dropout after the attention and after the feed-forward network; in pre-norm
-            layers also inside the feed-forward network.
+        dropout (float): Probability of zeroing a value after the attention and after the
+            feed-forward network. Pre-norm layers also use dropout inside the feed-forward network.
         attention_dropout (float): Dropout on the attention weights.
         activation (str): Activation of the feed-forward network, one of :data:`ACTIVATIONS`.
         norm_first (bool): Pre-norm if set, else post-norm as in BERT.
@@ -61,8 +63,8 @@ class EncoderLayer(nn.Module):
         backend (str): Kernel for graphs, see :func:`graphattn.functional.edge_attention`.
 
     Raises:
-        ValueError: ``attention`` has another size, or is combined with an option of graph
-            attention.
+        ValueError: ``attention`` has other ``channels`` or ``heads`` than the layer, or is combined
+            with an option of graph attention.
     """
 
     def __init__(self, channels: int, heads: int,
@@ -89,7 +91,8 @@ class EncoderLayer(nn.Module):
         else:
             check_attention(attention, channels, heads, source=source, **options)
         self.attention = attention
-        hidden_dropout = dropout if norm_first else 0.  # BERT drops nothing there
+        # BERT, which is post-norm, has no dropout inside the feed-forward network.
+        hidden_dropout = dropout if norm_first else 0.
         self.feed_forward = nn.Sequential(
             nn.Linear(channels, hidden_channels), activation_of(activation),
             nn.Dropout(hidden_dropout),
@@ -134,7 +137,8 @@ def activation_of(name: str) -> nn.Module:
 
 
 def check_attention(attention: nn.Module, channels: int, heads: int, **options: object) -> None:
-    """Raise unless ``attention`` can replace graph attention and no option of the latter is set.
+    """Raise unless ``attention`` can replace graph attention and no option of graph attention is
+    set.
 
     Args:
         attention (nn.Module): See :class:`EncoderLayer`.
@@ -151,5 +155,5 @@ def check_attention(attention: nn.Module, channels: int, heads: int, **options: 
     for name, value in options.items():
         if value != unset[name].default:
             name = 'attention_dropout' if name == 'dropout' else name
-            raise ValueError(f"'{name}' must be omitted with 'attention' (got {value!r}); pass it "
-                             f"to that module instead")
+            raise ValueError(f"'{name}' must be omitted if 'attention' is given (got {value!r}); "
+                             f"pass '{name}' to the constructor of the module 'attention' instead")

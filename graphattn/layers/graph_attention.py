@@ -52,29 +52,32 @@ class GraphAttention(nn.Module):
     Args:
         channels (int): Size of each token, in and out.
         heads (int): Number of attention heads.
-        source (GraphSource, Pattern or str, optional): Source of the edges, a pattern or its
-            expression; if omitted, every call needs a source or a graph.
+        source (GraphSource, Pattern or str, optional): Source of the edges: a graph source, a
+            pattern, or the expression of a pattern. If omitted, every call needs a source or a
+            graph.
         head_channels (int, optional): Size of a head, ``channels / heads`` if omitted.
-        num_kv_heads (int, optional): Number of heads of keys and values, each shared by ``heads /
-            num_kv_heads`` consecutive heads of queries (Ainslie et al., "GQA", 2023); ``heads`` if
-            omitted. They are repeated in memory only if heads own a graph each, for soft masks and
-            for several hops.
+        num_kv_heads (int, optional): Number of heads of keys and values; ``heads`` if omitted.
+            ``heads / num_kv_heads`` consecutive heads of queries share one head of keys and values
+            (Ainslie et al., "GQA", 2023). Keys and values are repeated in memory only if each head
+            has its own graph, for soft masks, and for several hops.
         dropout (float): Dropout on the attention weights.
         bias (bool): Whether the projections have a bias.
-        hops (int or float): Number of hops that values travel along the edges, ``math.inf`` for the
-            limit (:func:`graphattn.functional.attention_diffusion`).
+        hops (int or float): Number of hops that values travel along the edges; ``math.inf``
+            computes the limit (:func:`graphattn.functional.attention_diffusion`).
         teleport (float or sequence of float): Share of its own value that a token keeps at each
-            hop, one for all hops or one for each. One hop without teleport is attention.
-        learn_teleport (bool): Whether each head learns its own teleport, one value for all hops, as
-            the sigmoid of a parameter; ``teleport`` is the initial value.
+            hop: one number for all hops, or one number for each hop. One hop without teleport is
+            plain attention.
+        learn_teleport (bool): Whether each head learns its own teleport as the sigmoid of a
+            parameter. A head uses the same teleport in all hops; ``teleport`` is its initial value.
         softcap (float, optional): Bound on the scaled dot products, see
             :func:`graphattn.functional.edge_attention`.
-        sinks (bool): Whether each head learns a sink, one more logit of every query without a value
-            (the parameter ``sink``, 0 at first).
+        sinks (bool): Whether each head learns a sink: one more logit in the softmax of every query,
+            without a value. The sinks are the parameter ``sink``, which is initialised with 0.
         backend (str): Kernel for graphs, see :func:`graphattn.functional.edge_attention`.
-        recompute (bool): Keep only the tokens for the backward pass, which repeats projections,
-            source and hops. Gradients are the same bit for bit. Not available for infinitely many
-            hops. The flag of the same name of :class:`EdgeAttention` keeps query, key and value.
+        recompute (bool): Store only the tokens for the backward pass, which repeats projections,
+            source and hops. Gradients are the same bit for bit. Not available with
+            ``hops=math.inf``. In contrast, ``recompute`` of :class:`EdgeAttention` stores query,
+            key and value.
 
     Raises:
         ValueError: ``heads`` does not divide ``channels`` and ``head_channels`` is omitted,
@@ -138,7 +141,8 @@ class GraphAttention(nn.Module):
         reset_teleport(self.teleport_logit, self.attention.teleport)
 
     def teleport(self) -> Tensor | None:
-        """Return the learned teleport probability per head, ``[heads]``, or None."""
+        """Return the learned teleport probability of each head, ``[heads]``, or None if it is not
+        learned."""
         return None if self.teleport_logit is None else self.teleport_logit.sigmoid()
 
     @cache_host_copies
@@ -162,38 +166,42 @@ class GraphAttention(nn.Module):
         Args:
             x (Tensor): Tokens of all sequences, one after the other, ``[num_tokens, channels]``.
             ptr (Tensor or Shard): Where each sequence begins, int64 ``[num_sequences + 1]``, as in
-                a PyG ``Batch``; or a process's part of a batch
+                a PyG ``Batch``. A ``Shard`` marks the part of a batch that one process computes
                 (:func:`graphattn.distributed.sequence_parallel`), or the next tokens of sequences
                 in a cache (:meth:`graphattn.decoding.KeyValueCache.step`).
             source (GraphSource, optional): Replaces the source of the layer.
             graph (BipartiteGraph or PairMask, optional): Graph to attend along instead of a graph
-                from the source. Its segments are the sequences of ``ptr``, or those of each head if
-                heads own a graph each. The source, if there is one, only provides logit terms.
+                from the source. The segments of the graph are the sequences of ``ptr``; if each
+                head has its own graph, there is one segment for each head and sequence. The source,
+                if there is one, only provides logit terms.
             edge_bias (Tensor, optional): Added to logits, ``[num_edges]`` or ``[num_edges, heads]``
-                in the order of ``graph.edge_index``; requires ``graph``. ``[num_edges]`` if heads
-                own a graph each.
+                in the order of ``graph.edge_index``; requires ``graph``. If each head has its own
+                graph, the shape must be ``[num_edges]``.
             memory (Tensor, optional): Tokens that keys and values are computed from, ``[num_keys,
-                channels]``; ``x`` if omitted. In a pattern, query i has the position of key i.
+                channels]``; ``x`` if omitted. A pattern treats query i and key i as tokens at the
+                same position.
             memory_ptr (Tensor, optional): Where the memory of each sequence begins, int64
                 ``[num_sequences + 1]``; required with ``memory``.
-            generator (torch.Generator, optional): For sources that draw edges; torch's default
-                generator if omitted.
-            rotation (Tensor, optional): Rotation of each token's queries and keys by its position,
-                ``[num_tokens, head_channels / 2, 2]`` (:class:`RotaryPositions`). Sources get
-                unrotated queries and keys, so their graphs depend on content only.
-            return_graph (bool): Also return the graph or pair mask. If heads own a graph each, its
-                segments are the sequences of head 0, then of head 1, and so on.
+            generator (torch.Generator, optional): Random generator of sources that draw edges;
+                torch's default generator if omitted.
+            rotation (Tensor, optional): Cosines and sines that rotate the queries and keys of each
+                token by its position, ``[num_tokens, head_channels / 2, 2]``
+                (:class:`RotaryPositions`). Sources get unrotated queries and keys, so the graphs of
+                a source depend on content only.
+            return_graph (bool): Also return the graph or pair mask. If each head has its own graph,
+                the segments of the returned graph are the sequences of head 0, then of head 1, and
+                so on.
             return_attention_weights (bool): Also return ``(edge_index, alpha)`` as PyG's layers do.
-                ``alpha`` is ``[num_edges, heads]``, or ``[num_edges, 1]`` if heads own a graph
-                each.
+                ``alpha`` is ``[num_edges, heads]``, or ``[num_edges, 1]`` if each head has its own
+                graph.
 
         Returns:
-            Tensor ``[num_tokens, channels]``, or a tuple of it, the graph and the weights, as
-            requested.
+            Tensor ``[num_tokens, channels]``; or a tuple of this tensor and, as requested, the
+            graph and the pair of edges and weights, in this order.
 
         Raises:
-            ValueError: There is neither a source nor a graph, or one of them does not fit the
-                heads, the tokens or the sequences.
+            ValueError: There is neither a source nor a graph; or the source or graph does not fit
+                the heads, the tokens or the sequences.
         """
         check_features(x, self.channels, self.lin_query)
         if generator is not None:
@@ -249,8 +257,8 @@ class GraphAttention(nn.Module):
             query, key = rotate(query, rotation), rotate(key, rotation)
         weights = None
         if needs_weights and (isinstance(graph, PairMask) or isinstance(ptr, Shard)):
-            raise ValueError("'return_attention_weights' must be False for soft masks, which weigh "
-                             "every pair, and for sequence parallelism")
+            raise ValueError("'return_attention_weights' must be False if the source returns soft "
+                             "masks, which weigh every pair, and if 'ptr' is a Shard (got True)")
         if isinstance(graph, PairMask):
             out = self._along_pairs(query, key, value, ptr, graph)
         else:
@@ -273,8 +281,8 @@ class GraphAttention(nn.Module):
                               ('memory', 'memory_ptr'))
             raise ValueError(f"'{missing}' must be given with '{given}' (got None)")
         if isinstance(ptr, Shard):
-            raise ValueError(f"'memory' must be None if 'ptr' is a {Shard.__name__}, because its "
-                             f"tokens attend to one another")
+            raise ValueError(f"'memory' must be None if 'ptr' is a {Shard.__name__}, because the "
+                             f"tokens of a shard attend to one another")
         check_features(memory, self.channels, self.lin_key, 'memory')
         check_ptr('memory_ptr', memory_ptr, memory.size(0), memory.device)
         check_pointer('ptr', ptr, memory.device)
@@ -298,7 +306,7 @@ class GraphAttention(nn.Module):
         owners = None if sizes == (num_tokens, num_keys) else self.heads
         if owners is not None and sizes != (owners * num_tokens, owners * num_keys):
             raise ValueError(f"'graph' must have {num_tokens} queries and keys, or "
-                             f"{self.heads * num_tokens} if every head owns a graph (got "
+                             f"{self.heads * num_tokens} if each head has its own graph (got "
                              f"{graph.num_queries} and {graph.num_keys})")
         if is_shard:
             placement = ptr.place(self.attention, key, graph, owners, teleport)
@@ -317,7 +325,8 @@ class GraphAttention(nn.Module):
 
 
 def check_source(source: GraphSource | Pattern | str, heads: int) -> GraphSource:
-    """Return a source, or the source of a pattern, after checking its number of heads."""
+    """Return ``source`` as a GraphSource after checking its number of heads; a pattern or an
+    expression becomes a PatternSource."""
     source = as_source(source)
     if source.heads not in (None, heads):
         raise ValueError(f"'source' must be for {heads} heads (got one for {source.heads})")
@@ -326,7 +335,8 @@ def check_source(source: GraphSource | Pattern | str, heads: int) -> GraphSource
 
 def _check_bias(bias: Tensor, graph: BipartiteGraph | PairMask | None) -> None:
     if not isinstance(graph, BipartiteGraph):
-        raise ValueError("'edge_bias' must come with the 'graph' of its edges")
+        raise ValueError("'edge_bias' must be given together with 'graph', whose edges it belongs "
+                         "to (got no graph)")
     check_floating('edge_bias', bias)
     if bias.dim() not in (1, 2) or bias.size(0) != graph.num_edges:
         raise ValueError(f"'edge_bias' must be [num_edges] or [num_edges, heads] with "
@@ -334,14 +344,15 @@ def _check_bias(bias: Tensor, graph: BipartiteGraph | PairMask | None) -> None:
 
 
 def _added(bias: Tensor, other: Tensor | None) -> Tensor:
-    """Add two biases; each has one value for all heads or one for each."""
+    """Return the sum of two biases. Each bias is ``[num_edges]`` or ``[num_edges, heads]``."""
     if other is None:
         return bias
     return (bias.unsqueeze(-1).flatten(1) + other.unsqueeze(-1).flatten(1)).squeeze(1)
 
 
 def _check_sequences(name: str, own: Tensor, ptr: Tensor, heads: int, num_tokens: int) -> None:
-    """Raise unless the segments of a graph are the sequences, or the sequences of each head."""
+    """Raise unless the segments of a graph are the sequences of ``ptr``, once for all heads or once
+    for each head."""
     if is_traced(ptr):
         return
     own, ptr = host_copy(own), host_copy(ptr)

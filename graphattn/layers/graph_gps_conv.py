@@ -40,13 +40,15 @@ class GraphGPSConv(GPSConv):
     Args:
         channels (int): Size of each node.
         conv (MessagePassing, optional): The local part.
-        attention (nn.Module, optional): The global part: :class:`graphattn.layers.GraphAttention`,
-            or a module with its call and with ``channels``, ``heads`` and ``reset_parameters()``.
+        attention (nn.Module, optional): The global part: a
+            :class:`graphattn.layers.GraphAttention`, or a module that is called like it and has
+            ``channels``, ``heads`` and ``reset_parameters()``.
         dropout (float): Dropout after each part and inside the MLP.
         act, act_kwargs, norm, norm_kwargs: As in PyG.
 
     Raises:
-        TypeError, ValueError: An argument is of the wrong type, or ``attention`` has another size.
+        TypeError, ValueError: An argument is of the wrong type, or ``attention`` has other
+            ``channels`` than the layer.
 
     Source: Rampášek et al., "Recipe for a General, Powerful, Scalable Graph Transformer" (2022),
     Sec. 3.
@@ -77,9 +79,9 @@ class GraphGPSConv(GPSConv):
         elif conv is None:
             raise ValueError("'conv' or 'attention' must be given (got neither)")
         if attention is not None and not hasattr(attention, 'channels'):
-            raise TypeError(f"'attention' must be a GraphAttention, or a module with its call (got "
-                            f"{type(attention).__name__}); GraphAttention({channels}, heads, "
-                            f"'Full()') is full attention")
+            raise TypeError(f"'attention' must be a GraphAttention, or a module that is called "
+                            f"like GraphAttention (got {type(attention).__name__}); "
+                            f"GraphAttention({channels}, heads, 'Full()') is full attention")
         for name, kind in (('act', act), ('norm', norm)):
             if not (isinstance(kind, str) or callable(kind) or name == 'norm' and kind is None):
                 raise TypeError(f"'{name}' must be a str or a callable (got "
@@ -96,7 +98,7 @@ class GraphGPSConv(GPSConv):
         self.attn_type = type(attention).__name__
         for part in () if attention is None else attention.modules():
             if isinstance(part, MessagePassing):
-                part.explain = False  # explainers weigh the edges of the data, those of conv
+                part.explain = False  # explainers weigh only the edges of conv
         if attention is None:  # a parameter without a gradient would stop several processes
             self.norm2 = None
 
@@ -120,28 +122,30 @@ class GraphGPSConv(GPSConv):
         Args:
             x (Tensor): ``[num_nodes, channels]``.
             edge_index: Edges for ``conv``.
-            batch (Tensor, optional): The graph of each node, int64 ``[num_nodes]``, ascending, as
-                in a PyG ``Batch``; one graph if omitted.
+            batch (Tensor, optional): Index of the graph that each node belongs to, int64
+                ``[num_nodes]``, ascending, as in a PyG ``Batch``. If omitted, all nodes belong to
+                one graph.
             source (GraphSource, Pattern or str, optional): Replaces the source of ``attention``.
-            graph (BipartiteGraph or PairMask, optional): Graph of ``attention`` instead of one from
-                its source. Its segments are the graphs of ``batch``.
+            graph (BipartiteGraph or PairMask, optional): Graph that ``attention`` uses instead of a
+                graph from its source. The segments of this graph are the graphs of ``batch``.
             edge_bias (Tensor, optional): Added to the logits of ``attention``, ``[num_edges]`` or
                 ``[num_edges, heads]`` in the order of ``graph.edge_index``; requires ``graph``.
             return_graph (bool): Also return the graph of ``attention``.
             **kwargs: Further arguments of ``conv``.
 
         Returns:
-            Tensor ``[num_nodes, channels]``, or a pair of it and the graph, ``None`` if there is
-            none.
+            Tensor ``[num_nodes, channels]``; with ``return_graph``, a pair of this tensor and the
+            graph of ``attention``, which is ``None`` if there is no graph.
 
         Raises:
-            TypeError, ValueError: As the two parts, or ``batch`` does not ascend.
+            TypeError, ValueError: ``conv`` or ``attention`` refuses an argument, or ``batch`` does
+                not ascend.
         """
         check_features(x, self.channels, self.mlp[0])
         batch = x.new_zeros(len(x), dtype=torch.long) if batch is None else batch
         check_bool(return_graph=return_graph)
         ptr, parts = ptr_of_batch(batch, len(x)), []
-        # Other attention modules need not support them.
+        # Other attention modules need not support 'graph' and 'edge_bias'.
         along = {name: value for name, value in (('graph', graph), ('edge_bias', edge_bias))
                  if value is not None}
         if self.attn is None and along:

@@ -50,23 +50,27 @@ class GraphTransformerConv(TransformerConv):
     nor projected edge features are stored for every edge
     (:func:`graphattn.functional.edge_feature_attention`).
 
-    The layer falls back to PyG's messages, with their time and memory, while an explainer is
-    active, if a hook is registered or attention weights are requested, if a subclass replaces
-    ``message``, ``aggregate`` or ``update``, for an ``aggr`` other than the sum or another
-    ``flow``, if the projection of edge features is pruned or replaced, and, with a warning, for
-    repeated edges.
+    The layer falls back to PyG's messages, which take PyG's time and memory, in these cases:
+
+    - an explainer is active, a hook is registered, or attention weights are requested;
+    - a subclass replaces ``message``, ``aggregate`` or ``update``;
+    - ``aggr`` is not the sum, or ``flow`` is not the default;
+    - the projection of edge features is pruned or replaced;
+    - edges are repeated (with a warning).
 
     Args:
-        in_channels (int or tuple): Size of each node; a tuple has the sizes of keys and of queries.
-            With ``-1`` it is derived from the first input.
+        in_channels (int or tuple): Size of each node; a tuple has the size of the nodes that send
+            keys and the size of the nodes that receive them. With ``-1`` the size is derived from
+            the first input.
         out_channels (int): Size :math:`C` of each head.
         heads (int): Number of heads.
         concat (bool): Concatenate heads if set, else average them.
         beta (bool): Mix :math:`W_1 x_i` and the sum by a learned gate instead of adding them.
         dropout (float): Probability of zeroing an attention weight in training.
-        edge_dim (int, optional): Size of the features of edges, if there are any.
+        edge_dim (int, optional): Size of the features of an edge; omitted if edges have no
+            features.
         bias (bool): Whether the projections have a bias.
-        root_weight (bool): Whether :math:`W_1 x_i` is added; without it ``beta`` has no effect.
+        root_weight (bool): Whether :math:`W_1 x_i` is added. If not, ``beta`` has no effect.
         backend (str): Kernel, see :func:`graphattn.functional.edge_attention`.
         **kwargs: Arguments of :class:`torch_geometric.nn.MessagePassing`.
 
@@ -85,8 +89,8 @@ class GraphTransformerConv(TransformerConv):
         torch.Size([3, 16])
     """
 
-    # PyG compiles these methods for each class; the base class's would bypass the messages that
-    # explainers need.
+    # PyG compiles these methods for each class. Those compiled for the base class would bypass the
+    # messages that explainers need.
     propagate = MessagePassing.propagate
     edge_updater = MessagePassing.edge_updater
     _overrides_messages = False
@@ -120,23 +124,26 @@ class GraphTransformerConv(TransformerConv):
         """Let nodes attend along the edges.
 
         Args:
-            x (Tensor or tuple): ``[num_nodes, in_channels]``, or a pair of keys and queries.
+            x (Tensor or tuple): ``[num_nodes, in_channels]``, or a pair of tensors: the nodes that
+                send keys and the nodes that receive them.
             edge_index (Tensor, SparseTensor or BipartiteGraph): int64 ``[2, num_edges]`` in any
                 order, an ``EdgeIndex``, a transposed adjacency ``adj_t`` as a sparse Tensor of
-                torch or of torch-sparse, or a graph. The sorted edges are cached while it lives.
-            edge_attr (Tensor, optional): ``[num_edges, edge_dim]``, in the order of
-                ``edge_index``. If omitted, the values ``[num_edges, edge_dim]`` of ``adj_t``.
-            return_attention_weights (bool, optional): Return the weights too; as in PyG, for True
-                and for False.
+                torch or of torch-sparse, or a graph. The sorted edges are cached as long as
+                ``edge_index`` lives.
+            edge_attr (Tensor, optional): ``[num_edges, edge_dim]``, in the order of ``edge_index``.
+                If omitted, the layer uses the values ``[num_edges, edge_dim]`` of ``adj_t``.
+            return_attention_weights (bool, optional): Also return the weights, whether the argument
+                is True or False, as in PyG; ``None`` returns no weights.
 
         Returns:
             Tensor ``[num_queries, heads * out_channels]``, or ``[num_queries, out_channels]``
-            without ``concat``. With weights, ``(out, (edge_index, alpha))``, or for a SparseTensor
-            ``(out, adj_t)`` with alpha as its values.
+            without ``concat``. With weights, ``(out, (edge_index, alpha))``; for a SparseTensor,
+            ``(out, adj_t)``, where the values of ``adj_t`` are the weights.
 
         Raises:
-            TypeError, ValueError: As :func:`graphattn.functional.edge_attention`; or only one of
-                edge features and ``edge_dim`` is given.
+            TypeError, ValueError: See :func:`graphattn.functional.edge_attention`. A ValueError is
+                also raised if ``edge_dim`` is set without edge features in the call, or the call
+                has edge features without ``edge_dim``.
         """
         pair = x if isinstance(x, tuple) else (x, x)
         _check_nodes(pair[0], self.lin_key)
@@ -171,19 +178,22 @@ class GraphTransformerConv(TransformerConv):
                      edge_attr: Tensor | None, return_attention_weights: bool | None):
         if isinstance(edge_index, BipartiteGraph):
             if edge_index.is_reordered and (self.explain or self._message_forward_hooks):
-                raise ValueError("'edge_index' is a graph with its edges in another order than the "
-                                 "edges that it was built from, which explainers and hooks expect; "
-                                 "pass those edges instead")
+                raise ValueError("'edge_index' must have its edges in the order in which they were "
+                                 "passed, because explainers and hooks expect this order (got a "
+                                 "graph that sorted its edges); pass the unsorted edges as a "
+                                 "tensor instead")
             edge_index = edge_index_of(edge_index)
         elif _is_uncoalesced(edge_index):
-            # PyG only reads tensors that are marked as coalesced, so mark a view.
+            # PyG reads only tensors that are marked as coalesced, so a view of the tensor is
+            # marked.
             marked = edge_index.detach()._coalesced_(True)
             out = super().forward(x, marked, edge_attr, return_attention_weights)
             return out if return_attention_weights is None else (out[0], (edge_index, out[1][1]))
         return super().forward(x, edge_index, edge_attr, return_attention_weights)
 
     def _project(self, x: tuple[Tensor, Tensor]) -> list[Tensor | None]:
-        """Return keys, values and queries by head, and the root term of each node or None."""
+        """Return keys, values and queries, each ``[num_nodes, heads, channels]``, and the root term
+        of each node or None."""
         of_keys, of_queries = x
         key, value = self.lin_key(of_keys), self.lin_value(of_keys)
         query = self.lin_query(of_queries)
@@ -193,7 +203,8 @@ class GraphTransformerConv(TransformerConv):
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, edges: SortedEdges,
                 edge_attr: Tensor | None) -> Tensor:
-        """Return the sums over edges, by head."""
+        """Return the weighted sums over the edges of each query, ``[num_queries, heads,
+        channels]``."""
         dropout_p = self.dropout if self.training else 0.
         if edge_attr is None:
             terms = LogitTerms(scale=None, dropout_p=dropout_p)
@@ -213,7 +224,8 @@ class GraphTransformerConv(TransformerConv):
         if root is None:
             return out
         if self.lin_beta is None:
-            # Nothing else refers to the output of a plain projection; saves a tensor of its size.
+            # The output of a plain projection has no other reference, so adding in place is safe.
+            # It saves a tensor of the size of the output.
             is_own = root._base is None and _is_product(self.lin_skip)
             return root.add_(out) if is_own else root + out
         share = self.lin_beta(torch.cat([out, root, out - root], dim=-1)).sigmoid()
@@ -248,8 +260,8 @@ def _check_nodes(x: Tensor, linear: nn.Module) -> None:
 
 
 def _is_product(linear: nn.Module) -> bool:
-    """Return whether a projection is a plain linear layer that nothing replaces or modifies, such
-    as hooks and pruning; its weight and bias can then be used without calling it."""
+    """Return whether a projection is a plain linear layer without hooks, pruning or other changes.
+    The weight and bias of such a layer can be used without calling the layer."""
     return type(linear) in (nn.Linear, Linear) and not _has_any_global_hook() and not (
         linear._forward_pre_hooks or linear._forward_hooks or linear._backward_pre_hooks
         or linear._backward_hooks or 'forward' in linear.__dict__)

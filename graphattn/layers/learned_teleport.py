@@ -20,18 +20,18 @@ def check_diffusion(hops: int | float, teleport: float | Sequence[float],
     check_teleport(teleport, hops)
     if learn_teleport and (isinstance(teleport, Sequence) or not 0. < teleport < 1.):
         raise ValueError(f"'teleport' must be a number inside (0, 1) with learn_teleport=True, "
-                         f"which starts from it (got {teleport})")
+                         f"because the learned teleport starts from it (got {teleport})")
 
 
 def teleport_parameter(teleport: float, heads: int, device: torch.device | None = None,
                        dtype: torch.dtype | None = None) -> nn.Parameter:
-    """Return the logits of the teleport of each head."""
+    """Return a parameter ``[heads]``: the logits of the teleport of each head."""
     parameter = nn.Parameter(torch.empty(heads, device=device, dtype=dtype))
     reset_teleport(parameter, teleport)
     return parameter
 
 
 def reset_teleport(parameter: nn.Parameter | None, teleport: float) -> None:
-    """Reset the teleport of every head to one value."""
+    """Set the logits of all heads to the logit of ``teleport``, if there is a parameter."""
     if parameter is not None:
         nn.init.constant_(parameter, math.log(teleport) - math.log1p(-teleport))

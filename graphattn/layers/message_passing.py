@@ -8,12 +8,12 @@ from torch_geometric.nn import MessagePassing
 
 
 def hooks_on(*steps: str) -> list[str]:
-    """Return the names of the attributes with the hooks on those steps."""
+    """Return the names of the attributes of PyG's layers that store the hooks on ``steps``."""
     return [f'_{step}_forward_{when}hooks' for step in steps for when in ('', 'pre_')]
 
 
 def has_hooks(layer: MessagePassing, names: Sequence[str]) -> bool:
-    """Return whether any hook is registered, given the names of :func:`hooks_on`."""
+    """Return whether a layer has any hook in the attributes that :func:`hooks_on` names."""
     own = layer.__dict__
     for name in names:
         if own[name]:
@@ -22,5 +22,5 @@ def has_hooks(layer: MessagePassing, names: Sequence[str]) -> bool:
 
 
 def overrides(layer: type[MessagePassing], base: type[MessagePassing], *steps: str) -> bool:
-    """Return whether a subclass of ``base`` replaces any of its steps."""
+    """Return whether the class ``layer`` replaces any of the methods ``steps`` of ``base``."""
     return any(getattr(layer, step) is not getattr(base, step) for step in steps)

@@ -44,12 +44,13 @@ class MultiheadAttention(nn.MultiheadAttention):
         \mathrm{MultiHead}(Q, K, V) = \big\Vert_h \mathrm{EdgeAttention}(Q W_h^Q, K W_h^K, V W_h^V,
         G_h) \, W^O
 
-    Constructor, call and state dict are torch's, except for the parameters of the source. Padding,
-    left or right, is removed first: patterns start at the first token of a sequence, and padded
-    queries have attention 0 before the output projection. Self-attention is recognised if query and
-    key are the same tensor or the same memory; otherwise query i is at the position of key i. In a
-    ``torch.nn.TransformerEncoderLayer``, this module disables torch's fast path for inference,
-    which would read its weights without calling it.
+    Constructor, call and state dict are torch's; the state dict also has the parameters of the
+    source. Padding on the left or right is removed first. So patterns start at the first token of a
+    sequence, and padded queries have attention 0 before the output projection. The call is
+    self-attention if query and key are the same tensor or share their memory; otherwise query i has
+    the position of key i. In a ``torch.nn.TransformerEncoderLayer``, this module disables torch's
+    fast path for inference, because the fast path would read the weights of this module without
+    calling it.
 
     Args:
         embed_dim (int): Size of each token.
@@ -66,7 +67,8 @@ class MultiheadAttention(nn.MultiheadAttention):
             omitted.
         backend (str): Kernel for graphs, see :func:`graphattn.functional.edge_attention`.
         hops (int or float): Number of hops that values travel along the edges, as in
-            :class:`GraphAttention`, in self-attention. Returned weights are those of one hop.
+            :class:`GraphAttention`. More than one hop requires self-attention. The returned weights
+            are the weights of one hop.
         teleport (float or sequence of float): Share of its own value that a token keeps at each
             hop, one for all hops or one for each.
         learn_teleport (bool): Whether each head learns its own teleport, initially ``teleport``.
@@ -126,7 +128,8 @@ class MultiheadAttention(nn.MultiheadAttention):
     def _reset_parameters(self) -> None:
         self._qkv_same_embed_dim = self.in_proj_weight is not None
         super()._reset_parameters()
-        # TransformerEncoderLayer takes its fast path, past this forward, only if this is True.
+        # If this were True, TransformerEncoderLayer would take its fast path, which skips this
+        # forward.
         self._qkv_same_embed_dim = False
 
     @cache_host_copies
@@ -153,13 +156,15 @@ class MultiheadAttention(nn.MultiheadAttention):
             need_weights (bool): Also return the dense weights.
             attn_mask (Tensor, optional): ``[query_length, key_length]`` or ``[batch * heads,
                 query_length, key_length]``: bool, ``True`` where a query may not attend; or
-                floating, added to logits. It can only remove edges of the source.
+                floating, added to logits. The mask can only remove edges of the source.
             average_attn_weights (bool): Whether to average the weights over heads.
-            is_causal (bool): No query attends to a later key, with or without ``attn_mask``.
+            is_causal (bool): Whether to forbid that queries attend to later keys. Unlike torch,
+                this module does not need ``attn_mask`` for this.
 
         Returns:
-            The output, shaped like ``query``; and the weights ``[batch, query_length, key_length]``
-            or, for each head, ``[batch, heads, query_length, key_length]``, or ``None``.
+            A pair: the output, shaped like ``query``; and the weights ``[batch, query_length,
+            key_length]``, without averaging ``[batch, heads, query_length, key_length]``, or
+            ``None`` if not requested.
 
         Raises:
             TypeError: A tensor is of the wrong dtype.
@@ -236,7 +241,8 @@ def _check_keys(add_bias_kv: bool, add_zero_attn: bool) -> None:
 
 def _table(mask: Tensor | None, sizes: tuple[int, int, int, int],
            device: torch.device) -> tuple[Tensor, ...]:
-    """Return the mask with ``True`` where a query may attend, in four dimensions."""
+    """Return the mask as ``[batch or 1, heads or 1, query_length, key_length]``: bool with ``True``
+    where a query may attend, or floating. Return an empty tuple without a mask."""
     if mask is None:
         return ()
     _check_mask('attn_mask', mask, device)
@@ -251,14 +257,15 @@ def _table(mask: Tensor | None, sizes: tuple[int, int, int, int],
 @torch.compiler.disable(reason='the values of the mask decide what is added to logits')
 def _padding(mask: Tensor | None, sizes: tuple[int, int], is_batched: bool,
              device: torch.device) -> tuple[Tensor | None, Tensor | None]:
-    """Return which keys are tokens, None if all are, and the values added to their logits."""
+    """Return a pair: bool ``[batch, key_length]``, ``True`` at tokens, or None if all keys are
+    tokens; and the values added to the logits of the keys, or None."""
     if mask is None:
         return None, None
     _check_mask('key_padding_mask', mask, device)
     mask = mask if is_batched else mask.unsqueeze(0)
     if mask.shape != sizes:
-        raise ValueError(f"'key_padding_mask' must be {list(sizes)}, or without the batch as "
-                         f"'query' (got shape {tuple(mask.shape)})")
+        raise ValueError(f"'key_padding_mask' must have shape {list(sizes)}, or no dimension of "
+                         f"the batch if 'query' has none (got shape {tuple(mask.shape)})")
     is_token = ~mask if mask.dtype == torch.bool else is_above_lowest(mask)
     adds = mask.dtype != torch.bool and (mask.requires_grad or bool(mask[is_token].any()))
     return None if bool(is_token.all()) else is_token, mask if adds else None
@@ -281,9 +288,9 @@ def from_torch(
 ) -> MultiheadAttention | nn.TransformerEncoderLayer | nn.TransformerEncoder:
     """Return a copy of a torch module with attention along the edges of a source.
 
-    The copy keeps the call, weights, dropout, activation and order of norms of ``module``, its
-    hooks and pruning, and modules that replace projections. Each attention gets a copy of the
-    source with new parameters.
+    The copy has the call, weights, dropout, activation, order of norms, hooks and pruning of
+    ``module``. Modules that replace projections are copied too. Each attention gets its own copy of
+    the source, with new parameters.
 
     Args:
         module (nn.Module): ``torch.nn.MultiheadAttention``, ``TransformerEncoderLayer`` or
@@ -331,7 +338,8 @@ def from_torch(
 
 def _convert(attention: nn.MultiheadAttention, source: GraphSource, backend: str,
              diffusion: tuple[int | float, float | Sequence[float], bool]) -> MultiheadAttention:
-    """Convert in place, because parameters may be shared, pruned, parametrised or hooked."""
+    """Convert ``attention`` in place and return it. A new module would lose shared, pruned,
+    parametrised or hooked parameters."""
     kind = type(attention)
     if getattr(kind, 'forward', None) not in (nn.MultiheadAttention.forward,
                                               MultiheadAttention.forward):
@@ -340,7 +348,8 @@ def _convert(attention: nn.MultiheadAttention, source: GraphSource, backend: str
     _check_keys(attention.bias_k is not None, attention.add_zero_attn)
     source = check_source(source, attention.num_heads)
     if not isinstance(attention, MultiheadAttention):
-        # torch gives each parametrised module its own class, with properties for its parameters.
+        # torch gives each parametrised module its own class, whose properties compute the
+        # parameters.
         attention.__class__ = (type(kind.__name__, (kind, MultiheadAttention), {})
                                if is_parametrized(attention) else MultiheadAttention)
     attention._qkv_same_embed_dim = False  # see MultiheadAttention._reset_parameters

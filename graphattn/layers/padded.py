@@ -27,14 +27,16 @@ NO_TERMS = LogitTerms()
 
 
 class PairRules(NamedTuple):
-    """Rules in addition to a source: which query may attend to which key, and logit biases.
+    """Rules that restrict the edges of a source, or add biases to their logits.
 
     Args:
-        causal (bool): Whether no query attends to a later key.
-        allows (Callable): Maps the sequences and positions ``(sequence, query, key)`` of pairs to
-            bool, ``True`` where the query may attend.
-        tables (sequence of Tensor): ``[batch, heads, query, key]`` over slots, where batch and
-            heads may be 1: bool, ``True`` where a query may attend; or floating, added to logits.
+        causal (bool): Whether queries must not attend to later keys.
+        allows (Callable): Function of three int64 tensors, the sequence, the position of the query
+            and the position of the key of each pair. Returns bool, ``True`` where the query may
+            attend.
+        tables (sequence of Tensor): Tables over slots, ``[batch, heads, query, key]``, where batch
+            and heads may be 1. A bool table is ``True`` where a query may attend; a floating table
+            is added to logits.
     """
 
     causal: bool = False
@@ -53,9 +55,9 @@ def warn_of_zeros_and_ones(name: str, mask: Tensor) -> None:
     if not mask.is_floating_point() or mask.numel() == 0 or bool(mask.amax() != 1):
         return
     if bool(((mask == 0) | (mask == 1)).all()):
-        warnings.warn(f"'{name}' is floating and holds 0 and 1 only, which are added to logits and "
-                      f"exclude no key; pass a boolean mask to select which query attends to which "
-                      f"key", stacklevel=2)
+        warnings.warn(f"'{name}' is floating and contains only 0 and 1; a floating mask is added "
+                      f"to logits, so it excludes no key; pass a boolean mask to select which "
+                      f"query attends to which key", stacklevel=2)
 
 
 @torch.compiler.disable(reason='the edges depend on which slots are tokens')
@@ -83,35 +85,36 @@ def attend_padded(
         key (Tensor): ``[batch, num_keys, num_kv_heads, channels]``; ``num_kv_heads`` divides
             ``heads``.
         value (Tensor): ``[batch, num_keys, num_kv_heads, value_channels]``.
-        along (GraphSource or BipartiteGraph): Source of the edges, or a graph with the sequences of
-            ``tokens`` as segments.
-        tokens (PaddedTokens): The slots that hold tokens.
+        along (GraphSource or BipartiteGraph): Source of the edges, or a graph whose segments are
+            the sequences of ``tokens``.
+        tokens (PaddedTokens): The slots that contain tokens.
         rules (PairRules): Further rules on which query attends to which key.
         scale (float, optional): Factor of the dot products, :math:`1 / \sqrt{C}` if omitted.
         softcap (float, optional): As in :func:`graphattn.functional.edge_attention`.
-        sink (Tensor, optional): As there.
-        dropout_p (float): As there.
+        sink (Tensor, optional): As in :func:`graphattn.functional.edge_attention`.
+        dropout_p (float): As in :func:`graphattn.functional.edge_attention`.
         hops (int or float): As in :func:`graphattn.functional.edge_attention`.
-        teleport (float, sequence of float or Tensor): For all hops, for each hop, or for each head
-            ``[heads]``.
+        teleport (float, sequence of float or Tensor): One number for all hops, one number for each
+            hop, or a tensor ``[heads]`` with one number for each head.
         return_attention_weights (bool): Also return the dense weights of one hop.
         backend (str): As in :func:`graphattn.functional.edge_attention`.
 
     Returns:
-        Tensor ``[batch, num_queries, heads, value_channels]``, 0 for padding; and the weights
-        ``[batch, heads, num_queries, num_keys]`` or ``None``.
+        A pair: a tensor ``[batch, num_queries, heads, value_channels]``, 0 for padding; and the
+        weights ``[batch, heads, num_queries, num_keys]``, or ``None`` if not requested.
 
     Raises:
-        ValueError: The source is no pattern and queries follow a cache; it supports self-attention
-            only and keys are other tokens; it has soft masks, combined with rules or weights; or
-            there are several hops although not all keys are queries.
+        ValueError: Queries follow a cache, but the source is not a pattern; keys are other tokens
+            than queries, but the source supports only self-attention; the source returns soft
+            masks, but rules or weights are requested; or there are several hops, but not all keys
+            are queries.
     """
     _warn_of_empty(tokens)
     is_plain = is_one_hop(hops, teleport)
     if not (is_plain or tokens.is_square):
-        raise ValueError(f"'hops' must be 1, without teleport, if keys are not the tokens of the "
-                         f"queries, because values only travel on from keys that are queries too "
-                         f"(got {hops}); with a cache, pass use_cache=False")
+        raise ValueError(f"'hops' must be 1, without teleport, if keys and queries are not the "
+                         f"same tokens, because values travel on only from keys that are queries "
+                         f"too (got {hops}); with a cache, pass use_cache=False")
     heads, query = query.size(2), tokens.queries(query)
     graph, terms = along, NO_TERMS
     if not isinstance(along, BipartiteGraph):  # a source, or a wrapped one
@@ -146,7 +149,7 @@ def _warn_of_empty(tokens: PaddedTokens) -> None:
 
 def _ask(source: GraphSource, query: Tensor, key: Tensor, tokens: PaddedTokens,
          rules: PairRules) -> tuple[BipartiteGraph | PairMask, PairRules]:
-    """Return the graph of a source, and the rules that it does not satisfy already."""
+    """Return the graph of a source, and the rules that the graph does not satisfy yet."""
     if isinstance(source, PatternSource):
         _check_length(source, tokens)
         within = Causal() if rules.causal else None
@@ -166,8 +169,8 @@ def _ask(source: GraphSource, query: Tensor, key: Tensor, tokens: PaddedTokens,
 def _check_length(source: PatternSource, tokens: PaddedTokens) -> None:
     longest = max(tokens.lengths, default=0)
     if source.max_length is not None and longest > source.max_length:
-        raise ValueError(f"sequences must have at most {source.max_length} tokens for this source "
-                         f"(got {longest})")
+        raise ValueError(f"sequences must have at most {source.max_length} tokens, the "
+                         f"'max_length' of the source (got {longest})")
 
 
 def _check_alone(rules: PairRules, needs_weights: bool) -> None:
@@ -202,7 +205,7 @@ def _obey(rules: PairRules, graph: BipartiteGraph, terms: LogitTerms, tokens: Pa
 
 
 def _look_up(table: Tensor, place: EdgePlaces, tokens: PaddedTokens) -> Tensor:
-    """Return a table's values on the edges, ``[num_edges, heads or 1]``."""
+    """Return the values of a table on the edges, ``[num_edges, heads or 1]``."""
     table = table.movedim(1, -1)
     table = table.expand(tokens.batch, *table.shape[1:])
     where = place.sequence, place.query - tokens.first_query, place.key - tokens.first_key

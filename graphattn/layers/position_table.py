@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 
 class PositionTable(nn.Module, ABC):
-    """Values for each position, neither learned nor saved.
+    """Table with values for each position, which are neither learned nor saved.
 
-    They are computed again whenever the module moves. So ``to_empty`` of a module on meta does not
-    leave them uninitialised, and a cast to another dtype starts from unrounded values.
+    The table is computed again whenever the module moves to a device or dtype. So ``to_empty`` of a
+    module on the meta device does not leave the table uninitialised, and a cast to another dtype
+    starts from unrounded values.
 
     Args:
         num_embeddings (int): Number of positions.
@@ -39,6 +40,7 @@ class PositionTable(nn.Module, ABC):
 
 
 def angles(num_embeddings: int, channels: int) -> Tensor:
-    r""":math:`i / 10000^{2j / C}` for each position i and even channel 2j, float64."""
+    r"""Return :math:`i / 10000^{2j / C}` for each position i and even channel 2j, float64
+    ``[num_embeddings, channels / 2]``."""
     rate = 10_000 ** (-torch.arange(0, channels, 2, dtype=torch.double) / channels)
     return torch.outer(torch.arange(num_embeddings), rate)

@@ -38,13 +38,13 @@ class RotaryPositions(PositionTable):
         super().__init__(num_embeddings, channels)
 
     def numbers(self) -> Tensor:
-        """Return cosines and sines, ``[num_embeddings, channels / 2, 2]``."""
+        """Return the cosine and sine of each angle, ``[num_embeddings, channels / 2, 2]``."""
         angle = angles(self.num_embeddings, self.channels)
         return torch.stack([angle.cos(), angle.sin()], dim=2)
 
     def forward(self, position: Tensor) -> Tensor:
-        """Return cosines and sines ``[num_tokens, channels / 2, 2]`` of positions, int64
-        ``[num_tokens]``."""
+        """Return the cosines and sines of positions, ``[num_tokens, channels / 2, 2]``.
+        ``position`` is int64 ``[num_tokens]``."""
         check_ids('position', position, self.num_embeddings, self.table.device)
         return self.table[position]
 
@@ -59,7 +59,7 @@ def rotate(x: Tensor, rotation: Tensor) -> Tensor:
 
 
 def check_rotation(rotation: Tensor, x: Tensor, head_channels: int) -> None:
-    """Raise unless the rotation fits the tokens ``x`` and heads of that size."""
+    """Raise unless the rotation fits the tokens ``x`` and heads of ``head_channels`` channels."""
     check_floating('rotation', rotation)
     check_strided('rotation', rotation)
     expected = (x.size(0), head_channels // 2, 2)

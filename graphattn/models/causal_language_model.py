@@ -12,7 +12,7 @@ class CausalLanguageModel(TokenClassifier):
     .. math:: p(t_{i+1} \mid t_1, ..., t_i) = \mathrm{softmax}(W x_i + b)
 
     Args:
-        encoder (Encoder): Encodes the tokens; built with ``causal=True``.
+        encoder (Encoder): Encodes the tokens. The encoder must be built with ``causal=True``.
 
     Raises:
         ValueError: The encoder is not causal.
@@ -32,6 +32,6 @@ class CausalLanguageModel(TokenClassifier):
     def __init__(self, encoder: Encoder):
         check_encoder(encoder, predicts_tokens=True)
         if not getattr(encoder, 'causal', False):
-            raise ValueError("'encoder' must be built with causal=True, because a token must not "
-                             "see the next one, which it predicts")
+            raise ValueError("'encoder' must be built with causal=True, because the model predicts "
+                             "the next token, which a token must not attend to (got causal=False)")
         super().__init__(encoder, vocabulary_size(encoder))

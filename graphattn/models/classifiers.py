@@ -24,15 +24,15 @@ class SequenceClassifier(nn.Module):
     Args:
         encoder (Encoder): Encodes the tokens.
         num_classes (int): Number of classes.
-        pooling (str): ``'mean'`` of the sequence's tokens; ``'padded_mean'``, their sum divided by
-            the maximum length of the encoder, as if the sequence were padded with zeros
-            (Nyströmformer, SBM-Transformer); the ``'first'`` token; or BERT's ``'pooler'``, see
-            :class:`Pooler`.
+        pooling (str): Features of a sequence. ``'mean'`` is the mean of its tokens.
+            ``'padded_mean'`` is the sum of its tokens divided by the maximum length of the encoder,
+            as if the sequence were padded with zeros (Nyströmformer, SBM-Transformer). ``'first'``
+            is its first token, and ``'pooler'`` is BERT's pooler, see :class:`Pooler`.
         hidden_channels (int or list of int, optional): Sizes of hidden ReLU layers before the
             logits.
         dropout (float): Dropout on the pooled features.
-        pooler_dropout (float): Dropout on the input of the pooler. RoBERTa's head uses both
-            dropouts, BERT's only ``dropout``.
+        pooler_dropout (float): Dropout on the input of the pooler. RoBERTa's head uses ``dropout``
+            and ``pooler_dropout``; BERT's head uses only ``dropout``.
 
     Raises:
         ValueError: ``pooling`` is unknown, or ``pooler_dropout`` is given without the pooler.
@@ -50,8 +50,8 @@ class SequenceClassifier(nn.Module):
         check_choice('pooling', pooling, ('mean', 'padded_mean', 'first', 'pooler'))
         check_dropout(pooler_dropout=pooler_dropout)
         if pooler_dropout and pooling != 'pooler':
-            raise ValueError(f"'pooler_dropout' needs pooling='pooler' (got {pooler_dropout} with "
-                             f"{pooling!r})")
+            raise ValueError(f"'pooler_dropout' must be 0 unless pooling='pooler' (got "
+                             f"{pooler_dropout} with pooling={pooling!r})")
         self.encoder = encoder
         self.num_classes = num_classes
         self.pooling = pooling
@@ -72,11 +72,14 @@ class SequenceClassifier(nn.Module):
         generator: torch.Generator | None = None,
         return_graphs: bool = False,
     ) -> Tensor | tuple[Tensor, list[BipartiteGraph | PairMask]]:
-        """Return logits ``[num_examples, num_classes]``; arguments as :meth:`Encoder.forward`.
+        """Return logits ``[num_examples, num_classes]``. The arguments are those of
+        :meth:`Encoder.forward`. With ``return_graphs``, return a pair of the logits and the list of
+        graphs.
 
         Raises:
             TypeError: ``ptr`` is a Shard, which does not contain whole sequences.
-            ValueError: As :meth:`Encoder.forward`; or a sequence is empty, or has no partner.
+            ValueError: :meth:`Encoder.forward` raises it; or a sequence is empty, or a pair lacks
+                its second sequence.
         """
         check_bool(return_graphs=return_graphs)
         check_whole(ptr)
@@ -102,15 +105,16 @@ class PairClassifier(SequenceClassifier):
 
     .. math:: \mathrm{head}([x, y, x \odot y, x - y])
 
-    Sequences 0 and 1 are a pair, then 2 and 3, and so on. :math:`x` and :math:`y` are the pooled
-    first and second sequence. This is the model of Long Range Arena and Nyströmformer for
-    Retrieval.
+    Sequences 0 and 1 of a batch are a pair, sequences 2 and 3 are a pair, and so on. :math:`x` and
+    :math:`y` are the pooled first and second sequence of a pair. Long Range Arena and Nyströmformer
+    use this model for the task Retrieval.
 
     Args:
         encoder (Encoder): Encodes the tokens of both sequences.
         num_classes (int): Number of classes.
         **kwargs: Arguments of :class:`SequenceClassifier`. Nyströmformer's head has one hidden
-            layer; Long Range Arena's has two, the second half as wide.
+            layer. Long Range Arena's head has two hidden layers, and the second is half as wide as
+            the first.
     """
 
     sequences_per_example = 2
@@ -156,7 +160,9 @@ class TokenClassifier(nn.Module):
         generator: torch.Generator | None = None,
         return_graphs: bool = False,
     ) -> Tensor | tuple[Tensor, list[BipartiteGraph | PairMask]]:
-        """Return logits ``[num_tokens, num_classes]``; arguments as :meth:`Encoder.forward`."""
+        """Return logits ``[num_tokens, num_classes]``. The arguments are those of
+        :meth:`Encoder.forward`. With ``return_graphs``, return a pair of the logits and the list of
+        graphs."""
         check_bool(return_graphs=return_graphs)
         x, graphs = self.encoder(tokens, ptr, segments=segments, generator=generator,
                                  return_graphs=True)

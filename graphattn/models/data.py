@@ -13,15 +13,15 @@ from graphattn.graphs.pyg_data import ptr_of
 
 
 def accepts_data(forward: Callable) -> Callable:
-    """Let a forward pass over ``tokens`` and ``ptr`` also accept a PyG ``Data`` or ``Batch``
-    instead of both: its ``x``, and one sequence for each graph."""
+    """Return a ``forward`` that also accepts a PyG ``Data`` or ``Batch`` instead of ``tokens`` and
+    ``ptr``. The attribute ``x`` of the data then has the tokens, and each graph is a sequence."""
     @wraps(forward)
     def run(self: Any, tokens: Tensor | Data, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(tokens, Data | HeteroData):
             return forward(self, tokens, *args, **kwargs)
         if args or 'ptr' in kwargs:
-            raise ValueError("'ptr' must be omitted with a PyG Data or Batch, whose graphs are the "
-                             "sequences")
+            raise ValueError("'ptr' must be omitted if 'tokens' is a PyG Data or Batch, because "
+                             "its graphs are the sequences")
         return forward(self, *_sequences_of(tokens), **kwargs)
 
     return run
@@ -29,8 +29,8 @@ def accepts_data(forward: Callable) -> Callable:
 
 def _sequences_of(data: Data) -> tuple[Tensor, Tensor]:
     if isinstance(data, HeteroData):
-        raise TypeError("'tokens' must be a Data or a Batch, or the 'x' and 'ptr' of one node type "
-                        "(got HeteroData)")
+        raise TypeError("'tokens' must be a Data or a Batch (got HeteroData); pass the 'x' and "
+                        "'ptr' of one node type instead")
     if data.x is None:
-        raise ValueError(f"'tokens' must have an 'x' of ids or features (got {data})")
+        raise ValueError(f"'tokens' must have an attribute 'x' with ids or features (got {data})")
     return data.x, ptr_of(data, data.x.device)

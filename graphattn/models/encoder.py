@@ -37,63 +37,66 @@ from graphattn.sources import GraphSource
 
 
 class Encoder(nn.Module):
-    """Token, position and segment embeddings and a stack of :class:`EncoderLayer`.
+    """Embeddings of tokens, positions and segments, followed by a stack of :class:`EncoderLayer`.
 
     Args:
-        source (GraphSource, Pattern or str, optional): Source of the edges, a pattern or its
-            expression; if omitted, every call needs a graph. Every layer gets its own copy with new
-            parameters, unless ``share_source`` is set.
+        source (GraphSource, Pattern or str, optional): Source of the edges: a graph source, a
+            pattern, or the expression of a pattern. If omitted, every call needs a graph. Every
+            layer gets its own copy of the source, with new parameters, unless ``share_source`` is
+            set.
         attention (nn.Module, optional): Module to use instead of graph attention, see
-            :class:`EncoderLayer`. Every layer gets its own copy with new parameters.
-        num_tokens (int): Size of the vocabulary, 0 if inputs are always features.
+            :class:`EncoderLayer`. Every layer gets its own copy of the module, with new parameters.
+        num_tokens (int): Size of the vocabulary; 0 if inputs are always features.
         max_length (int): Maximum length of a sequence.
         channels (int): Size of each token.
         heads (int): Number of attention heads.
         num_layers (int): Number of layers.
         head_channels (int, optional): Size of a head, ``channels / heads`` if omitted.
-        num_kv_heads (int, optional): Number of heads of keys and values, each shared by ``heads /
-            num_kv_heads`` heads of queries; ``heads`` if omitted.
+        num_kv_heads (int, optional): Number of heads of keys and values; ``heads`` if omitted.
+            ``heads / num_kv_heads`` heads of queries share one head of keys and values.
         hidden_channels (int, optional): Hidden size of the feed-forward networks,
             ``4 * channels`` if omitted.
-        positions (str or list of int): ``'learned'`` or fixed ``'sinusoidal'`` embeddings of
-            positions (:class:`SinusoidalPositions`), ``'none'``, or ``'rotary'``: instead of
-            embeddings, queries and keys are rotated in each layer
+        positions (str or list of int): ``'learned'``: learned embeddings of positions.
+            ``'sinusoidal'``: fixed embeddings (:class:`SinusoidalPositions`). ``'none'``: no
+            embeddings of positions. ``'rotary'``: queries and keys are rotated in each layer
             (:class:`graphattn.layers.RotaryPositions`). Sources get unrotated queries and keys, so
-            block models then do not depend on positions. A list holds the sides of a grid, such as
-            ``[32, 32, 3]`` for the rows, columns and colours of an image; learned embeddings along
-            each side are added (:class:`GridPositions`).
-        embedding_std (float): Standard deviation of initial embeddings. BERT has 0.02.
-        padding_token (int, optional): Id of tokens to leave out; they count in the positions of the
-            others, and their output is zero. The protocol of Nyströmformer and SBM-Transformer does
-            this to black pixels.
-        num_segments (int): Number of segments that a sequence may consist of, 0 for none. BERT has
-            2, the sentences A and B.
+            with ``'rotary'``, block models do not depend on positions. A list contains the sides of
+            a grid, such as ``[32, 32, 3]`` for the rows, columns and colours of an image; the
+            embedding of a cell is then the sum of learned embeddings of its row, column and so on
+            (:class:`GridPositions`).
+        embedding_std (float): Standard deviation of initial embeddings, 0.02 in BERT.
+        padding_token (int, optional): Id of tokens that the encoder leaves out. These tokens count
+            in the positions of the other tokens, and have output 0. The protocol of Nyströmformer
+            and SBM-Transformer leaves out black pixels in this way.
+        num_segments (int): Number of segments that a sequence may consist of; 0 if there are no
+            embeddings of segments. BERT has 2 segments, the sentences A and B.
         dropout (float): Dropout on embeddings, after attention and in feed-forward networks.
         attention_dropout (float): Dropout on the attention weights.
         activation (str): Activation of feed-forward networks: ``'gelu'``, its tanh approximation
             ``'gelu_new'``, ``'relu'`` or ``'silu'``.
-        norm_first (bool): Pre-norm with a final norm if set; else post-norm, with a norm on the
-            embeddings, as in BERT.
-        norm_eps (float): Added to the variance in layer norms. BERT has 1e-12.
-        share_source (bool): Keep ``source`` itself, not copies. It is called once per pass, in the
-            first layer, and all layers attend along its graph, as with SparseBERT's masks.
-        causal (bool): Whether no token attends to a later token. Edges come from the causal form of
-            the source, see :meth:`graphattn.sources.GraphSource.causal`. Parameters keep their
-            names.
-        hops (int or float): Number of hops that values travel along the edges in each layer,
-            ``math.inf`` for the limit. Diffuser has 5.
-        teleport (float or list of float): Share of its own value that a token keeps at each hop,
-            one for all hops or one for each. Diffuser has 0.1. One hop without teleport is
-            attention.
+        norm_first (bool): If set, layers are pre-norm, and a norm follows the last layer. Otherwise
+            layers are post-norm, and a norm follows the embeddings, as in BERT.
+        norm_eps (float): Added to the variance in layer norms, 1e-12 in BERT.
+        share_source (bool): Whether all layers share ``source`` itself instead of copies. The
+            source is called once per pass, in the first layer, and all layers attend along its
+            graph, as with SparseBERT's masks.
+        causal (bool): Whether tokens must not attend to later tokens. If set, edges come from the
+            causal form of the source, see :meth:`graphattn.sources.GraphSource.causal`. The
+            parameters have the same names in both cases.
+        hops (int or float): Number of hops that values travel along the edges in each layer;
+            ``math.inf`` computes the limit. Diffuser uses 5 hops.
+        teleport (float or list of float): Share of its own value that a token keeps at each hop:
+            one number for all hops, or one number for each hop. Diffuser uses 0.1. One hop without
+            teleport is plain attention.
         learn_teleport (bool): Whether each head learns its own teleport, initially ``teleport``.
         backend (str): Kernel for graphs, see :func:`graphattn.functional.edge_attention`.
-        checkpoint_layers (bool): Keep only the input of each layer for the backward pass, and a
-            shared graph. The layer then runs again with the same dropout and the same drawn edges,
-            so gradients are the same bit for bit.
+        checkpoint_layers (bool): Whether to store only the input of each layer, and a shared graph,
+            for the backward pass. The backward pass runs each layer again with the same dropout and
+            the same drawn edges, so gradients are the same bit for bit.
 
     Raises:
-        ValueError: Both ``source`` and ``attention`` are given, or one of them requires another
-            number of heads or shorter sequences, or the source has no causal form.
+        ValueError: Both ``source`` and ``attention`` are given; the given one requires another
+            number of heads or shorter sequences; or the source has no causal form.
 
     Example:
         >>> import torch
@@ -157,15 +160,16 @@ num_segments=2, density=32.4%))
         if attention is None:
             source = None if source is None else check_source(source, heads)
             if causal and source is None:
-                raise ValueError("'causal' must be False for an encoder without a source; pass "
-                                 "causal graphs to its calls")
+                raise ValueError("'causal' must be False for an encoder without a source (got "
+                                 "True); pass causal graphs as 'graph' in each call instead")
             source = source.causal() if causal else source
         elif positions == 'rotary':
-            raise ValueError("'positions' must not be 'rotary' with 'attention', because that "
-                             "module computes its own queries and keys")
+            raise ValueError("'positions' must not be 'rotary' if 'attention' is given, because "
+                             "the module 'attention' computes its own queries and keys")
         for option, is_on in (('share_source', share_source), ('causal', causal)):
             if is_on and attention is not None:
-                raise ValueError(f"'{option}' must be False with 'attention', which has no source")
+                raise ValueError(f"'{option}' must be False if 'attention' is given, because the "
+                                 f"module 'attention' has no source (got True)")
         name, limited = ('source', source) if attention is None else ('attention', attention)
         longest = getattr(limited, 'max_length', None)
         if longest is not None and longest < max_length:
@@ -191,7 +195,7 @@ num_segments=2, density=32.4%))
             self.position_embedding = EMBEDDINGS[positions](max_length, channels)
         self.segment_embedding = nn.Embedding(num_segments, channels) if num_segments else None
         self.dropout = nn.Dropout(dropout)
-        # A shared source belongs to the encoder, so that checkpoints hold its parameters once.
+        # A shared source belongs to the encoder, so that checkpoints contain its parameters once.
         self.source = source if share_source else None
         self.layers = nn.ModuleList(
             EncoderLayer(channels, heads, None if share_source else copy.deepcopy(source),
@@ -226,23 +230,27 @@ num_segments=2, density=32.4%))
         """Encode the tokens of all sequences.
 
         Args:
-            tokens (Tensor or Data): Ids of all sequences, one after the other, int64
-                ``[num_tokens]``; or features that replace their embeddings, ``[num_tokens,
-                channels]``, such as patches of images. A PyG ``Data`` or ``Batch`` holds them in
-                ``x``; each of its graphs is a sequence, and ``ptr`` must be omitted.
+            tokens (Tensor or Data): Ids of the tokens of all sequences, one after the other, int64
+                ``[num_tokens]``; or features that replace the embeddings of tokens, ``[num_tokens,
+                channels]``, such as patches of images. If ``tokens`` is a PyG ``Data`` or
+                ``Batch``, its attribute ``x`` has the ids or features, each of its graphs is a
+                sequence, and ``ptr`` must be omitted.
             ptr (Tensor or Shard): Where each sequence begins, int64 ``[num_sequences + 1]``; or a
-                process's part of a batch (:func:`graphattn.distributed.sequence_parallel`).
-            segments (Tensor, optional): The segment of each token, int64 ``[num_tokens]``. If
-                omitted, all are in segment 0, as in BERT.
+                Shard, the part of a batch that one process computes
+                (:func:`graphattn.distributed.sequence_parallel`). segments (Tensor, optional): The
+                segment of each token, int64 ``[num_tokens]``. If omitted, all tokens are in segment
+                0, as in BERT.
             graph (BipartiteGraph, optional): Graph that all layers attend along instead of graphs
                 from sources, as in :meth:`GraphAttention.forward
                 <graphattn.layers.GraphAttention.forward>`.
-            generator (torch.Generator, optional): For sources that draw edges; torch's default
-                generator if omitted.
-            return_graphs (bool): Also return the graph or pair mask of each layer that has one.
+            generator (torch.Generator, optional): Random generator of sources that draw edges;
+                torch's default generator if omitted.
+            return_graphs (bool): Also return a list of the graphs or pair masks of the layers that
+                have one.
 
         Returns:
-            Tensor ``[num_tokens, channels]``, or a pair of it and the list of graphs.
+            Tensor ``[num_tokens, channels]``; with ``return_graphs``, a pair of this tensor and the
+            list of graphs.
 
         Raises:
             ValueError: An id is outside the vocabulary or the segments, a sequence is longer than
@@ -257,9 +265,10 @@ num_segments=2, density=32.4%))
             x, ptr = x[at], _ptr_of(is_token, ptr)
             rotation = None if rotation is None else rotation[at]
             if graph is not None:
-                raise ValueError("'graph' must be None for a model with 'padding_token', which "
-                                 "removes tokens; build the model without it, and remove them from "
-                                 "'tokens' and 'graph'")
+                raise ValueError("'graph' must be None for a model with 'padding_token', because "
+                                 "the model removes padding tokens; build the model without "
+                                 "'padding_token', and remove padding from 'tokens' and 'graph' "
+                                 "before the call")
         graphs, shared = [], graph
         for layer in self.layers:
             run = partial(checkpointed, layer) if self.checkpoint_layers else layer
@@ -285,15 +294,15 @@ num_segments=2, density=32.4%))
                                  f"tokens (got {len(segments)})")
             x = x + self.segment_embedding(segments)
         elif segments is not None:
-            raise ValueError("'segments' must be None for a model without segments; build it with "
-                             "'num_segments'")
+            raise ValueError("'segments' must be None for a model without segments; to use "
+                             "segments, build the model with 'num_segments'")
         return self.dropout(x if self.norm_first else self.norm(x))
 
     def _features(self, tokens: Tensor) -> Tensor:
         if not isinstance(tokens, Tensor) or not tokens.is_floating_point():
             if self.token_embedding is None:
-                raise TypeError("'tokens' must be features for a model without a vocabulary; build "
-                                "it with 'num_tokens' for ids")
+                raise TypeError("'tokens' must be features for a model without a vocabulary; to "
+                                "use ids, build the model with 'num_tokens'")
             check_ids('tokens', tokens, _size_of(self.token_embedding), self._device(tokens))
             return self.token_embedding(tokens)
         if self.padding_token is not None:
@@ -303,7 +312,8 @@ num_segments=2, density=32.4%))
         return tokens
 
     def _device(self, tokens: Tensor) -> torch.device:
-        """Return the device of the model, or of the tokens if another module replaces the norm."""
+        """Return the device of the model. If another module replaces the norm, this is the device
+        of the tokens."""
         weight = getattr(self.norm, 'weight', None)
         return weight.device if isinstance(weight, Tensor) else getattr(tokens, 'device', None)
 
@@ -312,7 +322,8 @@ num_segments=2, density=32.4%))
         return isinstance(self.position_embedding, RotaryPositions)
 
     def _rotation(self, tokens: Tensor, ptr: Tensor | Shard) -> Tensor | None:
-        """Return the rotation of the queries and keys of all layers."""
+        """Return the rotation of the queries and keys, which all layers share, or None without
+        rotary positions."""
         return self.position_embedding(self._positions(tokens, ptr)) if self._is_rotary else None
 
     def _positions(self, tokens: Tensor, ptr: Tensor | Shard) -> Tensor:
@@ -330,18 +341,19 @@ num_segments=2, density=32.4%))
     def _check_lengths(self, length: Tensor) -> None:
         max_length = _size_of(self.position_embedding)
         if length.numel() and int(length.max()) > max_length:
-            raise ValueError(f"'ptr' marks a sequence of {int(length.max())} tokens, but the model "
-                             f"was built with max_length={max_length}; truncate the sequence, or "
-                             f"increase max_length")
+            raise ValueError(f"'ptr' must mark sequences of at most {max_length} tokens, the "
+                             f"'max_length' of the model (got {int(length.max())}); truncate the "
+                             f"sequence, or build the model with a larger 'max_length'")
 
 
 def _size_of(embedding: nn.Module) -> float:
-    """Return the number of ids of an embedding; a module without that attribute has no limit."""
+    """Return the number of ids of an embedding, infinity if the module does not have the attribute
+    ``num_embeddings``."""
     return getattr(embedding, 'num_embeddings', math.inf)
 
 
 class SinusoidalPositions(PositionTable):
-    r"""Fixed embeddings of positions.
+    r"""Fixed sinusoidal embeddings of positions.
 
     .. math::
         PE_{i, 2j} = \sin(i / 10000^{2j / C}), \qquad PE_{i, 2j + 1} = \cos(i / 10000^{2j / C})
@@ -368,18 +380,20 @@ class SinusoidalPositions(PositionTable):
 
 
 class GridPositions(nn.Module):
-    r"""Learned embeddings of the cells of a grid: the sum of those of the row, the column, etc.
+    r"""Learned embeddings of the cells of a grid. The embedding of a cell is the sum of the
+    embeddings of its row, its column and so on:
 
     .. math:: E_i = \sum_a E^{(a)}_{c_a(i)}
 
-    where the last coordinate :math:`c_a` changes the fastest.
+    Here :math:`c_a(i)` is the coordinate of cell i along side a. Cells are numbered so that the
+    last coordinate changes fastest.
 
     Args:
         sides (list of int): Number of rows, columns, and so on.
         channels (int): Size of each embedding.
 
     Raises:
-        TypeError, ValueError: A side is no positive int, or ``sides`` is empty.
+        TypeError, ValueError: A side is not a positive int, or ``sides`` is empty.
 
     Source: Child et al., "Generating Long Sequences with Sparse Transformers" (2019), Sec. 5.3, for
     the rows, columns and colours of images.
@@ -394,7 +408,7 @@ class GridPositions(nn.Module):
     def __init__(self, sides: list[int], channels: int):
         super().__init__()
         if not sides:
-            raise ValueError("'positions' must hold at least one side of the grid (got [])")
+            raise ValueError("'positions' must contain at least one side of the grid (got [])")
         for side in sides:
             check_size('positions', side, 1, MAX_SIDE)
         self.sides = tuple(sides)
@@ -408,7 +422,7 @@ class GridPositions(nn.Module):
 
 
 class _NoPositions(nn.Module):
-    """No embeddings of positions, but a maximum length."""
+    """Replaces embeddings of positions by 0, but has a maximum length."""
 
     def __init__(self, num_embeddings: int, channels: int):
         super().__init__()
@@ -422,10 +436,11 @@ EMBEDDINGS = {'learned': nn.Embedding, 'sinusoidal': SinusoidalPositions, 'none'
 
 
 def _ptr_of(is_token: Tensor, ptr: Tensor | Shard) -> Tensor:
-    """Return the first token of each sequence among the remaining tokens."""
+    """Return where each sequence begins among the tokens that are not padding, int64
+    ``[num_sequences + 1]``."""
     if isinstance(ptr, Shard):
-        raise ValueError("'padding_token' must be None for sequence parallelism; remove those "
-                         "tokens from the sequence")
+        raise ValueError("'padding_token' must be None for sequence parallelism; remove the "
+                         "padding from the sequences before the call")
     return torch.cat([ptr[:1], is_token.cumsum(0)])[ptr]
 
 
@@ -438,7 +453,7 @@ def check_encoder(encoder: nn.Module, predicts_tokens: bool = False) -> None:
 
 
 def vocabulary_size(encoder: nn.Module) -> int:
-    """Return the number of ids of the token embedding, which an adapter may wrap."""
+    """Return the number of ids of the token embedding. An adapter may wrap the embedding."""
     sizes = [module.num_embeddings for module in encoder.token_embedding.modules()
              if hasattr(module, 'num_embeddings')]
     if not sizes:

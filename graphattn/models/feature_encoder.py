@@ -19,10 +19,10 @@ class FeatureEncoder(nn.Module):
     """Embed the features of nodes or of edges.
 
     Args:
-        features (int or list of int): Number of real features, for a linear layer; or the number of
-            categories of each categorical feature, for the sum of their embeddings.
+        features (int or list of int): Number of real features, which a linear layer embeds; or the
+            number of categories of each categorical feature, whose embeddings are added.
         channels (int): Size of the result.
-        name (str): Name of ``features`` in messages.
+        name (str): Name of ``features`` in error messages.
 
     Raises:
         TypeError, ValueError: A number is not a positive int.
@@ -52,9 +52,10 @@ class FeatureEncoder(nn.Module):
         """Embed ``x``.
 
         Args:
-            x (Tensor): ``[num_nodes, features]``, real; or int64 ``[num_nodes, num_categorical]``,
-                where one categorical feature may be ``[num_nodes]``.
-            name (str): Name of ``x`` in messages.
+            x (Tensor): Real features ``[num_nodes, features]``; or categories, int64 ``[num_nodes,
+                num_categorical]``. If there is only one categorical feature, ``x`` may be
+                ``[num_nodes]``.
+            name (str): Name of ``x`` in error messages.
 
         Returns:
             Tensor ``[num_nodes, channels]``.
@@ -82,8 +83,8 @@ class FeatureEncoder(nn.Module):
     def _embedded(self, category: Tensor, i: int, name: str) -> Tensor:
         size = self.features[i]
         if category.numel() and not 0 <= int(category.min()) <= int(category.max()) < size:
-            raise ValueError(f"column {i} of '{name}' must hold categories from 0 to {size - 1} "
-                             f"(got {int(category.min())} to {int(category.max())})")
+            raise ValueError(f"column {i} of '{name}' must contain only categories from 0 to "
+                             f"{size - 1} (got {int(category.min())} to {int(category.max())})")
         return self.embeddings[i](category)
 
     def extra_repr(self) -> str:

@@ -45,35 +45,40 @@ Local = Literal['gin', 'gated_gcn', 'transformer']
 
 
 class GraphTransformer(nn.Module):
-    """Embeddings of nodes, edges and encodings, GPS layers, and a head.
+    """Graph transformer: embeddings of nodes, edges and encodings, followed by GPS layers and a
+    head.
 
-    Each layer is a :class:`graphattn.layers.GraphGPSConv`: messages along the edges of the data,
-    and attention among the nodes of each graph. With ``source='Full()'`` it is GPS; with
-    ``source='exphormer'``, ``joins_edges`` and one of the ``virtual_nodes`` it attends along an
-    expander, the edges of the data, and from and to a node that all others share: Exphormer.
+    Each layer is a :class:`graphattn.layers.GraphGPSConv`, which combines messages along the edges
+    of the data with attention among the nodes of each graph. With ``source='Full()'``, the model is
+    GPS. With ``source='exphormer'``, ``joins_edges=True`` and ``virtual_nodes=1``, the model is
+    Exphormer: it attends along the edges of an expander, along the edges of the data, and from and
+    to a virtual node.
 
     Args:
         features (int or list of int): Features of nodes, see :class:`FeatureEncoder`.
-        out_channels (int): Size of the output: classes, labels or values.
+        out_channels (int): Size of the output: the number of classes, labels or values.
         channels (int): Size of each node.
         heads (int): Number of attention heads.
         num_layers (int): Number of layers.
         source (GraphSource, Pattern or str, optional): Source of the edges of attention. Every
-            layer gets its own copy with new parameters. Without source and attention, layers have
-            messages alone.
+            layer gets its own copy of the source, with new parameters. Without ``source`` and
+            ``attention``, layers only pass messages.
         attention (nn.Module, optional): Module to use instead of graph attention, see
             :class:`graphattn.layers.GraphGPSConv`.
-        joins_edges (bool): Attend along the edges of the data too
+        joins_edges (bool): Whether attention uses the edges of the data too
             (:class:`graphattn.sources.StructureSource`).
-        virtual_nodes (int): Number of learned nodes that each graph gets for its attention, before
-            its own nodes. Messages and pooling leave them out.
-        local (str, optional): Messages: ``'gin'`` (PyG's ``GINEConv``, or ``GINConv`` without
-            features of edges), ``'gated_gcn'`` (PyG's ``ResGatedGraphConv``), ``'transformer'``
-            (:class:`graphattn.layers.GraphTransformerConv`) or ``None``.
-        edge_features (int or list of int, optional): Features of edges, for the messages.
+        virtual_nodes (int): Number of learned nodes that are added before the nodes of each graph.
+            Only attention uses virtual nodes; messages and pooling leave them out.
+        local (str, optional): Layer that computes messages: ``'gin'`` (PyG's ``GINEConv``, or
+            ``GINConv`` without features of edges), ``'gated_gcn'`` (PyG's ``ResGatedGraphConv``),
+            ``'transformer'`` (:class:`graphattn.layers.GraphTransformerConv`), or ``None`` for no
+            messages.
+        edge_features (int or list of int, optional): Features of edges, which messages use, see
+            :class:`FeatureEncoder`.
         encodings (dict, optional): Sizes of further node attributes, by name, such as
-            ``{'random_walk_pe': 16}``; they are normalised and projected.
-        level (str): ``'node'`` or ``'graph'``, what the output is for.
+            ``{'random_walk_pe': 16}``. These attributes are normalised and projected.
+        level (str): Whether the output is for each node (``'node'``) or for each graph
+            (``'graph'``).
         pooling (str): Pooling of the nodes of a graph: ``'mean'``, ``'sum'`` or ``'max'``.
         dropout (float): Dropout in each layer.
         attention_dropout (float): Dropout on the attention weights.
@@ -134,17 +139,17 @@ class GraphTransformer(nn.Module):
         if local is not None:
             check_choice('local', local, LOCAL)
         if source is not None and attention is not None:
-            raise ValueError("'source' and 'attention' exclude each other (got both)")
+            raise ValueError("'attention' must be None if 'source' is given (got both)")
         source = None if source is None else check_source(source, heads)
         if joins_edges and not hasattr(source, '__or__'):
-            raise ValueError(f"'joins_edges' requires a 'source' that joins the edges of the data "
-                             f"(got {type(source).__name__})")
+            raise ValueError(f"'joins_edges' must be False unless 'source' can join the edges of "
+                             f"the data (got {type(source).__name__} as 'source')")
         if local == 'transformer' and channels % heads:
             raise ValueError(f"'channels' must be a multiple of 'heads' (got {channels} and "
                              f"{heads})")
         if local is None and source is None and attention is None:
             raise ValueError("'local', 'source' or 'attention' must be given (got none)")
-        # A batch may have a single node.
+        # A batch may have a single node, for which PyG's batch norm otherwise raises an error.
         norm_kwargs = {'allow_single_element': True} if is_batch_norm else None
         self.out_channels, self.channels, self.level = out_channels, channels, level
         self.joins_edges = joins_edges
@@ -186,14 +191,14 @@ class GraphTransformer(nn.Module):
         Args:
             data (Data): A graph, or a batch of graphs, with ``x``, ``edge_index``, the encodings
                 and, if the model has ``edge_features``, ``edge_attr``.
-            return_graphs (bool): Also return the graph of attention of each layer.
+            return_graphs (bool): Also return a list with the graph of attention of each layer.
 
         Returns:
-            Tensor ``[num_nodes, out_channels]``, or ``[num_graphs, out_channels]``; or a pair of it
-            and the list of graphs.
+            Tensor ``[num_nodes, out_channels]``, or ``[num_graphs, out_channels]`` if ``level`` is
+            ``'graph'``. With ``return_graphs``, a pair of this tensor and the list of graphs.
 
         Raises:
-            TypeError: ``data`` is no Data.
+            TypeError: ``data`` is not a PyG ``Data`` or ``Batch``.
             ValueError: An attribute is missing or has another shape.
         """
         check_kind('data', data, Data)
@@ -230,7 +235,8 @@ class GraphTransformer(nn.Module):
         return x + self.encoding(self.encoding_norm(encoding))
 
     def _with_virtual_nodes(self, x: Tensor, data: Data) -> tuple[Tensor, Tensor, Tensor]:
-        """Return nodes and ``batch`` with the virtual nodes, and the places of the real ones."""
+        """Return three tensors: nodes with virtual nodes ``[num_all, channels]``, their ``batch``
+        ``[num_all]``, and the indices of the real nodes among all nodes, ``[num_nodes]``."""
         virtual = self.virtual_nodes.weight
         batch = x.new_zeros(len(x), dtype=torch.long) if data.batch is None else data.batch
         graphs = torch.arange(1 if data.batch is None else data.num_graphs, device=x.device)

@@ -1,4 +1,4 @@
-"""Weights of Hugging Face's BERT and RoBERTa."""
+"""Weights of Hugging Face's BERT and RoBERTa, copied into and out of this library's models."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from graphattn.patterns import Pattern
 
-# Names of modules and parameters here, and in Hugging Face's BERT without its prefix 'bert.'.
-# RoBERTa's names only differ in the heads.
+# Names of modules and parameters in this library, and in Hugging Face's BERT without its prefix
+# 'bert.'. RoBERTa's names differ from BERT's only in the heads.
 EMBEDDING_NAMES = {
     'encoder.token_embedding': 'embeddings.word_embeddings',
     'encoder.position_embedding': 'embeddings.position_embeddings',
@@ -44,10 +44,10 @@ LAYER_NAMES = {
     'feed_forward.3': 'output.dense',
     'feed_forward_norm': 'output.LayerNorm',
 }
-# Settings that change the output and that our models do not have. The values are transformers'
-# defaults.
+# Settings of transformers that change the output and that this library's models do not have. Only
+# these values, transformers' defaults, are accepted.
 ONLY = {'position_embedding_type': 'absolute', 'is_decoder': False, 'add_cross_attention': False}
-# Our names of transformers' activations, and transformers' defaults.
+# This library's names of transformers' activations, and then transformers' default settings.
 ACTIVATION_OF = {'gelu': 'gelu', 'gelu_python': 'gelu', 'gelu_new': 'gelu_new',
                  'gelu_pytorch_tanh': 'gelu_new', 'relu': 'relu', 'silu': 'silu', 'swish': 'silu'}
 DEFAULTS = {'hidden_size': 768, 'num_hidden_layers': 12, 'num_attention_heads': 12,
@@ -64,8 +64,8 @@ class _Family:
         name (str): Name of the family.
         model_types (tuple): Values of ``model_type`` in a config.json.
         prefix (str): Prefix of the encoder's names in a model with a head.
-        language_model (str): Name of the module of the token logits.
-        head_names (Mapping): As ``EMBEDDING_NAMES``, for each of our models.
+        language_model (str): Name of the module that computes the token logits.
+        head_names (Mapping): For each model of this library, names as in ``EMBEDDING_NAMES``.
         num_segments (int): The usual number of segments.
     """
 
@@ -109,22 +109,24 @@ def encoder_of(
     config: Mapping[str, object] | PretrainedConfig | str | PathLike,
     source: GraphSource | Pattern | str | None, **options: object,
 ) -> Encoder:
-    """Return an encoder with the sizes, activation, epsilon and dropouts of a Hugging Face BERT or
-    RoBERTa.
+    """Return an encoder with the sizes, activation, ``norm_eps`` and dropouts of a Hugging Face
+    BERT or RoBERTa.
 
     Args:
-        config (Mapping, transformers.PretrainedConfig or path): A config, a ``config.json``, or its
-            folder. Missing entries have transformers' defaults, except for the vocabulary.
+        config (Mapping, transformers.PretrainedConfig or path): A config, the path of a
+            ``config.json``, or the path of its folder. Missing entries have transformers' defaults,
+            except for the size of the vocabulary, which is required.
         source (GraphSource, Pattern or str): As in :class:`Encoder`.
         **options: Arguments of :class:`Encoder` that override ``config``, such as ``max_length`` or
             ``hops``.
 
     Returns:
-        Encoder; :func:`load_bert` or :func:`load_roberta` copies weights into it.
+        Encoder with random weights. :func:`load_bert` or :func:`load_roberta` copies weights into a
+        model with this encoder.
 
     Raises:
-        TypeError, ValueError: ``config`` is no such config, or has a setting that an encoder does
-            not support.
+        TypeError, ValueError: ``config`` is not a config of a BERT or RoBERTa, or has a setting
+            that an encoder does not support.
 
     Example:
         >>> from graphattn.models import MaskedLanguageModel, encoder_of, load_bert
@@ -143,7 +145,7 @@ def encoder_of(
         raise ValueError(f"'config' must be of a BERT or a RoBERTa (got model_type="
                          f"{config['model_type']!r})")
     if 'vocab_size' not in config:
-        raise ValueError("'config' must have the size of the vocabulary as vocab_size")
+        raise ValueError("'config' must have an entry vocab_size, the size of the vocabulary")
     given = {**DEFAULTS, **config}
     sizes = dict(
         num_tokens=given['vocab_size'], channels=given['hidden_size'],
@@ -164,21 +166,23 @@ def load_bert(
     """Copy the weights of a Hugging Face BERT into a model.
 
     The encoder is loaded completely or not at all. Poolers and heads are loaded if the state dict
-    has them, a classification head only if ``model`` has BERT's, with ``pooling='pooler'`` and no
-    hidden layer. A model for shorter sequences gets the first positions. Sources do not change.
+    has them. A classification head is loaded only if ``model`` has the same head as BERT:
+    ``pooling='pooler'`` and no hidden layer. A model for shorter sequences gets the first rows of
+    the position table. The parameters of sources do not change.
 
-    The number of heads, the activation and ``norm_eps`` (1e-12 in BERT) cannot be seen in the
-    weights, so they are checked in ``config``. :func:`encoder_of` builds a matching encoder.
+    Weights do not show the number of heads, the activation and ``norm_eps`` (1e-12 in BERT), so
+    these settings are checked in ``config``. :func:`encoder_of` builds a matching encoder.
 
     Args:
-        model (MaskedLanguageModel or SequenceClassifier): Its encoder is built with
-            ``norm_first=False``, ``num_segments=2``, ``norm_eps`` and the sizes of the checkpoint.
+        model (MaskedLanguageModel or SequenceClassifier): The model to load weights into. Its
+            encoder must be built with ``norm_first=False``, ``num_segments=2``, and the
+            ``norm_eps`` and sizes of the checkpoint.
         state_dict (Mapping or path): State dict of ``BertModel``, ``BertForPreTraining``,
-            ``BertForMaskedLM`` or ``BertForSequenceClassification``; or its ``model.safetensors``,
-            or the folder of that file.
+            ``BertForMaskedLM`` or ``BertForSequenceClassification``; or the path of a
+            ``model.safetensors``, or of the folder of this file.
         config (Mapping, transformers.PretrainedConfig or path): Config of the checkpoint, as in its
-            ``config.json``; read from the folder of the weights if omitted. Missing entries have
-            transformers' defaults.
+            ``config.json``. If omitted, the config is read from the folder of the weights. Missing
+            entries have transformers' defaults.
 
     Returns:
         The names of the model's parameters that were not loaded.
@@ -213,24 +217,30 @@ def load_roberta(
 ) -> list[str]:
     """Copy the weights of a Hugging Face RoBERTa into a model.
 
-    As :func:`load_bert`, with these differences. All tokens are in one segment. The rows of the
-    position table up to ``pad_token_id``, usually 1, belong to no token and are dropped, so
-    RoBERTa-base has 512 positions. A classifier holds the classification head (dropout, dense,
-    tanh, dropout, linear, on the first token) as ``pooling='pooler'``, with ``pooler_dropout`` and
-    ``dropout`` for the two dropouts. A masked language model needs no ``next_sentence``.
+    This function works as :func:`load_bert`, with these differences:
 
-    A bare BERT has the same tensor names; ``model_type`` in ``config`` distinguishes the two.
-    XLM-RoBERTa and CamemBERT are RoBERTas. ``norm_eps`` is 1e-5 in RoBERTa-base.
+    - All tokens are in one segment.
+    - The rows of the position table up to ``pad_token_id``, usually 1, belong to no token and are
+      dropped. So RoBERTa-base has 512 positions.
+    - RoBERTa's classification head is dropout, dense, tanh, dropout and linear on the first token.
+      A classifier with ``pooling='pooler'`` has the same head; its ``pooler_dropout`` is the first
+      dropout and its ``dropout`` the second.
+    - A masked language model needs no ``next_sentence``.
+
+    A BERT without a head has the same tensor names as a RoBERTa; ``model_type`` in ``config``
+    distinguishes BERT and RoBERTa. XLM-RoBERTa and CamemBERT count as RoBERTa. ``norm_eps`` is 1e-5
+    in RoBERTa-base.
 
     Args:
-        model (MaskedLanguageModel or SequenceClassifier): Its encoder is built with
-            ``norm_first=False``, ``num_segments=1``, ``norm_eps`` and the sizes of the checkpoint.
+        model (MaskedLanguageModel or SequenceClassifier): The model to load weights into. Its
+            encoder must be built with ``norm_first=False``, ``num_segments=1``, and the
+            ``norm_eps`` and sizes of the checkpoint.
         state_dict (Mapping or path): State dict of ``RobertaModel``, ``RobertaForMaskedLM`` or
             ``RobertaForSequenceClassification``, as in :func:`load_bert`.
         config (Mapping, transformers.PretrainedConfig or path): As in :func:`load_bert`.
-        tile_positions (bool): Repeat the positions of the checkpoint for a model for longer
-            sequences, as Longformer does: position i starts as i modulo 512. If not set, such a
-            model raises an error.
+        tile_positions (bool): Whether to repeat the position table of the checkpoint if the model
+            is for longer sequences, as Longformer does: position i starts as position i modulo 512.
+            If not set, a model for longer sequences raises an error.
 
     Returns:
         The names of the model's parameters that were not loaded.
@@ -268,16 +278,16 @@ def to_hugging_face(model: MaskedLanguageModel | SequenceClassifier, folder: str
     """Write a model in the format of transformers: ``config.json`` and ``model.safetensors``.
 
     ``from_pretrained(folder)`` of ``BertForPreTraining``, ``BertForMaskedLM``,
-    ``BertForSequenceClassification`` or their RoBERTas then has the same weights, but full
-    attention: edges and parameters of sources are not saved. :func:`graphattn.hugging_face.attach`
-    adds a source again.
+    ``BertForSequenceClassification`` or of their RoBERTa counterparts reads the folder. The loaded
+    model has the same weights, but full attention, because edges and parameters of sources are not
+    saved. :func:`graphattn.hugging_face.attach` adds a source again.
 
     Args:
-        model (MaskedLanguageModel or SequenceClassifier): Post-norm, with one hop, a vocabulary,
-            segments and learned positions; a classifier with ``pooling='pooler'`` and no hidden
-            layer.
-        folder (path): Folder of both files, created if it does not exist.
-        family (str): ``'bert'``, or ``'roberta'``, which has no sequence logits.
+        model (MaskedLanguageModel or SequenceClassifier): The model to write. It must be post-norm,
+            with one hop, a vocabulary, segments and learned positions. A classifier must have
+            ``pooling='pooler'`` and no hidden layer.
+        folder (path): Folder that the two files are written to. It is created if it does not exist.
+        family (str): ``'bert'`` or ``'roberta'``. A ``'roberta'`` has no sequence logits.
 
     Raises:
         TypeError: ``model`` is another kind of model.
@@ -359,8 +369,9 @@ def _check_all_written(family: _Family, model: MaskedLanguageModel | SequenceCla
                   for parameter in module.parameters()}
     for name, parameter in model.named_parameters():
         if name not in name_of and parameter not in of_sources:
-            raise ValueError(f"'model' must only have the parameters of a {family.name} to be "
-                             f"written as one (got {name!r}); merge adapters into it first")
+            raise ValueError(f"'model' must have no other parameters than a {family.name} to be "
+                             f"written as a {family.name} (got {name!r}); merge adapters into the "
+                             f"model first")
 
 
 def _config_of(family: _Family, model: MaskedLanguageModel | SequenceClassifier) -> dict:
@@ -416,9 +427,10 @@ def _load(family: _Family, model: MaskedLanguageModel | SequenceClassifier,
                                    parameters[POSITIONS].size(0), tile_positions)
     for name, tensor in loaded.items():
         if tensor.shape != parameters[name].shape:
-            raise ValueError(f"'state_dict' holds {name_of[name]!r} of shape "
-                             f"{tuple(tensor.shape)}, but 'model' needs "
-                             f"{tuple(parameters[name].shape)}; build it with the same sizes")
+            raise ValueError(f"'state_dict' must have {name_of[name]!r} of shape "
+                             f"{tuple(parameters[name].shape)}, as 'model' has (got "
+                             f"{tuple(tensor.shape)}); build 'model' with the sizes of the "
+                             f"checkpoint")
     model.load_state_dict(loaded, strict=False)
     return [name for name in parameters if name not in loaded]
 
@@ -429,8 +441,9 @@ def _positions(family: _Family, table: Tensor, max_length: int, tile: bool) -> T
         table = table.repeat(-(-max_length // num_known), 1)
     if table.size(0) < max_length:
         hint = ', or set tile_positions=True' if family is ROBERTA else ''
-        raise ValueError(f"'state_dict' holds {num_known} positions, but 'model' has max_length="
-                         f"{max_length}; build it with a smaller max_length{hint}")
+        raise ValueError(f"'state_dict' must have at least {max_length} positions, the "
+                         f"'max_length' of 'model' (got {num_known}); build 'model' with a smaller "
+                         f"max_length{hint}")
     return table[:max_length]
 
 
@@ -451,14 +464,15 @@ def _check_model(model: object) -> None:
 
 def _check_post_norm(family: _Family, model: MaskedLanguageModel | SequenceClassifier) -> None:
     if model.encoder.norm_first:
-        raise ValueError(f"'model' must be post-norm like {family.name}; build its encoder with "
-                         f"norm_first=False")
+        raise ValueError(f"'model' must be post-norm like {family.name} (got a pre-norm model); "
+                         f"build its encoder with norm_first=False")
 
 
 def _check_arguments(family: _Family, state_dict: object) -> None:
     if not isinstance(state_dict, Mapping):
         raise TypeError(f"'state_dict' must map names to tensors, or be the path of a "
-                        f"model.safetensors or of its folder (got {type(state_dict).__name__})")
+                        f"model.safetensors file or of the folder of this file (got "
+                        f"{type(state_dict).__name__})")
     for name, tensor in state_dict.items():
         if not isinstance(name, str) or not isinstance(tensor, Tensor):
             raise TypeError(f"'state_dict' must map names to tensors (got {name!r} and "
@@ -502,40 +516,42 @@ def _check_config(family: _Family, model: MaskedLanguageModel | SequenceClassifi
                                ('MaskedLanguageModel', head, of_head)):
         if ours != wanted and (name == 'encoder' or isinstance(model, MaskedLanguageModel)):
             raise ValueError(f"'config' must have hidden_act={ours!r} like the {name} of 'model' "
-                             f"(got {theirs!r}); build it with activation={wanted!r}")
+                             f"(got {theirs!r}); build 'model' with activation={wanted!r}")
     for name, default, argument, ours in (
             ('num_attention_heads', 12, 'heads', encoder.heads),
             ('layer_norm_eps', 1e-12, 'norm_eps', encoder.norm.eps)):
         if (theirs := config.get(name, default)) != ours:
             raise ValueError(f"'config' must have {name}={ours!r} like the encoder of 'model' (got "
-                             f"{theirs!r}); build it with {argument}={theirs!r}")
+                             f"{theirs!r}); build the encoder with {argument}={theirs!r}")
 
 
 def _check_computed(config: Mapping[str, object]) -> None:
     for name, ours in ONLY.items():
         if (theirs := config.get(name, ours)) != ours:
-            raise ValueError(f"'config' must have {name}={ours!r}, because 'model' supports "
-                             f"nothing else (got {theirs!r}); load another checkpoint")
+            raise ValueError(f"'config' must have {name}={ours!r}, because 'model' supports no "
+                             f"other value (got {theirs!r}); load another checkpoint")
     activation = config.get('hidden_act', 'gelu')
     if activation not in ACTIVATION_OF:
         known = ', '.join(map(repr, ACTIVATION_OF))
-        raise ValueError(f"'config' must have hidden_act {known}, because 'model' supports nothing "
-                         f"else (got {activation!r}); load another checkpoint")
+        raise ValueError(f"'config' must have hidden_act {known}, because 'model' supports no "
+                         f"other activation (got {activation!r}); load another checkpoint")
 
 
 def _first_position(family: _Family, config: Mapping[str, object]) -> int:
-    """Return the row of the first token in the position table; in RoBERTa it follows padding."""
+    """Return the row of the position table that belongs to the first token. In RoBERTa's table,
+    this row follows the rows of padding."""
     if family is BERT:
         return 0
     padding = config.get('pad_token_id', 1)
     if not isinstance(padding, int) or padding < 0:
-        raise ValueError(f"'config' must have an int that is not negative as pad_token_id, because "
-                         f"positions are counted from it (got {padding!r})")
+        raise ValueError(f"'config' must have a nonnegative int as pad_token_id, because positions "
+                         f"are counted from pad_token_id (got {padding!r})")
     return padding + 1
 
 
 def _current_name(family: _Family, name: str) -> str:
-    """Return the name without prefix, in the spelling of current transformers versions."""
+    """Return the name of a parameter without the prefix of the encoder, in the spelling of current
+    versions of transformers."""
     name = name.removeprefix(family.prefix)
     if name == f'{family.language_model}.decoder.bias':  # tied to the bias of the head
         return f'{family.language_model}.bias'
@@ -551,12 +567,14 @@ def _check_plain(family: _Family, model: MaskedLanguageModel | SequenceClassifie
         module = next((module for module in modules if name.startswith(f'{module}.')), name)
         if name not in (module, f'{module}.weight', f'{module}.bias'):
             raise ValueError(f"'model' must have no adapters when weights are loaded (got "
-                             f"{name!r}); load weights first, or merge the adapters")
+                             f"{name!r}); load the weights before adding adapters, or merge the "
+                             f"adapters")
 
 
 def _their_names(family: _Family,
                  model: MaskedLanguageModel | SequenceClassifier) -> dict[str, str]:
-    """Map the names of the model's parameters to the family's, if it has them."""
+    """Return a dict from the names of the parameters of ``model`` to their names in the family,
+    without parameters that the family does not have."""
     names, name_of = _their_modules(family, model), {}
     for name in model.state_dict():
         module, _, parameter = name.rpartition('.')
@@ -569,7 +587,8 @@ def _their_names(family: _Family,
 
 def _their_modules(family: _Family,
                    model: MaskedLanguageModel | SequenceClassifier) -> dict[str, str]:
-    """Map the names of the model's modules to the family's, if it has them."""
+    """Return a dict from the names of the modules of ``model`` to their names in the family,
+    without modules that the family does not have."""
     kind = SequenceClassifier if isinstance(model, SequenceClassifier) else MaskedLanguageModel
     names = EMBEDDING_NAMES | family.head_names[kind]
     for layer in range(len(model.encoder.layers)):
@@ -585,15 +604,16 @@ def _check_encoder_names(family: _Family, given: Mapping[str, Tensor],
     wanted = [their_name for name, their_name in name_of.items() if name.startswith('encoder.')]
     lacking = [name for name in wanted if name not in given]
     if lacking:
-        raise ValueError(f"'state_dict' lacks {lacking[0]!r} and {len(lacking) - 1} more of the "
-                         f"{len(wanted)} tensors that the encoder needs; load a {family.name} with "
-                         f"the same number of layers")
+        raise ValueError(f"'state_dict' must have the {len(wanted)} tensors of the encoder (got "
+                         f"none for {lacking[0]!r} and {len(lacking) - 1} other names); load a "
+                         f"{family.name} with the number of layers of 'model'")
     surplus = [name for name in given if name.startswith(('embeddings.', 'encoder.'))
                and name not in wanted and name != 'embeddings.position_ids']
     if surplus:
-        raise ValueError(f"'state_dict' holds {surplus[0]!r} and {len(surplus) - 1} more tensors "
-                         f"that 'model' does not have; build its encoder with the same number of "
-                         f"layers and num_segments={family.num_segments}")
+        raise ValueError(f"'state_dict' must have no tensors of an encoder that 'model' does not "
+                         f"have (got {surplus[0]!r} and {len(surplus) - 1} more); build the "
+                         f"encoder of 'model' with the number of layers of the checkpoint and "
+                         f"num_segments={family.num_segments}")
 
 
 def _check_tied_decoder(family: _Family, given: Mapping[str, Tensor]) -> None:

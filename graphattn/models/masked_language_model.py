@@ -18,24 +18,26 @@ from graphattn.sources import GraphSource
 
 
 class MaskedLanguageModel(nn.Module):
-    r"""Predict tokens, and whether the second segment follows the first, as BERT does.
+    r"""Predict tokens, and predict whether the second segment of a sequence follows the first, as
+    BERT does.
 
     .. math::
         \mathrm{token\ logits} = \mathrm{norm}(\mathrm{activation}(W x + b)) \, E^\top + c, \qquad
         \mathrm{sequence\ logits} = W' \, \mathrm{Pooler}(x) + b'
 
-    where :math:`E` are the encoder's token embeddings. All weights of linear layers and embeddings,
-    also of the encoder, are drawn with standard deviation 0.02, and biases are 0. Sources keep
-    their parameters.
+    where :math:`E` are the token embeddings of the encoder. All weights of linear layers and
+    embeddings, including those of the encoder, are initialised with standard deviation 0.02, and
+    biases with 0. Sources keep their parameters.
 
     Args:
         encoder (Encoder): Encodes the tokens.
-        next_sentence (bool): Whether there are sequence logits.
-        activation (str, optional): The encoder's activation if omitted; RoBERTa always has
-            ``'gelu'``.
+        next_sentence (bool): Whether the model has sequence logits.
+        activation (str, optional): Activation before the token logits; the activation of the
+            encoder if omitted. In RoBERTa, it is always ``'gelu'``.
 
     Source:
-        Devlin et al., BERT (2019), Sec. 3.1. SparseBERT (Sec. 4.2) pre-trains its masks with it.
+        Devlin et al., BERT (2019), Sec. 3.1. SparseBERT (Sec. 4.2) pre-trains its masks with this
+        model.
 
     Example:
         >>> import torch
@@ -80,27 +82,27 @@ class MaskedLanguageModel(nn.Module):
         return_graphs: bool = False,
     ) -> (tuple[Tensor, Tensor | None]
           | tuple[Tensor, Tensor | None, list[BipartiteGraph | PairMask]]):
-        """Return logits of tokens and sequences; other arguments as :meth:`Encoder.forward`.
+        """Return logits of tokens and of sequences.
 
         Args:
             tokens (Tensor): Ids of all sequences, int64 ``[num_tokens]``.
             ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``.
             segments (Tensor, optional): The segment of each token, int64 ``[num_tokens]``.
-            selected (Tensor, optional): Tokens to return logits of, int64 ``[num_selected]``; all
-                if omitted.
-            generator (torch.Generator, optional): For sources that draw edges.
-            return_graphs (bool): Also return the graph, or pair mask, of each layer.
+            selected (Tensor, optional): Indices of the tokens to return logits of, int64
+                ``[num_selected]``; all tokens if omitted.
+            generator (torch.Generator, optional): Random generator of sources that draw edges.
+            return_graphs (bool): Also return a list with the graph or pair mask of each layer.
 
         Returns:
-            Token logits ``[num_selected, vocabulary]``, sequence logits ``[num_sequences, 2]``
-            (class 0: the second segment follows the first) or ``None``, and, if requested, the list
-            of graphs.
+            A tuple: token logits ``[num_selected, vocabulary]``; sequence logits ``[num_sequences,
+            2]``, where class 0 means that the second segment follows the first, or ``None`` without
+            ``next_sentence``; and, with ``return_graphs``, the list of graphs.
 
         Raises:
-            TypeError: ``ptr`` is a Shard, which does not contain whole sequences, and there are
+            TypeError: ``ptr`` is a Shard, which does not contain whole sequences, and the model has
                 sequence logits.
-            ValueError: As :meth:`Encoder.forward`; ``selected`` is out of range; or a sequence is
-                empty and there are sequence logits.
+            ValueError: :meth:`Encoder.forward` raises it; ``selected`` is out of range; or a
+                sequence is empty and the model has sequence logits.
         """
         check_bool(return_graphs=return_graphs)
         if self.pooler is not None:
@@ -116,7 +118,8 @@ class MaskedLanguageModel(nn.Module):
         return (*logits, graphs) if return_graphs else logits
 
     def _embeddings(self) -> Tensor:
-        """Return the embeddings of all tokens, including the update of an adapter."""
+        """Return the table of token embeddings ``[vocabulary, channels]``, including the update of
+        an adapter."""
         embedding, bias = self.encoder.token_embedding, self.token_bias
         if isinstance(embedding, nn.Embedding):
             return embedding.weight

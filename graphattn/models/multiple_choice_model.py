@@ -17,17 +17,18 @@ from graphattn.models.pooler import Pooler, check_not_empty, check_whole
 
 
 class MultipleChoiceModel(nn.Module):
-    r"""Compute a logit of each choice, :math:`\langle w, x \rangle + b`; a softmax over the choices
-    of a question turns them into probabilities.
+    r"""Compute a logit for each choice, :math:`\langle w, x \rangle + b`. A softmax over the
+    choices of a question turns logits into probabilities.
 
-    A token represents each choice. If each choice has its own sequence with the question in it, as
-    in SWAG, this is the first token. If a sequence lists all choices, each after a special token,
-    as in Longformer's WikiHop, these tokens are ``selected``.
+    One token represents each choice. If each choice has its own sequence, which also contains the
+    question, as in SWAG, the first token of the sequence represents the choice. If a sequence lists
+    all choices, each after a special token, as in Longformer's WikiHop, pass the indices of these
+    special tokens as ``selected``.
 
     Args:
         encoder (Encoder): Encodes the tokens.
-        pooling (str): Features of a choice: its encoded token (``'first'``), or BERT's ``'pooler'``
-            of it, see :class:`Pooler`.
+        pooling (str): Features of a choice. ``'first'`` is the encoded token that represents the
+            choice; ``'pooler'`` is BERT's pooler of this token, see :class:`Pooler`.
         dropout (float): Dropout on the features of a choice.
 
     Raises:
@@ -69,17 +70,19 @@ class MultipleChoiceModel(nn.Module):
         generator: torch.Generator | None = None,
         return_graphs: bool = False,
     ) -> Tensor | tuple[Tensor, list[BipartiteGraph | PairMask]]:
-        """Return logits ``[num_choices]``; other arguments as :meth:`Encoder.forward`.
+        """Return logits ``[num_choices]``. The arguments other than ``selected`` are those of
+        :meth:`Encoder.forward`. With ``return_graphs``, return a pair of the logits and the list of
+        graphs.
 
         Args:
-            selected (Tensor, optional): The tokens that represent choices, int64
+            selected (Tensor, optional): Indices of the tokens that represent choices, int64
                 ``[num_choices]``; the first token of each sequence if omitted.
 
         Raises:
             TypeError: ``ptr`` is a Shard, which does not contain whole sequences, and ``selected``
                 is omitted.
-            ValueError: As :meth:`Encoder.forward`; ``selected`` is out of range; or it is omitted
-                and a sequence is empty.
+            ValueError: :meth:`Encoder.forward` raises it; ``selected`` is out of range; or
+                ``selected`` is omitted and a sequence is empty.
         """
         check_bool(return_graphs=return_graphs)
         if selected is None:

@@ -16,7 +16,7 @@ class Pooler(nn.Module):
 
     Args:
         channels (int): Size of each token, in and out.
-        dropout (float): Dropout on :math:`x_{\mathrm{first}}`, used in RoBERTa's classifier.
+        dropout (float): Dropout on :math:`x_{\mathrm{first}}`, which RoBERTa's classifier uses.
     """
 
     def __init__(self, channels: int, dropout: float = 0.):
@@ -48,12 +48,13 @@ class Pooler(nn.Module):
 
 def check_whole(ptr: Tensor | Shard) -> None:
     if isinstance(ptr, Shard):
-        raise TypeError("'ptr' must mark whole sequences to pool them (got a Shard, which has only "
-                        "some of their tokens); pass it to the encoder, and pool the result of "
-                        "SequenceParallel.gather, or all tokens of a KeyValueCache together")
+        raise TypeError("'ptr' must mark whole sequences, because the model pools all tokens of a "
+                        "sequence (got a Shard, which has only some of the tokens); call only the "
+                        "encoder with the Shard, collect its outputs for whole sequences (for "
+                        "instance by SequenceParallel.gather), and pool the collected outputs")
 
 
 def check_not_empty(ptr: Tensor) -> None:
     if not is_traced(ptr) and bool((host_copy(ptr).diff() == 0).any()):
-        raise ValueError(f"'ptr' must not mark an empty sequence, because it has no tokens to pool "
-                         f"(got {ptr.tolist()})")
+        raise ValueError(f"'ptr' must not mark an empty sequence, because an empty sequence has no "
+                         f"tokens to pool (got {ptr.tolist()})")

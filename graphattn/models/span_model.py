@@ -30,8 +30,9 @@ class SpanModel(nn.Module):
         p_\mathrm{first}(i) = \mathrm{softmax}_i \langle w_1, x_i \rangle, \qquad
         p_\mathrm{last}(i) = \mathrm{softmax}_i \langle w_2, x_i \rangle
 
-    over the tokens of a sequence, which are the question and a text. If the text has no answer,
-    both are the first token of the sequence. :func:`best_spans` finds answers from the logits.
+    A sequence consists of a question and a text, and the softmax is over its tokens. If the text
+    has no answer, the first token of the sequence is the first and the last token of the answer.
+    :func:`best_spans` finds answers from the logits.
 
     Args:
         encoder (Encoder): Encodes the tokens.
@@ -70,8 +71,9 @@ class SpanModel(nn.Module):
         generator: torch.Generator | None = None,
         return_graphs: bool = False,
     ) -> Tensor | tuple[Tensor, list[BipartiteGraph | PairMask]]:
-        """Return logits ``[num_tokens, 2]`` of the first token and of the last one; arguments as
-        :meth:`Encoder.forward`."""
+        """Return logits ``[num_tokens, 2]``: of being the first token of the answer, and of being
+        the last. The arguments are those of :meth:`Encoder.forward`. With ``return_graphs``, return
+        a pair of the logits and the list of graphs."""
         check_bool(return_graphs=return_graphs)
         x, graphs = self.encoder(tokens, ptr, segments=segments, graph=graph, generator=generator,
                                  return_graphs=True)
@@ -80,14 +82,15 @@ class SpanModel(nn.Module):
 
 
 class Spans(NamedTuple):
-    """The best answers of each sequence, in descending order.
+    """The best answers of each sequence, in descending order of their scores.
 
     Attributes:
-        score (Tensor): Sum of two logits, ``[num_sequences, num_best]``; minus infinity if a
-            sequence has no more spans.
+        score (Tensor): Score of each answer, the sum of two logits, ``[num_sequences, num_best]``;
+            minus infinity where a sequence has fewer than ``num_best`` spans.
         first (Tensor): Index of the first token in the batch, int64, shaped like ``score``;
             arbitrary if the score is minus infinity.
-        last (Tensor): Index of the last token, like ``first``.
+        last (Tensor): Index of the last token in the batch, int64, shaped like ``score``; arbitrary
+            if the score is minus infinity.
     """
 
     score: Tensor
@@ -101,14 +104,14 @@ def best_spans(logits: Tensor, ptr: Tensor, can_answer: Tensor, *, num_best: int
 
     .. math:: \mathrm{score}(i, j) = \ell_{i, 1} + \ell_{j, 2}, \qquad i \le j < i + m
 
-    All such spans are compared. BERT's decoding only compares pairs of the highest single logits
-    and may miss the best span. The score of no answer is the score of the first token,
-    ``logits[ptr[:-1]].sum(dim=1)``.
+    All spans of at most m tokens are compared. In contrast, BERT's decoding compares only pairs of
+    the highest single logits and may miss the best span. The score of "no answer" is the score of
+    the first token of a sequence, ``logits[ptr[:-1]].sum(dim=1)``.
 
     Args:
         logits (Tensor): Logits of a :class:`SpanModel`, ``[num_tokens, 2]``.
         ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``.
-        can_answer (Tensor): Which tokens may be in an answer, bool ``[num_tokens]``.
+        can_answer (Tensor): Whether each token may be part of an answer, bool ``[num_tokens]``.
         num_best (int): Number of answers of each sequence.
         max_tokens (int): Maximum number of tokens :math:`m` of an answer.
 
@@ -149,5 +152,5 @@ def _best_of_one(logits: Tensor, begin: int, num_best: int,
     score = torch.cat([score, score.new_full((missing,), -torch.inf)])
     place = torch.cat([place, place.new_zeros(missing)])
     start = begin + place.div(max_tokens, rounding_mode='floor')
-    end = max(begin + len(first) - 1, 0)  # the last token; placeholders may lie behind it
+    end = max(begin + len(first) - 1, 0)  # the last token; placeholders may follow it
     return score, start.clamp(max=end), (start + place % max_tokens).clamp(max=end)

@@ -1,9 +1,9 @@
-"""Operations over edges: one folder each, with the definition next to the kernels.
+"""Operations over edges. Each operation has a folder with its definition and its kernels.
 
-In a folder, ``reference`` is the definition, ``schema`` declares the operators that every device
-implements, and ``cpu`` and ``triton`` are the kernels. The folders ``cpu`` and ``triton`` hold the
-shared code of a device and its backend (:class:`graphattn.ops.backend.Backend`), which declares its
-capabilities.
+In the folder of an operation, ``reference`` is the definition, ``schema`` declares the operators
+that every device implements, and ``cpu`` and ``triton`` are the kernels. The folders ``ops/cpu``
+and ``ops/triton`` contain the code that all kernels of a device share, and the backend of the
+device, which declares its capabilities (:class:`graphattn.ops.backend.Backend`).
 """
 
 from difflib import get_close_matches
@@ -31,15 +31,15 @@ def load(name: str) -> Backend:
         return _LOADED[name]
     if name not in _ON_FIRST_USE:
         near = get_close_matches(str(name), BACKENDS)
-        hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ''
-        raise ValueError(f"'backend' is unknown (got {name!r}); {hint}there are 'auto', "
-                         f"{', '.join(map(repr, BACKENDS))}")
+        hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ''
+        raise ValueError(f"'backend' must be one of 'auto', {', '.join(map(repr, BACKENDS))} (got "
+                         f"{name!r}){hint}")
     _LOADED[name] = import_module(_ON_FIRST_USE[name]).BACKEND
     return _LOADED[name]
 
 
 def check_backend(name: str) -> None:
-    """Raise as :func:`load` does, unless ``name`` is ``'auto'``."""
+    """Raise the errors of :func:`load`, unless ``name`` is ``'auto'``."""
     if name != 'auto':
         load(name)
 

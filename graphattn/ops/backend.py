@@ -1,4 +1,4 @@
-"""The interface of backends: their capabilities, and the terms of logits."""
+"""The interface of backends, which includes their capabilities, and the terms of logits."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch import Tensor
 
 
 class LogitTerms(NamedTuple):
-    """Terms that turn the dot products of an attention into weights, and edge features.
+    """Terms that turn dot products into attention weights, and features of edges.
 
     A new term needs a field here, a check in :mod:`graphattn.functional.checks`, a line in
-    :mod:`graphattn.ops.edge_math`, and a capability of :class:`Backend`. Callers set their fields
-    by ``_replace`` and pass on the others.
+    :mod:`graphattn.ops.edge_math`, and a capability of :class:`Backend`. A caller sets its own
+    fields by ``_replace`` and leaves the other fields unchanged.
     """
 
     bias: Tensor | None = None  # [num_edges, heads or 1], added to logits
@@ -24,11 +24,11 @@ class LogitTerms(NamedTuple):
     dropout_p: float = 0.
     softcap: float | None = None  # bounds the scaled dot products, before the bias
     sink: Tensor | None = None  # [heads], or in kernels [num_queries or 1, heads]
-    features: ProjectedFeatures | EdgeFeatures | None = None  # the latter for kernels
+    features: ProjectedFeatures | EdgeFeatures | None = None  # EdgeFeatures in kernels
 
 
 class ProjectedFeatures(NamedTuple):
-    """Features of edges, which each head projects and adds to keys and values."""
+    """Features of edges. Each head projects the features and adds them to keys and values."""
 
     attr: Tensor  # [num_edges, size]
     projection: Tensor  # [heads, channels, size]
@@ -37,7 +37,7 @@ class ProjectedFeatures(NamedTuple):
 class EdgeFeatures(NamedTuple):
     """Features of edges as a kernel receives them, without projections."""
 
-    query: Tensor | None  # [num_queries, heads, size]; its dot products with ``attr`` are added
+    query: Tensor | None  # [num_queries, heads, size]; dot products with attr enter logits
     attr: Tensor | None  # [num_edges, size]
 
 
@@ -45,38 +45,41 @@ class EdgeFeatures(NamedTuple):
 class Backend:
     """The functions and capabilities of a backend.
 
-    Arguments arrive validated (see :mod:`graphattn.functional`, which documents them); ``query`` is
-    ``[num_queries, heads, channels]``, ``key`` and ``value`` ``[num_keys, heads, channels]``, a
-    weight ``[num_edges, heads]``. A function that a backend lacks is ``None``.
+    :mod:`graphattn.functional` documents the arguments of the functions and checks them. ``query``
+    is ``[num_queries, heads, channels]``, ``key`` and ``value`` are ``[num_keys, heads,
+    channels]``, and a weight is ``[num_edges, heads]``. A function that a backend does not have is
+    ``None``.
 
     Args:
         name (str): The name that users pass as ``backend``.
-        is_available (Callable): ``torch.device`` to whether the backend runs on it.
-        attention (Callable): ``(query, key, value, graph, terms)`` to the output, without
-            materialised weights. Inputs in half precision are accumulated in float32; all other
+        is_available (Callable): Maps a ``torch.device`` to bool, whether the backend runs on this
+            device.
+        attention (Callable): Maps ``(query, key, value, graph, terms)`` to the output, without
+            materialising weights. Inputs in half precision are accumulated in float32; all other
             functions compute in the dtype of their inputs.
-        attention_with_features (Callable): ``(query, key, value, graph, terms)`` to the output and
-            the weighted sums of the features, ``[num_queries, heads, size]``.
-        attention_weights (Callable): ``(query, key, graph, terms)`` to the weights.
-        weighted_sum (Callable): ``(weight, value, graph)`` to the output.
-        attention_diffusion (Callable): ``(weight, value, graph, teleport)`` to the output of all
-            hops.
-        diffused_attention (Callable): ``(query, key, value, graph, teleport, terms)`` to the output
-            of all hops, without returning weights.
-        edge_dot (Callable): ``(query, key, graph)`` to the dot products on the edges.
-        edge_dot_grads (Callable): ``(grad, query, key, graph)`` to the gradients of query and key,
-            for dot products that were not computed by ``edge_dot``.
+        attention_with_features (Callable): Maps ``(query, key, value, graph, terms)`` to the output
+            and the weighted sums of the features, ``[num_queries, heads, size]``.
+        attention_weights (Callable): Maps ``(query, key, graph, terms)`` to the weights.
+        weighted_sum (Callable): Maps ``(weight, value, graph)`` to the output.
+        attention_diffusion (Callable): Maps ``(weight, value, graph, teleport)`` to the output of
+            all hops.
+        diffused_attention (Callable): Maps ``(query, key, value, graph, teleport, terms)`` to the
+            output of all hops, without returning weights.
+        edge_dot (Callable): Maps ``(query, key, graph)`` to the dot products on the edges.
+        edge_dot_grads (Callable): Maps ``(grad, query, key, graph)`` to the gradients of query and
+            key, for dot products that another function than ``edge_dot`` computed.
         supports_gqa (bool): Whether ``attention`` and ``attention_with_features`` support grouped
-            queries: each head of keys and values serves several consecutive heads of the queries.
+            queries, in which several consecutive heads of queries share one head of keys and
+            values.
         takes_gate (bool): Whether gates are supported.
         takes_dropout (bool): Whether ``attention`` supports dropout.
         takes_softcap (bool): Whether ``attention`` supports a softcap.
         takes_sink (bool): Whether ``attention`` supports sinks.
         max_channels (int, optional): Largest number of channels of a head; unlimited if omitted.
-        nan_leaks (bool): Whether NaN in a query, key, value or bias reaches outputs or gradients
-            without an edge to it.
-        has_all_derivatives (bool): Whether forward-mode and second derivatives and torch.func are
-            supported; other backends support a single backward pass.
+        nan_leaks (bool): Whether a NaN in a query, key, value or bias reaches outputs or gradients
+            that no edge connects to it.
+        has_all_derivatives (bool): Whether forward-mode derivatives, second derivatives and
+            torch.func are supported. Other backends support only a single backward pass.
     """
 
     name: str
@@ -99,7 +102,8 @@ class Backend:
     has_all_derivatives: bool = False
 
     def lacks(self, terms: LogitTerms) -> str | None:
-        """Return one of the given terms that ``attention`` does not support, or None."""
+        """Return the name of one of ``terms`` that ``attention`` does not support, or None if all
+        are supported."""
         if terms.gate is not None and not self.takes_gate:
             return 'gates'
         if terms.dropout_p > 0 and not self.takes_dropout:
@@ -111,20 +115,22 @@ class Backend:
         return None
 
     def takes(self, channels: int) -> bool:
-        """Return whether heads may have this many channels."""
+        """Return whether heads may have ``channels`` channels."""
         return self.max_channels is None or channels <= self.max_channels
 
     @property
     def returns_weights(self) -> bool:
-        """Return whether the backend returns weights."""
+        """Return whether the backend can return attention weights."""
         return self.attention_weights is not None
 
 
 def everywhere(device: torch.device) -> bool:
-    """Return True, for backends that are plain torch."""
+    """Return True. This is ``is_available`` of backends in plain torch, which run on every
+    device."""
     return True
 
 
 def has_values(device: torch.device) -> bool:
-    """Return whether a device holds values, for backends that are plain torch and read them."""
+    """Return whether tensors on a device have values. This is ``is_available`` of backends in plain
+    torch that read values."""
     return device.type != 'meta'

@@ -1,4 +1,4 @@
-"""Graphs as dense segments, for the definitions of operations."""
+"""Graphs as dense segments, which the definitions of operations use."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from graphattn.graphs.graph import BipartiteGraph
 
 # A tuple, because torch.compile cannot build other objects from symbolic slices.
 def dense_segments(graph: BipartiteGraph) -> Iterator[tuple[slice, slice, slice, tuple, Tensor]]:
-    """Yield, for each segment, slices of its queries, keys and edges; the query and key of each
-    edge, relative to the segment; and the mask of its edges, bool ``[queries, keys, 1]``."""
+    """Yield a tuple for each segment: the slices of its queries, its keys and its edges; the query
+    and the key of each edge, counted from the first node of the segment; and the mask of its edges,
+    bool ``[queries, keys, 1]``."""
     edge_ptr = graph.indptr[graph.query_ptr]
     query, key = graph.query, graph.key
     pointers = [ptr.tolist() for ptr in (graph.query_ptr, graph.key_ptr, edge_ptr)]
@@ -27,17 +28,17 @@ def dense_segments(graph: BipartiteGraph) -> Iterator[tuple[slice, slice, slice,
 
 
 def on_pairs(on_edges: Tensor, at: tuple[Tensor, Tensor], mask: Tensor, fill: float) -> Tensor:
-    """Scatter values of a segment's edges, ``[edges, heads]``, to its pairs,
-    ``[queries, keys, heads]``, with ``fill`` where there is no edge."""
+    """Return values of all pairs of a segment, ``[queries, keys, heads]``: the values of its edges
+    ``[edges, heads]``, and ``fill`` where there is no edge."""
     pairs = on_edges.new_full((*mask.shape[:2], on_edges.size(1)), fill)
     return pairs.index_put(at, on_edges)
 
 
 def of_keys(x: Tensor, mask: Tensor) -> Tensor:
-    """Expand vectors of a segment's keys ``[keys, heads, channels]`` to its pairs,
-    ``[queries, keys, heads, channels]``, with 0 where there is no edge.
+    """Return vectors of all pairs of a segment, ``[queries, keys, heads, channels]``: the vectors
+    of the keys ``[keys, heads, channels]``, and 0 where there is no edge.
 
-    Masked pairs are zeroed before they are multiplied, so that NaN in a key or value reaches only
-    the queries that attend to it, forward and backward.
+    Pairs without an edge are set to 0 before they are multiplied. So a NaN in a key or value
+    reaches only the queries that attend to this key, in the forward and in the backward pass.
     """
     return torch.where(mask.unsqueeze(-1), x, 0)

@@ -1,7 +1,8 @@
-"""The operators with a graph as argument, as backends call them.
+"""Functions that backends have in common. Each calls an operator with the tensors of a graph.
 
-Devices whose loops need the order by key for gradients of keys pass ``by_key=True``. Sorting takes
-time, so three empty tensors are passed if no gradient is needed.
+With ``by_key=True``, the operator gets the order by key too, which the loops of some devices need
+for gradients of keys. Sorting by key takes time, so the operator gets three empty tensors instead
+if no gradient is needed.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ def grads_of_dot(grad: Tensor, query: Tensor, key: Tensor, graph: BipartiteGraph
 
 
 def weigh(query: Tensor, key: Tensor, graph: BipartiteGraph, terms: LogitTerms) -> Tensor:
-    """Return weights; the weights of each head are contiguous in memory."""
+    """Return the weights of the edges, ``[num_edges, heads]``. The weights of each head are
+    contiguous in memory."""
     inputs = query, key, terms.bias, terms.gate, terms.sink
     weight, _ = attention_weights(*inputs, *_both_orders(graph, True, *inputs), terms.scale,
                                   terms.softcap or 0.)
@@ -80,7 +82,8 @@ def attend_and_diffuse(query: Tensor, key: Tensor, value: Tensor, graph: Biparti
 
 
 def _both_orders(graph: BipartiteGraph, by_key: bool, *inputs: Tensor | None) -> tuple[Tensor, ...]:
-    """Return the edges by query, and by key if inputs need gradients."""
+    """Return five tensors: the edges in the order by query, and the edges in the order by key. The
+    latter are empty if no input needs a gradient."""
     takes_gradient = by_key and torch.is_grad_enabled() and any(
         x is not None and x.requires_grad for x in inputs)
     return _rows(graph, takes_gradient)

@@ -14,9 +14,10 @@ HUGE = 1 << 22  # bytes
 def new_rows(*shape: int, dtype: torch.dtype) -> Tensor:
     """Return an uninitialised CPU tensor, aligned to cache lines.
 
-    From 4 MiB on, numpy requests pages of 2 MiB on Linux, and torch does not. With pages of 4 KiB
-    the first touch of 70 MB takes four times as long, and rows far apart miss the TLB. Numpy arrays
-    begin 16 bytes after a cache line, so each vector of a row would straddle two lines.
+    On Linux, numpy requests pages of 2 MiB for arrays of 4 MiB or more, and torch does not. With
+    pages of 4 KiB, the first touch of 70 MB takes four times as long, and rows far apart miss the
+    TLB. The tensor is aligned because numpy arrays begin 16 bytes after a cache line, so that each
+    vector of a row would straddle two lines.
     """
     num_bytes = math.prod(shape) * dtype.itemsize
     if num_bytes < HUGE:
@@ -24,4 +25,4 @@ def new_rows(*shape: int, dtype: torch.dtype) -> Tensor:
     space = np.empty(num_bytes + 64, np.uint8)
     skip = -space.ctypes.data % 64
     storage = torch.from_numpy(space[skip:]).untyped_storage()
-    return torch.empty(0, dtype=dtype).set_(storage, 0, shape)  # no view, so it is writable
+    return torch.empty(0, dtype=dtype).set_(storage, 0, shape)  # not a view, so that it is writable

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-# ``perm`` is the permutation of the edges into the order by key. The three tensors of that order
-# are needed for gradients, and empty without.
+# ``perm`` is the permutation of the edges into the order by key. The three tensors of the order by
+# key are needed for gradients; if no gradient is needed, they are empty.
 BOTH_ORDERS = ('Tensor indptr, Tensor edge_key, Tensor key_indptr, Tensor edge_query, '
                'Tensor perm')
 GRAPH = f'{BOTH_ORDERS}, Tensor query_ptr, Tensor key_ptr'
@@ -18,10 +18,10 @@ def define(name: str, arguments: str, results: str, fake: Callable) -> torch._op
     """Define an operator ``graphattn::name`` that mutates none of its arguments.
 
     Args:
-        name (str): Its name.
+        name (str): Name of the operator.
         arguments (str): Arguments, in the syntax of torch's schemas.
-        results (str): Results, in the same syntax.
-        fake (Callable): Fake kernel: returns results of the right shapes, without values.
+        results (str): Results, in the syntax of torch's schemas.
+        fake (Callable): Fake kernel, which returns results of the right shapes without values.
     """
     arguments = ' '.join(arguments.split())
     torch.library.define(f'graphattn::{name}', f'({arguments}) -> {results}',
@@ -32,11 +32,13 @@ def define(name: str, arguments: str, results: str, fake: Callable) -> torch._op
 
 def differentiate(operator: torch._ops.OpOverload, backward: Callable,
                   save: Callable) -> Callable:
-    """Register the gradients of an operator: ``backward(ctx, *grads)`` returns a dict by argument.
+    """Register the gradients of an operator. ``backward(ctx, *grads)`` returns a dict from the
+    names of arguments to their gradients.
 
     Returns:
-        Callable: Call this instead of the operator. Outside torch.compile it skips torch's handling
-        of default arguments, which takes as long as the attention of a molecule.
+        Callable: Function to call instead of the operator. Outside torch.compile, this function
+        skips torch's handling of default arguments, which takes as long as the attention of a
+        molecule.
     """
     names = [argument.name for argument in operator._schema.arguments]
 
@@ -65,27 +67,29 @@ def differentiate(operator: torch._ops.OpOverload, backward: Callable,
 
 
 def differentiate_no_more(operator: torch._ops.OpOverload) -> None:
-    """Raise on second derivatives, which torch would treat as zero."""
+    """Let second derivatives of an operator raise an error, because torch would treat them as
+    zero."""
     def refuse(ctx, *grads: Tensor | None) -> None:
         raise NotImplementedError(f"'{operator.name()}' has no second derivative; pass "
-                                  f"backend='gather', which has all")
+                                  f"backend='gather', which supports all derivatives")
 
     torch.library.register_autograd(operator, refuse)
 
 
 def accumulation_dtype(tensor: Tensor) -> torch.dtype:
-    """Return the dtype of sums: float32 for half precision."""
+    """Return the dtype in which sums are computed: float32 for half precision, else the dtype of
+    ``tensor``."""
     return torch.promote_types(tensor.dtype, torch.float)
 
 
 def empty_unless(needed: bool, like: Tensor | None, other: Tensor) -> Tensor:
-    """Return an uninitialised gradient with the shape of ``like``, or an empty tensor if not
-    needed."""
+    """Return an uninitialised gradient with the shape of ``like``, or an empty tensor unless
+    ``needed``."""
     return like.new_empty(like.shape) if needed else other.new_empty(0, other.size(1))
 
 
 def empty_max_inv_sum(query: Tensor) -> Tensor:
-    """Allocate row maxima and inverse sums, ``[heads, nodes, 2]``."""
+    """Return an uninitialised tensor for row maxima and inverse sums, ``[heads, nodes, 2]``."""
     return query.new_empty(query.size(1), query.size(0), 2, dtype=accumulation_dtype(query))
 
 
@@ -95,8 +99,8 @@ def no_grad(like: Tensor) -> Tensor:
 
 
 def sum_to(grad: Tensor, values: Tensor | None) -> Tensor:
-    """Return the gradient ``[num_edges, heads]`` of ``values``, summed over heads if the heads
-    share them."""
+    """Return the gradient of ``values``: ``grad`` ``[num_edges, heads]``, summed over heads if all
+    heads share ``values``."""
     if values is None or grad.size(0) != values.size(0):
         return grad
     return (grad.sum(1, keepdim=True) if values.size(1) < grad.size(1) else grad).to(values.dtype)

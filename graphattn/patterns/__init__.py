@@ -1,7 +1,7 @@
-"""Lengths -> edges: fixed attention patterns, which combine by ``|``, ``&`` and ``-``.
+"""Fixed attention patterns: edges as a function of lengths, combined by ``|``, ``&`` and ``-``.
 
-A custom pattern is a frozen dataclass with a method ``edges``, and combines with all others.
-Tensors that it creates are on the device of ``build``:
+A custom pattern is a frozen dataclass with a method ``edges``. It combines with all other patterns.
+Tensors that ``edges`` creates are on the device of ``build``:
 
     >>> from dataclasses import dataclass
     >>> import torch
@@ -20,7 +20,7 @@ Tensors that it creates are on the device of ``build``:
             [1, 1, 0, 1, 0],
             [1, 0, 1, 0, 1]], dtype=torch.int32)
 
-:func:`register` adds a name for expressions and configs.
+:func:`register` adds a name of a pattern for expressions and configs.
 """
 
 from graphattn.patterns.base import Difference, Intersection, Pattern, Union

@@ -1,4 +1,4 @@
-"""Patterns: rules from lengths to edges, and their set operations."""
+"""Patterns, which map lengths to edges, and set operations on patterns."""
 
 from __future__ import annotations
 
@@ -26,23 +26,24 @@ from graphattn.graphs.pairs import find_pairs, number_pairs, sort_numbers, sort_
 from graphattn.graphs.picture import html
 from graphattn.patterns.layouts import crop_edges
 
-MAX_NUMBER = 2**40  # of integer fields, so that products do not overflow int64
+MAX_NUMBER = 2**40  # largest value of integer fields, so that products do not overflow int64
 
 
 class Pattern(ABC):
     r"""A rule that computes edges from the numbers of queries and keys.
 
-    Query i and key i are the same position, also if the numbers of keys and queries differ.
-    Patterns are immutable and hashable and compare by value. Their ``repr`` is the expression that
-    builds them, and ``print`` shortens what is long in it. They combine by ``|``, ``&`` and ``-``,
-    as sets of edges.
+    Query i and key i have the same position, even if the numbers of keys and queries differ.
+    Patterns are immutable and hashable, and compare by value. Their ``repr`` is the expression that
+    builds them; ``print`` shortens long expressions. Patterns combine by ``|``, ``&`` and ``-`` as
+    sets of edges do.
 
-    A new pattern is a ``@dataclass(frozen=True, repr=False)`` with an :meth:`edges` method, which
-    should take time and memory in proportion to the edges, not to the pairs. Tensors from torch's
-    factory functions (``torch.arange``, ``torch.as_tensor``, ``torch.randperm``) are on the device
-    of :meth:`build` by default. Override :attr:`is_random` if the pattern draws random edges, and
-    :attr:`min_tokens` if it needs more than one token. A pattern that can compute the edges of some
-    queries alone is a :class:`RowPattern`, with :meth:`rows` instead.
+    A new pattern is a ``@dataclass(frozen=True, repr=False)`` with a method :meth:`edges`. Its time
+    and memory should be proportional to the number of edges, not to the number of pairs. Tensors
+    from torch's factory functions (``torch.arange``, ``torch.as_tensor``, ``torch.randperm``) are
+    on the device of :meth:`build` by default. Override :attr:`is_random` if the pattern draws
+    random edges, and :attr:`min_tokens` if it needs more than one token. A pattern that can compute
+    the edges of some queries without those of the others should be a :class:`RowPattern`, which
+    implements :meth:`rows` instead of :meth:`edges`.
 
     Example:
         >>> from graphattn.patterns import GlobalTokens, SlidingWindow
@@ -65,7 +66,7 @@ class Pattern(ABC):
         Args:
             num_queries (int): At least 1.
             num_keys (int): At least 1.
-            generator (torch.Generator, optional): The generator, on the default device.
+            generator (torch.Generator, optional): Random generator, on the default device.
 
         Returns:
             int64 Tensor ``[2, num_edges]``, key over query.
@@ -73,17 +74,18 @@ class Pattern(ABC):
 
     def rows(self, queries: range, num_queries: int, num_keys: int,
              generator: torch.Generator | None) -> Tensor:
-        """Return the edges of some consecutive queries, possibly none.
+        """Return the edges of the consecutive ``queries``, which may be an empty range.
 
-        By default all :meth:`edges` are computed and filtered, as patterns that draw all rows
-        together need. The generator advances by the same amount for any queries.
+        By default, all :meth:`edges` are computed and then filtered, because some patterns draw all
+        rows together. The generator advances by the same amount for any ``queries``.
 
         Args:
             queries (range): The queries.
             num_queries, num_keys, generator: As in :meth:`edges`.
 
         Returns:
-            int64 Tensor ``[2, num_edges]``, key over query, numbered as in :meth:`edges`.
+            int64 Tensor ``[2, num_edges]``, key over query. Queries keep their numbers in
+            :meth:`edges`.
         """
         return crop_edges(self.edges(num_queries, num_keys, generator), queries, num_keys)
 
@@ -108,19 +110,22 @@ class Pattern(ABC):
         """Build the graph of the pattern for these lengths.
 
         Args:
-            num_queries (int): Number of queries. Without queries or keys there are no edges.
+            num_queries (int): Number of queries. A graph without queries or keys has no edges.
             num_keys (int, optional): Number of keys; ``num_queries`` if omitted.
             offset (int, optional): Position of the first query in a sequence of ``num_keys``
-                tokens. The graph then has these rows of ``build(num_keys)`` with the same seed.
-                Time and memory are linear in the edges of the rows; random :class:`GlobalTokens`,
-                :class:`RandomPairs`, :class:`RandomRegular` and patterns without :meth:`rows` need
-                those of the whole graph. If omitted, all queries are built, from position 0.
+                tokens. The graph then has the rows ``offset`` to ``offset + num_queries`` of
+                ``build(num_keys)`` with the same seed. Time and memory are linear in the edges of
+                these rows. Only random :class:`GlobalTokens`, :class:`RandomPairs`,
+                :class:`RandomRegular` and patterns without :meth:`rows` need the time and memory of
+                the whole graph. If ``offset`` is omitted, the first query has position 0.
             seed (int or torch.Generator, optional): The same seed returns the same graph on the
-                same type of device, and a graph of the same distribution on others. A generator
-                advances; a generator of another type of device seeds a new one. If omitted, torch's
-                default generator is used. Ignored unless :attr:`is_random`.
-            crop (bool): For sequences shorter than :attr:`min_tokens`, return the first queries and
-                keys of the graph of :attr:`min_tokens`, as in models, instead of raising an error.
+                same type of device, and a graph of the same distribution on other devices. A
+                generator advances; a generator on another type of device is used to seed a new
+                generator. If omitted, torch's default generator is used. Ignored unless
+                :attr:`is_random`.
+            crop (bool): For a sequence shorter than :attr:`min_tokens`, build the graph of
+                :attr:`min_tokens` tokens and return its first queries and keys, as models do,
+                instead of raising an error.
             device (torch.device or str, optional): Device on which the graph is built; torch's
                 default device if omitted.
 
@@ -162,7 +167,8 @@ class Pattern(ABC):
 
     def _fitting_edges(self, queries: range, num_queries: int, num_keys: int,
                        generator: torch.Generator | None, crop: bool) -> Tensor:
-        """Return :meth:`rows`; crop short sequences, or raise with a hint."""
+        """Return :meth:`rows`. If a sequence is too short, crop a longer one, or raise an error
+        that names ``crop=True``."""
         fewest = self.min_tokens
         is_short = min(num_queries, num_keys) < fewest
         if crop and is_short:
@@ -174,12 +180,12 @@ class Pattern(ABC):
         except ValueError as error:
             if not is_short:
                 raise
-            raise ValueError(f"{error}; crop=True returns the first tokens of the graph for "
-                             f"{fewest}, as a PatternSource does") from error
+            raise ValueError(f"{error}; with crop=True, build() returns the first tokens of the "
+                             f"graph of {fewest} tokens, as a PatternSource does") from error
 
     def _rows_here(self, queries: range, num_queries: int, num_keys: int,
                    generator: torch.Generator | None) -> Tensor:
-        """Return :meth:`rows`, checked and on the default device."""
+        """Return :meth:`rows` on the default device, after checking the tensor."""
         if len(queries) == num_queries:
             edges = self.edges(num_queries, num_keys, generator)
         else:
@@ -191,8 +197,9 @@ class Pattern(ABC):
                  generator: torch.Generator | None) -> Tensor:
         """Return which of ``edges`` belong to the pattern, bool ``[num_edges]``.
 
-        By default edges are looked up in their :meth:`rows`. Patterns that can decide without
-        listing edges override this, so that ``SlidingWindow(8) & Causal()`` stays linear.
+        By default, ``edges`` are looked up in the :meth:`rows` of their queries. Patterns that can
+        decide without listing edges override this method, so that the cost of ``SlidingWindow(8) &
+        Causal()`` stays linear.
         """
         first, last = torch.stack(edges[1].aminmax()).tolist() if edges.numel() else (0, -1)
         own = self._rows_here(range(first, last + 1), num_queries, num_keys, generator)
@@ -214,7 +221,7 @@ class Pattern(ABC):
         return f'{type(self).__name__}({", ".join(given)})'
 
     def _repr_html_(self) -> str:
-        """Show the graph of 32 tokens, or of :attr:`min_tokens` if more."""
+        """Show the graph of 32 tokens, or of :attr:`min_tokens` tokens if that is more."""
         graph = self.build(max(32, self.min_tokens), seed=0, device='cpu')
         return html(graph, str(self))
 
@@ -229,7 +236,7 @@ class Pattern(ABC):
 
 
 class RowPattern(Pattern):
-    """A pattern that computes the edges of some queries independently of the others.
+    """Base class of patterns that compute the edges of some queries without those of the others.
 
     Random patterns use separate random bits for each query
     (:func:`graphattn.patterns.draw_distinct.draw_distinct`).
@@ -252,7 +259,7 @@ class _SetOperation(RowPattern):
     right: Pattern
 
     symbol: ClassVar[str]
-    precedence: ClassVar[int]  # Python's, to minimise parentheses in the repr
+    precedence: ClassVar[int]  # of the operator in Python, to minimise parentheses in the repr
 
     def __post_init__(self):
         for name in ('left', 'right'):
@@ -293,8 +300,8 @@ class _SetOperation(RowPattern):
 class Union(_SetOperation):
     """The edges of either pattern: ``left | right``.
 
-    Both parts draw from the same generator in turn, so ``RandomKeys(2) | RandomKeys(2)`` has two
-    different draws.
+    The two patterns draw from the same generator, one after the other. So the two draws of
+    ``RandomKeys(2) | RandomKeys(2)`` differ.
 
     Args:
         left (Pattern): One pattern.
@@ -352,10 +359,10 @@ class Intersection(_SetOperation):
 
 @dataclass(frozen=True, repr=False)
 class Difference(_SetOperation):
-    """The edges of the first pattern that the second lacks: ``left - right``.
+    """The edges of ``left`` that are not edges of ``right``: ``left - right``.
 
     ``pattern - SlidingWindow(0)`` removes the self-loops. A random pattern minus itself is not
-    empty, because the two are drawn independently.
+    empty, because the two patterns are drawn independently.
 
     Args:
         left (Pattern): The pattern with the edges.
@@ -377,26 +384,29 @@ class Difference(_SetOperation):
 
 
 def _queries(offset: int | None, num_queries: int, num_keys: int) -> tuple[range, int]:
-    """Return the requested queries, and the number of queries of the whole graph."""
+    """Return the requested range of queries, and the number of queries of the whole graph."""
     if offset is None:
         return range(num_queries), num_queries
     check_size('offset', offset)
     if offset + num_queries > num_keys:
-        raise ValueError(f"'offset' must leave room for the {num_queries} queries in a sequence of "
-                         f"{num_keys} tokens, the number of keys (got {offset})")
+        raise ValueError(f"'offset' must leave room for {num_queries} queries in a sequence of "
+                         f"{num_keys} tokens, where 'num_keys' is the length of the sequence (got "
+                         f"{offset})")
     return range(offset, offset + num_queries), num_keys
 
 
 def _device(device: torch.device | str | None) -> torch.device:
     device = torch.get_default_device() if device is None else check_device(device)
     if device.type == 'meta':
-        raise ValueError("'device' must hold values, because edges are read (got 'meta')")
+        raise ValueError("'device' must be a device with values, because the edges are read (got "
+                         "'meta')")
     return device
 
 
 def _as_default(device: torch.device) -> AbstractContextManager:
-    """Return a context with ``device`` as torch's default device of this thread. It costs 10
-    microseconds per call of torch, so return an empty context if nothing changes."""
+    """Return a context in which ``device`` is torch's default device of this thread. Such a context
+    costs 10 microseconds per call of torch, so an empty context is returned if ``device`` is the
+    default already."""
     return nullcontext() if device == torch.get_default_device() else device
 
 

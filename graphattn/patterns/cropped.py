@@ -14,15 +14,15 @@ from graphattn.patterns.layouts import crop_edges
 
 @dataclass(frozen=True, repr=False)
 class Cropped(RowPattern):
-    """The first tokens of a pattern's graph of ``size`` tokens.
+    """Build the graph of ``size`` tokens, and keep the edges among the first tokens.
 
-    Random patterns draw for all ``size`` tokens. With the same seed, the graph of a shorter
-    sequence is therefore a part of the graph of a longer one, and shorter sequences keep fewer
+    A random pattern draws edges for all ``size`` tokens. With the same seed, the graph of a shorter
+    sequence is therefore a part of the graph of a longer one, and shorter sequences have fewer
     random keys and global tokens. Time and memory are those of the large graph.
 
     Args:
         pattern (Pattern): The pattern to crop.
-        size (int): Tokens of the large graph.
+        size (int): Number of tokens of the large graph.
 
     Raises:
         TypeError: An argument is of the wrong type.

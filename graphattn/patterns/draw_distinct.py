@@ -18,15 +18,15 @@ def draw_distinct(rows: range, num_choices: int, count: int,
     """Draw ``count`` distinct numbers below ``num_choices`` for each row, int64
     ``[len(rows), count]``.
 
-    Every subset is equally likely. Numbers are drawn with replacement, and duplicates within a row
-    are drawn again until there are none. All steps are symmetric in the numbers, so the subset is
-    uniform. Memory is that of the result. Each round synchronises a GPU twice, to count the
+    Every subset is equally likely: numbers are drawn with replacement, duplicates within a row are
+    drawn again until there are none, and all these steps treat all numbers alike. The function
+    needs as much memory as its result. Each round of draws synchronises a GPU twice, to count the
     duplicates and their rows.
 
-    One value from ``generator`` is the seed of all rows. Each row has random bits of its own, so
-    its draws do not depend on the other rows requested.
+    One value from ``generator`` is the seed of all rows. Each row has its own random bits, so the
+    draws of a row do not depend on the other rows in ``rows``.
     """
-    # Drawn first, so that the generator advances equally without rows.
+    # The seed is drawn first, so that the generator advances equally if there are no rows.
     seed = torch.randint(2**63 - 1, (1,), generator=generator)
     stream = mix_tensor(seed + torch.arange(rows.start, rows.stop) * _ROW)
     if 2 * count > num_choices:
@@ -52,7 +52,7 @@ def _draw(stream: Tensor, num_choices: int, count: int) -> Tensor:
 
 
 def _numbers(state: Tensor, num_choices: int) -> Tensor:
-    """Return numbers below ``num_choices`` from 53 random bits each."""
+    """Return one number below ``num_choices`` for each state, from 53 random bits of the state."""
     uniform = shift_right(mix_tensor(state), 11).double()
     uniform *= num_choices * 2.**-53
     return uniform.long()

@@ -18,9 +18,9 @@ _MAX_LEVELS = 100  # patterns print, compare and build by recursion
 def parse(expression: str) -> Pattern:
     """Return the pattern that an expression describes; ``parse(repr(pattern)) == pattern``.
 
-    The text is parsed, never evaluated. It may contain patterns (of this package, and custom ones
-    once their module is imported), the presets of :func:`~graphattn.patterns.get` as functions,
-    literals, the layout of a mask, ``|``, ``&``, ``-`` and parentheses.
+    The text is parsed, never evaluated. It may contain patterns, the presets of
+    :func:`~graphattn.patterns.get` written as functions, literals, the layout of a mask, ``|``,
+    ``&``, ``-`` and parentheses. Custom patterns are known once their module is imported.
 
     Args:
         expression (str): For instance ``'SlidingWindow(3) | GlobalTokens(2)'`` or
@@ -31,7 +31,7 @@ def parse(expression: str) -> Pattern:
 
     Raises:
         TypeError: ``expression`` is not a str, or a parameter is unknown or of the wrong type.
-        ValueError: The text contains something else, or a name is unknown.
+        ValueError: The text contains anything else, or a name is unknown.
 
     Example:
         >>> from graphattn import patterns
@@ -43,8 +43,8 @@ def parse(expression: str) -> Pattern:
     try:
         tree = ast.parse(expression.strip(), mode='eval').body
     except SyntaxError as error:
-        raise ValueError(f"'expression' is not an expression (got {_shown(expression)}: "
-                         f"{error.msg})") from error
+        raise ValueError(f"'expression' must be an expression of patterns (got "
+                         f"{_shown(expression)}: {error.msg})") from error
     except (RecursionError, MemoryError):  # Python's parser raises these for deep nesting
         tree = None
     if tree is None or _is_deep(tree):
@@ -99,7 +99,8 @@ def _argument(node: ast.expr) -> PairLayout | Pattern | object:
 def _make(name: str, positional: list, named: dict) -> Pattern:
     if name in PRESETS:
         if positional:
-            raise TypeError(f"the parameters of {name!r} must be named (got {positional})")
+            raise TypeError(f"'expression' must name the parameters of the preset {name!r}, as in "
+                            f"name(parameter=1) (got {positional})")
         return get(name, **named)
     kinds = _patterns_by_name()
     if name not in kinds:

@@ -23,15 +23,15 @@ class Fixed(RowPattern):
         block (int): Length l of a block.
         summary (int): Number of positions at the end of each block to which all queries attend.
             With 0, attention stays inside the blocks.
-        causal (bool): Only :math:`j \le i`, as in the source. The masks of SparseBERT are
-            bidirectional.
+        causal (bool): Whether a query attends only to :math:`j \le i`, as in Child et al. (2019).
+            The masks of SparseBERT are bidirectional.
 
     Raises:
         TypeError: An argument is of the wrong type.
         ValueError: ``block`` is below 1, or ``summary`` is negative or above ``block``.
 
-    Source: Child et al., "Generating long sequences with sparse Transformers" (2019), Sec. 4.3,
-    both heads in one; SparseBERT, Figure 1(d).
+    Source: Child et al., "Generating long sequences with sparse Transformers" (2019), Sec. 4.3, the
+        union of both heads; SparseBERT, Figure 1(d).
 
     Example:
         >>> from graphattn.patterns import Fixed

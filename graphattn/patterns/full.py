@@ -29,7 +29,7 @@ class Full(RowPattern):
 
 @dataclass(frozen=True, repr=False)
 class Causal(RowPattern):
-    r"""A query attends to its own position and those before it: :math:`j \le i`.
+    r"""A query attends to its own position and to all earlier positions: :math:`j \le i`.
 
     ``pattern & Causal()`` is the causal form of any pattern, at the same cost.
 

@@ -1,4 +1,4 @@
-"""Global tokens, which attend to all tokens and are attended by all."""
+"""Global tokens, which attend to all tokens and to which all tokens attend."""
 
 from __future__ import annotations
 
@@ -19,17 +19,19 @@ class GlobalTokens(RowPattern):
 
     Args:
         tokens (int or tuple of int): Number of leading tokens, or the positions of the tokens.
-        random (bool): Draw distinct tokens uniformly instead of the first, as in Diffuser.
-        first (int): First position of random tokens. A classifier that reads token 0 needs
-            ``GlobalTokens(1) | GlobalTokens(63, random=True, first=1)``, 64 in all.
-        block (int): Draw random tokens in blocks of this many adjacent tokens. Blocks begin at
+        random (bool): Whether to draw distinct tokens uniformly, as in Diffuser, instead of using
+            the first tokens.
+        first (int): First position of random tokens. For a classifier that reads token 0,
+            ``GlobalTokens(1) | GlobalTokens(63, random=True, first=1)`` has token 0 and 63 random
+            tokens.
+        block (int): Number of adjacent tokens that are drawn together as a block. Blocks begin at
             ``first``, and partial blocks are never drawn.
 
     Raises:
         TypeError: An argument is of the wrong type.
         ValueError: A number or position is negative, ``random`` is set with positions, ``first`` or
-            ``block`` is set without ``random``, ``tokens`` is not a multiple of ``block``, or, when
-            built, there are fewer tokens.
+            ``block`` is set without ``random``, or ``tokens`` is not a multiple of ``block``.
+            :meth:`build` also raises it if the sequence has fewer tokens.
 
     Source: Beltagy et al., "Longformer" (2020), Sec. 3.1; Zaheer et al., "Big Bird" (2020),
     Sec. 2; Feng et al., "Diffuser" (2023), Sparse Pattern Design.
@@ -61,7 +63,7 @@ class GlobalTokens(RowPattern):
                             f"{type(self.tokens).__name__})")
         for name, value, default in (('first', self.first, 0), ('block', self.block, 1)):
             if value != default and not self.random:
-                raise ValueError(f"'{name}' needs random=True (got {value})")
+                raise ValueError(f"'{name}' must be omitted without random=True (got {value})")
         if self.random and self.tokens % self.block:
             raise ValueError(f"'tokens' must be a multiple of 'block' (got {self.tokens} and "
                              f"{self.block})")
@@ -69,13 +71,13 @@ class GlobalTokens(RowPattern):
     def _require_positions(self) -> None:
         for token in self.tokens:
             if not isinstance(token, Integral) or isinstance(token, bool):
-                raise TypeError(f"'tokens' must hold ints (got {type(token).__name__})")
+                raise TypeError(f"'tokens' must contain only ints (got {type(token).__name__})")
             if not 0 <= token <= MAX_NUMBER:
                 raise ValueError(f"'tokens' must not contain negative positions, or positions "
                                  f"above {MAX_NUMBER} (got {token})")
         if self.random:
-            raise ValueError(f"'random' needs the number of tokens, not positions (got "
-                             f"{self.tokens}); pass tokens={len(self.tokens)}")
+            raise ValueError(f"'tokens' must be a number of tokens if random=True, not positions "
+                             f"(got {self.tokens}); pass tokens={len(self.tokens)}")
         object.__setattr__(self, 'tokens', tuple(int(token) for token in self.tokens))
 
     @property
@@ -91,7 +93,7 @@ class GlobalTokens(RowPattern):
     def rows(self, queries: range, num_queries: int, num_keys: int,
              generator: torch.Generator | None) -> Tensor:
         token = self._positions(min(num_queries, num_keys), generator)
-        # Filtering the tokens would synchronise a GPU.
+        # All tokens are kept where possible, because filtering them would synchronise a GPU.
         own = token if len(queries) == num_queries else token[is_in(token, queries)]
         as_query = grid(torch.arange(num_keys), own)
         as_key = grid(token, positions(queries))
@@ -100,8 +102,9 @@ class GlobalTokens(RowPattern):
     def _positions(self, num_tokens: int, generator: torch.Generator | None) -> Tensor:
         if isinstance(self.tokens, tuple):
             if max(self.tokens, default=0) >= num_tokens:
-                raise ValueError(f"'tokens' must hold positions below the {num_tokens} tokens "
-                                 f"that are both query and key (got {max(self.tokens)})")
+                raise ValueError(f"'tokens' must contain only positions below {num_tokens}, the "
+                                 f"number of tokens that are both query and key (got "
+                                 f"{max(self.tokens)})")
             return torch.tensor(self.tokens, dtype=torch.long)
         if self.random:
             return self._draw(num_tokens, generator)

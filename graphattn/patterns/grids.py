@@ -23,7 +23,8 @@ class _Axis(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class _GridPattern(RowPattern):
-    """A window for each axis. Tokens are numbered as in ``Tensor.flatten``, the last axis first."""
+    """Base class of patterns with a window along each axis of a grid. Tokens are numbered as in
+    ``Tensor.flatten``, so the coordinate of the last axis changes fastest."""
 
     window: int | tuple[int, ...]
     inner: tuple[int, ...]
@@ -37,7 +38,7 @@ class _GridPattern(RowPattern):
         self._check_axes('window', at_least=1)
 
     def _check_axes(self, name: str, at_least: int | None) -> None:
-        """Check a field with one value for all axes, or one value per axis."""
+        """Check a field that has one value for all axes, or one value for each axis."""
         value = getattr(self, name)
         values = tuple(value) if isinstance(value, tuple | list) else (value,) * self._num_axes
         if len(values) != self._num_axes:
@@ -60,7 +61,7 @@ class _GridPattern(RowPattern):
         return len(self.inner) + 1
 
     def _axis(self, number: int, coordinate: Tensor, length: int) -> _Axis:
-        """Return the keys of queries along an axis of ``length``."""
+        """Return the keys of queries along axis ``number``, which has ``length`` coordinates."""
         raise NotImplementedError
 
     def rows(self, queries: range, num_queries: int, num_keys: int,
@@ -91,22 +92,24 @@ class Neighborhood(_GridPattern):
         s(c) \le k < s(c) + w, \qquad
         s(c) = \min(\max(c - \lfloor w / 2 \rfloor, 0), L - w)
 
-    on an axis of length L. With dilation d, this applies to the coordinates that equal c modulo d.
-    On a causal axis, the window is ``c - w + 1, ..., c``, shorter at the beginning.
+    on an axis of length L. With dilation d, the window has only coordinates that equal c modulo d.
+    On a causal axis, the window is ``c - w + 1, ..., c``; it is shorter at the beginning of the
+    axis.
 
     Args:
-        window (int or tuple): Number w of keys along each axis, or along all.
+        window (int or tuple): Number w of keys: one value for all axes, or one for each axis.
         inner (tuple of int): Lengths of all axes but the first: ``(64,)`` for images of width 64,
-            ``(32, 32)`` for videos of 32 x 32, frame after frame. The length of the first axis
-            follows from the sequence.
-        dilation (int or tuple): Distance d of two keys, along each axis or along all.
-        causal (bool or tuple): Whether keys after the query are excluded, along each axis or along
-            all.
+            ``(32, 32)`` for videos with frames of 32 x 32. The length of the first axis follows
+            from the length of the sequence.
+        dilation (int or tuple): Distance d between neighbouring keys of a window: one value for all
+            axes, or one for each axis.
+        causal (bool or tuple): Whether keys after the query are excluded: one value for all axes,
+            or one for each axis.
 
     Raises:
         TypeError: An argument is of the wrong type.
         ValueError: A value is below 1, the number of values is not the number of axes, or an axis
-            is shorter than ``window * dilation``; the first axis is checked when built.
+            is shorter than ``window * dilation``. The first axis is checked in :meth:`build`.
 
     Source: Hassani et al., "Neighborhood Attention Transformer" (2023), Eq. 1, and "Dilated
     Neighborhood Attention Transformer" (2022), Sec. 3.2; causal axes as in NATTEN.
@@ -159,20 +162,21 @@ class Neighborhood(_GridPattern):
 
 @dataclass(frozen=True, repr=False)
 class ShiftedWindows(_GridPattern):
-    r"""Windows of Swin Transformers: a grid is cut into boxes, which may be shifted.
+    r"""Windows of Swin Transformers: a query attends to the keys of its box of the grid.
 
     Along each axis, a query at c and a key at k are in one window if
 
     .. math::
         \lfloor (c - s) / w \rfloor = \lfloor (k - s) / w \rfloor
 
-    for a shift s. Swin Transformers alternate between s = 0 and half a window; their cyclic shift
-    with its mask is this partition, with smaller windows at the borders.
+    for a shift s. Layers of a Swin Transformer alternate between s = 0 and half a window. The
+    cyclic shift and the mask of a Swin Transformer lead to the same partition, with smaller windows
+    at the borders.
 
     Args:
-        window (int or tuple): Length w of a box along each axis, or along all.
+        window (int or tuple): Length w of a box: one value for all axes, or one for each axis.
         inner (tuple of int): Lengths of all axes but the first, as in :class:`Neighborhood`.
-        shift (int or tuple): The shift s along each axis, or along all.
+        shift (int or tuple): The shift s: one value for all axes, or one for each axis.
 
     Raises:
         TypeError: An argument is of the wrong type.

@@ -1,6 +1,7 @@
-"""Common shapes of sets of edges, listed without enumerating other pairs.
+"""Functions that list common sets of edges without visiting other pairs.
 
-All return int64 ``[2, num_edges]``, key over query, as :meth:`Pattern.edges` does.
+A set of edges is returned as int64 ``[2, num_edges]``, key over query, as :meth:`Pattern.edges`
+returns it.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ def key_ranges(queries: range, start: Tensor, stop: Tensor) -> Tensor:
 
 
 def diagonals(offset: Tensor, queries: range, num_keys: int) -> Tensor:
-    """Join each query with the keys at each ``offset`` from it that exist."""
+    """Join each query with the keys ``query + offset`` that exist, for each value in ``offset``."""
     diagonal, query = ranges((-offset).clamp(min=queries.start),
                              (num_keys - offset).clamp(max=queries.stop))
     return torch.stack([query + offset[diagonal], query])
 
 
 def crop_edges(edges: Tensor, queries: range, num_keys: int) -> Tensor:
-    """Return the ``edges`` among ``queries`` and the first keys."""
+    """Return the ``edges`` of ``queries`` whose keys are below ``num_keys``."""
     key, query = edges
     return edges[:, (key < num_keys) & is_in(query, queries)]
 
@@ -44,17 +45,18 @@ def all_offsets(queries: range, num_keys: int) -> Tensor:
 
 
 def positions(queries: range) -> Tensor:
-    """Return consecutive queries as int64."""
+    """Return the numbers of a range of queries as an int64 tensor."""
     return torch.arange(queries.start, queries.stop)
 
 
 def is_in(query: Tensor, queries: range) -> Tensor:
-    """Return which values are in ``queries``."""
+    """Return bool, shaped like ``query``: which values are in the range ``queries``."""
     return (query >= queries.start) & (query < queries.stop)
 
 
 def ranges(start: Tensor, stop: Tensor) -> tuple[Tensor, Tensor]:
-    """Return all pairs ``(r, number)`` with ``start[r] <= number < stop[r]``."""
+    """Return all pairs ``(r, number)`` with ``start[r] <= number < stop[r]`` as two int64
+    tensors."""
     length = (stop - start).clamp_(min=0)
     end = length.cumsum(0)
     row = torch.repeat_interleave(length)

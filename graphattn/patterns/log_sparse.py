@@ -1,4 +1,4 @@
-"""Exponentially growing steps."""
+"""Attention to positions at exponentially growing distances."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class LogSparse(RowPattern):
     There are :math:`O(n \log n)` edges.
 
     Args:
-        causal (bool): Only :math:`j \le i`, as in the source. SparseBERT reports the sparsity of
-            the bidirectional pattern.
+        causal (bool): Whether a query attends only to :math:`j \le i`, as in Li et al. (2019).
+            SparseBERT reports the sparsity of the bidirectional pattern.
 
     Raises:
         TypeError: ``causal`` is not a bool.

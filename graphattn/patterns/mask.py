@@ -1,4 +1,4 @@
-"""Frozen masks, learned or pruned, and their files."""
+"""Frozen masks, which were learned or pruned, and files of masks."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ from graphattn.utils.reading import check_arrays
 class Mask(RowPattern):
     """The pairs that are on in the mask of a head.
 
-    The layout assigns pairs to values, in sequences of other lengths too. Masks by diagonals take
-    time in proportion to their edges, others to the pairs.
+    The layout assigns each pair of tokens to a value, also in sequences that are shorter than the
+    mask. The edges of a :class:`graphattn.graphs.pair_layout.DiagonalLayout` are listed in time
+    proportional to the number of edges; other layouts need time proportional to the number of
+    pairs.
 
     Args:
         layout (PairLayout): The assignment of pairs to values.
@@ -33,8 +35,9 @@ class Mask(RowPattern):
 
     Raises:
         TypeError: An argument is of the wrong type.
-        ValueError: The number of values is not that of the layout; or, when built, the numbers of
-            keys and queries differ, or a sequence is longer than the mask.
+        ValueError: The number of values differs from ``layout.num_values``. :meth:`build` also
+            raises it if the numbers of keys and queries differ, or if the sequence is longer than
+            the mask.
 
     Source: SparseBERT, Sec. 4.1: "the generated mask is returned finally".
 
@@ -94,7 +97,8 @@ class Mask(RowPattern):
         return num_queries
 
     def _is_on(self) -> Tensor:
-        """Return whether each value and each of the layout's two constants is on."""
+        """Return bool ``[num_values + 2]``: whether each value, and each of the two constants of
+        the layout, is on."""
         values = np.frombuffer(f'{self.values}10'.encode(), dtype=np.uint8) == ord('1')
         return torch.as_tensor(values)
 
@@ -112,7 +116,7 @@ class Mask(RowPattern):
 
 
 def save_masks(path: str | PathLike, masks: Sequence[Mask]) -> None:
-    """Write the masks of a model's heads to a file, atomically.
+    """Write the masks of the heads of a model to a file. The file is replaced atomically.
 
     Args:
         path (str or PathLike): The file, which must end in ``.npz``.
@@ -128,10 +132,10 @@ def save_masks(path: str | PathLike, masks: Sequence[Mask]) -> None:
         raise ValueError(f"'path' must end in .npz (got {str(path)!r})")
     for mask in masks:
         if not isinstance(mask, Mask):
-            raise TypeError(f"'masks' must hold Masks (got {type(mask).__name__})")
+            raise TypeError(f"'masks' must contain only Masks (got {type(mask).__name__})")
     layouts = {mask.layout for mask in masks}
     if len(layouts) != 1:
-        raise ValueError(f"'masks' must be one per head, all with the same layout (got "
+        raise ValueError(f"'masks' must have one mask for each head, all with the same layout (got "
                          f"{len(masks)} masks of {len(layouts)} layouts)")
     layout = masks[0].layout
     values = np.array([list(mask.values) for mask in masks]).reshape(len(masks), -1) == '1'
@@ -150,12 +154,12 @@ def load_masks(path: str | PathLike) -> tuple[Mask, ...]:
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: It is not a file of masks, or damaged.
+        ValueError: The file does not contain masks, or is damaged.
     """
     path = _as_path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"'path' must be a file of masks (got {str(path)!r}, which is not "
-                                f"there)")
+        raise FileNotFoundError(f"'path' must be an existing file of masks (got {str(path)!r}, "
+                                f"which does not exist)")
     try:
         check_arrays(path)
         with np.load(path, allow_pickle=False) as file:

@@ -15,20 +15,22 @@ from graphattn.patterns.layouts import key_ranges, positions
 class OverlappingBlocks(RowPattern):
     r"""Dense blocks of ``width`` tokens, each overlapping the next by half.
 
-    In chunks of half a width, a token of chunk c attends to the chunks c - 1, c and c + 1,
+    The sequence is cut into chunks of half a width. A token of chunk c attends to the chunks c - 1,
+    c and c + 1,
 
     .. math::
-        |\lfloor 2j / w \rfloor - \lfloor 2i / w \rfloor| \le 1,
+        |\lfloor 2j / w \rfloor - \lfloor 2i / w \rfloor| \le 1.
 
-    which span 1.5 widths, 1.5 times the :math:`\pm w/2` of ``SlidingWindow(w // 2)``. This is also
-    the window of three blocks in BigBird, where the chunks are called blocks.
+    These three chunks span 1.5 w tokens, while ``SlidingWindow(w // 2)`` spans about w tokens. The
+    window of three blocks in BigBird is the same pattern; BigBird calls the chunks blocks.
 
     Args:
         width (int): Width w of a block, an even number.
 
     Raises:
         TypeError: ``width`` is not an int.
-        ValueError: ``width`` is odd or below 2, or, when built, exceeds the keys.
+        ValueError: ``width`` is odd or below 2. :meth:`build` also raises it if ``width`` exceeds
+            the number of keys.
 
     Source: Feng et al., "Diffuser" (2023), Sparse Pattern Design ("cross-window attention by
     overlapping w/2 tokens").

@@ -53,31 +53,34 @@ def get(name: str, **parameters: int | bool) -> Pattern:
     Variants of ``diffuser``:
 
     - ``block``: the same numbers of random keys and global tokens are drawn in blocks of adjacent
-      tokens, as in Fig. S.8: ``RandomBlocks(num_random // block, block)``, drawn for a block of
-      queries at a time. 1 is the token-wise selection that the paper prefers.
-    - ``uniform``: the random keys are evenly spaced instead (Table S.7, #5).
-    - ``cls_global``: token 0, which a classifier reads, is always a global token, together with its
-      block if tokens are drawn in blocks.
+      tokens, as in Fig. S.8. The random keys are ``RandomBlocks(num_random // block, block)``, so
+      all queries of a block have the same keys. ``block=1`` selects single tokens, which the paper
+      prefers.
+    - ``uniform``: the keys of ``RandomKeys`` are evenly spaced instead of random (Table S.7, #5).
+    - ``cls_global``: token 0, which a classifier reads, is always a global token. If tokens are
+      drawn in blocks, its whole block is global.
 
     Differences from the sources:
 
-    - ``longformer``: the source's window is ``2 * radius``. SparseBERT's "sliding window size" of 2
-      with two global tokens leaves out 93.1 % of the pairs at 128 tokens. The 88.7 % that it
-      reports needs three more of either, as in ``SlidingWindow(5) | GlobalTokens(2, random=True)``.
+    - ``longformer``: the source's window is ``2 * radius``. At 128 tokens, SparseBERT's "sliding
+      window size" of 2 with two global tokens leaves out 93.1 % of the pairs, but SparseBERT
+      reports 88.7 %. A radius larger by three leads to 88.7 %, as in ``SlidingWindow(5) |
+      GlobalTokens(2, random=True)``, and so do three more global tokens.
     - ``bigbird``: the window is three blocks wide. ``block=1, num_random=2`` is the token-wise form
       of SparseBERT.
     - ``diffuser``: the window, ``num_random`` keys of each query and ``num_global`` tokens are the
-      same at every length, as in the paper. A sequence shorter than any of them is an error here.
-      A :class:`graphattn.sources.PatternSource` crops the shortest possible graph instead, as
-      :meth:`Pattern.build` does with ``crop=True``. In that graph every query attends to every
-      key.
-    - ``diffuser_repo``: the distribution of the authors' code. It draws one graph of 4,096 tokens
-      and crops it, so shorter inputs keep fewer random keys and global tokens. It draws
-      4,096 * num_random pairs out of all pairs, so the number of keys varies between queries. No
-      token of the first window, including token 0, is ever global. The densities with 64/64/64 are
-      about 21, 14, 9 and 6.8 % at 512, 1,024, 2,048 and 4,096 tokens.
-    - ``exphormer``: the expander and the virtual nodes, which are the first tokens of each sequence
-      here. Add the edges of the data by ``PatternSource('exphormer') | edge_index``.
+      same at every length, as in the paper. A sequence shorter than any of these three numbers
+      raises an error in :meth:`Pattern.build`. A :class:`graphattn.sources.PatternSource` crops the
+      shortest possible graph instead, as :meth:`Pattern.build` does with ``crop=True``. In that
+      graph every query attends to every key.
+    - ``diffuser_repo``: the distribution of the authors' code. The code draws one graph of 4,096
+      tokens and crops it, so shorter inputs have fewer random keys and global tokens. The code
+      draws 4,096 * num_random pairs out of all pairs, so the number of keys varies between queries.
+      No token of the first window, including token 0, is ever global. With the default parameters,
+      the densities are about 21, 14, 9 and 6.8 % at 512, 1,024, 2,048 and 4,096 tokens.
+    - ``exphormer``: the preset has only the edges of the expander and of the virtual nodes, which
+      are the first tokens of each sequence. ``PatternSource('exphormer') | edge_index`` adds the
+      edges of the data.
 
     Args:
         name (str): One of the names above.
@@ -112,12 +115,14 @@ def get(name: str, **parameters: int | bool) -> Pattern:
 
 
 def register(name: str, build: Callable[..., Pattern]) -> None:
-    """Register the name of a custom pattern for :func:`get`, :func:`parse`, sources and config
-    files. Pattern classes need no registration: :func:`parse` finds them by class name.
+    """Register a name of a custom pattern, which :func:`get`, :func:`parse`, sources and config
+    files then accept. Pattern classes need no registration, because :func:`parse` finds them by
+    class name.
 
     Args:
         name (str): A Python identifier that is not the name of a preset or pattern.
-        build (callable): Builds the pattern from its parameters, annotated as ``int`` or ``bool``.
+        build (callable): Function that returns the pattern. Its parameters must be annotated as
+            ``int`` or ``bool``.
 
     Raises:
         TypeError: ``build`` is not callable.
@@ -173,8 +178,8 @@ def _random_global(num_global: int, block: int, cls_global: bool) -> Pattern:
     if not cls_global:
         return GlobalTokens(num_global, random=True, block=block)
     if num_global == 0:
-        raise ValueError("'num_global' must be positive with 'cls_global', because token 0 is one "
-                         "of them (got 0)")
+        raise ValueError("'num_global' must be positive with 'cls_global', because token 0 is a "
+                         "global token (got 0)")
     others = GlobalTokens(num_global - block, random=True, first=block, block=block)
     return GlobalTokens(block) | others
 
@@ -212,7 +217,8 @@ def _check_parameters(name: str, parameters: dict[str, int | bool]) -> None:
                             f"{listed}")
     for parameter, kind in accepted.items():
         if kind.default is Parameter.empty and parameter not in parameters:
-            raise TypeError(f"'{name}' needs '{parameter}'; it accepts: {listed}")
+            raise TypeError(f"'{parameter}' must be given for the preset '{name}', which accepts: "
+                            f"{listed}")
         if kind.annotation in ('int', int) and parameter in parameters:
             check_size(parameter, parameters[parameter])  # the parts use other names
         if kind.annotation in ('bool', bool) and parameter in parameters:

@@ -27,8 +27,9 @@ def without_diagonal(pattern: Pattern) -> Difference:
 
 
 def randomly_dropped(count: int | None = None) -> Difference:
-    """Return all pairs except ``count`` random ones, by default the size of the diagonal: "randomly
-    dropped" (SparseBERT, Sec. 3.3.3)."""
+    """Return the pattern of all pairs except ``count`` random pairs: "randomly dropped"
+    (SparseBERT, Sec. 3.3.3). The default of ``count`` is the number of queries, the size of the
+    diagonal."""
     return Full() - RandomPairs(count)
 
 
@@ -82,7 +83,7 @@ def prune_at_random(heads: int, size: int, sparsity: float,
 
     Args:
         heads (int): Number of heads, which are drawn independently.
-        size (int): Tokens n of the masks.
+        size (int): Number n of tokens of the masks.
         sparsity (float): :math:`\rho` in [0, 1].
         seed (int or torch.Generator): The same seed returns the same masks, as in
             :meth:`Pattern.build`.
@@ -98,7 +99,7 @@ def prune_at_random(heads: int, size: int, sparsity: float,
     """
     check_sides(heads=heads, size=size)
     check_number('sparsity', sparsity, 'in [0, 1]')
-    cpu = torch.device('cpu')  # masks are converted to text there
+    cpu = torch.device('cpu')  # masks are converted to text on the CPU
     importance = torch.rand(heads, size, size, dtype=torch.double, device=cpu,
                             generator=as_generator(seed, cpu))
     return prune(importance, sparsity)

@@ -16,17 +16,17 @@ from graphattn.patterns.layouts import positions, ranges
 class RandomBlocks(RowPattern):
     """Each block of queries attends to exactly ``count`` distinct random blocks of keys.
 
-    Every subset of blocks is equally likely, including the query's own block and its neighbours, so
-    a random block may coincide with other parts of BigBird. The last block may be partial.
+    Every subset of blocks is equally likely. A block of queries may draw itself or its neighbours,
+    so random blocks may coincide with other parts of BigBird. The last block may be partial.
 
     Args:
-        count (int): Key blocks of each query block.
+        count (int): Number of blocks of keys for each block of queries.
         block (int): Number of tokens in a block.
 
     Raises:
         TypeError: An argument is of the wrong type.
-        ValueError: ``count`` is negative, ``block`` is below 1, or, when built, there are fewer
-            key blocks than ``count``.
+        ValueError: ``count`` is negative or ``block`` is below 1. :meth:`build` also raises it if
+            there are fewer blocks of keys than ``count``.
 
     Source: Zaheer et al., "Big Bird" (2020), Sec. 2 and App. D.
 

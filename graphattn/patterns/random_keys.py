@@ -19,24 +19,24 @@ _SPACINGS = ('random', 'uniform')
 class RandomKeys(RowPattern):
     r"""Each query attends to exactly ``count`` distinct keys, drawn uniformly or evenly spaced.
 
-    If drawn, every subset of ``count`` keys is equally likely, independently for each query. A
-    query may draw itself, and edges are not symmetric.
+    With random spacing, every subset of ``count`` keys is equally likely, independently for each
+    query. A query may draw its own position, and edges are not symmetric.
 
-    If evenly spaced, the keys are the midpoints of ``count`` equal arcs on a circle of the n keys
-    that begins at the query:
+    With uniform spacing, the n keys are placed on a circle that begins at the query. The query
+    attends to the midpoints of ``count`` equal arcs of this circle:
 
     .. math::
         j = \Big(i + \Big\lfloor \frac{(2t + 1) n}{2r} \Big\rfloor\Big) \bmod n,
         \quad 0 \le t < r.
 
     Args:
-        count (int): Keys r of each query.
-        spacing (str): ``'random'``, or ``'uniform'`` for evenly spaced.
+        count (int): Number r of keys of each query.
+        spacing (str): ``'random'`` draws keys, ``'uniform'`` spaces keys evenly.
 
     Raises:
         TypeError: An argument is of the wrong type.
-        ValueError: ``count`` is negative, ``spacing`` is neither, or, when built, there are fewer
-            keys than ``count``.
+        ValueError: ``count`` is negative or ``spacing`` is unknown. :meth:`build` also raises it if
+            there are fewer keys than ``count``.
 
     Source: Feng et al., "Diffuser" (2023), Sparse Pattern Design: "for each input token i, we
     randomly select r tokens"; its ablation "uniform random".

@@ -17,12 +17,13 @@ class RandomPairs(Pattern):
     """Exactly ``count`` distinct pairs of a query and a key, every subset equally likely.
 
     Args:
-        count (int, optional): Number of pairs; the number of queries, which is the size of the
-            diagonal, if omitted.
+        count (int, optional): Number of pairs. If omitted, it is the number of queries, which is
+            the size of the diagonal.
 
     Raises:
         TypeError: ``count`` is not an int.
-        ValueError: ``count`` is negative or, when built, exceeds the pairs.
+        ValueError: ``count`` is negative. :meth:`build` also raises it if ``count`` exceeds the
+            number of pairs.
 
     Source: SparseBERT, Sec. 3.3.3: "we remove the same number (128) of entries randomly".
 

@@ -13,24 +13,24 @@ from graphattn.patterns.layouts import key_table
 
 @dataclass(frozen=True, repr=False)
 class RandomRegular(Pattern):
-    r"""Every query attends to ``degree`` other tokens, and every token is attended by ``degree``
-    others.
+    r"""Every query attends to ``degree`` other tokens, and ``degree`` other tokens attend to every
+    key.
 
-    The edges are ``degree`` random permutations without common edges or fixed points, so there are
-    no self-loops; add ``| SlidingWindow(0)`` for them. By symmetry every pair of two tokens is an
-    edge with probability :math:`d / (n - 1)`. Theorems on expansion assume regular graphs;
-    :class:`RandomKeys` fixes the in-degree only.
+    The edges are ``degree`` random permutations without common edges or fixed points. So there are
+    no self-loops; ``| SlidingWindow(0)`` adds them. By symmetry, every pair of two different tokens
+    is an edge with probability :math:`d / (n - 1)`. Theorems on expansion assume regular graphs,
+    while :class:`RandomKeys` fixes only the in-degree.
 
     Drawing takes :math:`O(nd \log d)` time, plus :math:`O(d)` for each of about :math:`d^2 / 2`
-    collisions between the permutations, which matters once d is in the hundreds.
+    collisions between the permutations. The collisions matter once d is in the hundreds.
 
     Args:
         degree (int): In-degree and out-degree d.
 
     Raises:
         TypeError: ``degree`` is not an int.
-        ValueError: ``degree`` is negative, or, when built, the numbers of keys and queries differ
-            or do not exceed ``degree``.
+        ValueError: ``degree`` is negative. :meth:`build` also raises it if the numbers of keys and
+            queries differ, or do not exceed ``degree``.
 
     Source: Friedman, "A proof of Alon's second eigenvalue conjecture" (2008), the permutation
     model; Feng et al., "Diffuser" (2023), Theorem 2, which assumes regularity.
@@ -74,10 +74,10 @@ class RandomRegular(Pattern):
 def _draw_permutations(num_tokens: int, degree: int, generator: torch.Generator | None) -> Tensor:
     """Draw the identity and ``degree`` random permutations that differ pairwise at every token.
 
-    A key collides if an earlier permutation has the same key at this token. A colliding key is
-    exchanged with the key of a random partner in its permutation if neither collides afterwards, so
-    the number of collisions only decreases. At most 2 * degree - 1 partners, including the token
-    itself, are excluded, and there are more tokens than that.
+    A key collides if an earlier permutation has the same key at the same token. A colliding key is
+    exchanged with the key of a random partner token in the same permutation, if neither key
+    collides afterwards. So the number of collisions only decreases. At most 2 * degree - 1 partners
+    are excluded, including the token itself, and there are more than 2 * degree - 1 tokens.
 
     Args:
         num_tokens (int): At least ``2 * degree + 1``.
@@ -91,7 +91,7 @@ def _draw_permutations(num_tokens: int, degree: int, generator: torch.Generator 
     keys = torch.stack([torch.arange(num_tokens), *drawn], dim=1)
     token, column = _collisions(keys)
     while token.numel():
-        # A random order, so that no token is favoured when exchanges conflict.
+        # Exchanges are tried in a random order, so that no token is favoured if exchanges conflict.
         tried = torch.randint(token.numel(), (min(token.numel(), num_tokens),),
                               generator=generator)
         partner = torch.randint(num_tokens, tried.shape, generator=generator)
@@ -105,14 +105,16 @@ def _draw_permutations(num_tokens: int, degree: int, generator: torch.Generator 
 
 
 def _collisions(keys: Tensor) -> tuple[Tensor, Tensor]:
-    """Return token and column of every key that an earlier column has at the same token."""
+    """Return two int64 tensors: token and column of every key that an earlier column has at the
+    same token."""
     ascending, column = torch.sort(keys, dim=1, stable=True)
     token, rank = (ascending[:, 1:] == ascending[:, :-1]).nonzero().unbind(1)
     return token, column[token, rank + 1]
 
 
 def _are_apart(token: Tensor, partner: Tensor, num_tokens: int) -> Tensor:
-    """Return which exchanges are the first of both of their tokens, in the given order."""
+    """Return bool for each exchange: whether no earlier exchange in the given order has its token
+    or its partner."""
     trade = torch.arange(token.numel())
     first_trade = torch.full((num_tokens,), token.numel())
     for side in (token, partner):
@@ -121,8 +123,8 @@ def _are_apart(token: Tensor, partner: Tensor, num_tokens: int) -> Tensor:
 
 
 def _trade(keys: Tensor, token: Tensor, partner: Tensor, column: Tensor) -> Tensor:
-    """Make the exchanges that resolve a collision without a new one, and return the tokens that
-    still collide."""
+    """Make the exchanges that resolve a collision without causing a new one, and return the tokens
+    that still collide."""
     token_key, partner_key = keys[token, column], keys[partner, column]
     collides = _occurrences(keys, token, token_key) > 1
     fits = (_occurrences(keys, token, partner_key) + _occurrences(keys, partner, token_key)) == 0

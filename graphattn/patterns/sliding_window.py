@@ -1,4 +1,4 @@
-"""A band around the diagonal."""
+"""Attention to nearby positions: a band around the diagonal."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ class SlidingWindow(RowPattern):
     .. math::
         j = i + o \cdot \text{dilation}, \quad |o| \le \text{radius}.
 
-    A window of size w in papers includes both sides: ``radius = w // 2``. The blocks of Diffuser,
-    also called a sliding window there, are :class:`OverlappingBlocks`.
+    A window of size w in papers includes both sides: ``radius = w // 2``. Diffuser calls its
+    overlapping blocks a sliding window too; that pattern is :class:`OverlappingBlocks`.
 
     Args:
-        radius (int): Number of steps to either side. 0 is the self-loops only.
-        causal (bool): Only earlier positions, :math:`o \le 0`.
+        radius (int): Number of steps to either side. With 0, there are only self-loops.
+        causal (bool): Whether a query attends only to itself and earlier positions, :math:`o \le
+            0`.
         dilation (int): Number of positions per step.
 
     Raises:

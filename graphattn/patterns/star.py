@@ -14,10 +14,11 @@ from graphattn.patterns.sliding_window import SlidingWindow
 
 @dataclass(frozen=True, repr=False)
 class Star(RowPattern):
-    r"""A query attends to itself, its two neighbours and the relay, token 0, which attends to all.
+    r"""A query attends to itself, its two neighbours and token 0. Token 0 attends to all tokens.
 
-    It is ``SlidingWindow(1) | GlobalTokens(1)``. The ring of satellites is not closed, because only
-    this matches the sparsity that SparseBERT reports.
+    The pattern has the edges of ``SlidingWindow(1) | GlobalTokens(1)``. Token 0 is the relay of the
+    Star-Transformer. The other tokens form an open chain instead of a ring, because only a chain
+    matches the sparsity that SparseBERT reports.
 
     Source: Guo et al., "Star-Transformer" (2019), Sec. 3.1; SparseBERT, Figure 1(a).
 

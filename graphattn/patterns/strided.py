@@ -22,15 +22,15 @@ class Strided(RowPattern):
 
     Args:
         stride (int): The stride, and the width of the neighbourhood.
-        causal (bool): Only :math:`j \le i`, as in the source. The masks of SparseBERT are
-            bidirectional.
+        causal (bool): Whether a query attends only to :math:`j \le i`, as in Child et al. (2019).
+            The masks of SparseBERT are bidirectional.
 
     Raises:
         TypeError: An argument is of the wrong type.
         ValueError: ``stride`` is below 1.
 
-    Source: Child et al., "Generating long sequences with sparse Transformers" (2019), Sec. 4.3,
-    both heads in one; SparseBERT, Figure 1(c).
+    Source: Child et al., "Generating long sequences with sparse Transformers" (2019), Sec. 4.3, the
+        union of both heads; SparseBERT, Figure 1(c).
 
     Example:
         >>> from graphattn.patterns import Strided

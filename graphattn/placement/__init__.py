@@ -1,7 +1,8 @@
-"""Placements of the keys and values of edges, one file each.
+"""Placements, which define where the keys and values of edges lie. Each placement has its own file.
 
-A placement holds all differences between one ragged batch (:data:`LOCAL`), padded sequences,
-decoding and several processes; :func:`graphattn.functional.drive.drive` does the rest.
+A placement contains all code that differs between one ragged batch (:data:`LOCAL`), padded
+sequences, decoding and several processes. The common code is
+:func:`graphattn.functional.drive.drive`.
 """
 
 from graphattn.functional.drive import LOCAL, Placement

@@ -1,4 +1,4 @@
-"""Placement for decoding: cached keys and values, to which new tokens add theirs."""
+"""Placement for decoding, in which keys and values of earlier tokens are cached."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from graphattn.graphs.graph import BipartiteGraph
 
 
 class Cache(Placement):
-    """Keys and values in a layer's cache, with those of the new tokens.
+    """Placement of keys and values in the cache of a layer. The keys and values of new tokens are
+    added to the cache.
 
     The values after each hop are cached too, because later tokens do not change them along causal
     edges.
 
     Args:
-        heads (int, optional): Number of heads that own a graph; all share one if omitted.
+        heads (int, optional): Number of heads, if each head has its own graph; None if all heads
+            share the graph.
         kept (Kept): The cache of the layer.
-        place (Tensor): Index of each new node among the keys, int64.
+        place (Tensor): Index of each new node among all keys, int64 ``[num_new]``.
         graph (BipartiteGraph): Edges from all keys to the new tokens.
     """
 
@@ -45,7 +47,7 @@ class Kept:
     """Cached keys and values of one layer.
 
     Args:
-        seen (list of int): Number of tokens of each sequence that the layer has seen.
+        seen (list of int): Number of tokens of each sequence that the layer has processed.
     """
 
     def __init__(self, seen: list[int]):
@@ -53,17 +55,19 @@ class Kept:
         self._tensors: dict[str, Tensor] = {}  # rows of all heads and sequences, by name
 
     def put(self, name: str, place: Tensor, new: Tensor, num_places: int) -> Tensor:
-        """Store new rows under a name and return all, ``[num_places, heads, channels]``."""
+        """Store the rows ``new`` at ``place`` under a name, and return all rows that are stored
+        under this name, ``[num_places, heads, channels]``."""
         if name not in self._tensors:
-            with torch.inference_mode(False):  # later calls may write outside of it
+            # Later calls may write to this tensor outside of inference mode.
+            with torch.inference_mode(False):
                 self._tensors[name] = new.new_zeros(num_places, *new.shape[1:])
         kept = self._tensors[name]
         if kept.shape != (num_places, *new.shape[1:]):
-            raise ValueError(f"'ptr' belongs to a cache of shape [..., heads, channels] = "
-                             f"{tuple(kept.shape[1:])} (got {tuple(new.shape[1:])}); create "
+            raise ValueError(f"'ptr' must belong to a cache with the [heads, channels] of the "
+                             f"layer, {tuple(new.shape[1:])} (got {tuple(kept.shape[1:])}); create "
                              f"another KeyValueCache")
         if kept.dtype != new.dtype:
-            raise TypeError(f"'ptr' belongs to a cache in {kept.dtype} (got {new.dtype}); create "
-                            f"another KeyValueCache")
+            raise TypeError(f"'ptr' must belong to a cache with the dtype of the layer, "
+                            f"{new.dtype} (got {kept.dtype}); create another KeyValueCache")
         kept[place] = new
         return kept

@@ -1,4 +1,4 @@
-"""Placement in the slots of padded sequences; graphs contain the tokens only."""
+"""Placement in the slots of padded sequences, whose graphs contain only the tokens."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from graphattn.graphs.graph import BipartiteGraph
 
 
 class Padded(Placement):
-    """Keys and values ``[batch, num_keys, num_kv_heads, channels]`` of padded sequences; the output
-    is padded, too.
+    """Placement of keys and values in padded tensors ``[batch, num_keys, num_kv_heads, channels]``.
+    The output is padded too.
 
-    With one hop and fewer edges than keys, keys without edges are left out: a single query behind a
-    cache reads its own keys only.
+    With one hop and fewer edges than keys, keys without edges are left out. So a single query after
+    a cache reads only the keys that it attends to.
 
     Args:
-        tokens (PaddedTokens): The slots that hold tokens.
+        tokens (PaddedTokens): The slots that contain tokens.
         graph (BipartiteGraph): Edges between tokens, as in :meth:`PaddedTokens.place`.
         heads (int, optional): Number of heads that own a graph; all share one if omitted.
-        hops_end (bool): Whether values travel along the edges only once.
+        hops_end (bool): Whether there is only one hop.
     """
 
     def __init__(self, tokens: PaddedTokens, graph: BipartiteGraph, heads: int | None,
@@ -50,23 +50,24 @@ class Padded(Placement):
 class PaddedTokens:
     """Positions of the tokens in padded queries and keys.
 
-    A position is a slot of the keys, counted from the beginning of the sequence and including the
-    slots that a cache no longer holds. Attention runs on consecutive tokens, as if nothing were
-    padded. Whether the padding is left or right of them does not matter.
+    A position is the index of a slot of the keys, counted from the beginning of the sequence. It
+    counts slots that a cache no longer stores. Attention is computed on the tokens alone, one after
+    the other, so padding may be on the left or right.
 
     Args:
         batch (int): Number of sequences.
-        num_queries (int): Slots of each sequence's queries.
-        num_keys (int): Slots of each sequence's keys.
+        num_queries (int): Number of slots for the queries of each sequence.
+        num_keys (int): Number of slots for the keys of each sequence.
         device (torch.device): Device of the tokens.
-        is_token (Tensor, optional): Which positions hold a token, bool ``[batch, positions]``; all
-            if omitted.
+        is_token (Tensor, optional): Whether each position has a token, bool ``[batch, positions]``.
+            If omitted, all positions have one.
         first_query (int): Position of the first query.
         first_key (int): Position of the first key.
         same_tokens (bool): Whether the query and the key at one position are the same token.
             Otherwise all queries are tokens, and ``is_token`` describes the keys only.
-        packed (tuple of int, optional): Lengths of the sequences, if rows hold several, one after
-            the other. Then every slot holds a token, and queries and keys are the same tokens.
+        packed (tuple of int, optional): Lengths of the sequences, if a row contains several
+            sequences, one after the other. Every slot must then have a token, and queries and keys
+            must be the same tokens.
     """
 
     batch: int
@@ -81,12 +82,13 @@ class PaddedTokens:
 
     @cached_property
     def _token(self) -> tuple[Tensor, Tensor] | None:
-        """The sequence and the position of each token; ``None`` if every slot holds a token."""
+        """A pair of tensors, the sequence and the position of each token; ``None`` if every slot
+        has a token."""
         behind = self._behind
         if self.is_token is None and self.first_key + self.num_keys == behind:
             return None
         is_token = self.is_token
-        if is_token is None:  # a cache has not filled the slots behind yet
+        if is_token is None:  # a cache has not filled the later slots yet
             is_token = torch.ones(self.batch, behind, dtype=torch.bool, device=self.device)
         return is_token[:, :behind].nonzero().unbind(1)
 
@@ -98,12 +100,12 @@ class PaddedTokens:
 
     @cached_property
     def lengths(self) -> list[int]:
-        """Number of keys of each sequence, including keys that a cache no longer holds."""
+        """Number of keys of each sequence, including keys that a cache no longer stores."""
         return self._before(self._behind) if self.packed is None else [*self.packed]
 
     @cached_property
     def spans(self) -> list[tuple[int, int]]:
-        """Begin and end of each sequence's queries among its keys."""
+        """Begin and end of the queries of each sequence among its keys."""
         if self.packed is not None:
             return [(0, length) for length in self.packed]
         if not self.same_tokens:
@@ -112,7 +114,7 @@ class PaddedTokens:
                                                          self.lengths)]
 
     def _before(self, position: int) -> list[int]:
-        """Return the number of each sequence's tokens before a position."""
+        """Return the number of tokens of each sequence before a position."""
         if self._token is None:
             return [position] * self.batch
         position = min(position, self._behind)
@@ -127,30 +129,33 @@ class PaddedTokens:
 
     @cached_property
     def ptr(self) -> Tensor:
-        """Return the first key of each sequence, int64 ``[batch + 1]``."""
+        """Return where the keys of each sequence begin, int64 ``[batch + 1]``."""
         return torch.tensor([*accumulate(self.lengths, initial=0)], device=self.device)
 
     @property
     def query_ptr(self) -> Tensor:
-        """Return the first query of each sequence, int64 ``[batch + 1]``."""
+        """Return where the queries of each sequence begin, int64 ``[batch + 1]``."""
         counts = [last - first for first, last in self.spans]
         return torch.tensor([*accumulate(counts, initial=0)], device=self.device)
 
     def queries(self, x: Tensor) -> Tensor:
-        """Return the tokens of ``[batch, num_queries, ...]``, one sequence after the other."""
+        """Return the tokens ``[num_tokens, ...]`` of padded queries ``[batch, num_queries, ...]``,
+        one sequence after the other."""
         return _take(x, self._query_slot)
 
     def keys(self, x: Tensor) -> Tensor:
-        """Return the tokens of ``[batch, num_keys, ...]``, one sequence after the other."""
+        """Return the tokens ``[num_tokens, ...]`` of padded keys ``[batch, num_keys, ...]``, one
+        sequence after the other."""
         return _take(x, self._key_slot)
 
     def key_slots(self, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the sequence and the slot of some of the keys."""
+        """Return two tensors: the sequence and the slot of each key, given the indices ``key``."""
         slot = key if self._key_slot is None else self._key_slot[key]
         return slot // self.num_keys, slot % self.num_keys
 
     def pad_queries(self, x: Tensor) -> Tensor:
-        """Pad tokens ``[num_tokens, ...]`` with zeros to ``[batch, num_queries, ...]``."""
+        """Return tokens ``[num_tokens, ...]`` padded with zeros to ``[batch, num_queries,
+        ...]``."""
         if self._query_slot is not None:
             padded = x.new_zeros(self.batch * self.num_queries, *x.shape[1:])
             x = padded.index_copy(0, self._query_slot, x)
@@ -171,17 +176,18 @@ class PaddedTokens:
         return sequence * self.num_keys + position - self.first_key
 
     def _tokens_from(self, first: int) -> tuple[Tensor, Tensor]:
-        """Return the sequence and the position of each token at ``first`` or later."""
+        """Return two tensors: the sequence and the position of each token whose position is
+        ``first`` or later."""
         if first == 0:
             return self._token
         is_behind = self._token[1] >= first
         return tuple(part[is_behind] for part in self._token)
 
     def place(self, graph: BipartiteGraph) -> EdgePlaces:
-        """Return the places of a graph's edges.
+        """Return the places of the edges of a graph.
 
-        The graph has a segment for each sequence, or for each head and sequence. Its keys include
-        those that a cache no longer holds.
+        The graph has a segment for each sequence, or for each head and sequence. The keys of the
+        graph include keys that a cache no longer stores.
         """
         query_slot = torch.arange(self.batch * self.num_queries, device=self.device)
         query_slot = query_slot if self._query_slot is None else self._query_slot
@@ -197,7 +203,8 @@ class PaddedTokens:
                           key_position[graph.key % len(key_position)])
 
     def drop_evicted(self, graph: BipartiteGraph) -> BipartiteGraph:
-        """Return the graph without keys that a cache no longer holds; they must have no edges."""
+        """Return the graph without keys that a cache no longer stores. These keys must have no
+        edges."""
         if self.first_key == 0:
             return graph
         evicted = torch.tensor(self._before(self.first_key), device=self.device)
@@ -211,7 +218,7 @@ class PaddedTokens:
 
 
 class EdgePlaces(NamedTuple):
-    """Places of edges in a padded batch: int64 ``[num_edges]`` each."""
+    """Places of edges in a padded batch. Each field is int64 ``[num_edges]``."""
 
     sequence: Tensor
     head: Tensor | None  # None if all heads share the edges

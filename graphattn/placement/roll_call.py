@@ -1,4 +1,4 @@
-"""Names of the processes that do not respond after a collective has failed."""
+"""Errors that name the processes that do not respond after a collective has failed."""
 
 from __future__ import annotations
 
@@ -15,26 +15,29 @@ GRACE = 3.  # seconds
 
 @contextmanager
 def naming_absent(group: dist.ProcessGroup) -> Iterator[None]:
-    """Raise a RuntimeError that names the processes that do not respond, if a collective fails.
+    """Context that raises a RuntimeError if a collective inside it fails. The error names the
+    processes that do not respond.
 
-    Each process whose collective fails marks itself in the group's store, and waits :data:`GRACE`
-    seconds for the marks of the others.
+    A process whose collective fails marks itself in the store of the group, and waits :data:`GRACE`
+    seconds for the marks of the other processes.
     """
     try:
         yield
     except RuntimeError as error:
         if absent := _absent(group):
             raise RuntimeError(f"{absent} of {dist.get_world_size()} did not arrive at an exchange "
-                               f"in time: it has died, has stopped or is behind; start all "
-                               f"processes again from the last checkpoint") from error
+                               f"in time, because a process has died, has stopped or is slow; "
+                               f"start all processes again from the last checkpoint") from error
         raise
 
 
 @torch.compiler.disable(reason='the store is not a tensor')
 def _absent(group: dist.ProcessGroup) -> str:
-    """Return the absent processes as words, or nothing if all are there."""
+    """Return the names of the processes that do not respond, as text, or an empty string if all
+    respond."""
     size, present = dist.get_world_size(group), set()
-    # In a thread, because a store waits for its host, which may have stopped.
+    # A thread makes the call, because the call waits for the host of the store, which may have
+    # stopped.
     caller = Thread(target=_call, args=(group, present), daemon=True)
     caller.start()
     caller.join(GRACE + 1)
@@ -45,7 +48,8 @@ def _absent(group: dist.ProcessGroup) -> str:
 
 
 def _call(group: dist.ProcessGroup, present: set[int]) -> None:
-    """Mark this process, and add those that are marked to ``present``."""
+    """Mark this process in the store of the group, and add the processes that are marked there to
+    ``present``."""
     mark, size = 'graphattn failed {}'.format, dist.get_world_size(group)
     try:
         store = group.get_group_store()
@@ -54,5 +58,5 @@ def _call(group: dist.ProcessGroup, present: set[int]) -> None:
         while len(present) < size and time.monotonic() < end:
             present |= {rank for rank in range(size) if store.check([mark(rank)])}
             time.sleep(.01)
-    except RuntimeError:  # the host of the store has died, or has ended after its own call
+    except RuntimeError:  # the host of the store has died, or ended after its own call
         return

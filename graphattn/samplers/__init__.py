@@ -1,4 +1,5 @@
-"""Edge probabilities -> edges: models of random graphs, samplers, and gradient estimators."""
+"""Samplers, which draw edges from probabilities, with models of random graphs and gradient
+estimators."""
 
 from graphattn.ops.sample.factor_model import FactorModel
 from graphattn.samplers.bernoulli import sample_bernoulli

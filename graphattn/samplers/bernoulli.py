@@ -22,26 +22,28 @@ def sample_bernoulli(
     generator: torch.Generator | None = None,
     method: Literal['auto', 'compare', 'thin', 'torch'] = 'auto',
 ) -> BipartiteGraph:
-    r"""Draw a graph whose edges are independent with exactly the model's probabilities,
+    r"""Draw a graph whose edges are independent and have exactly the probabilities of the model,
 
     .. math::
         P(\text{edge}) = \min(1, p_{ij} + \delta).
 
-    For many edges, the matrix product over the pairs inside the segments is computed in chunks of
-    bounded size, in O(n^2 k) time. Few edges, on a CPU with numba and on NVIDIA's GPUs with Triton,
-    are drawn as in :func:`sample_fastrg` at higher rates and thinned to the same distribution, in
-    O(Ek + nk^2) time. Memory is O(E + nk) in both cases.
+    For n tokens, k clusters and E drawn edges: if E is large, the probabilities of all pairs inside
+    the segments are computed in chunks of bounded size, in O(n^2 k) time. If E is small, on a CPU
+    with numba or on an NVIDIA GPU with Triton, edges are drawn as in :func:`sample_fastrg` at
+    higher rates and then thinned to the same distribution, in O(Ek + nk^2) time. Memory is O(E +
+    nk) in both cases.
 
     Args:
         model (FactorModel): The probabilities.
-        generator (torch.Generator, optional): A generator on the device of the model; torch's
+        generator (torch.Generator, optional): Random generator on the device of the model; torch's
             default generator if omitted. The same state returns the same graph on the same type of
-            device, and a graph of the same distribution on others.
-        method (str): ``'compare'``: Bernoulli trials of all pairs. ``'thin'``: few draws, thinned;
-            it needs an upper bound below 1 of the probabilities of each query. Both are compiled,
-            by numba on a CPU and by Triton on NVIDIA's GPUs, where ``'compare'`` synchronises once
-            and ``'thin'`` twice. ``'torch'``: all pairs, on any device. ``'auto'``: the fastest of
-            these.
+            device, and a graph of the same distribution on other devices.
+        method (str): ``'compare'``: a Bernoulli trial for each pair. ``'thin'``: few draws, which
+            are thinned; this method needs an upper bound below 1 on the probabilities of each
+            query. Numba on a CPU and Triton on NVIDIA's GPUs compile ``'compare'`` and ``'thin'``;
+            a GPU synchronises once for ``'compare'`` and twice for ``'thin'``. ``'torch'``: a trial
+            for each pair on any device, without compiled code. ``'auto'``: the fastest of these
+            methods.
 
     Returns:
         BipartiteGraph with the segments of ``model``, without ``edge_prob``.
@@ -71,7 +73,7 @@ def sample_bernoulli(
 @torch.no_grad()
 def draw_bernoulli(model: FactorModel, generator: torch.Generator | None,
                    method: str = 'auto') -> BipartiteGraph:
-    """Run :func:`sample_bernoulli` without checks of arguments."""
+    """Return the result of :func:`sample_bernoulli` without checking arguments."""
     if torch._C._are_functorch_transforms_active():
         with outside_transforms():
             return draw_bernoulli(model.numbers(), generator, method)

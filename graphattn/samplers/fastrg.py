@@ -25,33 +25,36 @@ def sample_fastrg(
     generator: torch.Generator | None = None,
     method: Literal['auto', 'compiled', 'torch'] = 'auto',
 ) -> BipartiteGraph:
-    r"""Draw a graph by Algorithm 1: Poisson counts, with duplicate edges merged.
+    r"""Draw a graph by Algorithm 1 of SBM-Transformer: pairs are drawn Poisson times, and
+    duplicates are merged.
 
     A pair is drawn :math:`\mathrm{Poisson}(p_{ij} + \delta)` times, so that, independently,
 
     .. math::
         P(\text{edge}) = 1 - \exp(-(p_{ij} + \delta)).
 
-    This is below :math:`p_{ij}` and, for probabilities, at most 63.2 %: only
-    :func:`sample_bernoulli` reaches full attention. In return the cost depends on the edges, not
-    the pairs: O(E log k + nk^2) time and O(E + nk) memory for E draws. On GPUs, and without numba,
-    the time is O(E log(nk) + nk^2).
+    Without exploration :math:`\delta`, the probability of an edge is below :math:`p_{ij}`, and at
+    most 63.2 % if :math:`p_{ij} \le 1`. So only :func:`sample_bernoulli` reaches full attention. In
+    return, the cost depends on the number of edges, not on the number of pairs: E draws for n
+    tokens and k clusters take O(E log k + nk^2) time and O(E + nk) memory. On GPUs, and without
+    numba, the time is O(E log(nk) + nk^2).
 
-    Counts are drawn row by row, with the same distribution (Poisson splitting): query i draws
-    :math:`N_i \sim \mathrm{Poisson}(\sum_v W_{iv})` times with :math:`W_{iv} = (\hat Q \hat S)_{iv}
-    \sum_j \hat K_{jv}`, each time a cluster v in proportion to :math:`W_i` and then a key in
-    proportion to column v of :math:`\hat K`, so that row and column clusters stay paired. The
-    column sums are factors (:math:`D_Z = \mathrm{diag}(1Z)`); Algorithm 1 as printed has their
-    inverse.
+    Counts are drawn row by row, which leads to the same distribution (Poisson splitting). With
+    :math:`W_{iv} = (\hat Q \hat S)_{iv} \sum_j \hat K_{jv}`, query i draws :math:`N_i \sim
+    \mathrm{Poisson}(\sum_v W_{iv})` times. Each draw selects a cluster v in proportion to
+    :math:`W_i`, and then a key in proportion to column v of :math:`\hat K`, so that row and column
+    clusters stay paired. The column sums are factors (:math:`D_Z = \mathrm{diag}(1Z)`), while
+    Algorithm 1 as printed has the inverse of the column sums.
 
     Args:
         model (FactorModel): The rates, which may exceed 1.
-        generator (torch.Generator, optional): A generator on the device of the model; torch's
+        generator (torch.Generator, optional): Random generator on the device of the model; torch's
             default generator if omitted. The same state returns the same graph on the same type of
-            device, and a graph of the same distribution on others.
-        method (str): ``'compiled'``: row by row, with alias tables and numba on a CPU, and with
-            inverse CDFs and Triton on NVIDIA's GPUs. ``'torch'``: with inverse CDFs on any device,
-            over all segments at once. ``'auto'``: compiled if available.
+            device, and a graph of the same distribution on other devices.
+        method (str): ``'compiled'``: draws row by row, with alias tables and numba on a CPU, and
+            with inverse CDFs and Triton on NVIDIA's GPUs. ``'torch'``: draws all segments at once,
+            with inverse CDFs, on any device. ``'auto'``: ``'compiled'`` if available, else
+            ``'torch'``.
 
     Returns:
         BipartiteGraph with the segments of ``model`` and without ``edge_prob``.
@@ -82,7 +85,7 @@ def sample_fastrg(
 @torch.no_grad()
 def draw_poisson(model: FactorModel, generator: torch.Generator | None,
                  method: str = 'auto') -> BipartiteGraph:
-    """Run :func:`sample_fastrg` without checks of arguments."""
+    """Return the result of :func:`sample_fastrg` without checking arguments."""
     if torch._C._are_functorch_transforms_active():
         with outside_transforms():
             return draw_poisson(model.numbers(), generator, method)

@@ -24,27 +24,30 @@ def sample_rows(
     distribution: Literal['bernoulli', 'poisson'],
     generator: torch.Generator | None,
 ) -> BipartiteGraph:
-    """Sample the rows of a shard's queries in the graph that one process would draw of the whole
-    model.
+    """Sample the rows that belong to the queries of one process.
 
-    Every row has random bits of its own, so processes draw independently. They exchange one or two
-    float64 values per query: its number of draws, and the bound that decides whether thinning is
-    faster. In float32 the graph equals that of a single process, except for pairs whose random
-    value is within rounding of their probability, because the rounding of matrix products depends
-    on the number of rows.
+    The rows of all processes together form the graph that a single process would draw from the
+    whole model.
+
+    Every row has its own random bits, so processes draw independently. Processes exchange one or
+    two float64 values per query: the number of draws of the query, and a bound that decides whether
+    thinning is faster. In float32, the graph equals the graph of a single process, except for pairs
+    whose random value is within rounding of their probability, because the rounding of matrix
+    products depends on the number of rows.
 
     Args:
-        model (FactorModel): The model of own queries and all keys, on a CPU.
-        shard (Shard): The tokens of the queries.
+        model (FactorModel): The model of the queries of this process and all keys, on a CPU.
+        shard (Shard): The range of tokens that are the queries of this process.
         distribution (str): The distribution of :func:`sample_bernoulli` or of
             :func:`sample_fastrg`.
-        generator (torch.Generator, optional): A generator, in the same state in all processes.
+        generator (torch.Generator, optional): Random generator, which must have the same state in
+            all processes.
 
     Returns:
         BipartiteGraph with the segments of ``model``.
 
     Raises:
-        ValueError: The model is not on a CPU; also as in the samplers.
+        ValueError: The model is not on a CPU, or the sampler of the distribution refuses the model.
         ImportError: numba cannot be imported.
     """
     check_sampling(model, generator, 'compiled', ('compiled',))
@@ -99,8 +102,8 @@ def _draw_poisson(model: FactorModel, shard: Shard,
 
 
 def _heads(model: FactorModel) -> list[FactorModel]:
-    """Return a model for each head, because the rows of a head are contiguous in the whole
-    graph."""
+    """Return one model for each head. The rows of the queries of this process are contiguous within
+    a head of the whole graph, but not over all heads."""
     num_heads = model.num_heads
     factors = zip(model.query_factor.detach().chunk(num_heads),
                   model.mixing.detach().view(num_heads, model.num_clusters, -1),
@@ -113,22 +116,25 @@ def _heads(model: FactorModel) -> list[FactorModel]:
 
 
 def _of_all(values: list[np.ndarray], shard: Shard) -> np.ndarray:
-    """Gather values of each head's own queries to values of all queries, the first head first."""
+    """Gather values from all processes. ``values`` has an array for each head, with a value for
+    each query of this process. The result has a value for each query of the whole batch, and begins
+    with head 0."""
     own = torch.from_numpy(np.stack(values, axis=1))
     return shard.gather(own).t().flatten().numpy()
 
 
 def _own_counts(mean: np.ndarray, shard: Shard,
                 generator: torch.Generator | None) -> list[np.ndarray]:
-    """Return the number of draws of each head's own queries. All processes draw the counts of all
-    queries from the same stream."""
+    """Return an array for each head: the number of draws of each query of this process. Each
+    process draws the counts of all queries from the same random stream."""
     counts = torch.poisson(torch.from_numpy(mean), generator).long()
     counts = counts.view(-1, shard.num_tokens)[:, shard.start:shard.stop]
     return [*counts.contiguous().numpy()]
 
 
 def _seeds(seed: np.uint64, shard: Shard, num_heads: int) -> list[np.uint64]:
-    """Return a seed for each head, such that row 0 is its first own query."""
+    """Return a seed for each head, whose row 0 has the random bits of the first query of this
+    process."""
     from graphattn.ops.sample.cpu.random_bits import seed_from_row
     return [seed_from_row(seed, head * shard.num_tokens + shard.start)
             for head in range(num_heads)]

@@ -17,48 +17,55 @@ _BOUNDS = {'one-sided': (None, 0.), 'repo': (-1., 1.)}
 
 def straight_through(edge_prob: Tensor | BipartiteGraph,
                      estimator: str = 'one-sided') -> dict[str, Tensor]:
-    r"""Return a gate or bias that passes gradients to the probabilities of sampled edges, without
-    changing the output.
+    r"""Return a gate or bias that passes gradients to the probabilities of sampled edges. The gate
+    or bias does not change the output of attention.
 
-    With :math:`\ell_{ij} = Q_i K_j^\top / \sqrt{d_h}`, the score :math:`A_{ij}` before the softmax
-    and :math:`g_{ij} = \partial L / \partial A_{ij}`,
+    Let :math:`\ell_{ij} = Q_i K_j^\top / \sqrt{d_h}`, let :math:`A_{ij}` be the score before the
+    softmax, and let :math:`g_{ij} = \partial L / \partial A_{ij}`. The gradients of the three
+    estimators are
 
     .. math::
         \texttt{one-sided}: \frac{\partial L}{\partial p_{ij}} = \min(g_{ij}, 0), \qquad
         \texttt{paper}\,(\text{Eq. 9}): g_{ij} \, \ell_{ij}, \qquad
         \texttt{repo}: \mathrm{clamp}(g_{ij}, -1, 1).
 
-    **The authors' code** (``'repo'``) has the derivative of a gate of 1 that multiplies
+    **The authors' code** (``'repo'``) uses the derivative of a gate of 1 that multiplies
     :math:`e^{A_{ij}}`, as the mask does in Eq. 3 and 4. A softmax is invariant to a shift of all
-    scores, so :math:`\sum_j g_{ij} = 0`: this gradient moves probability between edges but does not
-    control their number. It also removes too many edges. With :math:`o_i = \sum_j a_{ij} V_j`,
-    losing an edge moves :math:`o_i` by :math:`\Delta = a_{ij} (o_i - V_j) / (1 - a_{ij})` and the
-    loss by
+    scores, so :math:`\sum_j g_{ij} = 0`. This gradient therefore moves probability between edges
+    but does not control the number of edges. This gradient also removes too many edges. With
+    :math:`o_i = \sum_j a_{ij} V_j`, losing an edge moves :math:`o_i` by :math:`\Delta = a_{ij} (o_i
+    - V_j) / (1 - a_{ij})` and the loss by
 
     .. math::
         L(M_{ij} = 0) - L(M_{ij} = 1) \approx -\frac{g_{ij}}{1 - a_{ij}} +
         \tfrac{1}{2} \Delta^\top H \Delta,
 
-    where the curvature term favours the edge, but the gradient, evaluated with the edge present,
-    does not include it. **Eq. 9** (``'paper'``) has a gate that multiplies the score. For
-    :math:`\ell_{ij} < 0` it promotes an edge whose score should decrease. Over the edges of a query
-    it sums to :math:`\partial L / \partial \log \beta`, for scores :math:`\beta \ell_{ij}`: edges
-    are gained while the loss favours sharper attention and lost while it favours softer attention.
-    If removing edges makes the loss favour even softer attention, they do not return.
+    where H is the curvature of the loss in :math:`o_i`. The curvature term favours the edge, but
+    the gradient, evaluated with the edge present, does not include this term.
 
-    **The default** is neither. It uses :math:`g_{ij}` only where its sign is reliable: an edge
+    **Eq. 9** (``'paper'``) is the gradient of a gate that multiplies the score. For
+    :math:`\ell_{ij} < 0`, this gradient promotes an edge whose score should decrease. Over the
+    edges of a query, the gradients sum to :math:`\partial L / \partial \log \beta`, for scores
+    :math:`\beta \ell_{ij}`. So edges are gained while the loss favours sharper attention, and lost
+    while the loss favours softer attention. If removing edges makes the loss favour even softer
+    attention, the edges do not return.
+
+    **The default** (``'one-sided'``) uses :math:`g_{ij}` only where its sign is reliable. An edge
     is needed if its score should increase. If the score should decrease, no gate is needed, because
-    the score itself can decrease. Edges are removed by :func:`density_penalty`; without it, density
-    grows to full attention. ``experiments.papers.ours.estimators`` compares the three.
+    the score itself can decrease. :func:`density_penalty` removes edges; without this penalty,
+    density grows to full attention. ``experiments.papers.ours.estimators`` compares the three
+    estimators.
 
     Args:
-        edge_prob (Tensor or BipartiteGraph): floating ``[num_edges]``, :math:`p_{ij}` of each
-            sampled edge; or a graph with ``edge_prob``, which need not be computed yet.
+        edge_prob (Tensor or BipartiteGraph): The probability :math:`p_{ij}` of each sampled edge,
+            floating ``[num_edges]``; or a graph with ``edge_prob``. The probabilities of a graph
+            need not be computed yet.
         estimator (str): ``'one-sided'``, ``'paper'`` or ``'repo'``.
 
     Returns:
-        Keyword arguments for ``graphattn.functional.edge_attention``: ``edge_gate``, ones
-        ``[num_edges]``, or ``edge_bias``, zeros ``[num_edges]``.
+        A dict with one keyword argument for ``graphattn.functional.edge_attention``: ``edge_gate``,
+        ones ``[num_edges]``, for ``'paper'``; ``edge_bias``, zeros ``[num_edges]``, for the other
+        estimators.
 
     Raises:
         TypeError: ``edge_prob`` is neither a floating point Tensor nor a graph.
@@ -83,8 +90,8 @@ def straight_through(edge_prob: Tensor | BipartiteGraph,
 
 
 class _ZeroOfClampedGradient(torch.autograd.Function):
-    """Zeros with a clamped gradient. A hook would also change the gradient of the result itself,
-    which callers may request."""
+    """Zeros that pass a clamped gradient to the probabilities. A hook on the zeros would also clamp
+    the gradient of the zeros themselves, which callers may request."""
 
     @staticmethod
     def forward(edge_prob: Tensor, lowest: float | None, highest: float | None) -> Tensor:
@@ -102,7 +109,7 @@ class _ZeroOfClampedGradient(torch.autograd.Function):
 
 
 def _carrier(edge_prob: Tensor | BipartiteGraph) -> Tensor:
-    """Return the tensor with the gradient of probabilities, ``[num_edges]``."""
+    """Return a tensor ``[num_edges]`` whose gradient flows to the probabilities."""
     if isinstance(edge_prob, BipartiteGraph):
         return _gate(edge_prob)
     check_floating('edge_prob', edge_prob)
@@ -120,8 +127,8 @@ def _gate(graph: BipartiteGraph) -> Tensor:
 
 
 def density_penalty(graph: BipartiteGraph) -> Tensor:
-    r"""Return the mean density of the segments, with a gradient to the probability of each sampled
-    edge.
+    r"""Return the mean density of the segments of a graph, with a gradient to the probability of
+    each sampled edge.
 
     .. math::
         L_s = \frac{1}{B} \sum_b \frac{|E_b|}{n_b m_b}, \qquad
@@ -129,8 +136,8 @@ def density_penalty(graph: BipartiteGraph) -> Tensor:
         \text{ for each edge } e \text{ of segment } b.
 
     Segments without pairs count as 0. Pairs that were not drawn receive no gradient, so the
-    expected gradient of a pair is proportional to its probability of being drawn. Add the penalty
-    to a loss, times a weight :math:`\lambda`.
+    expected gradient of a pair is proportional to the probability that the pair is drawn. Multiply
+    the penalty by a weight :math:`\lambda`, and add the product to the loss.
 
     Args:
         graph (BipartiteGraph): A graph with ``edge_prob``.

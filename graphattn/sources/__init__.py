@@ -1,8 +1,10 @@
-"""Sources of a layer's edges: modules that map tokens to graphs.
+"""Sources, which are modules that map the tokens of a layer to the graph that the layer attends
+along.
 
-To write a source, subclass :class:`GraphSource`: it gets queries, keys and sequences, and returns a
-graph. In this example, the signs of random projections are a hash of each token, and a query
-attends to the ``k`` keys of its sequence that come next to it in the order of hashes:
+To write a source, subclass :class:`GraphSource`. Its ``forward`` gets queries, keys and the
+beginnings of the sequences, and returns a graph. In this example, the signs of random projections
+are the hash of a token. A query attends to the ``k`` keys of its sequence whose hashes are nearest
+in sorted order:
 
     >>> import torch
     >>> from graphattn import BipartiteGraph

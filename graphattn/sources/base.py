@@ -22,10 +22,10 @@ class GraphSource(nn.Module, ABC):
     """Base class of modules that decide which query attends to which key.
 
     Attributes:
-        per_head (bool): Whether every head owns a graph. If so, heads are folded into nodes
-            (:func:`graphattn.layers.fold_heads`): the graph has ``heads`` times as many nodes, and
-            the first head's sequences come first.
-        heads (int, optional): Number of heads that the source requires; any if ``None``.
+        per_head (bool): Whether each head has its own graph. If so, heads are folded into nodes
+            (:func:`graphattn.layers.fold_heads`): the returned graph has ``heads`` times as many
+            nodes, and begins with the sequences of head 0.
+        heads (int, optional): Number of heads that the source requires; ``None`` allows any number.
         max_length (int, optional): Maximum number of tokens of a sequence; unlimited if ``None``.
     """
 
@@ -43,26 +43,27 @@ class GraphSource(nn.Module, ABC):
         key_ptr: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> BipartiteGraph | PairMask:
-        """Return the graph over all sequences, or a soft mask in its place.
+        """Return the graph over all sequences, or a soft mask instead of a graph.
 
         Args:
             query (Tensor): ``[num_queries, heads, head_channels]``, before scaling.
-            key (Tensor): ``[num_keys, heads, head_channels]``. It may have fewer heads, shared by
-                groups of query heads, unless the source is ``per_head``.
+            key (Tensor): ``[num_keys, heads, head_channels]``. ``key`` may have fewer heads than
+                ``query``, each shared by a group of query heads, unless the source is ``per_head``.
             ptr (Tensor): Where the queries of each sequence begin, int64 ``[num_sequences + 1]``.
-            key_ptr (Tensor, optional): Where the keys of each sequence begin, if they are other
-                tokens than the queries. Layers pass it only then, so a source for self-attention
-                does not need this argument.
-            generator (torch.Generator, optional): Torch's default generator if omitted.
+            key_ptr (Tensor, optional): Where the keys of each sequence begin, int64
+                ``[num_sequences + 1]``. Layers pass ``key_ptr`` only if keys are other tokens than
+                queries, so a source for self-attention may leave it out of its ``forward``.
+            generator (torch.Generator, optional): Random generator; torch's default generator if
+                omitted.
 
         Returns:
-            BipartiteGraph with one segment per sequence, or per head and sequence; or a soft
-            PairMask, for :func:`graphattn.functional.pair_attention`. A call must not register
-            anything in the module.
+            BipartiteGraph with one segment for each sequence, or for each head and sequence; or a
+            PairMask of soft masks, the argument of :func:`graphattn.functional.pair_attention`. A
+            call must not register parameters, buffers or modules in the source.
 
         Raises:
             TypeError: ``ptr`` is not an int64 Tensor.
-            ValueError: Shapes do not fit, or ``ptr`` does not rise from 0 to the tokens
+            ValueError: Shapes do not fit, or ``ptr`` does not rise from 0 to the number of tokens
                 (:meth:`check_tokens`).
         """
 
@@ -79,47 +80,53 @@ class GraphSource(nn.Module, ABC):
         Args:
             query (Tensor): Queries of the shard's tokens, ``[num_own, heads, head_channels]``.
             key (Tensor): Keys of the shard's tokens, shaped like ``query``.
-            shard (Shard): The range of the batch's tokens that this process holds.
-            generator (torch.Generator, optional): In the same state in all processes.
+            shard (Shard): The range of the batch's tokens that this process computes.
+            generator (torch.Generator, optional): Random generator, which must have the same state
+                in all processes.
 
         Returns:
-            BipartiteGraph of own queries and all keys, with the segments of :meth:`forward`.
+            BipartiteGraph from all keys to the queries of this process, with the segments of
+            :meth:`forward`.
 
         Raises:
-            NotImplementedError: The source does not implement it.
+            NotImplementedError: The source does not implement this method.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no 'rows', the edges of a process's "
-                                  f"own queries; implement it for sequence parallelism")
+        raise NotImplementedError(f"{type(self).__name__} does not implement 'rows', which returns "
+                                  f"the edges of the queries of one process; sequence parallelism "
+                                  f"needs this method")
 
     def causal(self) -> GraphSource:
-        """Return a copy in which no query attends to a later token, for models that predict the
-        next token. Parameters keep their names, so each form loads the state dict of the other.
+        """Return a causal copy, in which queries do not attend to later tokens, for models that
+        predict the next token. Parameters have the same names in the source and its causal copy, so
+        each can load the state dict of the other.
 
         Raises:
             ValueError: The source has no causal form.
         """
-        raise ValueError(f"'source' must have a causal form, in which no query attends to a later "
-                         f"token (got {type(self).__name__}, which does not implement 'causal')")
+        raise ValueError(f"'source' must have a causal form, in which queries do not attend to "
+                         f"later tokens (got {type(self).__name__}, which does not implement "
+                         f"'causal')")
 
     def logit_terms(self, graph: BipartiteGraph) -> dict[str, Tensor]:
-        """Return the terms that the source's parameters add to the logits, by name: ``edge_gate``
-        and ``edge_bias``."""
+        """Return the gate and bias of each edge that the parameters of the source determine: a dict
+        that may have the keys ``edge_gate`` and ``edge_bias``, tensors with a value for each edge
+        of ``graph``."""
         return {}
 
     def reset_parameters(self) -> None:
         """Reinitialise the parameters.
 
-        A source with parameters must implement it, because an encoder copies its source for every
-        layer: without a new draw all layers would start from the same parameters.
+        A source with parameters must implement this method, because an encoder copies its source
+        for every layer. Without a new draw, all layers would start from the same parameters.
         """
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments that build this source again, as numbers, strings and lists.
 
-        By default, they are read from attributes with the names of the arguments.
+        By default, the value of an argument is read from the attribute of the same name.
 
         Raises:
-            ValueError: There is no such attribute, or it has another type.
+            ValueError: An argument has no attribute of its name, or the attribute has another type.
         """
         names = list(inspect.signature(type(self).__init__).parameters)[1:]
         return {name: self._argument(name) for name in names}
@@ -127,14 +134,14 @@ class GraphSource(nn.Module, ABC):
     def _argument(self, name: str) -> Any:
         value = getattr(self, name, self)
         if not isinstance(value, str | int | float | list | tuple | None):
-            raise ValueError(f"{type(self).__name__} must keep the argument {name!r} as a number, "
-                             f"a string or a list in an attribute of this name to be saved; add "
-                             f"it, or implement 'arguments'")
+            raise ValueError(f"{type(self).__name__} must have an attribute {name!r} with the "
+                             f"value of this argument, a number, a string or a list, to be saved; "
+                             f"add the attribute, or implement 'arguments'")
         return value
 
     def check_tokens(self, query: Tensor, key: Tensor, ptr: Tensor,
                      key_ptr: Tensor | None = None) -> None:
-        """Raise unless the arguments suit :meth:`forward`."""
+        """Raise unless the arguments are valid for :meth:`forward`."""
         check_floating('query', query)
         check_floating('key', key)
         if self.heads is not None and (query.dim() != 3 or query.size(1) != self.heads):
@@ -144,8 +151,8 @@ class GraphSource(nn.Module, ABC):
             raise ValueError(f"'key' must be on {query.device}, where 'query' is (got "
                              f"{key.device})")
         if key_ptr is None and key.size(0) != query.size(0):
-            raise ValueError(f"'key' must hold the {query.size(0)} tokens of 'query' (got "
-                             f"{key.size(0)}); pass 'key_ptr' for other tokens")
+            raise ValueError(f"'key' must have the same {query.size(0)} tokens as 'query' (got "
+                             f"{key.size(0)}); pass 'key_ptr' if keys are other tokens")
         check_ptr('ptr', ptr, query.size(0), query.device)
         if ptr.is_meta:
             check_has_numbers('ptr', ptr)
@@ -155,7 +162,8 @@ class GraphSource(nn.Module, ABC):
 
 
 def terms_on(graph: BipartiteGraph, source: GraphSource) -> LogitTerms:
-    """Return the terms that a source adds to the logits of a graph."""
+    """Return LogitTerms with the bias and gate that ``source`` assigns to the edges of
+    ``graph``."""
     terms = source.logit_terms(graph)
     return LogitTerms(terms.get('edge_bias'), terms.get('edge_gate'))
 
@@ -166,10 +174,10 @@ def copy_beside(source: GraphSource, module: nn.Module,
 
     Args:
         source (GraphSource): The source to copy.
-        module (nn.Module): The copy is on its device and in its mode.
-        model (nn.Module, optional): The model that contains ``module``. The copy has the first
-            floating dtype of ``module``, or of ``model`` if all weights of ``module`` are
-            quantised.
+        module (nn.Module): Module whose device and training mode the copy gets.
+        model (nn.Module, optional): The model that contains ``module``. The copy has the dtype of
+            the first floating parameter of ``module``, or of ``model`` if all weights of ``module``
+            are quantised.
 
     Returns:
         GraphSource.
@@ -181,8 +189,8 @@ def copy_beside(source: GraphSource, module: nn.Module,
 
 def place_beside(module: nn.Module, model: nn.Module | None = None,
                  ) -> tuple[torch.device | None, torch.dtype | None]:
-    """Return the device and the dtype for parameters that are added to a module; arguments as in
-    :func:`copy_beside`."""
+    """Return the device and the dtype for parameters that are added to ``module``, each None if
+    unknown. The arguments are those of :func:`copy_beside`."""
     place = next(module.parameters(), None)
     parameters = chain.from_iterable(part.parameters() for part in (module, model or module))
     dtype = next((each.dtype for each in parameters if is_float(each.dtype)), None)
@@ -201,11 +209,11 @@ def fold_ptr(ptr: Tensor, heads: int, num_tokens: int) -> Tensor:
 
     Args:
         ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``.
-        heads (int): Number of heads that own a graph.
+        heads (int): Number of heads that have their own graphs.
         num_tokens (int): Number of tokens of all sequences.
 
     Returns:
-        int64 Tensor ``[heads * num_sequences + 1]``, the first head's sequences first.
+        int64 Tensor ``[heads * num_sequences + 1]``, which begins with the sequences of head 0.
     """
     first_node = torch.arange(heads, device=ptr.device).unsqueeze(1) * num_tokens
     return torch.cat([ptr[:1], (ptr[1:] + first_node).flatten()])

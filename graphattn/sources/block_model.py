@@ -43,28 +43,30 @@ class BlockModelSource(GraphSource):
         \hat{K} = \operatorname{sigmoid}(\mathrm{MLP}(K) C^\top), \quad
         M_{ij} \sim \hat{Q}_i \hat{S} \hat{K}_j^\top
 
-    (Eq. 5 to 8), where the softmax runs over all :math:`k^2` entries. In training the graph
-    carries the probability of its edges, and :meth:`logit_terms` passes their gradient straight
-    through the sampling to clusters and MLP. After initialisation a quarter of the pairs are edges
-    (App. C): :math:`\operatorname{sigmoid}(0)^2`. Under ``torch.compile`` drawing is one graph
-    break, because the edges depend on the values of the tokens.
+    (Eq. 5 to 8), where the softmax runs over all :math:`k^2` entries. In training the graph also
+    has the probabilities of its edges, and :meth:`logit_terms` passes the gradient of the
+    probabilities straight through the sampling to clusters and MLP. After initialisation,
+    :math:`\operatorname{sigmoid}(0)^2`, or a quarter, of the pairs are edges (App. C). Under
+    ``torch.compile``, sampling is one graph break, because the edges depend on the values of the
+    tokens.
 
     Args:
         heads (int): Number of heads; each has its own clusters and graphs.
         head_channels (int): Size of a head.
         clusters (int): Number of clusters :math:`k`.
-        preset (str): ``'paper'``: one MLP per head, clusters initialised per head. ``'repo'``, as
-            in the authors' code: one MLP for all heads, clusters of standard deviation
-            :math:`\sqrt{2 / (k C)}`, so that all edges start with similar probabilities.
+        preset (str): ``'paper'``: each head has its own MLP and initialises its own clusters.
+            ``'repo'``, as in the authors' code: all heads share one MLP, and clusters start with
+            standard deviation :math:`\sqrt{2 / (k C)}`, so that all edges start with similar
+            probabilities.
         distribution (str): ``'bernoulli'``: an edge has probability :math:`\min(1, p + \delta)`.
             ``'poisson'``: Algorithm 1, where an edge has probability :math:`1 - e^{-p - \delta}`,
             so the density never exceeds 63 %.
         exploration (float): :math:`\delta`, added to every probability in training (Sec. 4.2).
-        estimator (str): How a loss reaches the probabilities of the edges: ``'one-sided'``, an
-            estimator of this library that needs a penalty on density to keep attention sparse,
-            ``'paper'`` (Eq. 9) or ``'repo'``, as in the authors' code; see
+        estimator (str): Gradient of a loss in the probabilities of the edges. ``'one-sided'`` is an
+            estimator of this library; it needs a penalty on density to keep attention sparse.
+            ``'paper'`` is Eq. 9, and ``'repo'`` is the authors' code. See
             :func:`graphattn.samplers.straight_through`.
-        fixed (Pattern or str, optional): Edges of probability 1, in addition to the sampled ones:
+        fixed (Pattern or str, optional): Edges of probability 1, in addition to the sampled edges:
             ``SlidingWindow(0)`` adds self-loops (the paper's variant ``+I``), ``SlidingWindow(32)``
             the local window of 64 in the paper's GLUE models.
 
@@ -119,15 +121,17 @@ class BlockModelSource(GraphSource):
 
     def arguments(self) -> dict[str, Any]:
         if self.is_causal:
-            raise ValueError("the source must not be the causal form of a block model to be saved; "
-                             "save the original, and call causal() after loading")
+            raise ValueError("a causal block model cannot be saved (got the result of causal()); "
+                             "save the source that causal() was called on, and call causal() again "
+                             "after loading")
         names = ('heads', 'head_channels', 'clusters', 'preset', 'distribution', 'exploration',
                  'estimator')
         fixed = None if self.fixed is None else self.fixed.arguments()['pattern']
         return {name: getattr(self, name) for name in names} | {'fixed': fixed}
 
     def reset_parameters(self) -> None:
-        """Draw clusters as Kaiming's ``normal_`` does and the MLPs as ``torch.nn.Linear`` does."""
+        """Draw clusters as ``torch.nn.init.kaiming_normal_`` does, and the weights of the MLPs as
+        ``torch.nn.Linear`` does."""
         fan_in = self.head_channels * (1 if self.preset == 'paper' else self.clusters)
         nn.init.normal_(self.centroid, std=math.sqrt(2 / fan_in))
         bound = 1 / math.sqrt(self.head_channels)
@@ -158,7 +162,8 @@ class BlockModelSource(GraphSource):
 
     def _with_fixed(self, graph: BipartiteGraph, fixed: BipartiteGraph | None,
                     model: FactorModel) -> BipartiteGraph:
-        """Join drawn edges and, in every head, the fixed edges; in training add the model."""
+        """Return the union of the drawn edges and the fixed edges, which every head has. In
+        training, the returned graph also has the model."""
         if fixed is not None:
             fixed = BipartiteGraph.batch([fixed] * self.heads)
             graph = graph | fixed
@@ -176,13 +181,13 @@ class BlockModelSource(GraphSource):
 
         Every process receives the memberships of the other processes' keys, ``heads * clusters``
         values per token, and sends back their gradients. For 32,768 tokens, 4 heads and 128
-        clusters in float32 these are 64 MiB each way.
+        clusters in float32, a process receives 64 MiB of memberships and sends 64 MiB of gradients.
         """
         self.check_tokens(query, key, shard.own_ptr)
         check_generator(generator)
         if self.is_causal:
-            raise NotImplementedError("a causal BlockModelSource has no 'rows', the edges of a "
-                                      "process's own queries; run it in one process")
+            raise NotImplementedError("a causal BlockModelSource does not implement 'rows', which "
+                                      "sequence parallelism needs; run the model in one process")
         query_factor, mixing, key_factor = self._factors(query, key)
         of_token = key_factor.view(self.heads, shard.num_own, self.clusters).transpose(0, 1)
         key_factor = shard.gather(of_token).transpose(0, 1).flatten(0, 1)
@@ -192,15 +197,16 @@ class BlockModelSource(GraphSource):
         return self._with_fixed(graph, fixed, model)
 
     def causal(self) -> BlockModelSource:
-        """Return a causal copy as in :class:`GraphSource`. It draws from the same distribution and
-        drops the edges from later tokens."""
+        """Return a causal copy as in :class:`GraphSource`. The copy draws from the same
+        distribution and drops the edges from later tokens."""
         source = copy.deepcopy(self)
         source.is_causal = True
         source.fixed = None if self.fixed is None else self.fixed.causal()
         return source
 
     def block_model(self, query: Tensor, key: Tensor, ptr: Tensor) -> FactorModel:
-        """Return the distribution that a call draws graphs from; arguments as in a call."""
+        """Return the distribution that a call draws graphs from, given the arguments of the
+        call."""
         self.check_tokens(query, key, ptr)
         return self._model(self._factors(query, key), ptr)
 
@@ -214,7 +220,8 @@ class BlockModelSource(GraphSource):
             check_layer_dtype(name, x, self.centroid)
 
     def _factors(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return memberships of queries, mixing and memberships of keys, for folded nodes."""
+        """Return the factors of a FactorModel: memberships of queries, mixing between clusters, and
+        memberships of keys. Heads are folded into the nodes."""
         affinity = _at_least_float(torch.bmm(self.centroid, self.centroid.mT))
         mixing = affinity.flatten(1).softmax(dim=1).view_as(affinity)
         query_factor, key_factor = self._memberships(query, key)
@@ -243,7 +250,7 @@ class BlockModelSource(GraphSource):
         clusters]``, one head after the other."""
         tokens = torch.cat((query, key)).transpose(0, 1)
         weight1, weight2 = self.weight1, self.weight2
-        if self.preset == 'repo':  # expanding takes time, so skip it otherwise
+        if self.preset == 'repo':  # only here, because expanding takes time
             weight1, weight2 = (weight.expand(self.heads, -1, -1) for weight in (weight1, weight2))
         hidden = torch.baddbmm(self.bias1, tokens, weight1).relu_()
         embedding = torch.baddbmm(self.bias2, hidden, weight2)
@@ -252,7 +259,7 @@ class BlockModelSource(GraphSource):
                 for part in embedding.split((query.size(0), key.size(0)), dim=1)]
 
     def __or__(self, edges: Edges) -> StructureSource:
-        """Join the edges of this source with edges of the data."""
+        """Return a source that joins the edges of this source with ``edges`` of the data."""
         return StructureSource(self, edges)
 
     def extra_repr(self) -> str:
@@ -262,5 +269,6 @@ class BlockModelSource(GraphSource):
 
 
 def _at_least_float(logit: Tensor) -> Tensor:
-    """Cast to at least float32, also under autocast, for precision near probabilities 0 and 1."""
+    """Return logits in at least float32, also under autocast, because half precision is too coarse
+    near probabilities 0 and 1."""
     return logit.to(torch.promote_types(logit.dtype, torch.float32))

@@ -1,4 +1,4 @@
-"""Values of masks, drawn by the Gumbel-sigmoid."""
+"""Random values of masks, drawn by the Gumbel-sigmoid."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from torch import Tensor
 
 
 def add_noise(logit: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Add logistic noise, the difference of two Gumbel noises, at least in float32: half precision
-    has too few values to represent the distribution."""
+    """Return the logits plus logistic noise, which is the difference of two Gumbel noises. The
+    result has at least float32, because half precision has too few values to represent the
+    distribution."""
     dtype = torch.promote_types(logit.dtype, torch.float)
     uniform = torch.rand(logit.shape, generator=generator, dtype=dtype, device=logit.device)
     return logit + uniform.logit()
@@ -16,7 +17,8 @@ def add_noise(logit: Tensor, generator: torch.Generator | None) -> Tensor:
 
 def draw_values(logit: Tensor, temperature: float, generator: torch.Generator | None, *,
                 hard: bool = True) -> Tensor:
-    """Draw values between 0 and 1, or exactly 0 or 1 with a straight-through gradient to these."""
+    """Draw a value for each logit. Soft values lie between 0 and 1. Hard values are exactly 0 or 1
+    and pass their gradient straight through to the soft values."""
     noisy_logit = add_noise(logit, generator)
     soft = (noisy_logit / temperature).sigmoid().to(logit.dtype)
     return (noisy_logit > 0).to(soft.dtype) + (soft - soft.detach()) if hard else soft

@@ -37,20 +37,21 @@ class HopMaskSource(GraphSource):
     \tau)`, which acts as the bias :math:`-c \, (1 - M_d)` on the logits of pairs at distance d. In
     evaluation a distance is on where :math:`\alpha_d > 0`.
 
-    The edges of the data belong to a batch, so ``source | edges`` is the source of a call.
+    The edges of the data change with the batch, so each call of a layer gets ``source | edges`` as
+    its source.
 
     Args:
         heads (int): Number of heads.
-        max_hops (int): D. Nodes further apart do not attend to one another.
+        max_hops (int): The largest distance D. Nodes further apart do not attend to one another.
         edges (Tensor, SparseTensor or BipartiteGraph, optional): Edges of the batch in the next
             call, as in :class:`StructureSource`.
-        temperature (float): :math:`\tau`.
-        logit_drop (float): c.
+        temperature (float): The temperature :math:`\tau` of the relaxation.
+        logit_drop (float): The factor c of the gradient.
 
     Raises:
         TypeError, ValueError: An argument is of the wrong type or out of range.
 
-    Source: SparseBERT, Sec. 4.1, with distances in the place of positions.
+    Source: SparseBERT, Sec. 4.1, with distances instead of positions.
 
     Example:
         >>> import torch
@@ -80,7 +81,8 @@ class HopMaskSource(GraphSource):
         self.reset_parameters()
 
     def arguments(self) -> dict[str, Any]:
-        """Return the arguments other than the edges, which belong to a batch."""
+        """Return the arguments that build this source again, except the edges, which belong to a
+        batch."""
         return {'heads': self.heads, 'max_hops': self.max_hops, 'temperature': self.temperature,
                 'logit_drop': self.logit_drop}
 
@@ -89,7 +91,8 @@ class HopMaskSource(GraphSource):
         nn.init.normal_(self.logit, std=1e-3)
 
     def __or__(self, edges: Edges) -> HopMaskSource:
-        """Return a source of the same parameters with the edges of a batch."""
+        """Return a source that shares the parameters of this one and has the ``edges`` of a
+        batch."""
         source = copy.copy(self)
         source.edges = check_edges(edges)
         return source
@@ -103,11 +106,11 @@ class HopMaskSource(GraphSource):
         key_ptr: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> HopGraph:
-        """Return the graph over all sequences; arguments as in :class:`GraphSource`.
+        """Return the graph over all sequences. The arguments are those of :class:`GraphSource`.
 
         Raises:
-            ValueError: Also if there are no edges, they are on another device or hold nodes out of
-                range, or an edge joins two sequences.
+            ValueError: As in :class:`GraphSource`; or no ``edges`` are given, ``edges`` are on
+                another device, a node of ``edges`` is out of range, or an edge joins two sequences.
         """
         self.check_tokens(query, key, ptr)
         check_generator(generator)
@@ -137,7 +140,7 @@ class HopMaskSource(GraphSource):
 
 
 class NearPairs(NamedTuple):
-    """Pairs of nodes within some hops, sorted by query and key."""
+    """Pairs of nodes that few hops separate, sorted by query and then by key."""
 
     query: Tensor  # int64 [num_pairs]
     key: Tensor
@@ -145,11 +148,12 @@ class NearPairs(NamedTuple):
 
 
 class HopGraph(BipartiteGraph):
-    """The pairs whose distance is on, a graph for each head.
+    """Graph whose edges are the pairs at distances that are on. Each head has its own graph.
 
     Attributes:
-        edge_bias (Tensor, optional): Zeros ``[num_edges]`` that carry the gradient to the values of
-            the distances; ``None`` without a gradient.
+        edge_bias (Tensor, optional): Zeros ``[num_edges]`` that are added to the logits and pass
+            their gradient to the values of the distances; ``None`` if these values need no
+            gradient.
     """
 
     def __init__(self, pairs: NearPairs, is_on: Tensor, ptr: Tensor, logit_drop: float):

@@ -33,8 +33,8 @@ _MODES = ('dam_structured', 'dam_unstructured', 'soft')
 class LearnedMaskSource(GraphSource):
     r"""Learn one mask for each head, shared by all examples (SparseBERT, Sec. 3.1 and 4.1).
 
-    Every value of a mask has a logit :math:`\alpha`. ``'soft'`` is the continuous relaxation of
-    Eq. 3, both in training and in evaluation:
+    Every value of a mask has a logit :math:`\alpha`. The mode ``'soft'`` is the continuous
+    relaxation of Eq. 3, both in training and in evaluation. The mask of this mode is
 
     .. math:: P = \operatorname{sigmoid}(\alpha).
 
@@ -48,18 +48,18 @@ class LearnedMaskSource(GraphSource):
         M = \mathbb{1}[\alpha + \varepsilon > 0].
 
     Hard masks use M, so that P(on) = sigmoid(:math:`\alpha`) at every temperature, and pass their
-    gradient straight through to :math:`\tilde{M}`; soft ones use :math:`\tilde{M}` itself. In
-    evaluation a value is on where :math:`\alpha > 0`, without noise.
+    gradient straight through to :math:`\tilde{M}`. With ``hard=False``, masks use :math:`\tilde{M}`
+    itself. In evaluation there is no noise, and a value is on where :math:`\alpha > 0`.
 
-    Hard and frozen masks become graphs. In training these are a :class:`MaskGraph
+    Hard and frozen masks become graphs. In training, the graph is a :class:`MaskGraph
     <graphattn.sources.mask_graph.MaskGraph>`, which carries the gradient on its edges. The edges of
     structured masks are listed without visiting other pairs. Soft masks weigh every pair and become
-    a :class:`PairMask <graphattn.graphs.pair_mask.PairMask>`, for dense attention. Both have the
-    penalty of Eq. 7, ``norm()``.
+    a :class:`PairMask <graphattn.graphs.pair_mask.PairMask>`, for dense attention. A MaskGraph and
+    a PairMask both have a method ``norm()``, the penalty of Eq. 7.
 
     **Bias.** The gradient of soft masks is unbiased. The gradient of hard masks is biased, even for
-    a loss that is linear in each single value, such as the penalty. Let s be the mean slope in that
-    value, f the density of a logistic variable, and g the density of
+    a loss that is linear in each single value, such as the penalty. Let s be the mean slope of the
+    loss in that value, f the density of a logistic variable, and g the density of
     :math:`\varepsilon + \tau \varepsilon'` with another logistic variable :math:`\varepsilon'`.
     Then
 
@@ -68,31 +68,33 @@ class LearnedMaskSource(GraphSource):
         \mathrm{E}[\text{estimate}] = s \, g(\alpha).
 
     The sign is correct, and the size is 1/6 instead of 1/4 at :math:`\alpha = 0, \tau = 1`. As
-    :math:`\tau` goes to 0, the bias vanishes and the variance grows. A loss behind a softmax is not
-    linear in the mask: only pairs that are drawn on have a slope there
-    (:class:`graphattn.sources.mask_graph.MaskGraph`), a bias that remains at every temperature.
+    :math:`\tau` goes to 0, the bias vanishes and the variance grows. A loss after a softmax is not
+    linear in the mask. Only pairs that are drawn on have a slope in such a loss
+    (:class:`graphattn.sources.mask_graph.MaskGraph`). This bias remains at every temperature.
 
-    Under ``torch.compile`` building a graph is one graph break, because the edges depend on the
+    Under ``torch.compile``, building a graph is one graph break, because the edges depend on the
     values of the parameters.
 
-    To share one mask among all layers, as in the paper, pass the same source to all of them.
+    To share one mask among all layers, as in the paper, pass the same source to every layer.
 
     Args:
-        heads (int): Number of heads; each has a mask of its own.
+        heads (int): Number of heads; each has its own mask.
         size (int): Number of tokens n of a mask.
-        mode (str): ``'dam_structured'``: all pairs of one distance share a value; there are n - 2
-            values inside the border. ``'dam_unstructured'`` and ``'soft'``: one value per pair.
-        symmetric (bool): Whether pairs (i, j) and (j, i) share a value, as they always do in
-            structured masks.
+        mode (str): ``'dam_structured'``: all pairs of one distance share a value, so there are n -
+            2 values inside the border. ``'dam_unstructured'`` and ``'soft'``: each pair has its own
+            value.
+        symmetric (bool): Whether pairs (i, j) and (j, i) share a value. In structured masks these
+            pairs always share a value.
         border (bool, optional): Whether the first and last row and column are always on. If
-            omitted, they are in structured masks, as in Sec. 4.1.
+            omitted, this border is on only in structured masks, as in Sec. 4.1.
         temperature (float): :math:`\tau` of the Gumbel-sigmoid.
         hard (bool): Whether the masks drawn in training are 0 or 1.
-        logit_drop (float): c of Eq. 6. At about 10, soft masks distinguish values between 0 and 1;
-            as it grows they become a hard choice. In hard masks it only scales the gradient (10,000
-            in the authors' code). See :class:`graphattn.sources.mask_graph.MaskGraph`.
-        init_std (float): Standard deviation of the initial logits, which are normal with mean 0; P
-            starts at about 1/2.
+        logit_drop (float): The constant c of Eq. 6, 10,000 in the authors' code. At about 10, soft
+            masks distinguish values between 0 and 1; with a larger c, soft masks act like hard
+            masks. In hard masks, c only scales the gradient. See
+            :class:`graphattn.sources.mask_graph.MaskGraph`.
+        init_std (float): Standard deviation of the initial logits, which are normal with mean 0. So
+            P starts at about 1/2.
 
     Raises:
         TypeError: An argument is of the wrong type.
@@ -168,8 +170,9 @@ class LearnedMaskSource(GraphSource):
         generator: torch.Generator | None = None,
     ) -> BipartiteGraph | PairMask:
         if key_ptr is not None:
-            raise ValueError("'key_ptr' must be None for a learned mask, because its queries and "
-                             "keys are the same tokens; call its layer without 'memory'")
+            raise ValueError("'key_ptr' must be None for a learned mask, because queries and keys "
+                             "of a mask are the same tokens; call the layer of the mask without "
+                             "'memory'")
         self.check_tokens(query, key, ptr)
         check_generator(generator)
         if self.mode == 'soft':
@@ -216,8 +219,8 @@ class LearnedMaskSource(GraphSource):
         return pattern_graph(self._frozen_masks(), None, host_copy(ptr).diff().tolist(), ptr.device)
 
     def _frozen_masks(self) -> tuple[Mask, ...]:
-        """Freeze the masks, or return them from the cache if the signs of the logits are the same.
-        To freeze 12 masks of 512 x 512 pairs took 99 ms."""
+        """Return the frozen masks. They come from a cache if the signs of the logits are unchanged,
+        because freezing 12 masks of 512 x 512 pairs took 99 ms."""
         with outside_transforms():
             is_on, frozen = unwrap(self.logit) > 0, self._frozen
             if frozen is None or not _is_same(frozen[0], is_on):
@@ -228,7 +231,8 @@ class LearnedMaskSource(GraphSource):
         return {**vars(self), '_frozen': None}
 
     def probability(self) -> Tensor:
-        """Return P of each pair of a full-length sequence, 1 on the border: ``[heads, n, n]``."""
+        """Return the probability of each pair of a sequence of n = ``size`` tokens, ``[heads, n,
+        n]``. On the border it is 1."""
         mask = PairMask(self.logit.sigmoid(), self.layout)
         return mask.dense(self.layout.size)
 
@@ -239,16 +243,19 @@ class LearnedMaskSource(GraphSource):
         sparsity: float | None = None,
         generator: torch.Generator | None = None,
     ) -> tuple[Mask, ...]:
-        r"""Freeze the masks, for :class:`PatternSource` or :func:`graphattn.patterns.save_masks`.
+        r"""Return the masks as patterns, which :class:`PatternSource` and
+        :func:`graphattn.patterns.save_masks` accept.
 
         Args:
-            how (str): ``'threshold'``: values that are on with probability above 1/2,
-                :math:`\alpha > 0`. ``'sample'``: one draw, as in Algorithm 1. ``'top-k'``: the most
-                probable values of each head, in order, while no more than
-                :math:`(1 - \rho) n^2` pairs are on, including the border and all pairs that share
-                a value.
-            sparsity (float, optional): :math:`\rho` in [0, 1], for ``'top-k'``.
-            generator (torch.Generator, optional): For ``'sample'``, on the device of the logits.
+            how (str): Rule that decides which values are on. ``'threshold'``: values with a
+                probability above 1/2, so :math:`\alpha > 0`. ``'sample'``: values of one draw, as
+                in Algorithm 1. ``'top-k'``: the most probable values of each head, as long as at
+                most :math:`(1 - \rho) n^2` pairs are on. This number includes the border and all
+                pairs that share a value.
+            sparsity (float, optional): Fraction :math:`\rho` of pairs that are off, in [0, 1], for
+                ``'top-k'``.
+            generator (torch.Generator, optional): Random generator for ``'sample'``, on the device
+                of the logits.
 
         Returns:
             tuple of Mask, one for each head.
@@ -261,7 +268,7 @@ class LearnedMaskSource(GraphSource):
         check_choice('how', how, ('threshold', 'sample', 'top-k'))
         check_generator(generator)
         if (sparsity is not None) != (how == 'top-k'):
-            raise ValueError(f"'sparsity' must be given with how='top-k' and only then (got "
+            raise ValueError(f"'sparsity' must be given if how='top-k', and omitted otherwise (got "
                              f"{sparsity} with how={how!r})")
         if how == 'top-k':
             is_on = self._most_probable(sparsity)
@@ -276,8 +283,8 @@ class LearnedMaskSource(GraphSource):
         num_left = num_pairs - math.ceil(sparsity * num_pairs - 1e-6) - num_always_on
         if num_left < 0:
             raise ValueError(f"'sparsity' must be at most {1 - num_always_on / num_pairs:.4f}, "
-                             f"because the border of {num_always_on} of {num_pairs} pairs is "
-                             f"always on (got {sparsity})")
+                             f"because the border, {num_always_on} of {num_pairs} pairs, is always "
+                             f"on (got {sparsity})")
         order = self.logit.argsort(dim=1, descending=True, stable=True)
         fits = multiplicity[order].cumsum(dim=1) <= num_left
         return torch.zeros_like(fits).scatter_(1, order, fits)

@@ -1,4 +1,5 @@
-"""The graph of a hard mask in training, with a gradient from edges to mask values."""
+"""The graph of a hard mask in training, which passes gradients from edges to the values of the
+mask."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ __all__ = ['MaskGraph']
 
 
 class MaskGraph(BipartiteGraph):
-    r"""The pairs that a hard mask turns on: a graph for each head, in training.
+    r"""Graph in training whose edges are the pairs that a hard mask turns on. Each head has its own
+    graph.
 
     A value M, 0 or 1, enters the attention where Eq. 5 and 6 of SparseBERT put it,
 
@@ -29,25 +31,26 @@ class MaskGraph(BipartiteGraph):
 
     with one difference: a pair of value 0 is no edge and has weight 0 for every c. On edges the
     bias is 0, and c is the factor of its gradient, :math:`\partial L / \partial M_{ij} = c \,
-    \partial L / \partial \mathrm{score}_{ij}`, summed over all edges of all sequences that share
-    a value. Values that are off get no gradient. They turn on again by chance, or by a penalty on
-    :meth:`norm`, which acts on all values. Unless the optimiser normalises gradients, the ratio of
-    the penalty's weight to c decides how sparse a mask becomes.
+    \partial L / \partial \mathrm{score}_{ij}`, summed over all edges of all sequences that share a
+    value. Values that are off get no gradient. Such a value turns on again by chance, or by a
+    penalty on :meth:`norm`, which acts on all values. The ratio of the weight of the penalty to c
+    decides how sparse a mask becomes, unless the optimiser normalises gradients.
 
-    Copies keep the values without their gradient. Methods that return a graph return a plain
-    :class:`BipartiteGraph`.
+    Copies of this graph have the values without their gradient. Methods that return a graph return
+    a plain :class:`BipartiteGraph`.
 
     Args:
-        values (Tensor): floating ``[heads, layout.num_values]``, 0 or 1. May carry a gradient.
-        layout (PairLayout): The value of each pair.
+        values (Tensor): floating ``[heads, layout.num_values]``, 0 or 1. The values may require a
+            gradient.
+        layout (PairLayout): Assigns a value to each pair of tokens.
         ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``. There is a segment
             for each head and sequence, the sequences of head 0 first.
-        logit_drop (float): c, positive.
+        logit_drop (float): The factor c of the gradient, positive.
 
     Attributes:
         values, layout: As given.
-        edge_bias (Tensor, optional): Zeros ``[num_edges]`` that are added to the logits and carry
-            the gradient to the values; None if these need none.
+        edge_bias (Tensor, optional): Zeros ``[num_edges]`` that are added to the logits and pass
+            their gradient to the values; None if the values need no gradient.
 
     Raises:
         TypeError: An argument is of the wrong type.
@@ -97,7 +100,7 @@ class MaskGraph(BipartiteGraph):
             self.edge_bias = bias.flatten().index_select(0, value)
 
     def norm(self) -> Tensor:
-        """Return the penalty of Eq. 7 with its gradient, see
+        """Return the penalty of Eq. 7, a scalar with a gradient, see
         :meth:`graphattn.graphs.pair_layout.PairLayout.norm`."""
         return self.layout.norm(self.values)
 
@@ -111,9 +114,9 @@ class MaskGraph(BipartiteGraph):
 
 
 def _edges(layout: PairLayout, is_on: Tensor, lengths: list[int]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return where the edges of each query of each segment begin, and for each edge its key and the
-    index of its value, counted over all heads. Each head has one more value, for pairs that are
-    always on."""
+    """Return three int64 tensors: where the edges of each query of each segment begin, the key of
+    each edge, and the index of the value of each edge. Indices of values count over all heads, and
+    each head has one more value for pairs that are always on."""
     heads, num_tokens, width = len(is_on), sum(lengths), layout.num_values + 1
     rows = {length: _rows_of_heads(layout, is_on, length) for length in set(lengths)}
     segments = [(head, length, *rows[length][head]) for head in range(heads) for length in lengths]
@@ -134,7 +137,8 @@ def _edges(layout: PairLayout, is_on: Tensor, lengths: list[int]) -> tuple[Tenso
 
 def _rows_of_heads(layout: PairLayout, is_on: Tensor,
                    length: int) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Return for each head the degree of each query, and key and value index of each pair."""
+    """Return three tensors for each head: the number of edges of each query, the key of each edge,
+    and the index of the value of each edge."""
     degree, key, value = layout.rows(is_on, length)
     num_pairs = degree.sum(dim=1).tolist()
     return [*zip(degree, key.split(num_pairs), value.split(num_pairs))]

@@ -30,34 +30,39 @@ from graphattn.shard import Shard
 from graphattn.sources.base import GraphSource, check_same_sequences, fold_ptr
 from graphattn.sources.structure_source import StructureSource
 
-# Longest expression that compiled code passes to an operator. Presets have up to 200 characters;
-# a mask of 512 x 512 pairs has 262,144.
+# Longest expression that compiled code passes to an operator. The expressions of presets have up to
+# 200 characters, the expression of a mask of 512 x 512 pairs has 262,144.
 MAX_CHARACTERS = 2000
 
 
 class PatternSource(GraphSource):
-    """Build the edges of a pattern for the length of each sequence, shared by all heads; or of
-    several patterns, one for each head. A sequence that is too short for its pattern gets the first
-    tokens of a longer sequence's graph (``crop`` of :meth:`graphattn.patterns.Pattern.build`).
+    """Build the edges of a pattern for the length of each sequence.
 
-    Graphs are built on the device of the tokens and cached in ``graphattn.graphs.cache.GRAPHS``,
-    which all sources of the process share; its ``clear()`` frees them. Under ``torch.compile`` they
-    come from one operator, which is a graph break unless ``fullgraph=True`` or
-    ``torch._dynamo.config.capture_dynamic_output_shape_ops`` is set. It is always a graph break
-    if every call draws new edges, or if :func:`graphattn.patterns.parse` cannot read the pattern's
-    expression or the expression is very long.
+    All heads share one pattern, or each head has its own. If a sequence is too short for a pattern,
+    the graph of the shortest possible sequence is built and cropped to the first tokens (``crop``
+    of :meth:`graphattn.patterns.Pattern.build`).
+
+    Graphs are built on the device of the tokens and cached in ``graphattn.graphs.cache.GRAPHS``.
+    All sources of the process share this cache, and ``GRAPHS.clear()`` empties it. Under
+    ``torch.compile``, one operator builds the graph. The operator is a graph break unless
+    ``fullgraph=True`` or ``torch._dynamo.config.capture_dynamic_output_shape_ops`` is set. Building
+    is always a graph break if every call draws new edges, if :func:`graphattn.patterns.parse`
+    cannot read the expression of the pattern, or if the expression is very long.
 
     Args:
         pattern (Pattern, str, path or sequence): A pattern, or an expression for
-            :func:`graphattn.patterns.parse`; a sequence of them, one for each head; or an ``.npz``
-            file with the masks of the heads (:func:`graphattn.patterns.save_masks`).
-        seed (int, optional): Seed of a random pattern, which then has one graph for each length, as
-            in Diffuser. If heads have their own patterns, head h has the seed ``seed + h`` modulo
-            2^64. With ``None`` every sequence of every call gets a new graph.
+            :func:`graphattn.patterns.parse`; a sequence of patterns or expressions, one for each
+            head; or an ``.npz`` file with the masks of the heads
+            (:func:`graphattn.patterns.save_masks`).
+        seed (int, optional): Seed of a random pattern. With a seed, all sequences of the same
+            length have the same graph, as in Diffuser. If heads have their own patterns, head h has
+            the seed ``seed + h`` modulo 2^64. With ``None``, every sequence of every call gets a
+            new graph.
 
     Raises:
         TypeError: ``pattern`` is of the wrong type.
-        ValueError: ``pattern`` is an empty sequence, or no expression, or no file of masks.
+        ValueError: ``pattern`` is an empty sequence, a string that is not an expression, or a file
+            without masks.
         FileNotFoundError: The file does not exist.
 
     Example:
@@ -79,7 +84,8 @@ class PatternSource(GraphSource):
         is_one = isinstance(pattern, str) or not isinstance(pattern, Sequence)
         self.patterns = tuple(map(_pattern, [pattern] if is_one else pattern))
         if not self.patterns:
-            raise ValueError("'pattern' is empty; pass a Pattern for each head, or one for all")
+            raise ValueError("'pattern' must not be empty (got a sequence without patterns); pass "
+                             "one Pattern for each head, or one Pattern for all heads")
         if not is_one:
             self.per_head, self.heads = True, len(self.patterns)
         limits = [part.max_tokens for part in self.patterns]
@@ -123,7 +129,7 @@ class PatternSource(GraphSource):
 
     @torch.compiler.disable(reason='the graph of a shard is built once, and kept')
     def shard_graph(self, shard: Shard, generator: torch.Generator | None = None) -> BipartiteGraph:
-        """Return :meth:`rows`, which do not depend on the tokens' values."""
+        """Return the result of :meth:`rows`, which does not depend on the values of the tokens."""
         graph = self.span_graph(shard.lengths, shard.spans(), shard.ptr.device, generator=generator)
         if self._is_value and not self._draws_anew:
             shard.built_from(graph, (self._parts, *shard.lengths))
@@ -132,7 +138,7 @@ class PatternSource(GraphSource):
     def span_graph(self, lengths: Sequence[int], spans: Sequence[tuple[int, int]],
                    device: torch.device, *, within: Pattern | None = None,
                    generator: torch.Generator | None = None) -> BipartiteGraph:
-        """Return the rows of a range of each sequence's queries.
+        """Return the graph of a range of queries of each sequence, with all keys of the sequence.
 
         Args:
             lengths (sequence of int): Number of keys of each sequence.
@@ -140,7 +146,7 @@ class PatternSource(GraphSource):
                 at 0 may end after the last key.
             device (torch.device): Device of the graph.
             within (Pattern, optional): Keep only edges that this pattern has too.
-            generator (torch.Generator, optional): As in a call.
+            generator (torch.Generator, optional): Random generator, as in a call.
         """
         patterns = self.patterns
         if within is not None:
@@ -158,15 +164,17 @@ class PatternSource(GraphSource):
     def arguments(self) -> dict[str, Any]:
         for pattern in self.patterns:
             if not _is_expression(pattern):
-                raise ValueError(f"'pattern' must have an expression that parses to it to be saved "
-                                 f"(got {type(pattern).__name__}); see Pattern.__repr__")
+                raise ValueError(f"'pattern' must print as an expression that parses to the same "
+                                 f"pattern, so that it can be saved (got "
+                                 f"{type(pattern).__name__}); see Pattern.__repr__")
         expressions = list(map(repr, self.patterns))
         return {'pattern': expressions if self.per_head else expressions[0], 'seed': self.seed}
 
     @torch.compiler.disable(reason='the graph is built from the lengths of sequences')
     def _beside(self, ptr: Tensor, key_ptr: Tensor,
                 generator: torch.Generator | None) -> BipartiteGraph:
-        """Return the graph of queries and other keys; query i is at the position of key i."""
+        """Return the graph of queries and keys that are other tokens. Query i and key i have the
+        same position."""
         spans = [(0, length) for length in host_copy(ptr).diff().tolist()]
         lengths = host_copy(key_ptr).diff().tolist()
         return self.span_graph(lengths, spans, ptr.device, generator=generator)
@@ -188,7 +196,7 @@ class PatternSource(GraphSource):
 
     def graph(self, ptr: Tensor, generator: torch.Generator | None = None, *,
               key_ptr: Tensor | None = None) -> BipartiteGraph:
-        """Return the graph of these sequences; arguments as in a call."""
+        """Return the graph of the sequences of ``ptr``. The arguments are those of a call."""
         check_integers('ptr', ptr)
         check_has_numbers('ptr', ptr)
         check_ptr('ptr', ptr, None, ptr.device)
@@ -216,7 +224,7 @@ class PatternSource(GraphSource):
                           'expression, is built outside of compiled code')
 
     def __or__(self, edges: Edges) -> StructureSource:
-        """Join the edges of this source with edges of the data."""
+        """Return a source that joins the edges of this source with ``edges`` of the data."""
         return StructureSource(self, edges)
 
     def extra_repr(self) -> str:
@@ -225,27 +233,28 @@ class PatternSource(GraphSource):
         return f'{patterns}, seed={self.seed}' if is_random else patterns
 
 
-Parts = tuple[tuple[Pattern, int | None], ...]  # patterns, and the seeds of those that are random
-# Number of a sequence's keys, and begin and end of the queries whose rows are built.
+Parts = tuple[tuple[Pattern, int | None], ...]  # each pattern, and its seed if it is random
+# Number of keys of a sequence, and begin and end of the queries whose rows are built.
 Piece = tuple[int, int, int]
 
 
 def pattern_graph(patterns: Sequence[Pattern], seed: int | None, lengths: Sequence[int],
                   device: torch.device,
                   spans: Sequence[tuple[int, int]] | None = None) -> BipartiteGraph:
-    """Return the cached graph of sequences of these lengths.
+    """Return the graph of sequences of these lengths, from the cache if possible.
 
     Args:
-        patterns (sequence of Pattern): One for each head that owns a graph, or one for all heads.
-        seed (int, optional): Required for random patterns; head h has ``seed + h`` modulo 2^64.
+        patterns (sequence of Pattern): One pattern for each head, or one pattern for all heads.
+        seed (int, optional): Seed of random patterns, which require one. Head h has the seed ``seed
+            + h`` modulo 2^64.
         lengths (sequence of int): Number of tokens of each sequence.
         device (torch.device): Device of the graph.
-        spans (sequence of tuple, optional): Begin and end of the queries of each sequence, which
-            attend to all its keys; all queries if omitted.
+        spans (sequence of tuple, optional): Begin and end of the queries of each sequence whose
+            rows are built; all queries if omitted.
 
     Returns:
-        BipartiteGraph with a segment for each pattern and sequence, the first pattern's sequences
-        first.
+        BipartiteGraph with a segment for each pattern and sequence. It begins with the sequences of
+        the first pattern.
     """
     parts = _parts(patterns, seed)
     return _kept(parts, _pieces(lengths, spans), device, is_value(parts))
@@ -290,7 +299,8 @@ def _build(pattern: Pattern, piece: Piece, seed: int | torch.Generator | None,
 
 
 def _exceeds_cache(lengths: Sequence[int], heads: int) -> bool:
-    """Return whether the graph of all pairs would not be cached, and be listed in each call."""
+    """Return whether the graph of all pairs is too large for the cache, so that every call would
+    list its edges again."""
     num_bytes = 2 * sum(length * length for length in lengths) * heads
     return num_bytes > GRAPHS.max_bytes // 4
 
@@ -308,7 +318,7 @@ def _batch(graphs: list[BipartiteGraph], device: torch.device) -> BipartiteGraph
     schema='(Tensor ptr, SymInt num_tokens, str[] patterns, int? seed) -> (Tensor, Tensor)')
 def pattern_rows(ptr: Tensor, num_tokens: int, patterns: Sequence[str],
                  seed: int | None) -> tuple[Tensor, Tensor]:
-    """Return the rows of :func:`pattern_graph`.
+    """Return the rows of the graph that :func:`pattern_graph` builds.
 
     Args:
         ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``.
@@ -317,8 +327,8 @@ def pattern_rows(ptr: Tensor, num_tokens: int, patterns: Sequence[str],
         seed (int, optional): Seed of random patterns.
 
     Returns:
-        Where each query's edges begin, int64 ``[len(patterns) * num_tokens + 1]``, and the key of
-        each edge, uint16, int32 or int64 ``[num_edges]``.
+        A pair: where the edges of each query begin, int64 ``[len(patterns) * num_tokens + 1]``, and
+        the key of each edge, uint16, int32 or int64 ``[num_edges]``.
     """
     check_ptr('ptr', ptr, num_tokens, ptr.device)
     lengths = host_copy(ptr).diff().tolist()
@@ -367,7 +377,8 @@ def _pattern(pattern: Pattern | str) -> Pattern:
 
 
 def as_source(source: GraphSource | Pattern | str) -> GraphSource:
-    """Return a source unchanged; make one from a pattern, an expression or a preset's name."""
+    """Return ``source`` as a GraphSource: a source unchanged, and a PatternSource of a pattern, of
+    an expression or of the name of a preset."""
     if isinstance(source, GraphSource) or hasattr(source, 'logit_terms'):  # or a wrapped source
         return source
     if not isinstance(source, Pattern | str):

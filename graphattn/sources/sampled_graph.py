@@ -16,15 +16,17 @@ from graphattn.samplers import FactorModel
 
 
 class SampledGraph(BipartiteGraph):
-    """Edges drawn in training, with their model and with fixed edges, which are always present.
+    """Graph whose edges were drawn in training, together with the model that they were drawn from.
+    The graph may also have fixed edges, which are always present.
 
-    Probabilities are computed when :attr:`edge_prob` is first read, because a loss needs only their
-    gradient, which :attr:`edge_gate` carries. Copies and the results of methods are plain graphs
-    with probabilities.
+    The probabilities of the edges are computed when :attr:`edge_prob` is first read. Most losses
+    never read the probabilities, because they need only their gradient, which :attr:`edge_gate`
+    passes on. Copies of this graph, and graphs that its methods return, are plain graphs that store
+    the probabilities.
 
     Args:
-        edges (BipartiteGraph): All edges, with the segments of ``model``.
-        model (FactorModel): The probabilities.
+        edges (BipartiteGraph): All edges, drawn and fixed, with the segments of ``model``.
+        model (FactorModel): The probabilities that edges were drawn from.
         fixed (BipartiteGraph, optional): Edges of probability 1.
 
     Attributes:
@@ -35,10 +37,12 @@ class SampledGraph(BipartiteGraph):
                  fixed: BipartiteGraph | None = None):
         vars(self).update(vars(edges))
         self.model, self.fixed = model, fixed
-        self._edges = edges  # for autograd: saving self would be a reference cycle through the gate
+        # Autograd saves these edges. If it saved self, the gate would close a reference cycle.
+        self._edges = edges
         one = torch.ones((), dtype=model.dtype, device=edges.device).expand(edges.num_edges)
         gate = self._probability(known=one)
-        # Kernels without a gradient-only mode return probabilities instead of the known ones.
+        # Kernels that cannot compute the gradient alone return probabilities. The others return
+        # ones, expanded from a single value.
         is_one = fixed is None and gate.stride(0) == 0
         self._edge_gate = gate if is_one else constant_of(gate, 1.)
 
@@ -50,11 +54,11 @@ class SampledGraph(BipartiteGraph):
 
     @property
     def edge_gate(self) -> Tensor:
-        """Ones ``[num_edges]`` that carry the gradient of :attr:`edge_prob`."""
+        """Ones ``[num_edges]`` that pass their gradient to :attr:`edge_prob`."""
         return self._edge_gate
 
     def with_fixed(self, edges: BipartiteGraph) -> SampledGraph:
-        """Add edges of probability 1."""
+        """Return this graph with more edges, which have probability 1."""
         fixed = edges if self.fixed is None else self.fixed | edges
         return SampledGraph(self._edges | edges, self.model, fixed)
 

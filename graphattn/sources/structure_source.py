@@ -25,25 +25,28 @@ from graphattn.sources.sampled_graph import SampledGraph
 
 
 class StructureSource(GraphSource):
-    """Join the edges of a source with the edges of a graph among the tokens, as ``source | edges``
-    does.
+    """Source that joins the edges of another source with edges of the data.
 
-    Heads that sample their edges (:class:`graphattn.sources.BlockModelSource`) attend along the
-    edges of the data with probability 1, and so does every head of a source of one graph each.
+    ``source | edges`` builds it.
 
-    With the preset ``'exphormer'``, it has the three kinds of edges of Exphormer: the edges of the
-    graph, of an expander, and of virtual nodes, which are the first tokens of each sequence.
+    Every head attends along the edges of the data. In heads that sample their edges
+    (:class:`graphattn.sources.BlockModelSource`), the edges of the data have probability 1.
+
+    Together with the preset ``'exphormer'``, this source has the three kinds of edges of Exphormer:
+    edges of the data, edges of an expander, and edges of virtual nodes, which are the first tokens
+    of each sequence.
 
     Args:
-        source (GraphSource): A pattern's or a block model's source.
+        source (GraphSource): Source of a pattern or of a block model.
         edges (Tensor, SparseTensor or BipartiteGraph): Edges of the batch in the next call: int64
-            ``edge_index`` ``[2, num_edges]``, key over query, in any order, an ``EdgeIndex``, a
-            transposed adjacency ``adj_t``, or a graph. Repeated edges are merged.
+            ``edge_index`` ``[2, num_edges]`` in any order, with keys in the first row and queries
+            in the second; an ``EdgeIndex``; a transposed adjacency ``adj_t``; or a graph. Repeated
+            edges are merged.
 
     Raises:
         TypeError: An argument is of the wrong type.
-        ValueError: In a call, ``source`` returns a learned mask, or other edges with probabilities
-            than a block model's.
+        ValueError: In a call, ``source`` returns a learned mask, or edges with probabilities that
+            are not from a block model.
 
     Source: Shirzad et al., "Exphormer" (2023), Sec. 3.
 
@@ -74,10 +77,11 @@ class StructureSource(GraphSource):
         key_ptr: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> BipartiteGraph:
-        """Return the graph over all sequences; arguments as in :class:`GraphSource`.
+        """Return the graph over all sequences. The arguments are those of :class:`GraphSource`.
 
         Raises:
-            ValueError: Also if the edges are on another device, or an edge joins two sequences.
+            ValueError: As in :class:`GraphSource`; or the edges of the data are on another device,
+                or one of them joins two sequences.
         """
         self.check_tokens(query, key, ptr)
         check_generator(generator)
@@ -99,8 +103,8 @@ class StructureSource(GraphSource):
         return GRAPHS.get(cache_key, lambda: graph | structure)
 
     def _structure(self, ptr: Tensor, num_tokens: int) -> BipartiteGraph:
-        """Return the edges of the data, once for each head that owns a graph; all layers share
-        it."""
+        """Return the graph of the edges of the data. If each head has its own graph, the edges are
+        repeated for each head. All layers share the returned graph."""
         heads, edges = self.heads if self.per_head else 1, identity_of(self.edges)
         place = heads, *host_copy(ptr).tolist()
         cache_key = None if edges is None else (*edges, 'structure', *place)
@@ -119,21 +123,23 @@ class StructureSource(GraphSource):
 
 
 def check_among_tokens(edges: Edges, device: torch.device, key_ptr: Tensor | None) -> None:
-    """Raise unless a source with edges of the data can be called with tokens on this device."""
+    """Raise unless edges of the data are on ``device``, and keys and queries are the same
+    tokens."""
     if key_ptr is not None:
-        raise ValueError("'key_ptr' must be None for edges among the tokens of one graph")
+        raise ValueError("'key_ptr' must be None with edges of the data, because these edges join "
+                         "tokens that are both queries and keys")
     if device_of(edges) != device:
         raise ValueError(f"'edges' must be on {device} like the tokens (got {device_of(edges)})")
 
 
 def graph_of_edges(edges: Edges, ptr: Tensor, num_tokens: int) -> BipartiteGraph:
-    """Return the graph of edges of the data, with a segment for each sequence.
+    """Return edges of the data as a BipartiteGraph with a segment for each sequence.
 
     Raises:
         ValueError: A node is out of range, or an edge joins two sequences.
     """
     try:
         graph = sort_edges(edges, num_tokens, num_tokens).graph
-    except RepeatedEdges:  # without values they can be merged
+    except RepeatedEdges:  # repeated edges without values can be merged
         graph = BipartiteGraph.from_edge_index(edge_index_of(edges), num_tokens)
     return BipartiteGraph.from_csr(*graph.csr, graph.num_keys, query_ptr=ptr, key_ptr=ptr)

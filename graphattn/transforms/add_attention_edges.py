@@ -16,31 +16,35 @@ from graphattn.patterns import Pattern, parse
 class AddAttentionEdges(BaseTransform):
     """Add the edges of a pattern to a graph, or to each graph of a batch.
 
-    With a name, the edges of the pattern are an attribute of their own, and the edges of the data
-    stay as they are. Without one they join ``edge_index``, behind the edges of the data. Then
-    ``edge_type`` tells them apart, and edges that the data already has are not added.
+    With ``attr_name``, the edges of the pattern become a separate attribute of the data, and the
+    edges of the data do not change. With ``attr_name=None``, the edges of the pattern are appended
+    to ``edge_index``. ``edge_type`` then distinguishes the edges of the pattern from the edges of
+    the data, and edges that the data already has are not added.
 
-    The pattern sees the nodes in their order. Its edges point from key to query, and may be
-    self-loops: ``'Full() - SlidingWindow(0)'`` has none. Loaders that sample nodes need the
-    transform behind the sampling, as their ``transform``.
+    The positions of the pattern are the indices of the nodes. The edges of the pattern point from
+    key to query and may be self-loops; ``'Full() - SlidingWindow(0)'``, for instance, has no
+    self-loops. If a loader samples nodes, pass the transform as the ``transform`` of the loader, so
+    that it runs after the sampling.
 
     Args:
-        pattern (Pattern or str): A pattern or its expression, such as ``'RandomRegular(4)'``, an
-            expander. Graphs that are too short for it get its first rows and columns.
-        attr_name (str, optional): Name of the attribute, which ends with ``edge_index``, so that
-            PyG's batches number its nodes. ``None`` joins ``edge_index``.
-        seed (int, optional): Seed of a random pattern, which then has one graph for each number of
-            nodes. If ``None``, every call draws a new one from torch's default generator.
-        edge_type (int): Type of the added edges. Edges of the data have their own ``edge_type``, or
-            0.
-        fill (dict, optional): The value of added edges for each attribute of edges, such as
-            ``{'edge_attr': 0.}``: a number, or a Tensor for one edge. Required if the data has
-            such attributes, unless the edges are an attribute of their own.
+        pattern (Pattern or str): A pattern or its expression, such as ``'RandomRegular(4)'``, which
+            is an expander. A graph with too few nodes for the pattern gets the edges among the
+            first tokens of a larger graph.
+        attr_name (str, optional): Name of the attribute. It must end with ``edge_index``, so that
+            PyG renumbers the nodes in batches. ``None`` appends the edges to ``edge_index``.
+        seed (int, optional): Seed of a random pattern. With a seed, all graphs with the same number
+            of nodes get the same edges. With ``None``, every call draws new edges from torch's
+            default generator.
+        edge_type (int): Type of the added edges. Edges of the data keep their ``edge_type``, or get
+            0 if they have none.
+        fill (dict, optional): The value of the added edges for each attribute of edges, such as
+            ``{'edge_attr': 0.}``. A value is a number, or a Tensor for one edge. With
+            ``attr_name=None``, a value is required for every attribute of edges that the data has.
 
     Raises:
         TypeError: An argument is of the wrong type.
-        ValueError: ``attr_name`` has another ending, or ``fill`` is given with it; or, in a call,
-            an attribute of edges is not in ``fill``, or does not fit the edges.
+        ValueError: ``attr_name`` has another ending, or both ``attr_name`` and ``fill`` are given.
+            In a call, an attribute of edges is not in ``fill`` or does not fit the edges.
 
     Source: Shirzad et al., "Exphormer" (2023), Sec. 3, whose graphs join three kinds of edges.
 
@@ -67,10 +71,11 @@ class AddAttentionEdges(BaseTransform):
             check_kind('attr_name', attr_name, str)
             if not attr_name.endswith('edge_index') or 'batch' in attr_name:
                 raise ValueError(f"'attr_name' must end with 'edge_index' and not contain 'batch', "
-                                 f"so that PyG's batches number its nodes (got {attr_name!r})")
+                                 f"so that PyG renumbers the nodes in batches (got {attr_name!r})")
             if fill is not None:
-                raise ValueError(f"'fill' needs attr_name=None, which joins the edges (got "
-                                 f"{attr_name!r})")
+                raise ValueError(f"'fill' must be None unless attr_name=None, because only then "
+                                 f"edges are appended to 'edge_index' (got a dict, and "
+                                 f"attr_name={attr_name!r})")
         if seed is not None:
             check_seed(seed)
         check_size('edge_type', edge_type)
@@ -86,8 +91,8 @@ class AddAttentionEdges(BaseTransform):
             data[self.attr_name] = graph.edge_index.as_tensor()
             return data
         if data.edge_index is None:
-            raise ValueError(f"'data' must have an 'edge_index' to join; other formats are made "
-                             f"afterwards (got {data})")
+            raise ValueError(f"'data' must have an 'edge_index' that edges can be appended to (got "
+                             f"{data}); convert the data to other formats after this transform")
         added = (graph - BipartiteGraph.from_data(data)).edge_index.as_tensor()
         num_own, num_added = data.edge_index.size(1), added.size(1)
         values = {name: self._filled(name, data.get(name), num_own, num_added)
@@ -106,13 +111,13 @@ class AddAttentionEdges(BaseTransform):
         return BipartiteGraph.batch(graphs)
 
     def _attributes(self, data: Data) -> list[str]:
-        """Return the attributes of edges."""
+        """Return the names of the attributes of edges."""
         known = {'edge_attr', 'edge_weight'} & set(data.keys())
         known |= {name for name in data.edge_attrs() if 'edge' in name}
         missing = sorted(known - {'edge_index', 'edge_type'} - self.fill.keys())
         if missing:
-            raise ValueError(f"'fill' must have the value of added edges for {missing[0]!r}, which "
-                             f"the data has (got {list(self.fill)})")
+            raise ValueError(f"'fill' must have a value for {missing[0]!r}, an attribute of the "
+                             f"edges of the data (got {list(self.fill)})")
         return list(self.fill)
 
     def _filled(self, name: str, value: Tensor | None, num_own: int, num_added: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""The edges of PyG's ``Data`` as a matrix, checked."""
+"""The checked edges of PyG's ``Data`` as a matrix."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from graphattn._checks import check_edge_index, check_range
 
 
 def adjacency_of(data: Data, max_dense: int) -> np.ndarray | sp.csr_array:
-    """Return the weights of edges from row to column, float64; they are 1 if there are none, and
-    repeated edges add up.
+    """Return the weights of the edges from row to column, float64 ``[num_nodes, num_nodes]``. The
+    weight of an edge is 1 if the data has no weights. The weights of repeated edges are added.
 
     Args:
         data (Data): A graph.
         max_dense (int): Number of nodes up to which the matrix is dense.
 
     Raises:
-        ValueError: There is no ``edge_index``, it contains nodes that do not exist, or weights are
-            not ``[num_edges]``, are negative or not finite.
+        ValueError: ``data`` has no ``edge_index``, or ``edge_index`` contains nodes that do not
+            exist; or weights are not ``[num_edges]``, are negative, or are not finite.
     """
     row, column, weight = _weighted_edges(data)
     shape = data.num_nodes, data.num_nodes
@@ -43,6 +43,6 @@ def _weighted_edges(data: Data) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     if weight.shape != row.shape or not ((weight >= 0) & (weight < np.inf)).all():
         least, most = (weight.min(), weight.max()) if weight.size else (np.nan, np.nan)
         raise ValueError(f"'edge_weight' must be [num_edges], finite and not negative (got shape "
-                         f"{weight.shape}, from {most} down to {least}, in {data}); such as "
-                         f"distances d, take exp(-d)")
+                         f"{weight.shape}, from {most} down to {least}, in {data}); for a distance "
+                         f"d, for instance, use the weight exp(-d)")
     return row, column, weight

@@ -14,34 +14,35 @@ from graphattn._checks import check_bool, check_size
 from graphattn.spectra import NotConverged, smallest_eigenvectors
 from graphattn.transforms.adjacency import adjacency_of
 
-MAX_DENSE = 200  # nodes, up to which all eigenvectors take less time than an iteration
+MAX_DENSE = 200  # up to this number of nodes, all eigenvectors take less time than an iteration
 
 
 class LaplacianPE(BaseTransform):
-    r"""Add the first eigenvectors of the symmetric normalised Laplacian, but the trivial one.
+    r"""Add the first eigenvectors of the symmetric normalised Laplacian, without the trivial
+    eigenvector.
 
     The Laplacian is :math:`I - D^{-1/2} A D^{-1/2}` without self-loops, and the trivial eigenvector
-    is :math:`D^{1/2} 1`. The others follow by ascending eigenvalue. The meaning is that of PyG's
-    ``AddLaplacianEigenvectorPE``, except that
+    is :math:`D^{1/2} 1`. The other eigenvectors are sorted by ascending eigenvalue. The encoding is
+    that of PyG's ``AddLaplacianEigenvectorPE``, with these differences:
 
-    - all is computed in float64, and eigenvectors that do not converge are refused;
+    - the computation is in float64, and eigenvectors that do not converge raise an error;
     - an eigenvector has the sign that makes its largest entry positive, so that results are
-      reproducible. PyG draws signs at random, once for the whole training if it is a
-      ``pre_transform``; use :class:`RandomSignFlip` to draw them in every epoch;
-    - a graph with fewer than ``k + 1`` nodes has zeros in the columns that it lacks, whereas PyG
-      raises an error;
-    - directed graphs are refused;
-    - a ``Batch`` is encoded graph by graph.
+      reproducible. PyG draws signs at random, and as a ``pre_transform`` only once for the whole
+      training. :class:`RandomSignFlip` draws signs in every epoch;
+    - a graph with fewer than ``k + 1`` nodes has zeros in the missing columns, whereas PyG raises
+      an error;
+    - directed graphs raise an error;
+    - in a ``Batch``, each graph is encoded separately.
 
     Eigenvectors of a repeated eigenvalue are defined up to a rotation, which depends on the order
-    of the nodes. Symmetric graphs and disconnected ones have repeated eigenvalues: with c connected
-    components (isolated nodes, whose eigenvalue is 1, not counted), the first c - 1 encodings
-    have eigenvalue 0 and tell components apart.
+    of the nodes. Symmetric graphs and disconnected graphs have repeated eigenvalues. In a graph
+    with c connected components, not counting isolated nodes, the first c - 1 encodings have
+    eigenvalue 0 and distinguish the components. An isolated node has eigenvalue 1.
 
     Args:
         k (int): Number of eigenvectors.
         attr_name (str, optional): Name of the attribute; ``None`` appends the encoding to ``x``.
-        is_undirected (bool): Trust that graphs are undirected, without a check.
+        is_undirected (bool): Whether to assume that graphs are undirected, without a check.
 
     Raises:
         TypeError: An argument is of the wrong type.
@@ -81,21 +82,22 @@ class LaplacianPE(BaseTransform):
                 vectors = _eigenvectors(adjacency, count)
             except NotConverged as error:
                 raise NotConverged(f"'k' must be smaller, because {count} eigenvectors of {data} "
-                                   f"have not converged: {error}; or use RandomWalkPE") from None
+                                   f"have not converged: {error}; reduce 'k', or use "
+                                   f"RandomWalkPE") from None
             encoding[:, :count] = vectors * _signs(vectors)
         encoding = torch.from_numpy(encoding).to(data.edge_index.device)
         return add_node_attr(data, encoding, attr_name=self.attr_name)
 
 
 def _check_undirected(adjacency: np.ndarray | sp.csr_array, data: Data) -> None:
-    """Raise unless both directions have the same weight, up to rounding of float32."""
+    """Raise unless both directions of each edge have the same weight, up to rounding of float32."""
     difference = abs(adjacency - adjacency.T) - 1e-5 * adjacency
     if adjacency.size and difference.max() > 0:
         column, row = divmod(int(difference.argmax()), adjacency.shape[0])
-        raise ValueError(f"'edge_index' must have each edge in both directions with one weight "
-                         f"(got {float(adjacency[row, column]):g} from {row} to {column} and "
-                         f"{float(adjacency[column, row]):g} back in {data}); put ToUndirected of "
-                         f"torch_geometric.transforms before")
+        raise ValueError(f"'edge_index' must have each edge in both directions with the same "
+                         f"weight (got {float(adjacency[row, column]):g} from {row} to {column} "
+                         f"and {float(adjacency[column, row]):g} back in {data}); apply "
+                         f"ToUndirected of torch_geometric.transforms before this transform")
 
 
 def _eigenvectors(adjacency: np.ndarray | sp.csr_array, count: int) -> np.ndarray:
@@ -105,7 +107,7 @@ def _eigenvectors(adjacency: np.ndarray | sp.csr_array, count: int) -> np.ndarra
     if loops.any():
         adjacency = adjacency - (sp.diags_array(loops) if sp.issparse(adjacency)
                                  else np.diag(loops))
-    adjacency = (adjacency + adjacency.T) / 2  # rounding of weights aside, nothing changes
+    adjacency = (adjacency + adjacency.T) / 2  # changes the weights only by rounding
     root = np.sqrt(adjacency.sum(axis=0))
     inverse = np.divide(1, root, where=root > 0, out=np.zeros_like(root))
     if sp.issparse(adjacency):
@@ -114,9 +116,11 @@ def _eigenvectors(adjacency: np.ndarray | sp.csr_array, count: int) -> np.ndarra
 
 
 def _of_small(scaled: np.ndarray, root: np.ndarray, count: int) -> np.ndarray:
-    """Find all eigenvectors. The trivial one is moved beyond the largest eigenvalue, 2.
+    """Return eigenvectors of a small graph, ``[num_nodes, count]``, by a dense decomposition. The
+    eigenvalue of the trivial eigenvector is moved above 2, the largest eigenvalue, so that this
+    eigenvector comes last.
 
-    Small matrices use one thread, because several, which wait for one another, take ten times as
+    Small matrices use one thread. Several threads wait for one another, so they take ten times as
     long while other processes use the cores.
     """
     trivial = root / max(np.linalg.norm(root), np.finfo(float).tiny)
@@ -133,12 +137,13 @@ def _of_small(scaled: np.ndarray, root: np.ndarray, count: int) -> np.ndarray:
 
 def _of_large(adjacency: sp.csr_array, root: np.ndarray, inverse: np.ndarray, count: int
               ) -> np.ndarray:
-    """Compute the null space from the components, and the others by iteration."""
+    """Return eigenvectors of a large graph, ``[num_nodes, count]``. Eigenvectors with eigenvalue 0
+    follow from the connected components; the others are computed by iteration."""
     num_components, component = csgraph.connected_components(adjacency, directed=False)
     adjacency.data *= inverse[adjacency.indices] * inverse.repeat(np.diff(adjacency.indptr))
     laplacian = sp.csr_array(sp.eye_array(len(root)) - adjacency)
     norm = np.sqrt(np.bincount(component, root**2, num_components))
-    filled = np.flatnonzero(norm)  # the other components are isolated nodes
+    filled = np.flatnonzero(norm)  # all components but isolated nodes
     weight = root / np.where(norm > 0, norm, 1)[component]
     null_space = sp.csc_array((weight, (np.arange(len(root)), component)))[:, filled]
     vectors = _without_trivial(null_space, norm[filled], count)
@@ -151,8 +156,11 @@ def _of_large(adjacency: sp.csr_array, root: np.ndarray, inverse: np.ndarray, co
 
 def _without_trivial(null_space: sp.csc_array, norm: np.ndarray, count: int) -> np.ndarray:
     """Return up to ``count`` orthonormal vectors of the null space that are orthogonal to the
-    trivial one, ``null_space @ norm``: columns of the Householder reflection that takes it to the
-    first axis."""
+    trivial eigenvector, ``null_space @ norm``.
+
+    They are columns of the Householder reflection that maps the trivial eigenvector to the first
+    axis.
+    """
     share = norm / max(np.linalg.norm(norm), np.finfo(float).tiny)
     others = slice(1, 1 + count)
     reflected = null_space @ share + null_space[:, :1].sum(axis=1)
@@ -161,8 +169,8 @@ def _without_trivial(null_space: sp.csc_array, norm: np.ndarray, count: int) -> 
 
 
 def _signs(vectors: np.ndarray) -> np.ndarray:
-    """Return signs that make the largest entries positive, the first of those equal up to
-    rounding."""
+    """Return the sign of each column that makes its largest entry positive. Among entries that are
+    equal up to rounding, the first decides."""
     size = abs(vectors)
     first = (size >= (1 - 1e-6) * size.max(axis=0)).argmax(axis=0)
     return np.where(vectors[first, np.arange(vectors.shape[1])] < 0, -1., 1.)

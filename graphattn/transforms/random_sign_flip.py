@@ -8,19 +8,19 @@ from torch_geometric.transforms import BaseTransform
 
 
 class RandomSignFlip(BaseTransform):
-    """Multiply each column of a graph's encoding by 1 or -1 at random.
+    """Multiply each column of the encoding of a graph by 1 or -1 at random.
 
-    Eigenvectors have no sign of their own, so a model is trained with many: make
-    :class:`LaplacianPE` the ``pre_transform`` of a dataset, which PyG stores, and this the
-    ``transform`` of its training split, which draws anew each time that a graph is loaded. In a
-    ``Batch``, each graph has its own signs. They are drawn by torch's global generator, as in PyG's
-    random transforms.
+    The sign of an eigenvector is arbitrary, so a model should be trained with random signs. Use
+    :class:`LaplacianPE` as the ``pre_transform`` of a dataset, whose result PyG stores, and this
+    class as the ``transform`` of the training split. New signs are then drawn each time that a
+    graph is loaded. In a ``Batch``, each graph gets its own signs. Signs are drawn by torch's
+    global generator, as in PyG's random transforms.
 
     Args:
         attr_name (str): Name of the encoding.
 
     Raises:
-        ValueError: A graph has no such encoding.
+        ValueError: A graph has no attribute ``attr_name``.
 
     Example:
         >>> import torch

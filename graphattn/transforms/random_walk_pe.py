@@ -12,18 +12,22 @@ from torch_geometric.transforms.add_positional_encoding import add_node_attr
 from graphattn._checks import check_size
 from graphattn.transforms.adjacency import adjacency_of
 
-MAX_DENSE = 2_000  # nodes, as in PyG: the powers of a small graph have few zeros
+# Number of nodes up to which matrices are dense, as in PyG: the powers of a small matrix have few
+# zeros.
+MAX_DENSE = 2_000
 
 
 class RandomWalkPE(BaseTransform):
-    r"""Add the probabilities that a random walk is back where it started.
+    r"""Add the probabilities that a random walk from a node is back at this node after 1, 2, ..., K
+    steps.
 
     .. math::
         p_n = \big((D^{-1} A)_{nn}, (D^{-1} A)^2_{nn}, \dots, (D^{-1} A)^K_{nn}\big)
 
-    Without weights the result is that of PyG's ``AddRandomWalkPE``, which divides by weighted
-    degrees but takes every edge for one of weight 1. Here only half of the powers are formed,
-    because the diagonal of :math:`P^{a + b}` needs no product of :math:`P^a` and :math:`P^b`.
+    For graphs without weights, the result equals that of PyG's ``AddRandomWalkPE``. For weighted
+    graphs, PyG divides by weighted degrees but uses the weight 1 for every edge. This class forms
+    only half of the powers of :math:`P = D^{-1} A`, because the diagonal of :math:`P^{a + b}` does
+    not need the full product of :math:`P^a` and :math:`P^b`.
 
     Args:
         walk_length (int): Number K of steps.

@@ -1,10 +1,11 @@
-"""Advice on packages that commands need."""
+"""Advice on missing packages that commands need."""
 
 __all__ = ['with_advice']
 
 
 def with_advice(error: Exception) -> str:
-    """Return an error's message, with an install command if a package is missing."""
+    """Return the message of an error. If the error is a missing package, the message ends with an
+    install command."""
     if not isinstance(error, ModuleNotFoundError):
         return str(error)
     return (f"{error}; pip install 'graphattn[experiments,analysis,text]' installs the packages of "

@@ -9,11 +9,12 @@ from pathlib import Path
 
 __all__ = ['check_folder', 'csv_cell', 'new_folder', 'write_whole']
 
-FORMULA = ('=', '+', '-', '@', '\t', '\r')  # first characters, in spreadsheets
+FORMULA = ('=', '+', '-', '@', '\t', '\r')  # first characters of formulas in spreadsheets
 
 
 def write_whole(path: Path, write: Callable[[Path], None]) -> None:
-    """Let ``write`` fill a temporary file next to ``path``, then rename it."""
+    """Write a file atomically: ``write`` fills a temporary file next to ``path``, which is then
+    renamed to ``path``."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f'.{path.stem}-', suffix=path.suffix)
     os.close(handle)
@@ -28,7 +29,8 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> None:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Yield a temporary folder, which is renamed to ``path`` on success."""
+    """Context with a temporary folder, which is renamed to ``path`` if the context ends without an
+    error."""
     path.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=f'.{path.name}-'))
     try:
@@ -44,10 +46,12 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def check_folder(name: str, folder: Path) -> None:
-    """Raise unless files can be written into ``folder``, which need not exist. Creates nothing.
+    """Raise unless files can be written into ``folder``. The folder need not exist, and is not
+    created.
 
     Raises:
-        ValueError: They cannot; ``name`` is the argument's name in the message.
+        ValueError: Files cannot be written into ``folder``. The message calls the argument
+            ``name``.
     """
     path = folder.absolute()
     try:
@@ -61,8 +65,8 @@ def check_folder(name: str, folder: Path) -> None:
 
 
 def csv_cell(value: object) -> object:
-    """Return a value as a cell of a CSV file, escaped by an apostrophe if spreadsheets would read
-    its text as a formula."""
+    """Return a value as the cell of a CSV file. If spreadsheets would read its text as a formula,
+    an apostrophe is put before the text."""
     if isinstance(value, str) and value.startswith(FORMULA) and not _is_number(value):
         return f"'{value}"
     return value

@@ -1,4 +1,5 @@
-"""A bound on memory: allocations that do not fit raise an error instead of killing the process."""
+"""A bound on memory, so that allocations that do not fit raise an error instead of killing the
+process."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ _CGROUP = Path('/sys/fs/cgroup')
 
 @contextmanager
 def within_free_memory() -> Iterator[None]:
-    """Refuse allocations beyond free memory. Linux may grant them and kill the process when it
-    writes to them.
+    """Context in which allocations beyond free memory raise an error. Otherwise Linux may grant
+    such an allocation, and kill the process when it writes to the memory.
 
     Raises:
         MemoryError: An allocation was refused.
@@ -47,7 +48,7 @@ def within_free_memory() -> Iterator[None]:
 
 
 def free_bytes() -> int:
-    """Return the free bytes of the machine, or of the container if less."""
+    """Return the number of free bytes of the machine, or of the container if that is less."""
     free = psutil.virtual_memory().available
     try:
         most, taken = (int((_CGROUP / f'memory.{name}').read_text()) for name in ('max', 'current'))

@@ -1,5 +1,5 @@
-"""Bounded reads of files: damaged or hostile files raise an error that names the file and the line,
-and never exhaust memory."""
+"""Bounded reads of files. Damaged or hostile files never exhaust memory; they raise an error that
+names the file and the line."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ MAX_LINE_LENGTH = 2**24  # bytes
 MAX_TEXT = 2**26  # bytes of a file that is read at once
 BLOCK = 2**20  # bytes
 MAX_CONFIG = 2**20  # bytes of YAML, which is read at about 300 KB/s
-MAX_NODES = 100_000  # of YAML with expanded aliases
-MAX_LEVELS = 100  # of YAML, because its C parser is recursive and would overflow the stack
-# Bytes that arrays may occupy: a constant, and a multiple of the bytes of the file. Zip reaches a
-# ratio of 1,000.
+MAX_NODES = 100_000  # of a YAML file, counted after aliases are expanded
+MAX_LEVELS = 100  # of nesting in YAML; the recursive C parser would overflow the stack
+# Limits of the bytes of arrays: a constant, and a multiple of the bytes of the file. Zip can
+# compress by a factor of 1,000.
 ARRAYS, ARRAYS_PER_BYTE = 2**26, 256
 EXPANSION = 100  # maximum size of a text relative to its compressed file
-# Maximum number of lines: a constant, and a multiple of the bytes of the file. Empty lines take as
-# long to read as others.
+# Limits of the number of lines: a constant, and a multiple of the bytes of the file. Lines are
+# limited because an empty line takes as long to read as any other.
 LINES, LINES_PER_BYTE = 2**18, 4
 
 
@@ -77,7 +77,7 @@ def read_text(path: Path, encoding: str = 'utf-8', max_bytes: int = MAX_TEXT) ->
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: It is larger than ``max_bytes`` bytes, or has another encoding.
+        ValueError: The file is larger than ``max_bytes`` bytes, or has another encoding.
     """
     return _decoded(read_bytes(path, max_bytes), encoding, str(path)).replace('\r\n', '\n')
 
@@ -110,21 +110,21 @@ def read_json(path: Path) -> dict:
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: The file holds something else.
+        ValueError: The file is not a JSON object.
     """
     return json_object(read_text(path), str(path))
 
 
 def json_object(text: str, where: str) -> dict:
-    """Parse a JSON object; see :func:`json_value`."""
+    """Return the JSON object in a text, see :func:`json_value`."""
     return json_value(text, where, dict)
 
 
 def json_value(text: str, where: str, kind: type) -> Any:
-    """Parse a JSON object (``dict``) or array (``list``).
+    """Return the JSON object (``dict``) or array (``list``) in a text.
 
     Raises:
-        ValueError: The text is something else; the message begins with ``where``.
+        ValueError: The text is not JSON of this ``kind``. The message begins with ``where``.
     """
     try:
         value = json.loads(text)
@@ -143,7 +143,7 @@ def read_yaml(path: Path) -> Any:
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: It is not YAML, or too large, before or after aliases are expanded.
+        ValueError: The file is not YAML, or is too large before or after aliases are expanded.
     """
     import yaml
 
@@ -159,9 +159,8 @@ def check_aliases(text: str) -> None:
     """Raise if the aliases of a YAML text expand too far, or its nesting would overflow the stack.
 
     Raises:
-        ValueError: It has more than ``MAX_NODES`` entries with expanded aliases, or more than
-            ``MAX_LEVELS`` levels.
-        yaml.YAMLError: It is not YAML.
+        ValueError: The text has more than ``MAX_NODES`` entries after aliases are expanded, or is
+            nested more than ``MAX_LEVELS`` levels deep. yaml.YAMLError: The text is not YAML.
     """
     import yaml
 
@@ -170,7 +169,7 @@ def check_aliases(text: str) -> None:
     for event in yaml.parse(text, getattr(yaml, 'CSafeLoader', yaml.SafeLoader)):
         size = 0.
         if isinstance(event, yaml.CollectionStartEvent):
-            sizes[event.anchor] = math.inf  # for recursive aliases
+            sizes[event.anchor] = math.inf  # infinity, so that recursive aliases are refused
             opened.append((event.anchor, 1.))
             if len(opened) > MAX_LEVELS:
                 raise ValueError(f'nested more than {MAX_LEVELS} levels deep')
@@ -187,11 +186,12 @@ def check_aliases(text: str) -> None:
 
 
 def check_arrays(path: Path) -> None:
-    """Raise unless the arrays of an ``.npz`` have the size of their headers, and are not too large.
+    """Raise unless the arrays of an ``.npz`` file are as large as their headers declare, and not
+    too large.
 
     Raises:
         OSError, zipfile.BadZipFile: The file cannot be read.
-        ValueError: It is too large when decompressed, or an array is truncated.
+        ValueError: The file is too large when decompressed, or an array is truncated.
     """
     readers = {(1, 0): np.lib.format.read_array_header_1_0,
                (2, 0): np.lib.format.read_array_header_2_0}

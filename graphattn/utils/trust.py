@@ -1,4 +1,5 @@
-"""Untrusted configs: classes that they name are imported only from trusted packages."""
+"""Reading of untrusted configs, in which the named classes are imported only from trusted
+packages."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ class Untrusted(ValueError):
 
 @contextmanager
 def trusting(names: Iterable[str]) -> Iterator[None]:
-    """Extend the trusted packages of :func:`importing_only` inside this context."""
+    """Context in which :func:`importing_only` also trusts the packages ``names``."""
     before = _trusted.set((*_trusted.get(), *filter(None, (name.strip(' .') for name in names))))
     try:
         yield
@@ -32,15 +33,17 @@ def trusting(names: Iterable[str]) -> Iterator[None]:
 
 @contextmanager
 def importing_only(trust: Iterable[str] = ()) -> Iterator[None]:
-    """Restrict configs that are parsed inside this context to classes of ``TRUSTED`` and ``trust``.
+    """Context in which parsed configs may only name classes of the packages ``TRUSTED`` and
+    ``trust``.
 
-    The package that defines a class decides, not the one that it is imported from.
+    A class belongs to the package that defines it, even if the config imports it from another
+    package.
 
     Args:
         trust (iterable of str): Further packages, modules or classes, such as ``'mypackage.'``.
 
     Raises:
-        Untrusted: The config names something else.
+        Untrusted: The config names a class of another package.
     """
     import jsonargparse
 
@@ -56,8 +59,9 @@ def importing_only(trust: Iterable[str] = ()) -> Iterator[None]:
     except Exception as error:
         if (denied := _DENIED.search(str(error))) is None:
             raise
-        raise Untrusted(f"{denied[1]} is not trusted: a config may name classes of "
+        raise Untrusted(f"{denied[1]} is not trusted: a config may only name classes of "
                         f"{', '.join(allowed)}, because other classes could run any command; if "
-                        f"you trust its author, add the package to 'trust'") from error
+                        f"you trust the author of the config, add the package to "
+                        f"'trust'") from error
     finally:
         settings.update(before)

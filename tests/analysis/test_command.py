@@ -216,7 +216,7 @@ def test_bad_checkpoints(runs, tmp_path, capsys, error_line):
 
 @pytest.mark.parametrize('arguments, message', [
     (['--pattern', 'bigbrd'], "did you mean 'bigbird'"),
-    (['--pattern', 'SlidingWindow('], 'is not an expression'),
+    (['--pattern', 'SlidingWindow('], 'must be an expression'),
     (['--pattern', '__import__("os")'], 'unknown pattern'),
     (['--n', '-1'], "'n' must be at least 1 (got -1)"),
     (['--n', '1'], "'n' must be at least 64 for diffuser (got 1)"),

@@ -97,8 +97,8 @@ MESSAGES = {
         r"ValueError: 'graph' must have the queries of its process .* build it for these processes",
     'a call that one process gets wrong':
         r"'generator' must be|ValueError: process 1 got invalid arguments",
-    'a source without rows': r"NotImplementedError: WithoutRows has no 'rows'",
-    'a head that pools': r"TypeError: 'ptr' must mark whole sequences .* SequenceParallel.gather",
+    'a source without rows': r"NotImplementedError: WithoutRows does not implement 'rows'",
+    'a head that pools': r"TypeError: 'ptr' must mark whole sequences.* SequenceParallel.gather",
 }
 
 

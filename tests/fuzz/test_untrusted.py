@@ -50,7 +50,7 @@ def test_scipy(kind, indptr, indices, data):
 def test_scipy_far_outside(kind, indptr, indices):
     matrix = sp.csr_array(np.eye(3)).asformat(kind)
     matrix.indptr, matrix.indices = np.array(indptr, np.int32), np.array(indices, np.int32)
-    with pytest.raises(ValueError, match="^'matrix' is not a valid"):
+    with pytest.raises(ValueError, match="^'matrix' must be a valid"):
         BipartiteGraph.from_scipy(matrix)
 
 

@@ -233,7 +233,7 @@ class Lambda(SlidingWindow):
     (lambda: new_model('BERT'), ValueError, "'model' must be attached to be saved"),
     (lambda: 'bert', TypeError, "'model' must be a Module"),
     (lambda: attach(new_model('BERT'), Lambda(2)), ValueError,
-     "'model' cannot be saved, because of the source of 'encoder.layer.0.*must have an expression"),
+     "'model' cannot be saved, because of the source of 'encoder.layer.0.*an expression"),
 ])
 def test_what_cannot_be_saved_is_refused_and_nothing_written(make, error, message, tmp_path):
     with pytest.raises(error, match=message):

@@ -504,7 +504,7 @@ def test_an_explainer_masks_edges_in_the_users_order_or_is_refused():
     assert explain(shuffled, with_graph=False).argmax() == 0
     assert explain(ascending, with_graph=False).argmax() == 5
     assert explain(ascending, with_graph=True).argmax() == 5
-    with pytest.raises(ValueError, match="'graph' has its edges in another order"):
+    with pytest.raises(ValueError, match="'graph' must have its edges in the order"):
         explain(shuffled, with_graph=True)
 
 

@@ -97,7 +97,7 @@ def test_values_of_other_edges_are_refused():
 def test_a_repeated_edge_is_an_error():
     query = torch.randn(3, 1, 2)
     edges = torch.tensor([[0, 1, 0], [0, 2, 0]])
-    with pytest.raises(ValueError, match='each edge once.*3 edges, 2 of them'):
+    with pytest.raises(ValueError, match='each edge only once.*3 edges, 2 of them'):
         EdgeAttention()(query, query, query, edges)
 
 
@@ -210,7 +210,7 @@ def test_several_hops_need_a_square_graph(explicit):
     graph = GRAPHS['more_keys']()
     query, key, value, *_ = draw_inputs(graph)
     for options in (dict(hops=2), dict(teleport=0.1), dict(hops=0)):
-        with pytest.raises(ValueError, match='as many keys as queries in every segment'):
+        with pytest.raises(ValueError, match='equal numbers of keys and queries in every segment'):
             EdgeAttention(**options)(query, key, value, graph, return_attention_weights=explicit)
 
 

@@ -160,7 +160,7 @@ def test_features_of_a_coalesced_adjacency_have_their_gradient():
     torch.testing.assert_close(grad, expected)
     with torch.no_grad():
         torch.testing.assert_close(conv(tuple(x), adj_t), conv(tuple(x), edge_index, attr))
-    with pytest.raises(ValueError, match="'edge_index' must be coalesced for its values"):
+    with pytest.raises(ValueError, match="'edge_index' must be coalesced if its values"):
         conv(tuple(x), adj_t)
 
 
@@ -342,7 +342,7 @@ def test_a_hook_sees_the_messages_of_pyg():
     torch.testing.assert_close(conv(tuple(x), edge_index), out)
     assert seen == [(NUM_EDGES, 2, 4)]
     graph = BipartiteGraph.from_edge_index(edge_index, NUM_QUERIES, NUM_KEYS)
-    with pytest.raises(ValueError, match="'edge_index' is a graph with its edges in another order"):
+    with pytest.raises(ValueError, match="'edge_index' must have its edges in the order"):
         conv(tuple(x), graph)
     hook.remove()
     with warnings.catch_warnings():
@@ -404,7 +404,7 @@ def test_features_of_the_wrong_size_are_refused(edge_dim, edge_attr, match):
 def test_nodes_out_of_range_and_other_kinds_are_refused():
     *x, edge_index, _ = drawn()
     conv = GraphTransformerConv((5, 7), 4)
-    with pytest.raises(ValueError, match=r"'edge_index\[0\]' must hold key numbers from 0 to 11"):
+    with pytest.raises(ValueError, match=r"'edge_index\[0\]' must contain .* from 0 to 11"):
         conv(tuple(x), edge_index + 5)
     with pytest.raises(TypeError, match="'edge_index' must be a Tensor, a SparseTensor or a"):
         conv(tuple(x), 'edges')

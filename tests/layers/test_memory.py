@@ -83,7 +83,7 @@ def test_arguments_for_self_attention_are_refused_by_name():
         more = torch.tensor([0, 12])
         GraphAttention(8, 2, PatternSource(RandomRegular(2)))(
             memory, more, memory=x, memory_ptr=torch.tensor([0, 7]))
-    with pytest.raises(ValueError, match='as many keys as queries in every segment'):
+    with pytest.raises(ValueError, match='equal numbers of keys and queries in every segment'):
         GraphAttention(8, 2, PatternSource(Full()), hops=2)(x, PTR, **given)
 
 

@@ -370,7 +370,7 @@ def test_weights_are_those_of_one_hop():
 @pytest.mark.parametrize('options', [dict(hops=2), dict(teleport=.1), dict(hops=0)])
 def test_several_hops_need_self_attention(options):
     module = MultiheadAttention(16, 4, source=PATTERN, **options)
-    with pytest.raises(ValueError, match="'hops' must be 1, .* keys are not the tokens"):
+    with pytest.raises(ValueError, match="'hops' must be 1, .* not the same tokens"):
         module(X, X + 1, X)
 
 
@@ -417,7 +417,7 @@ BAD = {
     'mask_dtype': (lambda: pair()[1](X, X, X, attn_mask=torch.zeros(11, 11).long()), TypeError,
                    "'attn_mask' must be boolean, True = do not attend"),
     'padding': (lambda: pair()[1](X, X, X, key_padding_mask=torch.zeros(11, 2)), ValueError,
-                r"'key_padding_mask' must be \[2, 11\]"),
+                r"'key_padding_mask' must have shape \[2, 11\]"),
     'rectangular': (lambda: pair(LearnedMaskSource(4, 16))[1](X, X[:5], X[:5]), ValueError,
                     "'key_ptr' must be None for a learned mask"),
     'soft_weights': (lambda: pair(LearnedMaskSource(4, 16, mode='soft'))[1](X, X, X), ValueError,
@@ -433,8 +433,8 @@ def test_errors_name_the_argument(case):
 
 
 @pytest.mark.parametrize('masks, message', [
-    (dict(attn_mask=torch.ones(LENGTH, LENGTH).tril()), "'attn_mask' is floating and holds 0 and"),
-    (dict(key_padding_mask=torch.ones(BATCH, LENGTH)), "'key_padding_mask' is floating and holds"),
+    (dict(attn_mask=torch.ones(LENGTH, LENGTH).tril()), "'attn_mask' is floating and contains"),
+    (dict(key_padding_mask=torch.ones(BATCH, LENGTH)), "'key_padding_mask' is floating and"),
     (dict(key_padding_mask=torch.arange(LENGTH) < torch.tensor([[LENGTH], [5]])),
      "leaves no token in sequence 0, .* 'key_padding_mask' is True at padding"),
 ])

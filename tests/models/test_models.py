@@ -355,7 +355,7 @@ def test_a_small_model_learns_eight_sequences_by_heart():
     (TOKENS - 20, PTR, "'tokens' must be ids from 0 to 19"),
     (TOKENS, torch.tensor([0, 5]), "'ptr' must rise from 0 to 12"),
     (TOKENS, torch.tensor([0, 6, 5, 12]), "'ptr' must rise"),
-    (TOKENS, torch.tensor([0, 12]), "sequence of 12 tokens, but .* max_length=8"),
+    (TOKENS, torch.tensor([0, 12]), "at most 8 tokens, .*got 12"),
 ])
 def test_bad_batches(tokens, ptr, match):
     with pytest.raises(ValueError, match=match):
@@ -376,14 +376,14 @@ def test_an_empty_sequence_has_no_class(pooling):
 @torch.no_grad()
 def test_tokens_of_sequences_that_are_not_whole_are_not_pooled(model):
     cache = KeyValueCache(8)
-    with pytest.raises(TypeError, match="'ptr' must mark whole sequences to pool"):
+    with pytest.raises(TypeError, match="'ptr' must mark whole sequences"):
         model(encoder(causal=True).eval())(TOKENS[:3], cache.step(torch.tensor([0, 3])))
     assert cache.seen == [0]
 
 
 @pytest.mark.parametrize('options, match', [
     (dict(pooling='max'), "'pooling' must be 'mean', 'padded_mean', 'first' or"),
-    (dict(pooling='first', pooler_dropout=0.1), "'pooler_dropout' needs .*got 0.1 with"),
+    (dict(pooling='first', pooler_dropout=0.1), "'pooler_dropout' must be 0 .*got 0.1 with"),
     *((dict(hidden_channels=hidden), "'hidden_channels' must be")
       for hidden in (0, [8, 0], [8, -1]))])
 def test_bad_options_of_a_classifier(options, match):
@@ -446,7 +446,7 @@ def test_without_positions_order_means_nothing():
     model = encoder(PatternSource(Full()), positions='none').eval()
     tokens, ptr, order = torch.arange(6), torch.tensor([0, 6]), torch.randperm(6)
     torch.testing.assert_close(model(tokens[order], ptr), model(tokens, ptr)[order])
-    with pytest.raises(ValueError, match="'ptr' marks a sequence of 9 tokens.*max_length=8"):
+    with pytest.raises(ValueError, match="'ptr' must mark .* at most 8 tokens.*got 9"):
         model(torch.zeros(9, dtype=torch.long), torch.tensor([0, 9]))
 
 
@@ -544,7 +544,7 @@ def test_features_that_do_not_fit_are_refused():
     (dict(positions='rotatory'), ValueError, "'positions' must be 'learned', .* or 'rotary'"),
     (dict(positions='rotary', head_channels=3), ValueError, "'channels' must be even"),
     (dict(positions=[2, 2, 1]), ValueError, r"'max_length' must be at most 4, .*\[2, 2, 1\]"),
-    (dict(positions=[]), ValueError, "'positions' must hold at least one side"),
+    (dict(positions=[]), ValueError, "'positions' must contain at least one side"),
     (dict(positions=[0]), ValueError, "'positions' must be at"),
     (dict(positions=[2.5]), TypeError, "'positions' must be an int"),
     (dict(padding_token=20), ValueError, "'padding_token' must"),

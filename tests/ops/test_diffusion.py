@@ -767,7 +767,7 @@ def call(**changes) -> Tensor:
     (dict(alpha=[1.]), TypeError, "'alpha' must be a floating point Tensor"),
     (dict(value=torch.rand(11, HEADS, 3)), ValueError, "'value' must be .* with 12 tokens"),
     (dict(value=torch.rand(12, HEADS, 3, device='meta')), ValueError, "'value' must be on cpu"),
-    (dict(graph=GRAPHS['more_keys']()), ValueError, "as many keys as queries in every segment"),
+    (dict(graph=GRAPHS['more_keys']()), ValueError, "equal numbers of keys and queries"),
     (dict(graph=None), TypeError, "'graph' must be a BipartiteGraph"),
     (dict(backend='sdpa'), ValueError, "'backend' must be one that returns weights .got 'sdpa'"),
     (dict(backend='numbra'), ValueError, "did you mean 'numba'"),

@@ -123,7 +123,7 @@ def test_pruned_masks_are_the_same_whatever_the_default_device():
 
 
 @pytest.mark.parametrize(('device', 'match'), [
-    ('meta', r"'device' must hold values, .* \(got 'meta'\)"),
+    ('meta', r"'device' must be a device with values, .* \(got 'meta'\)"),
     ('gpu', r"'device' must be a torch.device or a device name \(got 'gpu'"),
     (1.5, r"'device' must be a torch.device or a device name \(got 1.5"),
 ])

@@ -31,8 +31,8 @@ def test_parse_equals_the_python_expression(expression, pattern):
 
 
 @pytest.mark.parametrize('expression, error, match', [
-    ('SlidingWindow(', ValueError, 'is not an expression'),
-    ('', ValueError, 'is not an expression'),
+    ('SlidingWindow(', ValueError, 'must be an expression'),
+    ('', ValueError, 'must be an expression'),
     ('SlidingWindo(3)', ValueError, "'SlidingWindo'.; did you mean 'SlidingWindow'"),
     ('bigbrid', ValueError, "did you mean 'bigbird'"),
     ('Pattern()', ValueError, 'unknown pattern'),
@@ -43,14 +43,14 @@ def test_parse_equals_the_python_expression(expression, pattern):
     ('Cropped(open("x") | Star(), 3)', ValueError, "unknown pattern .got 'open'"),
     ('__import__("os").system("true")', ValueError, 'may contain patterns'),
     ('3', ValueError, 'may contain patterns'),
-    ('bigbird(64)', TypeError, "parameters of 'bigbird' must be named"),
+    ('bigbird(64)', TypeError, "must name the parameters of the preset 'bigbird'"),
     ('SlidingWindow(radios=3)', TypeError, 'radios'),
     ('SlidingWindow(-1)', ValueError, "'radius' must not be negative"),
     (3, TypeError, "'expression' must be a str .got int"),
     ('|'.join(['star'] * 20_000), ValueError, "'expression' must be nested at most 100 levels"),
     ('|'.join(['star'] * 400), ValueError, "'expression' must be nested at most 100 levels"),
     ('-' * 50_000 + 'star', ValueError, "'expression' must be nested at most 100 levels"),
-    ('SlidingWindow(' + '[' * 50_000 + ')', ValueError, 'is not an expression'),
+    ('SlidingWindow(' + '[' * 50_000 + ')', ValueError, 'must be an expression'),
     ('SlidingWindow(radius=1, radius=2)', ValueError, "'expression' must name each parameter once"),
     ('SlidingWindow(**{"radius": 2})', ValueError, "'expression' must name each parameter once"),
     ('SlidingWindow({[]: 1})', ValueError, 'literal arguments only'),

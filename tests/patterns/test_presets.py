@@ -253,7 +253,7 @@ def test_short_sequences_cropped_from_a_preset_have_every_edge(name):
     ('diffuser', {'radius': 1}, TypeError,
      r"'radius' .* of 'diffuser', which accepts: 'window', 'num_global', 'num_random'"),
     ('longformer', {'radius': 1}, TypeError,
-     r"'longformer' needs 'num_global'; it accepts: 'radius', 'num_global'"),
+     r"'num_global' must be given .* 'longformer', which accepts: 'radius', 'num_global'"),
     ('longformer', {'radius': 1, 'num_global': -1}, ValueError,
      r"'num_global' must not be negative \(got -1\)"),
     ('bigbird', {'block': 1.5}, TypeError, r"'block' must be an int \(got float\)"),

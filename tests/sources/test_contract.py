@@ -185,7 +185,7 @@ def test_tokens_on_meta_are_refused(name):
 @every_source
 def test_arguments_of_a_call_are_checked(name):
     source, (query, key) = SOURCES[name](), tokens()
-    with pytest.raises(ValueError, match="^'key' must hold the 19 tokens of 'query'"):
+    with pytest.raises(ValueError, match="^'key' must have the same 19 tokens as 'query'"):
         source(query, key[:18], PTR)
     with pytest.raises(ValueError, match="^'ptr' must rise from 0 to 19"):
         source(query, key, PTR[:-1])
@@ -421,7 +421,7 @@ def test_a_source_without_its_arguments_names_the_missing_one():
         def __init__(self, radius):
             super().__init__(SlidingWindow(radius))
 
-    with pytest.raises(ValueError, match="Forgetful must keep the argument 'radius'"):
+    with pytest.raises(ValueError, match="Forgetful must have an attribute 'radius'"):
         Forgetful(2).arguments()
 
 
@@ -434,5 +434,5 @@ def test_edges_of_a_batch_are_not_saved():
 
 
 def test_the_causal_form_of_a_block_model_is_not_saved():
-    with pytest.raises(ValueError, match='must not be the causal form'):
+    with pytest.raises(ValueError, match='a causal block model cannot be saved'):
         BlockModelSource(2, 4, 8).causal().arguments()

@@ -74,7 +74,7 @@ def test_each_head_may_have_a_pattern():
     assert source(tokens, tokens, PTR) == BipartiteGraph.batch(
         [pattern.build(n) for pattern in (SlidingWindow(1), GlobalTokens(2)) for n in (6, 6, 3)])
     assert source.per_head and 'Sliding' not in repr(source)
-    with pytest.raises(ValueError, match="'pattern' is empty"):
+    with pytest.raises(ValueError, match="'pattern' must not be empty"):
         PatternSource([])
 
 
@@ -99,14 +99,14 @@ def test_masks_may_come_from_a_file(tmp_path):
     for path in (tmp_path / 'masks.npz', str(tmp_path / 'masks.npz')):
         source = PatternSource(path)
         assert source.patterns == masks and source.heads == source.max_length == 2
-    with pytest.raises(FileNotFoundError, match="'path' must be a file of masks"):
+    with pytest.raises(FileNotFoundError, match="'path' must be an existing file of masks"):
         PatternSource('missing.npz')
     with pytest.raises(ValueError, match="with the 2 heads of the source"):
         source(TOKENS, TOKENS, PTR)
 
 
 def test_keys_must_be_of_the_same_tokens():
-    with pytest.raises(ValueError, match=r"'key' must hold the 15 tokens of 'query' \(got 11\)"):
+    with pytest.raises(ValueError, match=r"'key' must have the same 15 tokens .*\(got 11\)"):
         PatternSource(SlidingWindow(1))(TOKENS, TOKENS[:11], PTR)
     with pytest.raises(ValueError, match=r"'query' must be \[num_tokens, heads, head_channels\]"):
         PatternSource([SlidingWindow(1)])(TOKENS[:, 0], TOKENS[:, 0], PTR)

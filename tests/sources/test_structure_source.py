@@ -72,7 +72,7 @@ def test_exphormer_is_an_expander_and_virtual_nodes():
 
 
 def test_an_edge_between_two_graphs_is_refused():
-    with pytest.raises(ValueError, match='query 5 and key 0 are of segments 2 and 0'):
+    with pytest.raises(ValueError, match='key 0 of segment 0 to query 5 of segment 2'):
         (PatternSource(Full()) | torch.tensor([[0], [5]]))(TOKENS, TOKENS, PTR)
 
 
@@ -154,6 +154,6 @@ def test_gps_refuses_what_does_not_fit():
         GraphGPSConv(8, None, GraphAttention(4, 2))
     with pytest.raises(TypeError, match=r"GraphAttention\(8, heads, 'Full\(\)'\)"):
         GraphGPSConv(8, None, torch.nn.MultiheadAttention(8, 2))
-    for batch, match in ((BATCH.flip(0), "'batch' must ascend"), (BATCH[:3], "'batch' must hold")):
+    for batch, match in ((BATCH.flip(0), "'batch' must ascend"), (BATCH[:3], "'batch' must have")):
         with pytest.raises(ValueError, match=match):
             layer(conv=False)(torch.randn(9, 8), EDGES, batch)

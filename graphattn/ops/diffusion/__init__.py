@@ -1,3 +1,4 @@
-"""Diffusion of values over several hops by edge weights, and attention and diffusion in one."""
+"""Diffusion of values over several hops by given weights of edges, and attention with diffusion in
+one operation."""
 
 __all__ = []

@@ -1,4 +1,4 @@
-"""Diffusion by its definition: the recursion over hops."""
+"""The definition of diffusion: the recursion over hops."""
 
 from collections.abc import Callable
 
@@ -11,14 +11,15 @@ def diffuse(one_hop: Callable[[Tensor, Tensor], Tensor], weight: Tensor, value: 
             teleport: Tensor) -> Tensor:
     """Return ``Z_K``, where ``Z_0 = V`` and ``Z_{k+1} = (1 - t) A Z_k + t V``.
 
-    A walk begins at the query and ends after k hops with probability ``teleport[k]``. Its first hop
-    is the last of the recursion.
+    As a random walk: the walk begins at the query. If it has made k hops, it ends with probability
+    ``teleport[k]``. The first hop of the walk is the last step of the recursion.
 
     Args:
-        one_hop (Callable): ``(weight, Z)`` to ``A Z``, the weighted sums of values.
+        one_hop (Callable): Maps ``(weight, Z)`` to ``A Z``, the weighted sums of values.
         weight (Tensor): The weights A of the edges.
         value (Tensor): V, ``[num_tokens, heads, channels]``.
-        teleport (Tensor): t of every hop, ``[hops, ...]``, each broadcastable to ``value``.
+        teleport (Tensor): The teleport t of every hop, ``[hops, ...]``. The entry of a hop is
+            broadcastable to ``value``.
     """
     z = value
     for t in reversed(teleport.unbind()):

@@ -20,7 +20,8 @@ DIFFUSED = f'''Tensor query, Tensor key, Tensor value, Tensor? bias, Tensor? gat
                float dropout_p'''
 
 
-# Output [nodes, heads, channels] and, if kept, messages [hops, heads, nodes, channels].
+# Results: the output [nodes, heads, channels] and, with keep_messages, the messages [hops, heads,
+# nodes, channels].
 
 
 def _fake_diffusion(weight: Tensor, value: Tensor, teleport: Tensor, *rest):
@@ -33,7 +34,7 @@ attention_diffusion = define(
     '(Tensor, Tensor)', _fake_diffusion)
 
 
-# Gradients of weight, value and teleport; empty if not needed.
+# Results: the gradients of weight, value and teleport. A gradient that is not needed is empty.
 
 
 def _fake_diffusion_backward(grad_out, messages, weight, value, teleport, *rest):
@@ -70,8 +71,8 @@ def _differentiate_diffusion(ctx, grad_out, _) -> dict[str, Tensor]:
 differentiate(attention_diffusion, _differentiate_diffusion, _save_diffusion)
 
 
-# Weights and hops in one: output, row maxima and inverse sums [heads, nodes, 2] and, if kept,
-# messages.
+# This operator computes weights and hops. Results: the output, row maxima and inverse sums [heads,
+# nodes, 2] and, with keep_messages, the messages.
 
 
 def _fake_diffused(query, key, value, bias, gate, sink, teleport, *rest):
@@ -83,7 +84,8 @@ diffused_attention = define('diffused_attention', f'{DIFFUSED}, bool keep_messag
                             '(Tensor, Tensor, Tensor)', _fake_diffused)
 
 
-# Gradients of query, key, bias, gate, sink, value and teleport; empty if not needed.
+# Results: the gradients of query, key, bias, gate, sink, value and teleport. A gradient that is not
+# needed is empty.
 
 
 def _fake_diffused_backward(grad_out, max_inv_sum, messages, query, key, value, bias, gate, sink,
@@ -125,7 +127,8 @@ differentiate(diffused_attention, _differentiate_diffused, _save_diffused)
 
 
 def empty_messages(value: Tensor, teleport: Tensor, keep_messages: bool) -> Tensor:
-    """Allocate the message of each hop, ``[hops, heads, nodes, channels]``, or an empty tensor."""
+    """Return an uninitialised tensor for the message of each hop, ``[hops, heads, nodes,
+    channels]``, or an empty tensor without ``keep_messages``."""
     nodes, heads, channels = value.shape
     return value.new_empty(teleport.size(0) if keep_messages else 0, heads, nodes, channels,
                            dtype=accumulation_dtype(value))

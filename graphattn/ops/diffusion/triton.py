@@ -1,4 +1,4 @@
-"""Attention over several hops: weights are computed once, then K sparse products."""
+"""Attention over several hops in Triton. Weights are computed once; K sparse products follow."""
 
 from __future__ import annotations
 
@@ -85,12 +85,12 @@ def diffused_attention_backward_cuda(
 
 def diffuse(weight: Tensor, value: Tensor, teleport: Tensor, rows: Rows,
             messages: Tensor) -> Tensor:
-    """Return output ``[nodes, heads, channels]``, and write the message of each hop to
+    """Return the output ``[nodes, heads, channels]``, and write the message of each hop to
     ``messages``."""
     dtype = accumulation_dtype(value)
     start = z = value.to(dtype)
     for hop in reversed(range(len(teleport))):
-        # The first hop gathers the values in their own dtype, possibly half precision.
+        # The first hop gathers the original values, which may be in half precision.
         message = sum_rows(weight, value if z is start else z, rows, dtype)
         if len(messages):
             messages[hop] = message.transpose(0, 1)
@@ -101,8 +101,8 @@ def diffuse(weight: Tensor, value: Tensor, teleport: Tensor, rows: Rows,
 def hop_grads(grad_out: Tensor, messages: Tensor, weight: Tensor, value: Tensor, teleport: Tensor,
               both: BothOrders, needs_weight: bool,
               needs_teleport: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of weight ``[heads, num_edges]``, value and teleport, empty if not
-    needed."""
+    """Return the gradients of weight ``[heads, num_edges]``, value and teleport. A gradient that is
+    not needed is empty."""
     dtype = accumulation_dtype(value)
     start, grad = value.to(dtype), grad_out.to(dtype)
     grad_weight = torch.zeros_like(weight) if needs_weight else weight.new_empty(0)

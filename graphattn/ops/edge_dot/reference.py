@@ -1,5 +1,5 @@
-"""Dot products on edges by their definition: computed for every pair of a segment, then
-selected."""
+"""The definition of dot products on edges: they are computed for every pair of a segment, and those
+of the edges are selected."""
 
 import torch
 from torch import Tensor
@@ -10,7 +10,8 @@ from graphattn.ops.dense import dense_segments, of_keys
 
 def edge_dot(query: Tensor, key: Tensor, graph: BipartiteGraph) -> Tensor:
     """Return ``<query_i, key_j>`` of each edge, ``[num_edges, heads]``."""
-    dot = [(query[:0] * key[:0]).sum(-1)]  # keeps both in the graph without segments
+    # Empty, so that query and key get gradients even if there are no segments.
+    dot = [(query[:0] * key[:0]).sum(-1)]
     for queries, keys, _, at, mask in dense_segments(graph):
         pairs = torch.einsum('ihc,ijhc->ijh', query[queries], of_keys(key[keys], mask))
         dot.append(pairs[at])

@@ -11,7 +11,7 @@ from graphattn.ops.registration import (
     differentiate_no_more,
 )
 
-# <query_i, key_j> of every edge, [num_edges, heads].
+# Result: <query_i, key_j> of every edge, [num_edges, heads].
 
 
 def _fake_dot(query: Tensor, key: Tensor, indptr: Tensor, edge_key: Tensor, *_) -> Tensor:

@@ -41,7 +41,8 @@ def edge_dot_backward_cuda(
 
 
 def dot_rows(query: Tensor, key: Tensor, rows: Rows, dot: Tensor, *, add: bool = False) -> None:
-    """Write the dot products into ``dot``, ``[heads, num_edges]``, or add them to it."""
+    """Write the dot products into ``dot``, ``[heads, num_edges]``; with ``add``, add the dot
+    products to the values of ``dot``."""
     _, heads, channels = query.shape
     tile = Tile.of(key.dtype, rows.num_rows, rows.num_edges, channels)
     launch(dot_of_rows, rows.grid(heads, tile.ROWS), *rows.pointers(), query.contiguous(),

@@ -1,3 +1,4 @@
-"""Random graphs from a factor model: the definition, loops for CPUs, kernels for GPUs."""
+"""Operation that samples random graphs from a factor model: its definition, loops for CPUs and
+kernels for GPUs."""
 
 __all__ = []

@@ -10,25 +10,27 @@ from graphattn._tensors import is_traced
 
 
 class CachedMatmul:
-    """The product of two batches of matrices, recomputed only after one of them, or the product,
-    was modified in place.
+    """Cached product of two batches of matrices. The product is computed again only after a factor
+    or the product was modified in place.
 
-    Leaves are compared by value, because changes through ``.data``, as in clamping or averaging
-    weights, do not increment their version. Results of operations are compared by version. Each
-    call returns a result with its own autograd graph, so any number of backward passes are
-    possible.
+    To detect changes, leaves of the autograd graph are compared by value, because changes through
+    ``.data``, as in clamping or averaging weights, do not increment the version of a tensor.
+    Results of operations are compared by version. Each call returns a result with its own autograd
+    graph, so any number of backward passes are possible.
 
     Args:
-        compares_leaves (bool): Pass ``False`` if callers hold no reference to the factors.
+        compares_leaves (bool): Whether leaves are compared by value. Pass ``False`` if no caller
+            has a reference to the factors.
     """
 
     def __init__(self, compares_leaves: bool = True):
         self._compares_leaves = compares_leaves
-        # Replaced as a whole, so that concurrent threads never see a product with other factors.
+        # This object is replaced as a whole, so that no concurrent thread gets a product of other
+        # factors.
         self._kept: _Kept | None = None
 
     def __call__(self, x: Tensor, y: Tensor, sources: tuple[Tensor, Tensor]) -> Tensor:
-        """Return ``x @ y``, where ``x`` and ``y`` depend on ``sources`` only."""
+        """Return ``x @ y``, where ``x`` and ``y`` depend only on ``sources``."""
         leaves = [source for source in sources if source.is_leaf] if self._compares_leaves else []
         if not _can_be_kept(sources, leaves):
             return torch.bmm(x, y)
@@ -39,7 +41,7 @@ class CachedMatmul:
 
 
 class _Kept:
-    """A product, and the values and versions that detect changes since it was computed."""
+    """A product, together with the values and versions of its factors, which detect changes."""
 
     def __init__(self, product: Tensor, sources: tuple[Tensor, Tensor], leaves: list[Tensor]):
         self.product = product
@@ -57,10 +59,12 @@ class _Kept:
 
 
 def _can_be_kept(sources: tuple[Tensor, Tensor], leaves: list[Tensor]) -> bool:
-    """Return whether a product may be cached. Not for traced or transformed tensors, which have no
-    values yet; not in inference mode, which tracks no versions and makes tensors unusable for
-    training; not with forward-mode derivatives; not for leaves on a GPU, where the comparison takes
-    longer than the product."""
+    """Return whether a product may be cached.
+
+    It may not be cached for traced or transformed tensors, which have no values yet; in inference
+    mode, which tracks no versions and makes tensors unusable for training; with forward-mode
+    derivatives; and for leaves on a GPU, where the comparison takes longer than the product.
+    """
     x, y = sources
     if (is_traced(x, y) or torch.is_inference_mode_enabled() or x.is_inference()
             or y.is_inference() or torch._C._are_functorch_transforms_active()

@@ -1,4 +1,4 @@
-r"""Chunks of bounded size of the pairs inside the segments of a model."""
+r"""Division of the pairs inside the segments of a model into chunks of bounded size."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from graphattn.graphs.segments import Segments
 
 
 class Chunk(NamedTuple):
-    """A piece of consecutive rows of one segment, or of all rows of several segments of one
-    shape."""
+    """Pairs of consecutive rows of one segment, or of all rows of several segments of the same
+    shape, with a piece of the keys."""
 
     first_query: Tensor  # int64 [segments]
     num_queries: int  # of each segment
@@ -26,16 +26,16 @@ class Chunk(NamedTuple):
         return self.first_query.numel() * self.num_queries * self.num_keys
 
     def queries(self) -> Tensor:
-        """Return the query of each row, int64 ``[segments * rows]``."""
+        """Return the query of each row of the chunk, int64 ``[segments * rows]``."""
         return _nodes(self.first_query, self.num_queries)
 
     def first_keys(self) -> Tensor:
-        """Return the first key of each row's piece, int64 ``[segments * rows]``."""
+        """Return the first key of the piece of each row, int64 ``[segments * rows]``."""
         return self.first_key.repeat_interleave(self.num_queries)
 
     def products(self, query_factor: Tensor, key_factor: Tensor, workspace: Tensor) -> Tensor:
-        """Return the products of each row and each key, ``[segments * rows, keys]``, in
-        ``workspace``."""
+        """Return the product of each row and each key of the chunk, ``[segments * rows, keys]``,
+        stored in ``workspace``."""
         shape = (self.first_query.numel(), self.num_queries, self.num_keys)
         product = workspace[:self.num_pairs].view(shape)
         query = _rows(query_factor, self.first_query, self.num_queries)
@@ -45,8 +45,9 @@ class Chunk(NamedTuple):
 
 def chunks_of(segments: Segments, pairs_per_chunk: int,
               keys_per_piece: int | None = None) -> list[Chunk]:
-    """Cut all pairs into chunks of about ``pairs_per_chunk`` pairs, or of one piece of a row. Rows
-    are whole, or cut into pieces of ``keys_per_piece``."""
+    """Return chunks that contain all pairs inside the segments. A chunk has about
+    ``pairs_per_chunk`` pairs, or more if a single row is longer. With ``keys_per_piece``, rows are
+    cut into pieces of this length."""
     segment_shape = torch.stack([segments.query_ptr.diff(), segments.key_ptr.diff()], dim=1)
     chunks = []
     for num_queries, num_keys in sorted({(n, m) for n, m in segment_shape.tolist() if n and m}):
@@ -68,8 +69,8 @@ def _nodes(first: Tensor, size: int) -> Tensor:
 
 
 def _rows(factor: Tensor, first: Tensor, size: int) -> Tensor:
-    """Return ``size`` rows from each of ``first``, ``[segments, size, k]``. This is a view for one
-    segment and, on CPUs, for adjacent segments."""
+    """Return ``size`` rows of ``factor`` from each row in ``first`` on, ``[segments, size, k]``.
+    The result is a view for one segment and, on CPUs, for adjacent segments."""
     num_segments = first.numel()
     if num_segments == 1 or first.device.type == 'cpu' and _are_adjacent(first, size):
         factor = factor.narrow(0, int(first[0]), size * num_segments)
@@ -79,5 +80,6 @@ def _rows(factor: Tensor, first: Tensor, size: int) -> Tensor:
 
 
 def _are_adjacent(first: Tensor, size: int) -> bool:
-    """Return whether segments of ``size`` are adjacent. They must ascend without overlap."""
+    """Return whether segments of ``size`` nodes are adjacent. The segments must ascend without
+    overlap."""
     return int(first[-1] - first[0]) == size * (first.numel() - 1)

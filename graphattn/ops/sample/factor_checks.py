@@ -39,7 +39,7 @@ def check_factors(factors: dict[str, Tensor], query_ptr: Tensor | None,
 
 
 def check_finite_and_not_negative(factors: dict[str, Tensor]) -> None:
-    """Raise a ValueError that names the factor with a negative or non-finite value. Only CPUs are
+    """Raise a ValueError if a factor has a negative or non-finite value. Factors on a GPU are not
     checked."""
     factors = {name: factor.detach() for name, factor in factors.items() if factor.numel()}
     if not factors or not _can_be_looked_at(*factors.values()):
@@ -54,7 +54,7 @@ def check_finite_and_not_negative(factors: dict[str, Tensor]) -> None:
 
 
 def _can_be_looked_at(*tensors: Tensor) -> bool:
-    """Return whether values can be read without synchronising a GPU."""
+    """Return whether the values of tensors can be read without synchronising a GPU."""
     return tensors[0].device.type == 'cpu' and not is_traced(*tensors)
 
 

@@ -1,4 +1,4 @@
-"""A random bipartite graph as a value, without the code that samples it."""
+"""The model of a random bipartite graph. Code that samples graphs from it is elsewhere."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from graphattn.ops.sample.factor_checks import (
 
 
 class FactorModel:
-    r"""A random bipartite graph whose edge probabilities have low rank.
+    r"""A model of random bipartite graphs, in which the matrix of edge probabilities has low rank.
 
     A query and a key of the same segment are joined with probability (or, to
     :func:`~graphattn.samplers.sample_fastrg`, at rate)
@@ -29,35 +29,38 @@ class FactorModel:
         p_{ij} + \delta = \hat Q_i \, \hat S \, \hat K_j^\top + \delta,
 
     and never if their segments differ. This is the mixed-membership stochastic block model of
-    SBM-Transformer, Sec. 4.1: memberships :math:`\hat Q` and :math:`\hat K`, block matrix
-    :math:`\hat S`. Segments are those of :class:`~graphattn.BipartiteGraph`. Heads with block
-    matrices of their own are folded into the nodes, head by head: the first
+    SBM-Transformer, Sec. 4.1, with memberships :math:`\hat Q` and :math:`\hat K` and the block
+    matrix :math:`\hat S`. Segments mean the same as in :class:`~graphattn.BipartiteGraph`. If each
+    head has its own block matrix, heads are folded into the nodes, head by head: the first
     ``num_segments / num_heads`` segments belong to head 0.
 
     A model can be copied and pickled. A copy has the values of the factors without their gradients.
 
     Args:
-        query_factor (Tensor): floating ``[num_queries, k]``, not negative: how much each query
-            belongs to each of the k clusters.
-        mixing (Tensor): floating ``[k, k]`` or ``[num_heads, k, k]``, not negative: how readily
-            a query's cluster (row) joins a key's (column).
-        key_factor (Tensor): floating ``[num_keys, k]``, not negative. All three are on one device
-            and may carry gradients; probabilities are computed in the widest of their dtypes, in
-            float32 at least.
-        query_ptr (Tensor, optional): int64 ``[num_segments + 1]``, where each segment's queries
-            begin; one segment per head if omitted.
-        key_ptr (Tensor, optional): int64 ``[num_segments + 1]``; if omitted, ``query_ptr`` if the
-            numbers of keys and queries are equal, else one segment per head.
-        exploration (float): :math:`\delta` of Sec. 4.2, the probability that is added to all pairs.
-            It is equivalent to one more cluster with memberships of 1 and mixing :math:`\delta`.
-        validate (bool): Check all of the above, and copy the pointers. Pass ``False`` only for
-            tensors that the caller has just built.
+        query_factor (Tensor): The membership of each query in each of the k clusters, floating
+            ``[num_queries, k]``, not negative.
+        mixing (Tensor): The block matrix, floating ``[k, k]`` or ``[num_heads, k, k]``, not
+            negative. Rows are clusters of queries, and columns are clusters of keys.
+        key_factor (Tensor): The membership of each key in each of the k clusters, floating
+            ``[num_keys, k]``, not negative. The three factors must be on one device, and may
+            require gradients. Probabilities are computed in the widest of the dtypes of the
+            factors, and at least in float32.
+        query_ptr (Tensor, optional): Where the queries of each segment begin, int64 ``[num_segments
+            + 1]``. If omitted, there is one segment for each head.
+        key_ptr (Tensor, optional): Where the keys of each segment begin, int64 ``[num_segments +
+            1]``. If omitted, ``query_ptr`` is used if the numbers of keys and queries are equal;
+            otherwise there is one segment for each head.
+        exploration (float): :math:`\delta` of Sec. 4.2, which is added to the probability of every
+            pair. Exploration is equivalent to one more cluster with memberships of 1 and mixing
+            :math:`\delta`.
+        validate (bool): Whether to check all arguments and to copy the pointers. Pass ``False``
+            only for tensors that the caller has just built.
 
     Attributes:
         num_queries, num_keys (int): Number of nodes in all segments.
-        num_clusters (int): k.
+        num_clusters (int): Number k of clusters.
         num_heads (int): Number of block matrices.
-        dtype (torch.dtype): Dtype of probabilities.
+        dtype (torch.dtype): Dtype of the probabilities.
 
     Raises:
         TypeError: An argument is of the wrong type or dtype.
@@ -115,26 +118,26 @@ class FactorModel:
 
     @property
     def num_segments(self) -> int:
-        """Number of sequences times heads folded into the nodes."""
+        """Number of segments: the number of sequences times the number of heads."""
         return len(self.segments)
 
     @property
     def query_ptr(self) -> Tensor:
-        """Return the first query of each segment, int64 ``[num_segments + 1]``."""
+        """Return where the queries of each segment begin, int64 ``[num_segments + 1]``."""
         return self.segments.query_ptr
 
     @property
     def key_ptr(self) -> Tensor:
-        """Return the first key of each segment, int64 ``[num_segments + 1]``."""
+        """Return where the keys of each segment begin, int64 ``[num_segments + 1]``."""
         return self.segments.key_ptr
 
     def mixed_query(self) -> Tensor:
         r"""Return the product of query memberships and mixing, :math:`\hat Q \hat S`.
 
-        Its product with ``key_factor`` is :math:`p_{ij}`. Differentiable, and computed in
-        :attr:`dtype` even under autocast, because probabilities near 0 and 1 need the precision.
-        The result is cached until a factor changes, because sampling and edge probabilities both
-        need it.
+        The product of the result with ``key_factor`` is :math:`p_{ij}`. The result is
+        differentiable. It is computed in :attr:`dtype` even under autocast, because probabilities
+        near 0 and 1 need this precision. It is cached until a factor changes, because sampling and
+        edge probabilities both use it.
 
         Returns:
             floating Tensor ``[num_queries, k]``.
@@ -150,8 +153,8 @@ class FactorModel:
     def rate_factors(self) -> tuple[Tensor, Tensor]:
         r"""Return two factors whose product is :math:`p_{ij} + \delta` inside the segments.
 
-        They are :math:`\hat Q \hat S` and :math:`\hat K`, with exploration as one more cluster to
-        which every node belongs.
+        The factors are :math:`\hat Q \hat S` and :math:`\hat K`. With exploration, they have one
+        more cluster, to which every node belongs.
 
         Returns:
             floating Tensors ``[num_queries, k or k + 1]`` and ``[num_keys, k or k + 1]``.
@@ -194,28 +197,29 @@ class FactorModel:
 
     @property
     def highest_probability(self) -> float:
-        """Return 1 plus a tolerance for the rounding of the factors."""
+        """Return the highest value that counts as a probability: 1 plus a tolerance for the
+        rounding of the factors."""
         return 1 + max(1e-4, *[torch.finfo(dtype).eps for dtype in self._dtypes()])
 
     def check_probability(self, largest: float) -> None:
         r"""Raise unless ``largest``, the largest :math:`p_{ij}`, is a probability.
 
         Raises:
-            ValueError: It exceeds 1 by more than the tolerance, or is NaN.
+            ValueError: ``largest`` exceeds 1 by more than the tolerance, or is NaN.
         """
         if not largest <= self.highest_probability:
             check_finite_and_not_negative(self.factors())
-            raise ValueError(f"'model' must hold probabilities, but its largest p_ij is "
-                             f"{largest:.6g}; scale 'mixing' down, or use sample_fastrg, which "
-                             f"treats them as rates")
+            raise ValueError(f"'model' must have probabilities p_ij of at most 1 (got "
+                             f"{largest:.6g}); scale 'mixing' down, or use sample_fastrg, which "
+                             f"accepts rates above 1")
 
     def factors(self) -> dict[str, Tensor]:
-        """Return the factors by name, without their gradients."""
+        """Return a dict of the factors by name, without gradients."""
         return {'query_factor': self.query_factor.detach(), 'mixing': self.mixing.detach(),
                 'key_factor': self.key_factor.detach()}
 
     def numbers(self) -> FactorModel:
-        """Return the model without wrappers of ``torch.func``, for samplers.
+        """Return the model with plain factors, without wrappers of ``torch.func``, for samplers.
 
         Raises:
             NotImplementedError: The factors are batched by ``torch.vmap``.

@@ -1,4 +1,4 @@
-"""Checks of samplers' arguments, and of the availability of compiled loops."""
+"""Checks of the arguments of samplers, and of the availability of compiled loops."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_DRAWS = 2**36
 
 def check_sampling(model: FactorModel, generator: torch.Generator | None, method: str,
                    methods: tuple[str, ...]) -> None:
-    """Check the arguments of a sampler with these ``methods``."""
+    """Check the arguments of a sampler, which accepts these ``methods``."""
     check_kind('model', model, FactorModel)
     if method not in methods:
         close = get_close_matches(str(method), methods)
@@ -47,9 +47,9 @@ def takes_compiled(model: FactorModel, method: str) -> bool:
     if device.type != 'cpu' and not runs_on(device):
         if is_auto:
             return False
-        raise ValueError(f"'method' {method!r} needs a model on a CPU or on an NVIDIA GPU of "
-                         f"compute capability {'.'.join(map(str, OLDEST))} or more (got one on "
-                         f"{device}); use 'torch', which runs on every device")
+        raise ValueError(f"'method' must be 'torch' unless the model is on a CPU, or on an NVIDIA "
+                         f"GPU of compute capability {'.'.join(map(str, OLDEST))} or more (got "
+                         f"{method!r} and a model on {device})")
     error = _why_nothing_compiles(device.type)
     if error is None:
         return True
@@ -60,22 +60,23 @@ def takes_compiled(model: FactorModel, method: str) -> bool:
 
 
 def check_rate(expected_draws: float, model: FactorModel) -> None:
-    """Check that ``expected_draws`` draws of a model fit in memory.
+    """Raise unless ``expected_draws`` draws from a model fit in memory.
 
     Raises:
-        ValueError: They do not.
+        ValueError: The draws do not fit in memory.
     """
     if not expected_draws < MAX_DRAWS:
         check_finite_and_not_negative(model.factors())
-        raise ValueError(f"'model' expects {expected_draws:.3g} draws, which do not fit in memory; "
-                         f"scale 'mixing' down")
+        raise ValueError(f"'model' must have so few expected draws that they fit in memory (got "
+                         f"{expected_draws:.3g}); scale 'mixing' down")
 
 
 def bound_is_too_high(bound: float, query: int) -> ValueError:
     """Return the error of a model that cannot be thinned."""
-    return ValueError(f"'method' 'thin' needs an upper bound below 1 of the probabilities of each "
-                      f"query: the sum over clusters of query_factor @ mixing times the largest "
-                      f"'key_factor' (got {bound:.6g} for query {query}); use 'compare'")
+    return ValueError(f"'method' must not be 'thin' for this model, because an upper bound on the "
+                      f"probabilities of a query, the sum over clusters of query_factor @ mixing "
+                      f"times the largest 'key_factor', is not below 1 (got {bound:.6g} for query "
+                      f"{query}); use 'compare'")
 
 
 @cache

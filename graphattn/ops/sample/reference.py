@@ -1,4 +1,4 @@
-"""Random graphs by their definition: Bernoulli trials of a dense matrix of probabilities."""
+"""The definition of random graphs: Bernoulli trials for a dense matrix of probabilities."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from torch import Tensor
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.ops.sample.factor_model import FactorModel
 
-# P(edge) of a pair from p_ij + exploration. In the Poisson distribution this is the mean number of
-# draws, and duplicates merge.
+# The probability of an edge, as a function of p_ij + exploration. In the Poisson distribution, p_ij
+# + exploration is the mean number of draws, and duplicates merge.
 DISTRIBUTIONS = {
     'bernoulli': lambda rate: rate.clamp(max=1),
     'poisson': lambda rate: -torch.expm1(-rate),
@@ -22,7 +22,8 @@ def edge_probabilities(model: FactorModel, distribution: str) -> Tensor:
 
 
 def sample(model: FactorModel, distribution: str, generator: torch.Generator) -> BipartiteGraph:
-    """Draw each pair independently with its probability."""
+    """Return a graph in which each pair is an edge with its probability, independently of the other
+    pairs."""
     prob = edge_probabilities(model, distribution)
     is_edge = torch.rand(prob.shape, dtype=prob.dtype, generator=generator) < prob
     query, key = is_edge.nonzero().unbind(1)

@@ -46,10 +46,10 @@ def sample_with_torch(model: FactorModel, generator: torch.Generator | None, *,
 
 
 class _Trials:
-    """Independent trials that share large buffers.
+    """Independent random trials, which share large buffers.
 
-    New buffers for each chunk would fragment memory: they would not fit between the edges of
-    earlier chunks, and memory would grow by one buffer per chunk.
+    New buffers for each chunk would fragment memory. They would not fit between the stored edges of
+    earlier chunks, so memory would grow by one buffer per chunk.
     """
 
     def __init__(self, device: torch.device):
@@ -57,11 +57,12 @@ class _Trials:
         self._noise = torch.empty(0, device=device)
 
     def successes(self, prob: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Return the positions of successful trials, ascending. Overwrites ``prob``.
+        """Return the indices of successful trials, ascending. ``prob`` is overwritten.
 
-        A trial succeeds if a uniform value is below ``prob``. Its first byte decides all but one in
-        256 trials; the remaining bytes are drawn only for trials that pass or are undecided. This
-        is faster than 24 bits for every trial, and finer: 32 bits.
+        A trial succeeds if a uniform random value is below ``prob``. The first byte of this value
+        decides all but one in 256 trials; the remaining bytes are drawn only for trials that pass
+        or are undecided. This is faster than 24 bits for every trial, and more precise, because
+        values have 32 bits.
         """
         prob = prob.flatten()
         if prob.numel() > self._noise.numel():
@@ -78,6 +79,6 @@ class _Trials:
 
 def _nonzero(mask: Tensor) -> Tensor:
     if mask.device.type == 'cpu':
-        # On a million entries, few of them true, numpy took 1 ms and torch.nonzero 3 ms.
+        # For a million entries, of them few true, numpy took 1 ms and torch.nonzero took 3 ms.
         return torch.from_numpy(np.flatnonzero(mask.numpy()))
     return mask.nonzero().flatten()

@@ -1,3 +1,4 @@
-"""Shared parts of kernels for NVIDIA's GPUs: launches, rows, softmax, tiles; and their backend."""
+"""Code that kernels for NVIDIA's GPUs share (launches, rows, softmax and tiles), and the backend of
+these kernels."""
 
 __all__ = []

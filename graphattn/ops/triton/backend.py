@@ -1,4 +1,5 @@
-"""Kernels for NVIDIA's GPUs in Triton: a program computes one head of some rows of the graph."""
+"""Backend for NVIDIA's GPUs in Triton, in which a program computes one head of some rows of the
+graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Launches of kernels: shapes of tiles, and types of values."""
+"""Launches of kernels, with the shapes of tiles and the types of values."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from torch import Tensor
 MAX_CHANNELS = 256
 _MIN_CHANNELS = 16
 _BYTES_OF_A_TILE = 4096  # of rows that the single warp of a program gathers at once
-# More edges of narrow heads, or several rows of wide heads, would need more registers than there
-# are. Several rows are used in Triton's interpreter only, where they are faster.
+# More edges of narrow heads, or several rows of wide heads, would need more registers than a GPU
+# has. Programs have several rows only in Triton's interpreter, where this is faster.
 _MAX_ROWS, _MAX_EDGES = 1, 32
 
-# Annotations of scalars that Triton would pass in fewer bits; it reads them by name.
+# Annotations of scalars that Triton would otherwise pass in fewer bits. Triton reads annotations by
+# name.
 fp64, u64 = tl.float64, tl.uint64
 
-# Decorates kernels. These sizes differ between graphs, and Triton would compile specialised
-# versions for 1 and for multiples of 16.
+# Decorator of kernels. These sizes differ between graphs, and Triton would otherwise compile
+# specialised versions for 1 and for multiples of 16.
 kernel = triton.jit(do_not_specialize=[
     'num_rows', 'num_columns', 'num_tasks', 'num_parts', 'num_edges', 'bias_edge_stride',
     'bias_head_stride', 'gate_edge_stride', 'gate_head_stride'])
@@ -29,12 +30,12 @@ TYPES = {torch.float32: tl.float32, torch.float64: tl.float64}  # of sums
 
 
 def width_of(channels: int) -> int:
-    """Return the number of channels that a program holds of each node, a power of two."""
+    """Return the number of channels of each node that a program loads, a power of two."""
     return max(triton.next_power_of_2(channels), _MIN_CHANNELS)
 
 
 class Tile(NamedTuple):
-    """Size of a program: rows, edges of a row, and channels of gathered vectors."""
+    """Size of a program: number of rows, of edges of a row, and of channels of gathered vectors."""
 
     ROWS: int
     EDGES: int
@@ -44,8 +45,8 @@ class Tile(NamedTuple):
     @classmethod
     def of(cls, dtype: torch.dtype, num_rows: int, num_edges: int, channels: int,
            value_channels: int = 0) -> Tile:
-        """Choose the number of edges by the average row, and the number of rows by the remaining
-        registers."""
+        """Return a tile. The average length of a row decides the number of edges, and the remaining
+        registers decide the number of rows."""
         width, value_width = width_of(channels), width_of(value_channels)
         pairs = min(_MAX_EDGES, _BYTES_OF_A_TILE // (max(width, value_width) * dtype.itemsize))
         edges = min(pairs, max(4, triton.next_power_of_2(num_edges // max(num_rows, 1))))
@@ -54,8 +55,8 @@ class Tile(NamedTuple):
 
 def launch(function: triton.runtime.KernelInterface, grid: tuple[int, ...], *arguments,
            num_warps: int = 1, **constants) -> None:
-    """Launch a kernel on the device of its first argument. A program over rows is one warp, so its
-    sums need no barriers, and a multiprocessor hides the latency of one program behind the others.
+    """Launch a kernel on the device of its first argument. A program over rows is one warp. So its
+    sums need no barriers, and while one program waits for memory, a multiprocessor runs others.
     """
     if 0 not in grid:
         with torch.cuda.device_of(arguments[0]):
@@ -63,7 +64,7 @@ def launch(function: triton.runtime.KernelInterface, grid: tuple[int, ...], *arg
 
 
 def strides_of(values: Tensor | None) -> tuple[int, int]:
-    """Return the strides over edges and over heads of ``[num_edges, heads or 1]``."""
+    """Return the strides of ``values`` ``[num_edges, heads or 1]`` over edges and over heads."""
     if values is None:
         return 0, 0
     return values.stride(0), values.stride(1) if values.size(1) > 1 else 0

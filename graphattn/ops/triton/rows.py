@@ -1,4 +1,5 @@
-"""Rows of a graph as tasks of programs, the longest first, with long rows cut into parts."""
+"""Rows of a graph as tasks of programs. The longest rows come first, and long rows are cut into
+parts."""
 
 from __future__ import annotations
 
@@ -15,23 +16,25 @@ EDGES_OF_A_PART, ROWS_OF_A_TILE = 2048, 64
 
 
 class Tasks(NamedTuple):
-    """Rows, or groups of rows, the largest first, cut into the parts that programs compute.
+    """Rows, or groups of rows, cut into the parts that programs compute. The largest rows come
+    first.
 
-    Everything is computed on the device, with sizes that the host knows, so there is no
-    synchronisation. Therefore there are more tasks than needed; the excess returns at once.
+    The device computes all tensors, and the host knows their sizes, so nothing synchronises.
+    Because the host does not know how many tasks are needed, there are more tasks than needed; the
+    programs of the others return at once.
     """
 
     order: Tensor  # the row, or group of rows, at each place
-    last_task: Tensor  # cumulative number of tasks of the places
-    place_of_task: Tensor  # beyond all places if a task is not needed
+    last_task: Tensor  # cumulative number of tasks of all places
+    place_of_task: Tensor  # above all places if a task is not needed
     num_rows: int
     rows_of_each: int
 
     @classmethod
     def of(cls, order: Tensor, parts: Tensor, max_more: int, num_rows: int,
            rows_of_each: int = 1) -> Tasks:
-        """Return tasks for the number of parts of each place, at most ``max_more`` more than
-        places. Places with several parts come first."""
+        """Return tasks for places with ``parts`` parts each. There are at most ``max_more`` more
+        parts than places. Places with several parts come first."""
         last_task = parts.cumsum(0)
         tasks = torch.arange(order.numel() + max_more, device=order.device)
         place = torch.searchsorted(last_task, tasks, right=True, out_int32=True)
@@ -43,12 +46,13 @@ class Tasks(NamedTuple):
 
     @property
     def max_long(self) -> int:
-        """Return an upper bound of the number of places with several parts. They and their parts
-        come first."""
+        """Return an upper bound of the number of places with several parts. These places and their
+        parts come first."""
         return min(self.number - self.order.numel(), self.order.numel())
 
     def parts(self, heads: int, channels: int, dtype: torch.dtype) -> Tensor:
-        """Allocate the partial sums of long rows: ``[heads, parts, channels]``."""
+        """Return an uninitialised tensor for the partial sums of long rows, ``[heads, parts,
+        channels]``."""
         most = (self.max_long + self.number - self.order.numel()) * self.rows_of_each
         return self.order.new_empty(heads, max(most, 1), channels, dtype=dtype)
 
@@ -64,21 +68,22 @@ class Tasks(NamedTuple):
 class Rows(NamedTuple):
     """Edges grouped by query or by key, and the tasks that rows are cut into."""
 
-    indptr: Tensor  # where each row's edges begin
+    indptr: Tensor  # where the edges of each row begin
     column: Tensor  # the node at the other end of each edge
     tasks: Tasks
     edges_of_a_part: int  # longer rows are cut
 
     @classmethod
     def of(cls, indptr: Tensor, column: Tensor, num_tiles: Tensor | None = None) -> Rows:
-        """Return all rows, except rows with tiles, which other kernels compute."""
+        """Return all rows except rows with tiles, which other kernels compute."""
         num_rows, num_edges = indptr.numel() - 1, column.numel()
         size = indptr.diff()
         if num_tiles is not None:
             is_left_out = (num_tiles > 0).repeat_interleave(
                 ROWS_OF_A_TILE, output_size=ROWS_OF_A_TILE * num_tiles.numel())[:num_rows]
             size = size.masked_fill(is_left_out, 0)
-        # Sorting two bytes takes a quarter of the passes of eight, and still separates long rows.
+        # Sorting numbers of two bytes takes a quarter of the passes that eight bytes take, and
+        # still separates long rows.
         order = size.clamp(max=2**15 - 1).short().sort(descending=True, stable=True).indices
         parts = (size[order] + EDGES_OF_A_PART - 1).div(EDGES_OF_A_PART, rounding_mode='floor')
         parts = parts.clamp_(1)
@@ -108,8 +113,8 @@ class Rows(NamedTuple):
 @triton.jit
 def edges_of_tasks(indptr, order, last_task, place_of_task, num_rows, num_tasks,
                    ROWS: tl.constexpr, PART: tl.constexpr):
-    """Return, for the tasks of this program: rows, where their edges begin and end, the number of
-    the part, whether the task is valid and whether it is a part."""
+    """Return six values for each task of this program: its row, where its edges begin and end, the
+    number of its part, whether the task is valid, and whether the task is a part of a row."""
     task = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     place = tl.load(place_of_task + task, mask=task < num_tasks, other=num_rows)
     is_task = place < num_rows
@@ -125,8 +130,8 @@ def edges_of_tasks(indptr, order, last_task, place_of_task, num_rows, num_tasks,
 @triton.jit
 def gather(x, node, head, HEADS: tl.constexpr, CHANNELS: tl.constexpr, WIDTH: tl.constexpr, mask,
            DTYPE: tl.constexpr):
-    """Load rows ``[nodes..., WIDTH]`` of ``[nodes, HEADS, CHANNELS]``, 0 where masked or out of
-    bounds."""
+    """Load the vectors of nodes in a head, ``[nodes..., WIDTH]``, from ``x`` ``[nodes, HEADS,
+    CHANNELS]``; 0 where masked or out of bounds."""
     channel = tl.arange(0, WIDTH)
     at = (node.to(tl.int64) * HEADS + head) * CHANNELS
     if len(node.shape) == 2:
@@ -141,7 +146,8 @@ def gather(x, node, head, HEADS: tl.constexpr, CHANNELS: tl.constexpr, WIDTH: tl
 @triton.jit
 def put(x, node, head, HEADS: tl.constexpr, CHANNELS: tl.constexpr, WIDTH: tl.constexpr, mask,
         values):
-    """Store rows ``[nodes, WIDTH]`` into ``[nodes, HEADS, CHANNELS]``."""
+    """Store the vectors of nodes in a head, ``[nodes, WIDTH]``, in ``x`` ``[nodes, HEADS,
+    CHANNELS]``."""
     channel = tl.arange(0, WIDTH)
     at = (node.to(tl.int64) * HEADS + head) * CHANNELS
     tl.store(x + at[:, None] + channel[None, :], values.to(x.dtype.element_ty),
@@ -150,8 +156,9 @@ def put(x, node, head, HEADS: tl.constexpr, CHANNELS: tl.constexpr, WIDTH: tl.co
 
 @triton.jit
 def parts_of_a_row(order, last_task, num_rows, ROWS: tl.constexpr):
-    """Return, for a program per row of the long tasks of ``ROWS`` rows each: the row, whether it
-    has parts, where its first part is and where its last ends. Parts are ``ROWS`` places apart."""
+    """Return four values for the row of this program: the row, whether it has parts, where its
+    first part begins, and where its last part ends. There is a program for each row of the long
+    tasks, which have ``ROWS`` rows each. Parts are ``ROWS`` places apart."""
     place, number = tl.program_id(0) // ROWS, tl.program_id(0) % ROWS
     first = tl.load(last_task + place - 1, mask=place > 0, other=0)
     last = tl.load(last_task + place)

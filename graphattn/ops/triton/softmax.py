@@ -1,4 +1,4 @@
-"""Logits, and dropout."""
+"""Logits, softmax and dropout in kernels."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from graphattn._splitmix import FIRST, SECOND, STEP
 from graphattn.ops.triton.launch import TYPES, kernel, launch, strides_of, width_of
 from graphattn.ops.triton.rows import Tasks, parts_of_a_row
 
-# Kernels can read constexpr globals only.
+# Kernels can read only those globals that are constexpr.
 _STEP, _FIRST, _SECOND = map(tl.constexpr, (STEP, FIRST, SECOND))
 
 
 class Terms(NamedTuple):
-    """Terms of the logits, and dropout."""
+    """Terms of the logits, and the parameters of dropout."""
 
     bias: Tensor | None  # [num_edges, heads or 1]
     gate: Tensor | None
-    seed: Tensor | None  # of dropout; its words are numbered by edge and head
+    seed: Tensor | None  # of dropout; random words are numbered by edge and head
     bias_edge_stride: int
     bias_head_stride: int
     gate_edge_stride: int
     gate_head_stride: int
     scale: float
-    threshold: int  # an edge is dropped if its bits are below
+    threshold: int  # an edge is dropped if its bits are below this number
     keep_scale: float
     softcap: float  # 0 without
 
@@ -42,8 +42,8 @@ class Terms(NamedTuple):
 def logits(dot, bias, gate, bias_edge_stride, bias_head_stride, gate_edge_stride,
            gate_head_stride, scale, edge, inside, head, SOFTCAP: tl.constexpr,
            DTYPE: tl.constexpr):
-    """Turn dot products into logits: scale, gate, softcap and bias; ``-inf`` where there is no
-    edge."""
+    """Return the logits of dot products, after scale, gate, softcap and bias; ``-inf`` where there
+    is no edge."""
     logit = dot * tl.full((), scale, DTYPE)
     if gate is not None:
         logit *= gates(gate, gate_edge_stride, gate_head_stride, edge, inside, head, DTYPE)
@@ -58,7 +58,8 @@ def logits(dot, bias, gate, bias_edge_stride, bias_head_stride, gate_edge_stride
 @triton.jit
 def before_softcap(grad, dot, gate, gate_edge_stride, gate_head_stride, scale, edge, inside, head,
                    SOFTCAP: tl.constexpr, DTYPE: tl.constexpr):
-    """Multiply gradients of logits by the derivative of the softcap; 0 where there is no edge."""
+    """Return the gradients of logits times the derivative of the softcap; 0 where there is no
+    edge."""
     if SOFTCAP > 0:
         bounded = logits(dot, None, gate, 0, 0, gate_edge_stride, gate_head_stride, scale, edge,
                          inside, head, SOFTCAP, DTYPE) / tl.full((), SOFTCAP, DTYPE)
@@ -70,7 +71,7 @@ def before_softcap(grad, dot, gate, gate_edge_stride, gate_head_stride, scale, e
 def tanh(x):
     far = 1 - 2 / (tl.exp(2 * tl.abs(x)) + 1)
     y = tl.where(x < 0, -far, far)
-    if x.dtype == tl.float32:  # the difference has few digits near 0
+    if x.dtype == tl.float32:  # 1 - 2 / ... loses digits near 0
         square = x * x
         series = x + x * square * (
             -1 / 3 + square * (2 / 15 + square * (-17 / 315 + square * (62 / 2835))))
@@ -86,13 +87,14 @@ def gates(gate, edge_stride, head_stride, edge, inside, head, DTYPE: tl.constexp
 
 @triton.jit
 def place(edge_stride, head_stride, edge, head):
-    """Return the offset of an edge and a head in 64 bits, because it may exceed 2**31."""
+    """Return the offset of an edge and a head, in 64 bits because the offset may exceed 2**31."""
     return edge * edge_stride + head * tl.full((), head_stride, tl.int64)
 
 
 @triton.jit
 def kept(seed, threshold, keep_scale, edge, head, HEADS: tl.constexpr, DTYPE: tl.constexpr):
-    """Return 0 or ``keep_scale``, depending on the random bits of the edge and head, as on CPUs."""
+    """Return 0 for dropped edges and ``keep_scale`` for the others. The random bits of edge and
+    head decide, which are the same as on CPUs."""
     number = (edge * HEADS + head + 1).to(tl.uint64)
     bits = mix(tl.load(seed).to(tl.uint64, bitcast=True) + number * _STEP)
     return tl.where(bits >= threshold.to(tl.uint64), tl.full((), keep_scale, DTYPE),
@@ -109,8 +111,8 @@ def mix(bits):
 
 @triton.jit
 def put_max_inv_sum(max_inv_sum, at, mask, row_max, inv_sum):
-    """Write row maxima and inverse sums. An empty row stores ``inf`` and 0, so its weights are
-    0."""
+    """Write row maxima and inverse sums. For an empty row these are ``inf`` and 0, so that its
+    weights are 0."""
     tl.store(max_inv_sum + 2 * at, tl.where(inv_sum == 0, float('inf'), row_max), mask=mask)
     tl.store(max_inv_sum + 2 * at + 1, inv_sum, mask=mask)
 
@@ -118,7 +120,8 @@ def put_max_inv_sum(max_inv_sum, at, mask, row_max, inv_sum):
 @triton.jit
 def put_part(parts, slot, mask, sums, row_max, row_sum, CHANNELS: tl.constexpr,
              WIDTH: tl.constexpr):
-    """Write the sums, the maximum logit and the sum of weights of parts of rows, side by side."""
+    """Write the sums, the maximum logit and the sum of weights of parts of rows, adjacent in
+    memory."""
     channel, at = tl.arange(0, WIDTH), slot * (CHANNELS + 2)
     tl.store(parts + at[:, None] + channel[None, :], sums,
              mask=mask[:, None] & (channel < CHANNELS)[None, :])
@@ -127,7 +130,7 @@ def put_part(parts, slot, mask, sums, row_max, row_sum, CHANNELS: tl.constexpr,
 
 
 def join(tasks: Tasks, parts: Tensor, out: Tensor, max_inv_sum: Tensor) -> None:
-    """Write the output and max_inv_sum of each long row."""
+    """Write the output, row maximum and inverse sum of each long row."""
     _, heads, channels = out.shape
     launch(join_parts, (tasks.max_long * tasks.rows_of_each, heads), parts, out, max_inv_sum,
            tasks.order, tasks.last_task, parts.size(1), tasks.num_rows, HEADS=heads,

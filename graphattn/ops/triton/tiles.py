@@ -1,7 +1,8 @@
-"""Dot products and sums along the edges of dense graphs: all pairs of a tile are multiplied.
+"""Dot products and sums along the edges of dense graphs, computed by multiplying all pairs of a
+tile.
 
-Multiplying a pair takes a small fraction of the time of gathering a node's channels for an edge.
-Tiles without edges are skipped, and nothing of the size of all pairs is written.
+Multiplying a pair takes a small fraction of the time that gathering the channels of a node for an
+edge takes. Tiles without edges are skipped, and no tensor of the size of all pairs is written.
 """
 
 from __future__ import annotations
@@ -15,19 +16,23 @@ from torch import Tensor
 from graphattn.ops.triton.launch import TYPES, kernel, launch, width_of
 from graphattn.ops.triton.rows import gather, put
 
-# By the number of channels, the density above which tiles are faster, forward and backward, if all
-# edges have a gradient. Computed, not measured, for an H200: memory traffic of an edge against the
-# instructions of a pair. To recompute: python -m experiments.benchmarks.roofline. To measure it
-# takes a GPU: python -m experiments.benchmarks.gpu.
+# For each number of channels, the density above which tiles are faster in forward and backward
+# pass, if all edges have a gradient. The densities are computed for an H200, not measured: they
+# compare the memory traffic of an edge with the instructions of a pair. python -m
+# experiments.benchmarks.roofline computes them again, and python -m experiments.benchmarks.gpu
+# measures them on a GPU.
 FASTER_ABOVE = {32: 0.08, 64: 0.07, 128: 0.05, 256: 0.04}
-_MAX_ROWS, _BYTES_OF_SUMS = 64, 2**15  # of a tile, with sums in registers
+_MAX_ROWS, _BYTES_OF_SUMS = 64, 2**15  # of a tile, whose sums are in registers
 MAX_COLUMNS = 2**31 // _MAX_ROWS - 1  # the edges of a tile's rows are counted in 32 bits
 
 
 def is_faster(query: Tensor, key: Tensor, num_edges: int, num_segments: int) -> bool:
-    """Return whether tiles take less time than rows. All segments are assumed to have the same
-    size, because reading their sizes would synchronise the device, and only the time depends on
-    them. The figures are for float32; in float64 Triton fails to compile some products."""
+    """Return whether tiles take less time than rows.
+
+    All segments are assumed to have the same size, because reading sizes would synchronise the
+    device; wrong sizes only cost time. The answer is False except for float32, because the
+    densities are for float32, and because Triton fails to compile some products of float64.
+    """
     share = np.interp(query.size(2), [*FASTER_ABOVE], [*FASTER_ABOVE.values()])
     return (query.dtype == torch.float32 and max(len(query), len(key)) <= MAX_COLUMNS
             and num_edges * num_segments > share * len(query) * len(key))
@@ -40,7 +45,7 @@ def dot_tiles(query: Tensor, key: Tensor, indptr: Tensor, edge_key: Tensor, dot:
 
 
 def sum_tiles(weight: Tensor, x: Tensor, indptr: Tensor, column: Tensor) -> Tensor:
-    """Return the weighted sums of each row's columns, ``[rows, heads, channels]``, for weights
+    """Return the weighted sums of the columns of each row, ``[rows, heads, channels]``. Weights are
     ``[heads, num_edges]`` in the order of the rows. Weights of 0 add nothing, even if values are
     infinite."""
     _, heads, channels = x.shape
@@ -60,8 +65,8 @@ def _launch(function: triton.runtime.KernelInterface, at_row: Tensor, at_column:
 
 
 def _precision() -> str:
-    """Return TF32 if torch's flag allows it for products of float32, else three products in TF32,
-    which are as exact as float32."""
+    """Return the precision of products of float32: TF32 if torch's flag allows it, else three
+    products in TF32, which are as exact as float32."""
     return 'tf32' if torch.backends.cuda.matmul.fp32_precision == 'tf32' else 'tf32x3'
 
 
@@ -115,8 +120,9 @@ def sum_of_tiles(
 @triton.jit
 def add_edge_by_edge(sums, weight_j, is_added, x, j, num_columns, head, HEADS: tl.constexpr,
                      CHANNELS: tl.constexpr, WIDTH: tl.constexpr, DTYPE: tl.constexpr):
-    """Add the product of matrices, but skip masked pairs, which may be non-finite. Vectors are read
-    again, one at a time, because holding all of them would need too many registers."""
+    """Return ``sums`` plus the weighted sums of the pairs in ``is_added``, without other pairs,
+    which may be non-finite. Vectors are read again, one at a time, because all of them would need
+    too many registers."""
     for first in range(tl.min(j, axis=0), tl.max(j, axis=0) + 1):
         node = first + tl.zeros([1], tl.int32)
         x_j = gather(x, node, head, HEADS, CHANNELS, WIDTH, node < num_columns, DTYPE)
@@ -130,8 +136,8 @@ def add_edge_by_edge(sums, weight_j, is_added, x, j, num_columns, head, HEADS: t
 @triton.jit
 def _some_channels(x, node, is_node, head, first, HEADS: tl.constexpr, CHANNELS: tl.constexpr,
                    DEPTH: tl.constexpr, DTYPE: tl.constexpr):
-    """Load rows ``[nodes, DEPTH]`` of the channels from ``first`` on, 0 where masked or out of
-    bounds."""
+    """Load the channels from ``first`` on of the vectors of nodes, ``[nodes, DEPTH]``; 0 where
+    masked or out of bounds."""
     channel = first + tl.arange(0, DEPTH)
     at = (node.to(tl.int64) * HEADS + head) * CHANNELS
     inside = is_node[:, None] & (channel < CHANNELS)[None, :]
@@ -140,7 +146,7 @@ def _some_channels(x, node, is_node, head, first, HEADS: tl.constexpr, CHANNELS:
 
 @triton.jit
 def _edges_of_program(indptr, num_rows, ROWS: tl.constexpr):
-    """Return the rows of this program and its head, and their edges."""
+    """Return the head of this program, its rows, and the edges of these rows."""
     first_row = tl.program_id(0).to(tl.int64) * ROWS
     row = first_row + tl.arange(0, ROWS)
     base, begin, end = edges_of_rows(indptr, first_row, row, row < num_rows)
@@ -149,8 +155,8 @@ def _edges_of_program(indptr, num_rows, ROWS: tl.constexpr):
 
 @triton.jit
 def edges_of_rows(indptr, first_row, row, is_row):
-    """Return where the edges of consecutive rows begin, and the begin and end of each row relative
-    to it, in 32 bits because registers are scarce."""
+    """Return where the edges of consecutive rows begin, and the begin and end of each row, counted
+    from there. Begin and end are in 32 bits, because registers are scarce."""
     base = tl.load(indptr + first_row)
     begin = tl.load(indptr + row, mask=is_row, other=0) - base
     end = tl.load(indptr + row + 1, mask=is_row, other=0) - base
@@ -159,9 +165,9 @@ def edges_of_rows(indptr, first_row, row, is_row):
 
 @triton.jit
 def next_tile(column, edge, end, num_columns, COLUMNS: tl.constexpr):
-    """Return the columns of the first tile with edges from ``edge`` on; for each pair of a row and
-    such a column, the offset of its edge and whether there is one; and the number of edges of each
-    row."""
+    """Return the next tile that has edges at or after ``edge``: its columns; for each pair of a row
+    and a column, the offset of the edge and whether there is an edge; and the number of edges of
+    each row in the tile."""
     number = tl.arange(0, COLUMNS)
     inside = number[None, :] < (end - edge)[:, None]
     found = tl.load(column + (edge[:, None] + number[None, :]), mask=inside, other=0).to(tl.int32)
@@ -178,7 +184,7 @@ def next_tile(column, edge, end, num_columns, COLUMNS: tl.constexpr):
 
 @triton.jit
 def _count_bits(bits):
-    """Count the set bits of 32-bit words."""
+    """Return the number of set bits of 32-bit words."""
     bits -= (bits >> 1) & 0x55555555
     bits = (bits & 0x33333333) + ((bits >> 2) & 0x33333333)
     bits = (bits + (bits >> 4)) & 0x0F0F0F0F

@@ -1,4 +1,5 @@
-"""Weights of edges and weighted sums of values by their definitions, on all pairs of a segment."""
+"""The definitions of the weights of edges and of weighted sums of values, computed on all pairs of
+a segment."""
 
 import torch
 from torch import Tensor
@@ -12,9 +13,12 @@ from graphattn.ops.edge_math import edge_logit
 
 def attention_weights(query: Tensor, key: Tensor, graph: BipartiteGraph,
                       terms: LogitTerms) -> Tensor:
-    """Return ``softmax_j(gate_ij * <query_i, key_j> * scale + bias_ij)`` of each edge,
-    ``[num_edges, heads]``, where j are the keys that query i attends to, and its sink. A softcap c
-    replaces the first term x by ``c * tanh(x / c)``."""
+    """Return the weight ``softmax_j(gate_ij * <query_i, key_j> * scale + bias_ij)`` of each edge,
+    ``[num_edges, heads]``.
+
+    The softmax is over the keys j that query i attends to, and over its sink if there is one. A
+    softcap c replaces the first term x by ``c * tanh(x / c)``.
+    """
     logit = edge_logit(edge_dot(query, key, graph), terms)
     sink = None if terms.sink is None else terms.sink.expand(graph.num_queries, logit.size(1))
     weight = [logit[:0]]

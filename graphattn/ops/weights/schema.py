@@ -20,8 +20,8 @@ from graphattn.ops.registration import (
 LOGITS = 'Tensor query, Tensor key, Tensor? bias, Tensor? gate, Tensor? sink'
 
 
-# Softmax of the logits over the keys of each query and its sink, [heads, num_edges], and row maxima
-# and inverse sums, [heads, num_queries, 2].
+# Results: the softmax of the logits over the keys of each query and its sink, [heads, num_edges];
+# and row maxima and inverse sums, [heads, num_queries, 2].
 
 
 def _fake_weights(query: Tensor, key: Tensor, bias: Tensor | None, gate: Tensor | None,
@@ -35,7 +35,8 @@ attention_weights = define('attention_weights', f'{LOGITS}, {BOTH_ORDERS}, float
                            f'float softcap', '(Tensor, Tensor)', _fake_weights)
 
 
-# Gradients of query, key, bias, gate and sink; the last three are empty if not needed.
+# Results: the gradients of query, key, bias, gate and sink. The last three are empty if they are
+# not needed.
 
 
 def _fake_weights_backward(grad, weight, max_inv_sum, query, key, bias, gate, sink,
@@ -72,7 +73,7 @@ def _differentiate_weights(ctx, grad: Tensor | None, _) -> dict[str, Tensor]:
 differentiate(attention_weights, _differentiate_weights, _save_weights)
 
 
-# Weighted sums of values, with weights [heads, num_edges]: one hop on any graph.
+# Result: the weighted sums of values, one hop on any graph. Weights are [heads, num_edges].
 
 
 def _fake_sum(weight: Tensor, value: Tensor, indptr: Tensor, *_) -> Tensor:
@@ -82,7 +83,7 @@ def _fake_sum(weight: Tensor, value: Tensor, indptr: Tensor, *_) -> Tensor:
 weighted_sum = define('weighted_sum', f'Tensor weight, Tensor value, {GRAPH}', 'Tensor', _fake_sum)
 
 
-# The transpose: weighted sums of query values at the keys.
+# The transpose of sum_by_weights: for each key, the weighted sum of values at its queries.
 
 
 def _fake_sum_to_keys(weight: Tensor, at_query: Tensor, key_indptr: Tensor, *_) -> Tensor:

@@ -1,4 +1,4 @@
-"""Materialised weights of edges, and their gradients."""
+"""Materialised weights of edges and their gradients, in Triton."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from graphattn.ops.triton.rows import Rows, edges_of_tasks, gather
 from graphattn.ops.triton.softmax import Terms, kept, logits
 from graphattn.ops.weights.triton_weighted_sum import sum_rows
 
-_EDGES_AT_ONCE = 64  # in programs that hold scalars, not vectors
+_EDGES_AT_ONCE = 64  # in programs that load scalars instead of vectors
 
 
 @torch.library.register_kernel('graphattn::attention_weights', 'cuda')
@@ -55,14 +55,14 @@ class BothOrders(NamedTuple):
     perm: Tensor
 
     def to_keys(self, weight: Tensor, at_query: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return the weighted sums at the keys, for weights in the order by query."""
+        """Return the weighted sums at the keys. The weights are in the order by query."""
         return sum_rows(weight[:, self.perm], at_query, self.csc, dtype)
 
     def grads(self, grad_logit: Tensor, query: Tensor, key: Tensor, bias: Tensor | None,
               gate: Tensor | None, scale: float, softcap: float,
               needs_gate: bool) -> tuple[Tensor, ...]:
-        """Return the gradients of query and key, and of bias and gate if needed, from the gradients
-        of logits ``[heads, num_edges]``."""
+        """Return the gradients of query, key, bias and gate, given the gradients of logits
+        ``[heads, num_edges]``. The gradients of bias and gate are empty if they are not needed."""
         grad_gate, factor = empty_unless(False, None, query), scale
         grad_bias = (sum_to(grad_logit.t(), bias).contiguous() if bias is not None
                      else empty_unless(False, None, query))
@@ -89,8 +89,8 @@ def row_max_inv_sum(query: Tensor, key: Tensor, rows: Rows, terms: Terms,
 
 
 def weigh(query: Tensor, key: Tensor, rows: Rows, terms: Terms, max_inv_sum: Tensor) -> Tensor:
-    """Return the weights ``[heads, num_edges]`` after dropout, from the max_inv_sum of the
-    softmax."""
+    """Return the weights ``[heads, num_edges]`` after dropout, given the row maxima and inverse
+    sums of the softmax."""
     (_, heads, channels), dtype = query.shape, accumulation_dtype(query)
     weight = query.new_empty(heads, rows.num_edges, dtype=dtype)
     tile = Tile.of(query.dtype, rows.num_rows, rows.num_edges, channels)
@@ -103,9 +103,9 @@ def weigh(query: Tensor, key: Tensor, rows: Rows, terms: Terms, max_inv_sum: Ten
 
 def grads_of_logits(weight: Tensor, grad: Tensor, rows: Rows,
                     terms: Terms) -> tuple[Tensor, Tensor]:
-    """Return the gradients of logits, and the weighted sum of each query's gradients
-    ``[num_queries, heads]``, from the weights before dropout and the gradients of weights after
-    it."""
+    """Return two tensors: the gradients of logits, ``[heads, num_edges]``, and for each query the
+    weighted sum of the gradients of its edges, ``[num_queries, heads]``. ``weight`` is before
+    dropout, and ``grad`` is the gradient of the weights after dropout."""
     heads, num_edges = weight.shape
     grad_logit = torch.empty_like(weight, memory_format=torch.contiguous_format)
     deltas = weight.new_empty(rows.num_rows, heads)

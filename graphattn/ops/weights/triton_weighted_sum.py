@@ -1,4 +1,4 @@
-"""Weighted sums of each row's columns, for hops and for gradients of nodes."""
+"""Weighted sums of the columns of each row in Triton, which hops and the gradients of nodes use."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def sum_to_keys_cuda(
 
 def sum_rows(weight: Tensor, x: Tensor, rows: Rows, dtype: torch.dtype, *,
              skip_zeros: bool = False) -> Tensor:
-    """Return the weighted sums, ``[rows, heads, channels]`` of ``dtype``, for weights
-    ``[heads, num_edges]`` in the order of the rows. With ``skip_zeros``, weights of 0 add nothing
-    even if values are infinite."""
+    """Return the weighted sums of the columns of each row, ``[rows, heads, channels]`` of
+    ``dtype``. Weights are ``[heads, num_edges]`` in the order of the rows. With ``skip_zeros``,
+    weights of 0 add nothing, even if values are infinite."""
     (_, heads, channels), summed = x.shape, accumulation_dtype(x)
     out = x.new_empty(rows.num_rows, heads, channels, dtype=dtype)
     parts = rows.tasks.parts(heads, channels, summed)
@@ -49,7 +49,7 @@ def sum_of_rows(
         parts, num_parts, num_edges, HEADS: tl.constexpr, CHANNELS: tl.constexpr,
         SKIP_ZEROS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, EDGES: tl.constexpr,
         WIDTH: tl.constexpr, PART: tl.constexpr):
-    """Compute the weighted sums of some rows, or of parts of their edges."""
+    """Compute the weighted sums of some rows, or of parts of the edges of these rows."""
     row, begin, end, task, is_task, is_part = edges_of_tasks(
         indptr, order, last_task, place_of_task, num_rows, num_tasks, ROWS, PART)
     head = tl.program_id(1)

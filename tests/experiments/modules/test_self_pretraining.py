@@ -125,7 +125,7 @@ def test_a_checkpoint_that_is_none_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize('options, match', [
-    (dict(attention=Linear(8, 2)), "'causal' must be False with 'attention'"),
+    (dict(attention=Linear(8, 2)), "'causal' must be False if 'attention'"),
     (dict(source=LearnedMaskSource(2, 8)), "'source' must have a causal form.*LearnedMaskSource"),
 ])
 def test_what_has_no_causal_form_is_refused(options, match):

@@ -1,4 +1,5 @@
-"""Samplers for NVIDIA's GPUs in Triton: a program computes some rows, or a tile of pairs."""
+"""Samplers for NVIDIA's GPUs in Triton, in which a program computes some rows or a tile of
+pairs."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Draws of keys row by row in Triton, for NVIDIA's GPUs, in time linear in the draws.
 
-A task is a row, or the part of a row with many draws that falls on some of the keys. Its draws stay
-in the registers of one program. Each draw chooses a cluster and then one of its keys, by bisection
-of cumulative shares. Draws are sorted, duplicates are dropped and, for the exact distribution, some
-others too.
+A task is a row, or a piece of a row with many draws, limited to some of the keys. The draws of a
+task stay in the registers of one program. Each draw chooses a cluster, and then a key of this
+cluster, by bisection of cumulative shares. Draws are sorted, and duplicates are dropped. For the
+exact distribution, thinning drops further draws.
 """
 
 from __future__ import annotations
@@ -25,31 +25,32 @@ from graphattn.ops.sample.methods import MAX_DRAWS, bound_is_too_high, check_rat
 
 __all__ = ['MAX_EXPECTED', 'Draws', 'draw', 'thin']
 
-MAX_EXPECTED = 64  # draws of a task; one warp holds twice this number
-_MAX_TASKS = 2**22  # if there are also more tasks than draws, most would draw nothing
+MAX_EXPECTED = 64  # expected draws of a task; one warp has registers for twice this number
+_MAX_TASKS = 2**22  # with more tasks than this and than draws, most tasks would draw nothing
 _DRAWS_OF_A_PROGRAM, _ROWS, _CLUSTERS, _KEYS = 128, 4, 8, 16
-# Draws per pair above which trials of all pairs are faster, and the cost of an entry of cumulative
-# shares in draws. Computed, not measured, for 128 clusters: python -m
+# Number of draws per pair above which trials of all pairs are faster, and the cost of an entry of
+# cumulative shares, in draws. Both are computed for 128 clusters, not measured: python -m
 # experiments.benchmarks.roofline.
 _FASTER_BELOW, _TABLE_ENTRY = 0.1, 1 / 8
-_HIGHEST_BOUND = 0.9  # has a rate multiplier of 2.6; a bound of 1 would have infinity
+_HIGHEST_BOUND = 0.9  # leads to a rate multiplier of 2.6; a bound of 1 would lead to infinity
 _TYPES = {torch.float32: tl.float32, torch.float64: tl.float64}
-fp64 = tl.float64  # an annotation, which Triton reads by name; it would pass 32 bits
+# An annotation of scalars, which Triton reads by name. Without it, Triton would pass 32 bits.
+fp64 = tl.float64
 
 
 def draw(model: FactorModel, generator: torch.Generator | None, *,
          by_name: bool) -> BipartiteGraph | None:
-    """Draw a graph by Algorithm 1, or return ``None`` if a few keys have more draws than registers
-    hold.
+    """Return a graph drawn by Algorithm 1, or ``None`` if a few keys have more draws than fit in
+    registers.
 
     Args:
         model (FactorModel): The rates.
-        generator (torch.Generator, optional): On the device of the model.
-        by_name (bool): Whether to raise an error instead of returning ``None``.
+        generator (torch.Generator, optional): Random generator on the device of the model. by_name
+            (bool): Whether to raise an error instead of returning ``None``.
 
     Raises:
-        ValueError: The expected draws do not fit in memory, or ``by_name`` is set and registers do
-            not hold them.
+        ValueError: The expected draws do not fit in memory, or ``by_name`` is set and they do not
+            fit in registers.
     """
     draws = Draws(model, generator)
     check_rate(draws.expected, model)
@@ -58,13 +59,13 @@ def draw(model: FactorModel, generator: torch.Generator | None, *,
 
 def thin(model: FactorModel, generator: torch.Generator | None, *,
          by_name: bool) -> BipartiteGraph | None:
-    """Draw a graph with the probabilities of ``model``, as
-    :class:`~graphattn.ops.sample.cpu.thinning.Thinning` does, or return ``None`` if trials of all
-    pairs are faster. Arguments are those of :func:`draw`.
+    """Return a graph drawn with the probabilities of ``model``, as
+    :class:`~graphattn.ops.sample.cpu.thinning.Thinning` does, or ``None`` if trials of all pairs
+    are faster. The arguments are those of :func:`draw`.
 
     Raises:
-        ValueError: ``by_name`` is set, and the bound of the probabilities is not below 1 or
-            registers do not hold the draws.
+        ValueError: ``by_name`` is set, and the bound of the probabilities is not below 1, or the
+            draws do not fit in registers.
     """
     max_pairs = model.num_queries * model.num_keys // model.num_heads
     if not by_name and not _is_faster(0, model.key_factor.numel(), max_pairs):
@@ -78,12 +79,14 @@ def thin(model: FactorModel, generator: torch.Generator | None, *,
 
 
 class Draws:
-    """Numbers of draws of all rows, and their host copies, which synchronise the GPU.
+    """Numbers of draws of all rows, and copies of these numbers on the host, which synchronise the
+    GPU.
 
     Args:
         model (FactorModel): The rates.
         generator (torch.Generator, optional): On the device of the model.
-        thins (bool): Whether rows draw at higher rates, for the exact distribution.
+        thins (bool): Whether rows draw at higher rates, from which thinning makes the exact
+            distribution.
     """
 
     def __init__(self, model: FactorModel, generator: torch.Generator | None, *,
@@ -145,17 +148,17 @@ class Draws:
             self.expected, self.key_factor.numel(), self.num_pairs)
 
     def to_graph(self, by_name: bool) -> BipartiteGraph | None:
-        """Return the drawn graph. If registers do not hold the draws, raise an error or return
-        ``None``."""
+        """Return the drawn graph. If the draws do not fit in registers, raise an error if
+        ``by_name`` is set, else return ``None``."""
         if self._fit():
             return self._to_graph()
         if by_name:
-            raise ValueError("'model' has a query with more draws of a few keys than registers "
-                             "hold; use another 'method' or 'auto'")
+            raise ValueError("'model' must not have a query with many draws of a few keys (got "
+                             "more draws than fit in registers); use another 'method', or 'auto'")
         return None
 
     def _fit(self) -> bool:
-        """Cut rows until registers hold the draws of each piece, and return whether this
+        """Cut rows into pieces until the draws of each piece fit in registers. Return whether this
         succeeded."""
         while self.max_expected > MAX_EXPECTED:
             pieces = self.pieces * math.ceil(self.max_expected / MAX_EXPECTED)
@@ -187,8 +190,9 @@ class Draws:
                                        validate=False)
 
     def _cdf(self) -> Tensor:
-        """Return where each key begins in each cluster, with the keys of a piece side by side, as
-        :func:`~graphattn.ops.sample.inverse_cdf.integer_cdf` does."""
+        """Return the cumulative shares of the keys in each cluster, as
+        :func:`~graphattn.ops.sample.inverse_cdf.integer_cdf` does. The keys of a piece are adjacent
+        in memory."""
         num_keys, clusters = self.key_factor.shape
         cdf = self.begin.new_zeros(clusters * num_keys + 1)
         width = torch.empty_like(cdf[1:])
@@ -206,16 +210,16 @@ def _is_faster(num_draws: float, table_entries: int, num_pairs: float) -> bool:
 
 
 def _rate_multiplier(bound: Tensor) -> Tensor:
-    """Return the rate multiplier of each row: the rate of a draw over the probability of the
-    pair."""
+    """Return the rate multiplier of each row: the ratio of the rate of a draw to the probability of
+    the pair."""
     is_certain = ~(bound < 1)  # NaN too
     low = bound.clamp(min=torch.finfo(bound.dtype).tiny).masked_fill(is_certain, 0.5)
     return (-torch.log1p(-low) / low).masked_fill(is_certain, math.inf)
 
 
 def _cut(ptr: Tensor, pieces: int) -> Tensor:
-    """Return the offsets of the pieces of each segment: where each begins, then the end of the
-    last."""
+    """Return the offsets of the pieces of each segment: where each piece begins, and where the last
+    piece ends."""
     number = torch.arange(pieces, device=ptr.device)
     begin = ptr[:-1, None] + ptr.diff()[:, None] * number // pieces
     return torch.cat([begin.flatten(), ptr[-1:]])
@@ -237,7 +241,7 @@ kernel = triton.jit(do_not_specialize=['num_rows', 'num_tasks', 'num_pieces', 'n
 @kernel
 def multiply_rows(query, table, query_segment, out, num_rows, num_pieces, CLUSTERS: tl.constexpr,
                   WIDTH: tl.constexpr, ROWS: tl.constexpr):
-    """Compute the products of some rows with a piece of their segments."""
+    """Compute the products of some rows with a piece of the keys of their segments."""
     piece = tl.program_id(0) % num_pieces
     row = (tl.program_id(0) // num_pieces).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     segment = tl.load(query_segment + row, mask=row < num_rows, other=0)
@@ -248,8 +252,8 @@ def multiply_rows(query, table, query_segment, out, num_rows, num_pieces, CLUSTE
 
 @triton.jit
 def _weights(query, table, row, piece, is_row, CLUSTERS: tl.constexpr, WIDTH: tl.constexpr):
-    """Return each row's weight of each cluster, times the piece's share of the cluster:
-    ``[rows, WIDTH]``."""
+    """Return ``[rows, WIDTH]``: the weight of each cluster for each row, times the share of the
+    cluster that lies in the piece."""
     cluster = tl.arange(0, WIDTH)[None, :]
     inside = is_row[:, None] & (cluster < CLUSTERS)
     offered = tl.load(query + row[:, None] * CLUSTERS + cluster, mask=inside, other=0)
@@ -260,7 +264,7 @@ def _weights(query, table, row, piece, is_row, CLUSTERS: tl.constexpr, WIDTH: tl
 @kernel
 def measure_keys(key_factor, mass, piece_of_key, width, scale: fp64, num_keys,
                  CLUSTERS: tl.constexpr, KEYS: tl.constexpr):
-    """Compute the integer shares of some keys in their pieces, for each cluster."""
+    """Compute the integer share of some keys in their pieces, for each cluster."""
     key = tl.program_id(0).to(tl.int64) * KEYS + tl.arange(0, KEYS)
     cluster = tl.program_id(1) * KEYS + tl.arange(0, KEYS)
     inside = (key < num_keys)[:, None] & (cluster < CLUSTERS)[None, :]
@@ -278,8 +282,8 @@ def draw_keys(
         exploration: fp64, drawn, size, num_tasks, num_pieces, num_keys, CLUSTERS: tl.constexpr,
         WIDTH: tl.constexpr, DTYPE: tl.constexpr, TASKS: tl.constexpr, DRAWS: tl.constexpr,
         DEPTH: tl.constexpr):
-    """Write the distinct keys of the draws of some tasks, ascending, and their number. With a rate
-    multiplier, only keys that survive thinning are written."""
+    """Write the distinct keys of the draws of some tasks, ascending, and the number of these keys.
+    With a rate multiplier, only keys that survive thinning are written."""
     task = tl.program_id(0).to(tl.int64) * TASKS + tl.arange(0, TASKS)
     is_task = task < num_tasks
     first = tl.load(begin + task, mask=is_task, other=0)
@@ -323,9 +327,9 @@ def _random_bits(seed, task, draw):
 
 @triton.jit
 def _draw_clusters(weight, explored, bits, WIDTH: tl.constexpr):
-    """Draw a cluster for each draw by the weights of its task, and whether the draw explores, with
-    equal shares for all keys. The bits, as a fraction of 2**32, select from the cumulative
-    weights."""
+    """Choose a cluster for each draw by the weights of its task, and decide whether the draw
+    explores, so that all keys have equal shares. The bits, as a fraction of 2**32, select from the
+    cumulative weights."""
     total = tl.sum(weight, axis=1) + explored
     scale = 1073741824. / tl.where(total > 0, total, 1)  # 2**30
     end = tl.cumsum((weight * scale[:, None] + 0.5).to(tl.int32), axis=1)
@@ -342,8 +346,9 @@ def _draw_clusters(weight, explored, bits, WIDTH: tl.constexpr):
 
 @triton.jit
 def _draw_keys(begin, length, bits, explores, inside):
-    """Draw a key for each draw, relative to the first of the piece: uniformly if the draw explores,
-    else by cumulative shares. ``begin`` points to the shares from that first key on."""
+    """Choose a key for each draw, counted from the first key of the piece: uniformly if the draw
+    explores, else by cumulative shares. ``begin`` points to the share of the first key of the
+    piece."""
     chooses = inside & ~explores
     low = tl.load(begin, mask=chooses, other=0)
     width = tl.load(begin + length, mask=chooses, other=0) - low
@@ -364,8 +369,9 @@ def _draw_keys(begin, length, bits, explores, inside):
 @triton.jit
 def _thin(kept, query, key_factor, explore, row, node, multiplier, bits, CLUSTERS: tl.constexpr,
           DTYPE: tl.constexpr, TASKS: tl.constexpr, DRAWS: tl.constexpr, DEPTH: tl.constexpr):
-    """Keep a pair of probability p, seen at rate ``multiplier * p``, with probability
-    ``p / (1 - exp(-multiplier * p))``, which is at least ``1 / multiplier``."""
+    """Keep a drawn pair with probability ``p / (1 - exp(-multiplier * p))``, which is at least ``1
+    / multiplier``. Here p is the probability of the pair, which was drawn at the rate ``multiplier
+    * p``."""
     coin = bits.to(tl.float64) * 2.3283064365386963e-10  # 2**-32
     multiplier = multiplier[:, None]
     is_open = kept & (coin * multiplier >= 1)
@@ -387,7 +393,7 @@ def _thin(kept, query, key_factor, explore, row, node, multiplier, bits, CLUSTER
 
 @kernel
 def close_gaps(drawn, begin, end, key, num_tasks, TASKS: tl.constexpr, DRAWS: tl.constexpr):
-    """Copy the keys of some tasks to their places in the graph."""
+    """Copy the keys of some tasks to where the edges of these tasks begin in the graph."""
     task = tl.program_id(0).to(tl.int64) * TASKS + tl.arange(0, TASKS)
     is_task = task < num_tasks
     first = tl.load(begin + task, mask=is_task, other=0)

@@ -1,8 +1,8 @@
 """Bernoulli trials of all pairs in tiles, in Triton for NVIDIA's GPUs, with one synchronisation.
 
-Products and random bits stay in registers. They are computed twice: first to count the edges of
-each row, and again to write the keys, once memory is allocated. Clusters are summed in a fixed
-order, and random bits depend on the seed and the pair only, so the same trials succeed.
+Products and random bits stay in registers and are computed twice: first to count the edges of each
+row, and again to write the keys, once memory is allocated. Clusters are summed in a fixed order,
+and random bits depend only on the seed and the pair, so the same trials succeed both times.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from graphattn._tensors import index_dtype
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.ops.sample.factor_model import FactorModel
 
-_ROWS, _KEYS, _CLUSTERS = 64, 32, 32  # of a tile; clusters are multiplied in groups
+_ROWS, _KEYS, _CLUSTERS = 64, 32, 32  # of a tile; clusters are multiplied in groups of this size
 _WARPS = {torch.float32: 4, torch.float64: 8}
-_PROGRAMS = 2**10  # keep a GPU busy; with fewer tiles of rows, rows are cut into pieces
+_PROGRAMS = 2**10  # keeps a GPU busy; with fewer tiles of rows, rows are cut into pieces
 _TYPES = {torch.float32: tl.float32, torch.float64: tl.float64}
-fp64 = tl.float64  # an annotation, which Triton reads by name; it would pass 32 bits
+# An annotation of scalars, which Triton reads by name. Without it, Triton would pass 32 bits.
+fp64 = tl.float64
 
 
 def compare(model: FactorModel, generator: torch.Generator | None) -> BipartiteGraph:
@@ -51,9 +52,10 @@ def compare(model: FactorModel, generator: torch.Generator | None) -> BipartiteG
 def _segments_of_tiles(model: FactorModel) -> Tensor:
     """Return the segment of each tile of rows, int64 ``[num_tiles]``.
 
-    Rows are cut at multiples of ``_ROWS`` and where segments begin, which only the device knows.
-    Every cut begins one tile, so the number of multiples plus the number of segments is an upper
-    bound. Programs of tiles without rows return at once.
+    Rows are cut at multiples of ``_ROWS`` and where segments begin. Only the device knows where
+    segments begin. Every cut begins one tile, so the number of multiples plus the number of
+    segments is an upper bound of the number of tiles. Programs of tiles without rows return at
+    once.
     """
     first_tile = model.query_ptr // _ROWS + torch.arange(model.num_segments + 1,
                                                          device=model.device)
@@ -81,8 +83,8 @@ def try_tiles(
         query, key_factor, query_ptr, key_ptr, segment_of_tile, seed, exploration: fp64, num_quads,
         size, largest, end, edge_key, CLUSTERS: tl.constexpr, DTYPE: tl.constexpr,
         ROWS: tl.constexpr, KEYS: tl.constexpr, DEPTH: tl.constexpr):
-    """Run the trials of some rows with a piece of the keys of their segment: count the successes in
-    each row and find the largest probability, or write the keys."""
+    """Run the trials of some rows with a piece of the keys of their segment. The first run counts
+    the successes in each row and finds the largest probability; the second run writes the keys."""
     tile, piece, pieces = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     segment = tl.load(segment_of_tile + tile)
     first_row = (tile - segment) * ROWS
@@ -109,7 +111,7 @@ def try_tiles(
         succeeds = _succeed(prob + tl.full((), exploration, DTYPE), seed, quad, ROWS, KEYS)
         succeeds = (succeeds & is_row[:, None] & is_key[None, :]).to(tl.int32)
         if edge_key is None:
-            # NaN counts as more than 1; pairs beyond the segment are products with 0.
+            # NaN counts as more than 1. Pairs outside the segment have the product 0.
             highest = tl.maximum(highest, tl.max(tl.where(prob == prob, prob, float('inf')), 1))
         else:
             place = written[:, None] + tl.cumsum(succeeds, axis=1) - 1
@@ -125,7 +127,7 @@ def try_tiles(
 def _products(query, key_factor, row, key, is_row, is_key, CLUSTERS: tl.constexpr,
               DTYPE: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, DEPTH: tl.constexpr):
     """Return the product of each row and each key, 0 where masked. Three products in TF32 are as
-    exact as one in float32."""
+    exact as one product in float32."""
     PRECISION: tl.constexpr = 'tf32x3' if DTYPE == tl.float32 else 'ieee'
     product = tl.zeros([ROWS, KEYS], DTYPE)
     for first in range(0, CLUSTERS, DEPTH):
@@ -141,9 +143,9 @@ def _products(query, key_factor, row, key, is_row, is_key, CLUSTERS: tl.constexp
 
 @triton.jit
 def _succeed(prob, seed, quad, ROWS: tl.constexpr, KEYS: tl.constexpr):
-    """Return which trials succeed, comparing 64 random bits with the probability. The first 32 bits
-    decide all but one in 2**32 trials; alone they would round probabilities to multiples of
-    2**-32."""
+    """Return whether each trial succeeds, by comparing 64 random bits with the probability. The
+    first 32 bits decide all but one in 2**32 trials. Without the other bits, probabilities would be
+    rounded to multiples of 2**-32."""
     scaled = tl.where(prob < 1, tl.maximum(prob, 0), 0) * 4294967296.
     whole = scaled.to(tl.uint32)
     rest = scaled - whole.to(prob.dtype)  # exact: the digits of a probability fit
