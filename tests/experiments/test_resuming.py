@@ -169,7 +169,7 @@ def test_a_run_that_was_stopped_early_is_trained_no_further(epochs, steps, tmp_p
     assert 'left to train' not in capsys.readouterr().out
     resume(tmp_path, *options)
     assert read_summary(tmp_path) == before
-    assert f'nothing to train after step {steps}\n' in capsys.readouterr().out
+    assert f'nothing is left to train after step {steps}\n' in capsys.readouterr().out
     (tmp_path / 'checkpoints' / LAST).unlink()  # goes on from the epoch before
     resume(tmp_path, *options)
     assert weights(tmp_path)['global_step'] == steps
