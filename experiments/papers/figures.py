@@ -16,8 +16,9 @@ STYLES = ('-', '--', '-.', ':', (0, (5, 1, 1, 1, 1, 1)))
 
 
 def bars(rows: list[dict], label: str, columns: Sequence[str], title: str, **options) -> Figure:
-    """Draw a bar for each row, with the row's note. Rows without a deviation are baselines, in
-    grey.
+    """Draw a bar for each row.
+
+    A note of the row is written at its bar. Rows without a deviation are baselines, in grey.
 
     Args:
         rows (list): Rows of the table. A missing value has no bar.

@@ -18,8 +18,9 @@ SOURCE = f'{ENCODER}.source'
 
 @dataclass(frozen=True)
 class Runs:
-    """Runs of :meth:`Study.trained` that share configs. Runs with the same arguments are trained
-    once.
+    """Runs of :meth:`Study.trained` that share configs.
+
+    Runs with the same arguments are trained once.
 
     Args:
         study (Study): The study of the runs.
@@ -57,7 +58,8 @@ def config_options(*configs: Path | str) -> list[str]:
 def at_scale(folder: Path, scale: ScaleName, name: str) -> tuple[Path, ...]:
     """Return the configs of a scale in a folder.
 
-    If there is a config of smoke tests, it contains only the changes of the config ``small``."""
+    If there is a config of smoke tests, it contains only the changes of the config ``small``.
+    """
     scales = ('small', 'smoke') if scale == 'smoke' else (scale,)
     return tuple(path for one in scales if (path := folder / one / name).exists())
 

@@ -101,7 +101,8 @@ class Study:
         """Print the rows and their description, and write the rows and the figure to the study's
         folder.
 
-        Further figures, ``others``, are written under their names."""
+        Further figures, ``others``, are written under their names.
+        """
         if about:
             print(f'\n{about}')
         report(rows, 'table', self.folder)

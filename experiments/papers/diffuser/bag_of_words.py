@@ -13,8 +13,7 @@ STRENGTHS = (1., 10., 100.)  # inverse L2 penalties; one of them is chosen on th
 
 
 def bag_of_words(collection: Collection) -> dict[str, dict[str, float]]:
-    """Return the accuracy and macro F1 of a logistic regression on TF-IDF features, for dev and
-    test.
+    """Return accuracy and macro F1 of a logistic regression on TF-IDF features, for dev and test.
 
     Args:
         collection (Collection): The documents, which are used in full length.

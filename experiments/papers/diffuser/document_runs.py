@@ -77,8 +77,9 @@ class Attention:
 
 @dataclass(frozen=True)
 class DocumentRuns:
-    """Runs of :meth:`Study.trained` on long documents. Runs with the same arguments are trained
-    once.
+    """Runs of :meth:`Study.trained` on long documents.
+
+    Runs with the same arguments are trained once.
 
     Args:
         study (Study): The study. Its scale determines the config, and its folder contains the runs.
@@ -145,7 +146,8 @@ class DocumentRuns:
     def longformer(self) -> Attention:
         """Return attention along Longformer's edges, with one hop.
 
-        Windows are eight times as wide as Diffuser's."""
+        Windows are eight times as wide as Diffuser's.
+        """
         return Attention('longformer', get('longformer', radius=4 * self.count, num_global=1))
 
     @property
@@ -165,8 +167,7 @@ class DocumentRuns:
 
     def compared(self, column: str, kinds: dict[str, Attention], seeds: range, title: str,
                  paper: tuple[str, dict[str, float]]) -> None:
-        """Write the table and the figure of a study, with a row and a bar for each kind of
-        attention.
+        """Write the table and the figure of a study, with a row for each kind of attention.
 
         Args:
             column (str): Name of the column with the names.
@@ -200,7 +201,8 @@ class DocumentRuns:
     def _runs(self) -> Runs:
         """Return the runs of the study.
 
-        The path of the documents is passed as an option, unless their config has it."""
+        The path of the documents is passed as an option, unless their config has it.
+        """
         data = (f'{DOCUMENTS}.path', str(package_docs(self.study)), *self.study.cache
                 ) if self._has_package_docs else ()
         return Runs(self.study, 'documents', self._configs, data)

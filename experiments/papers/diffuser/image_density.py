@@ -83,7 +83,8 @@ def main(scale: ScaleName = 'small', sets: list[str] | None = None,
 def counted(data: SequenceData) -> list[dict]:
     """Return rows with the bits per byte of n-grams and of PNG on the test part.
 
-    The n-grams are counted in the training part."""
+    The n-grams are counted in the training part.
+    """
     learn, test = (sequences_of(data.parts[part]) for part in ('train', 'test'))
     return [*counting_rows(learn, test, ORDERS, data.num_tokens),
             {'attention': 'PNG', 'bits per byte': png_bits(data.parts['test'], data.shape)}]

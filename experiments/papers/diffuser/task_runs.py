@@ -51,7 +51,8 @@ class TaskRuns(Runs):
 def attentions(count: int) -> dict[str, Attention]:
     """Return kinds of attention by name, with ``count`` keys of each of Diffuser's kinds.
 
-    The widths of BigBird's blocks and of half of Longformer's window correspond to ``count``."""
+    The widths of BigBird's blocks and of half of Longformer's window correspond to ``count``.
+    """
     diffuser = Attention('diffuser', get('diffuser', window=count, num_global=count,
                                          num_random=count, cls_global=True))
     return {FULL: Attention('full', Full()),

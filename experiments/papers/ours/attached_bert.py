@@ -31,8 +31,9 @@ class Embeddings(NamedTuple):
 
 
 class AttachedBert(nn.Module):
-    """``transformers.ModernBertForMaskedLM`` with the interface of
-    :class:`graphattn.models.MaskedLanguageModel`.
+    """``transformers.ModernBertForMaskedLM`` as a masked language model of this project.
+
+    Its interface is that of :class:`graphattn.models.MaskedLanguageModel`.
 
     BERT (2018) adds position embeddings to tokens. At this size, its loss then stays on a plateau
     for thousands of steps, because the model does not yet use positions. With rotary positions, the
@@ -84,8 +85,7 @@ class AttachedBert(nn.Module):
         self, tokens: Tensor, ptr: Tensor, *, segments: None = None, selected: Tensor,
         return_graphs: bool = False,
     ) -> tuple[Tensor, None, list[BipartiteGraph | PairMask]]:
-        """Return the logits of the selected tokens, ``None``, and the graphs that sources sampled
-        for the batch.
+        """Return the logits of the selected tokens, ``None``, and the sampled graphs of the batch.
 
         Args:
             tokens (Tensor): Ids of all sequences, int64 ``[num_tokens]``.

@@ -142,7 +142,8 @@ class Case(NamedTuple):
 def peaks(case: Case) -> tuple[int, int]:
     """Return the peak bytes of inference and of a training step.
 
-    The graph is included. A warm-up compiles before both."""
+    The graph is included. A warm-up compiles before both.
+    """
     free_at_once()
     for step in (infer, train):
         step(*case.attend())

@@ -167,7 +167,7 @@ def measure(cases: list[Case], rounds: int) -> list[dict]:
 
 def counted(case: Case) -> float | None:
     """Return the millions of operations that torch counts, without the projections; ``None`` for
-    block models and windows."""
+    attention along edges."""
     if case.name not in STEPS:
         return None
     layer, attend = case.attend()
@@ -206,7 +206,8 @@ def paper(figures: dict, task: str, row: dict) -> float | None:
     """Return the paper's value of Table 3.
 
     A block model has a value only at the density of the paper's trained model; otherwise it is
-    ``None``."""
+    ``None``.
+    """
     if row['asked density'] not in (None, TRAINED[task]) or row['tokens'] > 2 * LENGTHS[task]:
         return None
     return figures.get(row['attention'], {}).get(task)
@@ -285,7 +286,8 @@ def draw_lengths(measured: dict[int, list[dict]]) -> Figure:
 def draw_densities(measured: dict[int, list[dict]]) -> Figure:
     """Draw the costs of a block model relative to SDPA, at two lengths.
 
-    The costs are given with and without the sampling of the graph."""
+    The costs are given with and without the sampling of the graph.
+    """
     drawn, more = [], ', drawing included'
     styles = {f'{title}{which}': {'color': f'C{number}', 'ls': '--' if which else '-'}
               for number, title in enumerate(COSTS.values()) for which in ('', more)}

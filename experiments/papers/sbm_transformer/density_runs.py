@@ -49,8 +49,7 @@ class DensityRuns:
         return self._runs.fit(name, seed, f'{SOURCE}={json.dumps(pattern_source(pattern))}')
 
     def sampled(self, weight: str, seed: int, self_loops: bool = False) -> Path:
-        r"""Train with heads that sample their edges from block models, and return the folder of the
-        run.
+        r"""Train with heads that sample their edges, and return the folder of the run.
 
         Args:
             weight (str): The weight :math:`\lambda` of the penalty on density.

@@ -103,7 +103,8 @@ def printed(task: str, attention: str) -> dict[str, float | None]:
 def average(attention: str, rows: list[dict]) -> dict:
     """Return the row of averages over the tasks.
 
-    The papers average too, although accuracies of different tasks cannot be compared."""
+    The papers average too, although accuracies of different tasks cannot be compared.
+    """
     means = {column: statistics.mean(row[column] for row in rows)
              if None not in (row[column] for row in rows) else None
              for column in ('accuracy, %', 'density, %', *PAPER)}

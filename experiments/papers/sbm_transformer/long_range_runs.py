@@ -39,8 +39,9 @@ ATTENTIONS = (FULL, WINDOW, 'Longformer', 'BigBird', 'Star', 'Strided', 'Fixed',
 
 @dataclass(frozen=True)
 class LongRangeRuns:
-    """Runs of :meth:`Study.trained` on the tasks of Long Range Arena. Runs with the same arguments
-    are trained once.
+    """Runs of :meth:`Study.trained` on the tasks of Long Range Arena.
+
+    Runs with the same arguments are trained once.
 
     Args:
         study (Study): The study. Its scale determines the configs, and its folder contains the
@@ -132,8 +133,11 @@ class LongRangeRuns:
         return [*own, folder / 'lra.yaml', folder / 'lra' / own[1].name]
 
     def _kept(self, task: str) -> dict[str, Any]:
-        """Return the option with the path of a task's data. It is empty if the data set must be
-        downloaded."""
+        """Return the options with the folder of a task's data: a cache, or documentation of
+        packages.
+
+        The dict is empty for data sets that need no such option.
+        """
         if task in ('ListOps', 'Pathfinder'):
             return {'cache': str(self.study.out / self.study.scale / 'cache')}
         if task in ('Text', 'Retrieval') and self.study.scale != 'paper':

@@ -61,7 +61,8 @@ def main(scale: ScaleName = 'small', out: Path = Path('runs/studies')) -> None:
 def train_seed(study: Study, seed: int) -> dict[str, Path]:
     """Train a model with each kind of mask, and return the folders of the runs.
 
-    The masks are learned, learned masks that are frozen from the start, random, and full."""
+    The masks are learned, learned masks that are frozen from the start, random, and full.
+    """
     runs = Runs(study, 'planted', (CONFIG,), tuple(SIZES[study.scale]))
     learned = runs.fit('learned', seed)
     random_file = study.folder / f'random-{seed}.npz'

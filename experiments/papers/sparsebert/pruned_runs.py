@@ -44,7 +44,8 @@ class PrunedRuns:
         """Return a mask for each head without ``percent`` of its pairs (SparseBERT, Sec. 3.4).
 
         The least important pairs by P are removed. With ``random_seed``, random pairs are removed
-        instead."""
+        instead.
+        """
         if random_seed is None:
             return prune(self.probability, percent / 100)
         heads, size, _ = self.probability.shape

@@ -29,8 +29,7 @@ RANDOM_MASKS = 3  # number of random masks whose results are averaged
 
 
 def main(scale: ScaleName = 'small', **kwargs) -> None:
-    """Prune the pairs of a pre-trained model by P and at random, and fine-tune along the remaining
-    pairs.
+    """Prune the pairs of a pre-trained model by P and at random, and fine-tune along the rest.
 
     Args:
         scale: Scale of the study.
