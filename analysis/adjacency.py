@@ -83,8 +83,8 @@ def symmetric_adjacency(graph: GraphLike, symmetrization: Symmetrization = 'unio
 
     Args:
         graph: See :func:`adjacency_of`, with as many keys as queries.
-        symmetrization (str): The form, ``'union'``, ``'mean'`` or ``'intersection'``. They differ
-            for an edge without its reverse.
+        symmetrization (str): The form, ``'union'``, ``'mean'`` or ``'intersection'``. The three
+            forms differ for an edge without its reverse.
         weights (bool): Whether to use the weights of edges instead of 1.
 
     Returns:

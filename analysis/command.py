@@ -124,7 +124,8 @@ def new_parser(name: str, pattern: str, n: int,
 def load(options: Namespace) -> tuple[Graphs, Names]:
     """Return the graphs of a command and the names of the tokens.
 
-    The graphs are a dict from labels to lists: the samples of a head, or the segments of a file."""
+    The graphs are a dict from labels to lists: the samples of a head, or the segments of a file.
+    """
     weights = options.get('weights', False)
     if options.checkpoint is not None:
         read = attention_matrices if weights else sampled_graphs
@@ -144,7 +145,8 @@ def run_or_exit(parser: ArgumentParser, run: Callable[[Namespace], None],
     """Parse the command line and run the command; on a user error, print one line and exit with
     status 2.
 
-    ``--out`` may be a file with one of ``endings``."""
+    ``--out`` may be a file with one of ``endings``.
+    """
     try:
         options = parser.parse_args(arguments)
         for name, (least, most) in LIMITS.items():
@@ -165,7 +167,8 @@ def show(out: Path, name: str, results: Results, figure: Figure, names: Names = 
     """Write the results and the figure, and print a table.
 
     If ``out`` has the suffix of a file, only that file is written. Otherwise ``out`` is a folder,
-    and the files are ``name.json``, ``name.csv`` and ``name.png`` there."""
+    and the files are ``name.json``, ``name.csv`` and ``name.png`` there.
+    """
     plain = {label: [sample.to_dict(names) for sample in samples]
              for label, samples in results.items()}
     written = save(out, name, {'.json': as_json(plain), '.csv': as_csv(results)}, figure)
@@ -176,7 +179,8 @@ def say(*lines: object) -> None:
     """Print lines, and replace characters that the terminal lacks.
 
     A closed pipe (``| head -1``) is not an error, because the results are in files: the command
-    then ends with status 0."""
+    then ends with status 0.
+    """
     encoding = getattr(sys.stdout, 'encoding', None) or 'utf-8'
     try:
         for line in lines:

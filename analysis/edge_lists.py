@@ -166,7 +166,8 @@ def is_comment_line(line: str, has_hashtags: bool = False) -> bool:
     """Return whether a line is a comment.
 
     A comment begins with ``#`` or ``%``. If names may begin with a mark, a blank or the same mark
-    must follow."""
+    must follow.
+    """
     begin = line.lstrip(BLANKS)[:2]
     if not begin.startswith(COMMENT_MARKS):
         return False
@@ -403,7 +404,8 @@ def _check_other_readings(listed: ListedGraph, lines: _Lines, table: _Table) -> 
     """Refuse a file that may be another kind of list.
 
     A METIS file with few neighbours, and an adjacency list with two neighbours for each node, look
-    like edge lists."""
+    like edge lists.
+    """
     first, num_rows = [int(cell) for cell in table.first[:2]], len(listed.edges)
     if ([lines.num_lines - lines.num_comments - 1, table.num_cells - len(table.first)]
             == [first[0], 2 * first[1]] and num_rows > 1):

@@ -225,7 +225,8 @@ def _of_parts(listed: ListedGraph, ends: np.ndarray,
               is_directed: bool) -> tuple[np.ndarray, int, int]:
     """Return the edges ``[2, edges]`` from keys to queries, and the numbers of queries and keys.
 
-    The nodes of part 0 are keys, and the nodes of part 1 are queries."""
+    The nodes of part 0 are keys, and the nodes of part 1 are queries.
+    """
     if listed.parts is None:
         raise ValueError("'bipartite' requires the attribute bipartite, 0 or 1, on all nodes")
     part = listed.parts[ends]

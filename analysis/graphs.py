@@ -1,7 +1,8 @@
 """Graphs from objects and patterns.
 
 :mod:`analysis.graph_files` reads graphs from files, and :mod:`analysis.runs` reads them from
-trained models."""
+trained models.
+"""
 
 from __future__ import annotations
 

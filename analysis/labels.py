@@ -1,6 +1,7 @@
 """Labels of graphs in figures.
 
-matplotlib reads the text between two ``$`` as mathematics, so labels are escaped."""
+matplotlib reads the text between two ``$`` as mathematics, so labels are escaped.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ def as_text(label: str) -> str:
 def labels_as_text(draw: Callable[..., Figure]) -> Callable[..., Figure]:
     """Wrap ``draw`` so that it escapes labels.
 
-    The keys of every argument that is a dict by label are escaped."""
+    The keys of every argument that is a dict by label are escaped.
+    """
     @functools.wraps(draw)
     def drawn(*arguments: object) -> Figure:
         return draw(*({as_text(label): value for label, value in given.items()}

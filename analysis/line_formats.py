@@ -27,7 +27,8 @@ def read_adjlist(path: Path) -> nx.Graph:
 def read_multiline_adjlist(path: Path) -> nx.Graph:
     """Read a multiline adjacency list.
 
-    A line with a node and its degree is followed by a line for each neighbour."""
+    A line with a node and its degree is followed by a line for each neighbour.
+    """
     lines = map(plain_numbers, _data_lines(path))
     return nx.parse_multiline_adjlist(lines, comments=_NO_COMMENT)
 
@@ -115,7 +116,8 @@ def read_konect(path: Path) -> ListedGraph:
     """Read a KONECT file.
 
     The first line marks the edges as directed (``asym``), undirected (``sym``) or between two parts
-    (``bip``). Each further line is an edge with an optional weight and time."""
+    (``bip``). Each further line is an edge with an optional weight and time.
+    """
     first = next((line for _, line in read_lines(path)), '')
     kind = _KONECT.match(first)
     if not kind:

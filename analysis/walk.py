@@ -116,7 +116,8 @@ def diagonal_blocks(matrix: np.ndarray | sp.csr_array,
 
     The first result is an array of the diagonal entries of all components with a single token. The
     second result is an iterator over the blocks of the other components, each a dense array
-    ``[size, size]``."""
+    ``[size, size]``.
+    """
     sizes = np.bincount(component)
     loners = matrix.diagonal()[sizes[component] == 1]
     order = np.argsort(component, kind='stable')

@@ -211,7 +211,8 @@ def _execute(name: str) -> None:
     """Run a module as ``python -m`` does, under the name in ``sys.argv``.
 
     The module becomes the main module, because jsonargparse resolves functions in the main module,
-    and Lightning starts further processes from it."""
+    and Lightning starts further processes from it.
+    """
     spec = find_spec(name)
     if spec.submodule_search_locations is not None:  # a package
         spec = find_spec(f'{name}.__main__')

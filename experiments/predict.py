@@ -25,8 +25,7 @@ from graphattn.utils.files import check_folder, csv_cell, write_whole
 
 def predict(run: str, input: str, out: str = 'predictions.csv', batch_size: int = 32,
             trust: str = '') -> None:
-    """Write the likeliest class and the class probabilities of each example, or the score of each
-    example.
+    """Write the class and the class probabilities of each example, or its score.
 
     Args:
         run: The folder of the training, ``--trainer.default_root_dir``.

@@ -22,7 +22,8 @@ LIBRARIES = ('captum', 'datasets', 'matplotlib', 'networkx', 'numba', 'ortools',
 def without_libraries() -> Iterator[None]:
     """Import stand-ins instead of the heavy libraries inside the context.
 
-    The process should print help and exit."""
+    The process should print help and exit.
+    """
     finder = _Finder()
     sys.meta_path.insert(0, finder)
     try:

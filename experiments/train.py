@@ -153,7 +153,8 @@ class TrainCLI(LightningCLI):
     def setup_parser(self, *arguments: Any) -> None:
         """Set up the parser of the command.
 
-        All runs of a process share this parser, because it takes a tenth of a second to build."""
+        All runs of a process share this parser, because it takes a tenth of a second to build.
+        """
         if self.command not in _PARSERS:
             super().setup_parser(*arguments)
             self.parser.is_nested = False
@@ -375,7 +376,8 @@ def _check_trainer(options: Namespace) -> None:
 
     Lightning divides by some of these options. Gradients that are clipped to a negative norm point
     uphill. Lightning cannot order data that order their own batches. Without a test, there would be
-    no summary."""
+    no summary.
+    """
     for name, least in (('accumulate_grad_batches', 1), ('check_val_every_n_epoch', 1),
                         ('gradient_clip_val', 0)):
         if options[name] is not None:
@@ -396,7 +398,8 @@ def _check_trainer(options: Namespace) -> None:
 def _check_callbacks(given: list[Callback], callbacks: list[Callback]) -> None:
     """Check that checkpoints can store the weights and the state of the user's callbacks.
 
-    Averaged weights must be saved, and no two callbacks may have the same key in a checkpoint."""
+    Averaged weights must be saved, and no two callbacks may have the same key in a checkpoint.
+    """
     if any(isinstance(callback, StochasticWeightAveraging) for callback in given):
         raise ValueError("'trainer.callbacks' must not have StochasticWeightAveraging, because "
                          "no checkpoint contains the averaged weights that would be tested; use "
@@ -426,7 +429,8 @@ def _check_seeds(command: str, options: Namespace) -> None:
 def _data_filling(options: Namespace) -> L.LightningDataModule | None:
     """Return the data module, if it fills in options of the run, and ``None`` otherwise.
 
-    Its method ``fill_options(options)`` is called first."""
+    Its method ``fill_options(options)`` is called first.
+    """
     kind = locate(options.data.class_path) if options.get('data') else None
     if not hasattr(kind, 'fill_options'):
         return None

@@ -16,7 +16,8 @@ def capacity_of(matrix: sp.csr_array) -> dict[str, object]:
     """Return bounds of the conductance of the graph that joins queries to keys, by the names of
     their fields in :class:`analysis.attention.AttentionMatrix`.
 
-    Queries and keys without edges are left out. A matrix without edges returns an empty dict."""
+    Queries and keys without edges are left out. A matrix without edges returns an empty dict.
+    """
     joined = join_queries_to_keys(matrix)
     has_edge = joined.sum(axis=1) > 0
     if not has_edge.any():

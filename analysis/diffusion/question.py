@@ -68,8 +68,7 @@ def diffusion(
     queries_seed: int = 0,
     spectra: bool = True,
 ) -> Diffusion:
-    r"""Measure the diffusion of uniform attention, in which a query attends equally to all its
-    keys.
+    r"""Measure the diffusion of uniform attention: a query attends equally to all its keys.
 
     With attention A and teleport a, the matrix of k hops is
 

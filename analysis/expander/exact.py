@@ -63,7 +63,8 @@ def _sums(values: np.ndarray) -> np.ndarray:
 def _cuts(weight: np.ndarray) -> np.ndarray:
     """Return the total weight of the edges that leave each set, ``[2**n]``.
 
-    A member that joins a set adds its edges to tokens outside and removes its edges to members."""
+    A member that joins a set adds its edges to tokens outside and removes its edges to members.
+    """
     cuts = np.zeros(1)
     for node, row in enumerate(weight):
         cuts = np.concatenate([cuts, cuts + row.sum() - 2 * _sums(row[:node])])

@@ -11,7 +11,8 @@ from analysis.spectrum import Laplacian
 def fiedler_order(normalized: Laplacian, vector: np.ndarray) -> np.ndarray:
     """Return the nodes sorted by D^-1/2 v_2, int ``[n]``.
 
-    If there are several components, they follow each other by volume, the smallest first."""
+    If there are several components, they follow each other by volume, the smallest first.
+    """
     if normalized.num_components > 1:
         volume = np.bincount(normalized.component, weights=normalized.degree)
         return np.lexsort((normalized.component, volume[normalized.component]))
@@ -22,7 +23,8 @@ def sweep(adjacency: sp.csr_array, order: np.ndarray) -> dict[str, object]:
     """Return the conductance of every prefix of an order of the nodes, and the best prefix as a
     witness.
 
-    The keys of the dict are the names of the fields in :class:`analysis.expander.Expansion`."""
+    The keys of the dict are the names of the fields in :class:`analysis.expander.Expansion`.
+    """
     n = order.size
     place = np.empty(n, dtype=np.int64)
     place[order] = np.arange(n)

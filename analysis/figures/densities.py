@@ -186,7 +186,8 @@ def _mean_densities(settings: tuple[int, int, int], n: int, seed: int) -> tuple[
     """Return mean densities over several draws, and the standard deviation of the total density.
 
     If the input uses a whole graph, one draw suffices, because the densities of draws then agree to
-    a hundredth of a per cent."""
+    a hundredth of a per cent.
+    """
     if n >= _MODEL_LENGTH:
         return _densities(diffuser_parts(*settings, n, seed)), 0.
     draws = [_densities(diffuser_parts(*settings, n, seed + draw)) for draw in range(_DRAWS)]

@@ -26,8 +26,7 @@ _PATTERNS = {  # each with the sparsity in Table 4, with and without the diagona
 
 
 def sparsebert_1(seed: int = 0) -> Picture:
-    """Draw the six masks at 16 tokens, and compare their sparsity at 128 tokens, the length in the
-    experiments.
+    """Draw the six masks at 16 tokens, and compare their sparsity at the paper's 128 tokens.
 
     Sparsity is the percentage of pairs that do not attend.
 

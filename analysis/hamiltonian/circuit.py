@@ -17,7 +17,8 @@ def solve(links: sp.csr_array, deadline: float, seed: int
     """Return ``(exists, reason, path)`` from CP-SAT.
 
     A path becomes a circuit by an additional token that is joined to all others in both directions.
-    No step starts after the deadline."""
+    No step starts after the deadline.
+    """
     if time.monotonic() >= deadline:
         return None, None, None
     try:

@@ -18,7 +18,8 @@ def _in_order(links: sp.csr_array) -> range | None:
 def _tournament_path(links: sp.csr_array) -> list[int] | None:
     """Return a path that is built by inserting one token after the other.
 
-    Insertion always succeeds if every two tokens are joined (Rédei, 1934)."""
+    Insertion always succeeds if every two tokens are joined (Rédei, 1934).
+    """
     n = links.shape[0]
     if links.maximum(links.T).nnz < n * (n - 1):
         return None
@@ -35,7 +36,8 @@ def _ore_path(links: sp.csr_array) -> np.ndarray | None:
 
     A path becomes a cycle by an additional token that is joined to all others. If two neighbours on
     the cycle are not joined, the degrees guarantee a segment of the cycle whose reversal joins
-    them."""
+    them.
+    """
     n = links.shape[0]
     if links.nnz < n * (n - 1) / 2:  # degree sums of at least n - 1 imply this number of edges
         return None

@@ -38,7 +38,8 @@ def _removal(links: sp.csr_array) -> str | None:
     path.
 
     All k are checked at once: tokens are added in order of degree. The number of components of the
-    first m tokens is m, minus the number of edges of the minimum spanning forest among them."""
+    first m tokens is m, minus the number of edges of the minimum spanning forest among them.
+    """
     n = links.shape[0]
     either_way = links.maximum(links.T).tocoo()
     degree = np.bincount(either_way.row, minlength=n)
@@ -64,7 +65,8 @@ def _removal(links: sp.csr_array) -> str | None:
 def _strong_components(links: sp.csr_array) -> str | None:
     """Return a description of two strong components that no path can visit in turn.
 
-    In topological order, each component must have an edge to the next."""
+    In topological order, each component must have an edge to the next.
+    """
     count, component = connected_components(links, connection='strong')
     edges = links.tocoo()
     leaving = component[edges.row] != component[edges.col]
@@ -127,7 +129,8 @@ def _subtrees(edges: sp.csr_array, parent: np.ndarray) -> tuple[np.ndarray, ...]
     """Return four arrays with an entry for each token of a tree: its number in preorder, the end of
     its subtree, and the minimum and maximum number that an edge of the subtree leads to.
 
-    Parents must come before their children."""
+    Parents must come before their children.
+    """
     above = parent.tolist()
     n = len(above)
     size, first = [1] * n, [0] * n

@@ -48,12 +48,10 @@ def hamiltonian_path(
     Three stages run until one decides.
 
     1. Cheap certificates. Three can prove a path: the token order itself, Rédei's theorem if every
-    two tokens are joined, and Ore's theorem if degrees are high. Five can exclude a path: two
-    sources or sinks, no matching of n - 1 edges, a few tokens whose removal leaves too many
-    components, strong components without an order, and cut tokens.
-
+       two tokens are joined, and Ore's theorem if degrees are high. Five can exclude a path: two
+       sources or sinks, no matching of n - 1 edges, a few tokens whose removal leaves too many
+       components, strong components without an order, and cut tokens.
     2. Random rotations and extensions of a path (Pósa), without reversal if edges are directed.
-
     3. OR-tools' CP-SAT, which can prove either answer.
 
     A path is verified edge by edge before it is returned.

@@ -74,7 +74,8 @@ class _GrowingPath:
         """Rotate the path without reversal, and return whether this was possible.
 
         The last token closes a cycle with an earlier token, and the path before that token enters
-        the cycle elsewhere."""
+        the cycle elsewhere.
+        """
         ways = self.successors[self.order[self.length - 1]]
         for pivot in self.rng.permutation(self.position[ways]):
             if pivot == 0:

@@ -17,7 +17,8 @@ def distances(walk: sp.csr_array, sources: np.ndarray, limit: np.ndarray, steps:
     most ``steps + 1`` values.
 
     The distance is the total variation between the walk's distribution and its limit, the largest
-    over all sources. The array ends when only rounding errors remain."""
+    over all sources. The array ends when only rounding errors remain.
+    """
     transpose = (1 - teleport) * walk.T.tocsr()
     distance, last = np.zeros(steps + 1), 0
     blocks = [slice(first, first + _STARTS_AT_ONCE)
@@ -44,5 +45,6 @@ def distances(walk: sp.csr_array, sources: np.ndarray, limit: np.ndarray, steps:
 def total_variation(mass: np.ndarray, limit: np.ndarray) -> np.ndarray:
     """Return the total variation distance between distributions and their limits, ``[starts]``.
 
-    Each column of ``mass`` ``[n, starts]`` is the distribution of the walk from one start."""
+    Each column of ``mass`` ``[n, starts]`` is the distribution of the walk from one start.
+    """
     return np.abs(mass - limit).sum(axis=0) / 2

@@ -53,7 +53,8 @@ def stationary_distribution(walk: sp.csr_array, closed: list[np.ndarray],
     """Return the stationary distribution in which each closed class is weighted by its size,
     float64 ``[n]``.
 
-    Beyond ``MAX_DENSE`` tokens, values below ``ROUNDING`` are 0."""
+    Beyond ``MAX_DENSE`` tokens, values below ``ROUNDING`` are 0.
+    """
     stationary = np.zeros(walk.shape[0])
     degree = np.diff(walk.indptr).astype(float)
     for members in tqdm(closed, desc='stationary distribution', unit='class', delay=2,
@@ -88,7 +89,8 @@ def _by_state_reduction(walk: np.ndarray) -> np.ndarray:
     overwritten.
 
     Tokens are censored, the last first, and then receive their mass from earlier tokens. Nothing is
-    subtracted, so each probability has full relative accuracy."""
+    subtracted, so each probability has full relative accuracy.
+    """
     _censor(walk)
     mass = np.zeros(len(walk))
     mass[0] = 1
@@ -144,7 +146,8 @@ def _limits_by_censoring(walk: sp.csr_array, sources: np.ndarray, teleport: floa
     """Return the limits of the restart walk, ``[n, starts]``, solved without subtractions.
 
     The limits have full relative accuracy at any teleport. The walk has an additional token, and
-    every restart ends there."""
+    every restart ends there.
+    """
     n = walk.shape[0]
     ending = np.zeros((n + 1, n + 1))
     ending[1:, 0] = teleport
@@ -164,7 +167,8 @@ def _limits_by_steps(walk: sp.csr_array, sources: np.ndarray, teleport: float,
     too slowly.
 
     Steps are taken from each source until the walk has forgotten the source. The limit differs from
-    the stationary distribution only by the remaining influence of the source."""
+    the stationary distribution only by the remaining influence of the source.
+    """
     transpose = (1 - teleport) * walk.T.tocsr()
     limits = np.repeat(stationary[:, None], len(sources), axis=1)
     left = -limits

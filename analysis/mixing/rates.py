@@ -20,7 +20,8 @@ _CERTAIN = 1e-6  # required accuracy of a modulus
 def second_of_reversible(walk: sp.csr_array, stationary: np.ndarray) -> float | None:
     """Return the second largest modulus of the eigenvalues of a reversible walk.
 
-    ``None`` if the iteration does not converge."""
+    ``None`` if the iteration does not converge.
+    """
     n, root = len(stationary), np.sqrt(stationary)
     similar = sp.csr_array(sp.diags_array(root) @ walk @ sp.diags_array(1 / root))
     if n <= _MAX_SYMMETRIC:
@@ -32,7 +33,8 @@ def second_of_reversible(walk: sp.csr_array, stationary: np.ndarray) -> float | 
 def second_modulus(walk: sp.csr_array, component: np.ndarray) -> float | None:
     """Return the second largest modulus of the eigenvalues of any walk.
 
-    ``None`` if the modulus is not accurate to ``_CERTAIN``."""
+    ``None`` if the modulus is not accurate to ``_CERTAIN``.
+    """
     if np.bincount(component).max() <= _MAX_GENERAL:
         second, when_moved = (_second(component_eigenvalues(walk, component, moved))
                               for moved in (0., MOVED))
@@ -67,7 +69,8 @@ def _second_pair(walk: sp.csr_array) -> tuple[complex, np.ndarray]:
 def contraction(walk: sp.csr_array, stationary: np.ndarray) -> float | None:
     r"""Return the second singular value of :math:`\Pi^{1/2} P \, \Pi^{-1/2}`.
 
-    ``None`` if :math:`\pi` has zeros or has lost digits to underflow."""
+    ``None`` if :math:`\pi` has zeros or has lost digits to underflow.
+    """
     if stationary.min() < np.finfo(float).tiny:
         return None
     root = np.sqrt(stationary)
@@ -83,7 +86,8 @@ def _norm_without(top: np.ndarray, product: Callable[[np.ndarray], np.ndarray]) 
     """Return the norm of a symmetric operator after its eigenvector ``top`` of eigenvalue 1 is
     projected out.
 
-    ``None`` if the iteration does not converge."""
+    ``None`` if the iteration does not converge.
+    """
     deflated = LinearOperator((len(top), len(top)), dtype=float,
                               matvec=lambda vector: product(vector) - top * (top @ vector))
     try:

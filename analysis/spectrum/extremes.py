@@ -19,8 +19,9 @@ _MAX_GROWTH = 1e4
 
 def smallest_outside(matrix: sp.csr_array, null_space: sp.csc_array, count: int, mean: float
                      ) -> tuple[np.ndarray, str]:
-    """Return the eigenvectors ``[n, count]`` of the smallest eigenvalues outside a known null
-    space, and the name of the method.
+    """Return eigenvectors ``[n, count]`` and the name of the method.
+
+    The eigenvectors are those of the smallest eigenvalues outside a known null space.
 
     Args:
         matrix: A symmetric matrix without negative eigenvalues.

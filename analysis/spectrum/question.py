@@ -73,8 +73,7 @@ def spectrum(
     extremes: int | None = None,
     weights: bool = False,
 ) -> Spectrum:
-    r"""Compute the eigenvalues of a graph's Laplacian, or its singular values if keys and queries
-    differ in number.
+    r"""Compute the eigenvalues of a graph's Laplacian, or the singular values of another graph.
 
     Let A be the symmetric adjacency matrix, of ones or weights, and D its row sums. The two
     Laplacians are

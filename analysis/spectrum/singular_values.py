@@ -12,7 +12,8 @@ from analysis.spectrum.laplacian import Laplacian
 def join_queries_to_keys(adjacency: sp.csr_array) -> sp.csr_array:
     """Return the symmetric adjacency matrix of the graph that joins queries to keys.
 
-    Its rows and columns are first the queries, then the keys."""
+    Its rows and columns are first the queries, then the keys.
+    """
     return sp.csr_array(sp.block_array([[None, adjacency], [adjacency.T, None]]))
 
 
@@ -33,7 +34,8 @@ def largest_singular_values(joined: sp.csr_array, count: int
     """Return the ``count`` largest singular values, their residuals and the name of the method.
 
     A singular value is 1 - lambda of the graph that joins queries to keys. Isolated nodes only add
-    zeros."""
+    zeros.
+    """
     has_edge = joined.sum(axis=1) > 0
     if not has_edge.any():
         return np.zeros(count), np.zeros(count), 'components'

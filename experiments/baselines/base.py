@@ -19,8 +19,9 @@ from graphattn.extension.layers import (
 
 
 class Baseline(nn.Module, ABC):
-    """Base class of baselines: attention without a graph, with the interface of
-    :class:`graphattn.layers.GraphAttention`.
+    """Base class of baselines: attention without a graph.
+
+    The interface is that of :class:`graphattn.layers.GraphAttention`.
 
     Sequences are not padded, because some baselines would attend to padding. All sequences of one
     length form a batch, and :meth:`attend` is called once per length. The output of a sequence

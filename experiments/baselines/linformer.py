@@ -11,8 +11,7 @@ from graphattn.extension.layers import check_sides
 
 
 class Linformer(Baseline):
-    r"""Softmax attention to ``rank`` projected positions. Keys and values are projected along the
-    sequence.
+    r"""Softmax attention to ``rank`` positions, to which keys and values are projected.
 
     .. math:: \operatorname{softmax}\Big(\frac{Q (E K)^\top}{\sqrt{C}}\Big) E V
 

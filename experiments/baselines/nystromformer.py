@@ -12,8 +12,7 @@ from graphattn.extension.layers import check_sides, check_size
 
 
 class Nystromformer(Baseline):
-    r"""Softmax attention through landmarks, which are means of adjacent queries and of adjacent
-    keys.
+    r"""Softmax attention through landmarks: means of adjacent queries and of adjacent keys.
 
     .. math::
         \operatorname{softmax}\Big(\frac{Q \tilde K^\top}{\sqrt C}\Big) \,
@@ -72,7 +71,8 @@ class Nystromformer(Baseline):
         """Return ``self.conv(value)``, computed as a one-dimensional convolution of each channel.
 
         With a single head and a kernel wider than the sequence, torch 2.13's Conv2d writes out of
-        bounds on CPUs."""
+        bounds on CPUs.
+        """
         weight = self.conv.weight.squeeze(3).repeat_interleave(self.head_channels, dim=0)
         by_channel = value.transpose(2, 3).flatten(1, 2)
         out = F.conv1d(by_channel, weight, padding=weight.size(2) // 2, groups=len(weight))

@@ -14,8 +14,7 @@ LAST_RESORT = -5e4
 
 
 class Reformer(Baseline):
-    r"""Attention between tokens that a random hash sorts into the same chunk, or into adjacent
-    chunks.
+    r"""Attention between tokens that a random hash sorts into the same or adjacent chunks.
 
     Each key is the normalised query of its token, :math:`K = Q / \lVert Q \rVert`. In round r, the
     hash of a token is the nearest of the directions :math:`[R_r; -R_r]` of a random matrix R.
@@ -79,6 +78,7 @@ def _at(x: Tensor, position: Tensor) -> Tensor:
     """Return the rows of ``x [num_sequences, heads, length, channels]`` at some positions,
     ``[*position.shape, channels]``.
 
-    Missing positions are negative; their rows are arbitrary."""
+    Missing positions are negative; their rows are arbitrary.
+    """
     index = position.clamp(min=0).flatten(2).unsqueeze(-1)
     return x.take_along_dim(index, dim=2).unflatten(2, position.shape[2:])

@@ -55,8 +55,7 @@ def main(
     dtype: Literal['float32', 'bfloat16', 'float16'] = 'float32',
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Time the forward pass alone, and the forward and backward passes together, in one interleaved
-    run.
+    """Time the forward pass alone, and forward with backward, in one interleaved run.
 
     PyG's messages take gigabytes and slow down the case that runs after them, so ``only`` can
     exclude them.

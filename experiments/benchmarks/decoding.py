@@ -72,7 +72,8 @@ def seconds_of_token(decode: Callable[[], object], tokens: int) -> float:
 def layer(pattern: Pattern, length: int, room: int) -> Callable[[], object]:
     """Return a function that decodes one token by an attention layer.
 
-    The cache contains ``length`` tokens and has room for ``room`` tokens."""
+    The cache contains ``length`` tokens and has room for ``room`` tokens.
+    """
     attention = GraphAttention(HEADS * HEAD_CHANNELS, HEADS, pattern,
                                num_kv_heads=NUM_KV_HEADS).eval()
     cache, x = KeyValueCache(room), torch.randn(length, HEADS * HEAD_CHANNELS)
@@ -86,7 +87,8 @@ def layer(pattern: Pattern, length: int, room: int) -> Callable[[], object]:
 def llama(pattern: Pattern | None, layers: int, length: int, room: int) -> Callable[[], object]:
     """Return a function that decodes one token by a Llama.
 
-    The cache contains ``length`` tokens and has room for ``room`` tokens."""
+    The cache contains ``length`` tokens and has room for ``room`` tokens.
+    """
     from transformers import LlamaConfig, LlamaModel, StaticCache
     config = LlamaConfig(
         vocab_size=1000, hidden_size=HEADS * HEAD_CHANNELS, intermediate_size=2048,

@@ -36,8 +36,7 @@ def along_edges(num_edges: int, width: int, hops: int = 1) -> Steps:
 
 def block_model(n: int, width: int, clusters: int, drawn: Steps, num_edges: int,
                 trains: bool = False) -> Steps:
-    r"""Return the operations of a head that samples its graph from a block model (SBM-Transformer,
-    Table 5).
+    r"""Return the operations of a head that samples its graph (SBM-Transformer, Table 5).
 
     Args:
         n (int): Number of tokens.
@@ -129,7 +128,8 @@ def nystromformer(n: int, width: int, landmarks: int, kernel_size: int | None,
 def counted(run: Callable[[], object]) -> int:
     """Return torch's count of the operations of a forward pass.
 
-    Fused attention on CPUs is decomposed, because torch does not count it."""
+    Fused attention on CPUs is decomposed, because torch does not count it.
+    """
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         run()
     return counter.get_total_flops()

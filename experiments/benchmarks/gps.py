@@ -56,8 +56,7 @@ def main(
     device: str = 'cpu',
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Time a training step of all layers alternately, and measure each peak of memory in a separate
-    process.
+    """Time a training step of all layers alternately; each peak has a separate process.
 
     Args:
         nodes: Numbers of nodes of a graph.

@@ -56,8 +56,7 @@ def main(
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Time the forward pass alone, and the forward and backward passes together, in interleaved
-    runs, and report medians.
+    """Time the forward pass alone, and forward with backward, and report medians.
 
     Args:
         heads: Number of heads.
@@ -90,7 +89,8 @@ def of_attention(n: int, degree: int, heads: int, channels: int, dtype: torch.dt
     """Return the rows of the attention benchmark, with two more columns.
 
     ``ps per edge`` is the time per edge and head. ``times floor`` is this time divided by the time
-    of copying what an edge gathers: two vectors, three times."""
+    of copying what an edge gathers: two vectors, three times.
+    """
     graph = RandomKeys(degree).build(n, seed=0)
     left_out = {'PyG TransformerConv'}
     if n**2 > MAX_PAIRS:
@@ -115,7 +115,8 @@ def of_tiles(n: int, pattern: str, heads: int, channels: int, dtype: torch.dtype
     FlexAttention.
 
     Attention along the pattern runs by rows of edges and by tiles of pairs. On other devices than
-    GPUs, rows and tiles are the same."""
+    GPUs, rows and tiles are the same.
+    """
     graph = parse(pattern).build(n, seed=0)
     forwards, inputs = attention.cases(graph, heads, channels, dtype)
 

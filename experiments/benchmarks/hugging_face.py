@@ -53,8 +53,7 @@ def main(
     device: str = 'cpu',
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Time training steps of encoders as wide as BERT-base, and measure peaks of memory in another
-    process.
+    """Time training steps of encoders as wide as BERT-base; peaks have another process.
 
     Args:
         tokens: Length of each sequence, a multiple of 512.

@@ -65,8 +65,7 @@ def main(
     device: str = 'cpu',
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Time a training step and inference of the layers, and measure each peak of memory in a
-    separate process.
+    """Time a training step and inference of the layers; each peak has a separate process.
 
     Args:
         nodes: Sequence lengths; lengths above 8,192 tokens are measured at the first density only.
@@ -182,7 +181,8 @@ def floor_bytes(setting: Setting, graph: BipartiteGraph | None) -> int:
     """Return the lower bound for the memory of a training step, in bytes.
 
     Counted are query, key, value, output and their gradients, the rows of the graph and its edge
-    probabilities. Projections and memberships are not counted."""
+    probabilities. Projections and memberships are not counted.
+    """
     nodes = 8 * 4 * setting.n * setting.heads * setting.channels
     if graph is None:
         return nodes
@@ -242,7 +242,8 @@ def released_algorithm(layer: GraphAttention, x: Tensor, ptr: Tensor) -> Tensor:
     """Compute attention as the authors' code does.
 
     The steps are: all probabilities, a dense Bernoulli draw, softmax over all keys, product with
-    the mask, and normalisation. :class:`DenseBernoulli` is the estimator of its gradient."""
+    the mask, and normalisation. :class:`DenseBernoulli` is the estimator of its gradient.
+    """
     query, key, value = (linear(x).unflatten(-1, (layer.heads, -1))
                          for linear in (layer.lin_query, layer.lin_key, layer.lin_value))
     model = layer.source.block_model(query, key, ptr)

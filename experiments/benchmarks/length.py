@@ -62,7 +62,7 @@ def main(
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Time the training steps alternately, and measure each peak of memory in a separate process.
+    """Time the training steps alternately; each peak of memory has a separate process.
 
     Args:
         nodes: Sequence lengths, at least 512. Eager attention takes about ``150 * n ** 2`` bytes:
@@ -107,7 +107,8 @@ def measure(n: int, rounds: int) -> list[dict]:
 def encoder_layer(case: str) -> EncoderLayer:
     """Return a post-norm layer without dropout.
 
-    With dropout, torch's SDPA would store its weights on CPUs."""
+    With dropout, torch's SDPA would store its weights on CPUs.
+    """
     if case in FULL:
         layer = EncoderLayer(CHANNELS, HEADS, norm_first=False)
         layer.attention = FullAttention(FULL[case])

@@ -49,8 +49,7 @@ def main(
     device: str = 'cpu',
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Time training steps of encoders as wide as BERT-base, and measure their peak memory
-    separately.
+    """Time training steps of encoders as wide as BERT-base, and measure their peak memory.
 
     Args:
         tokens: Length of each sequence, a multiple of 512.

@@ -254,7 +254,8 @@ def _arguments(graph: BipartiteGraph, dtype: torch.dtype, channels: int, heads: 
 def distinct(work: dict[OpOverload, tuple]) -> dict[tuple[str, str], Launch]:
     """Return launches by the names of operator and kernel.
 
-    A kernel that is compiled for another width or dtype is listed separately."""
+    A kernel that is compiled for another width or dtype is listed separately.
+    """
     found = {}
     for operator, arguments in work.items():
         for launch in launches(operator, arguments):

@@ -194,7 +194,8 @@ def stopwatch() -> Callable[[Callable[[], object]], float]:
     """Return a function that times a case in seconds on the default device.
 
     On a GPU, two events measure the time. The case runs without a default device, which would slow
-    down torch's calls."""
+    down torch's calls.
+    """
     seconds = _seconds_on_cpu if torch.get_default_device().type == 'cpu' else _seconds_on_gpu
 
     def timed(case: Callable[[], object]) -> float:
@@ -277,7 +278,8 @@ def elsewhere(measured: Callable[..., Measured], *arguments: object,
 def without_interrupts() -> Iterator[None]:
     """Hide Ctrl-C from the processes that are started inside the context.
 
-    A terminal sends the signal to all processes. This process handles it after the context."""
+    A terminal sends the signal to all processes. This process handles it after the context.
+    """
     interrupts = []  # another thread, such as a progress bar's, may receive the signal
     before = signal.signal(signal.SIGINT, lambda *_: interrupts.append(1))
     # started here, because starting it later would unblock the signal
@@ -319,7 +321,8 @@ def forkserver() -> BaseContext:
 def peak_bytes(step: Callable[[], object], warm_up: int = 0) -> int:
     """Return the peak memory in use during a step, in bytes above the memory before.
 
-    ``warm_up`` steps run first. What they leave, such as a graph, counts as well."""
+    ``warm_up`` steps run first. What they leave, such as a graph, counts as well.
+    """
     free_at_once()
     before = held_bytes()
     for _ in range(warm_up):
@@ -356,7 +359,8 @@ def free_at_once() -> None:
     earlier.
 
     Otherwise glibc keeps all blocks below 32 MiB, and the peak depends on whether the next block
-    fits into a hole."""
+    fits into a hole.
+    """
     library, mmap_threshold = ctypes.CDLL(None), -3  # in its malloc.h
     library.mallopt(mmap_threshold, 1 << 17)
     library.malloc_trim(ctypes.c_size_t(0))
@@ -365,7 +369,8 @@ def free_at_once() -> None:
 def memory(name: Literal['VmRSS', 'VmHWM']) -> int:
     """Return the current or maximum bytes of this process, as Linux reports them.
 
-    The current bytes are ``'VmRSS'``, and the maximum is ``'VmHWM'``."""
+    The current bytes are ``'VmRSS'``, and the maximum is ``'VmHWM'``.
+    """
     for line in Path('/proc/self/status').read_text().splitlines():
         if line.startswith(f'{name}:'):
             return 1024 * int(line.split()[1])

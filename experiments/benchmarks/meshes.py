@@ -41,7 +41,8 @@ def measure(name: str, shape: tuple[int, int, int], heads: int, channels: int, d
             rounds: int) -> list[dict]:
     """Return a row for each case, with the time of the forward and the backward pass.
 
-    The published time, for 16 heads of 64 channels, is in the row as well."""
+    The published time, for 16 heads of 64 channels, is in the row as well.
+    """
     graph = mesh(*shape)
     times = interleave(cases(graph, heads, channels, dtype), rounds)
     return [{'graph': name, 'queries': graph.num_queries, 'keys': graph.num_keys,
@@ -106,7 +107,8 @@ def project(edge_attr: Tensor, projection: Tensor) -> Tensor:
 def anemoi_attention(graph: BipartiteGraph) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
     """Return anemoi's attention along a graph.
 
-    The result is a function of query, key, value and features of full width."""
+    The result is a function of query, key, value and features of full width.
+    """
     from anemoi.models.triton.gt import graph_transformer_attention_conv
 
     key_indptr, _, position = graph.csc

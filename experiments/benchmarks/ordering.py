@@ -97,7 +97,8 @@ def shuffled_window(n: int, keys: int) -> tuple[BipartiteGraph, None]:
 def block_model(n: int, keys: int, inside: float) -> tuple[BipartiteGraph, Callable[[], Tensor]]:
     """Sample a block model, and return its graph and a function that finds the order by cluster.
 
-    The fraction ``inside`` of a query's keys is in the query's own cluster."""
+    The fraction ``inside`` of a query's keys is in the query's own cluster.
+    """
     member = torch.eye(CLUSTERS)[torch.randint(CLUSTERS, (n,))]
     mixing = inside * torch.eye(CLUSTERS) * CLUSTERS + (1 - inside)
     model = FactorModel(member, (mixing * keys / n).clamp(max=1), member)

@@ -136,7 +136,8 @@ def attention_by_tiles(dtype: torch.dtype, channels: int, terms: str, capability
     """Return a row with the time of attention per edge by rows, and per pair by tiles.
 
     Times are given for the forward pass alone, and for both passes. The last column is the number
-    of edges in a tile at which rows and tiles take equal time."""
+    of edges in a tile at which rows and tiles take equal time.
+    """
     started = [launch for operator, arguments in operators(dtype, channels, terms).items()
                if name_of(operator).startswith('edge_attention')
                for launch in launches(operator, arguments)]
@@ -156,7 +157,8 @@ def attention_by_tiles(dtype: torch.dtype, channels: int, terms: str, capability
 def rows_against_tiles(channels: int, capability: int) -> dict:
     """Return a row with the time of dot products per edge by rows, and per pair by tiles.
 
-    The last columns are the densities at which rows and tiles take equal time."""
+    The last columns are the densities at which rows and tiles take equal time.
+    """
     by_rows = dots(channels, 1.)
     edge, pair = ([picoseconds(launch, capability) for launch in launched]
                   for launched in (by_rows, dots(channels, 0.)))
@@ -177,7 +179,8 @@ def against_full(rows: list[dict], n: int, clusters: int, channels: int,
     Times are per pair and per edge, without projections. The row also has the densities at which
     the step takes as long as full attention: with trials of all pairs (negative if trials alone
     take longer), and with few sampled edges. With the default estimator, half of the edges have no
-    gradient."""
+    gradient.
+    """
     full = 14 * channels / FLOPS_PER_SECOND * 1e12
     tried = sum(picoseconds(launch, capability) for launch in sampling(torch.float32, clusters))
     listed = 1e12 * BYTES_OF_A_SHARE * clusters / n / BYTES_PER_SECOND
@@ -213,7 +216,8 @@ def picoseconds(launch: Launch, capability: int, *, gathers: bool = True) -> flo
 
     Without ``gathers``, the vectors that an edge gathers are left out. The time of a tile covers
     the instructions of a program, and the turns of its longest loop over channels or for non-finite
-    values."""
+    values.
+    """
     code, kernel = compiled(launch, capability), launch.kernel.__name__
     if kernel in VECTORS:
         vectors = VECTORS[kernel] if gathers else 0
@@ -233,7 +237,8 @@ def picoseconds_of_a_draw(launch: Launch, num_keys: int, capability: int) -> flo
 
     It is the maximum of two times. One is the time of the instructions of a program and its loops,
     which bisect clusters (unrolled if there are few), double a step, bisect keys, and multiply some
-    clusters at a time. The other is the time of reading the sectors for bisection."""
+    clusters at a time. The other is the time of reading the sectors for bisection.
+    """
     code, arguments = compiled(launch, capability), launch.arguments
     steps = num_keys.bit_length()
     turns = (arguments['WIDTH'].bit_length() - 1, steps, steps,

@@ -82,7 +82,8 @@ def draw_graph(n: int, clusters: int, share: float,
     token.
 
     If two clusters are joined, a pair of their tokens is an edge with about probability 1/2. At
-    least one pair of clusters is joined."""
+    least one pair of clusters is joined.
+    """
     torch.manual_seed(0)
     cluster = torch.randint(clusters, (n,))
     rest = (1 - share) / max(clusters - 1, 1)

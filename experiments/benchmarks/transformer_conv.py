@@ -53,8 +53,7 @@ def main(
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Time a training step of both layers alternately, and measure each peak of memory in a
-    separate process.
+    """Time a training step of both layers alternately; each peak has a separate process.
 
     Args:
         nodes: Number of nodes of a random graph.

@@ -67,8 +67,7 @@ _MIN_SIZE, _MAX_SIZE = 5, 34
 
 def block_model_graphs(name: str, seed: int = 0, cache: Path = Path('data/cache'),
                        num_graphs: tuple[int, int, int] | None = None) -> dict[str, list[Data]]:
-    """Return the graphs of ``'PATTERN'`` or ``'CLUSTER'``. They are drawn once and then read from
-    the cache.
+    """Return the graphs of ``'PATTERN'`` or ``'CLUSTER'``, drawn once and cached.
 
     Args:
         name (str): The data set.

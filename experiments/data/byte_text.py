@@ -28,7 +28,8 @@ class ByteSource(SequenceSource):
     def unlabelled(self, path: Path) -> Iterator[tuple[str, tuple[np.ndarray, ...]]]:
         """Yield each line of a table with its bytes: those of one text, or of both texts of a pair.
 
-        See :func:`experiments.data.text.text_table.read_texts`."""
+        See :func:`experiments.data.text.text_table.read_texts`.
+        """
         for row in read_texts(path):
             yield str(row.line), tuple(np.frombuffer(text.encode(), np.uint8)
                                        for text in row.texts)
@@ -36,8 +37,9 @@ class ByteSource(SequenceSource):
 
 @dataclass(frozen=True)
 class ImdbBytes(ByteSource):
-    """IMDB film reviews as bytes. The task is to tell whether a review is favourable. The files are
-    those of aclImdb::
+    """IMDB film reviews as bytes.
+
+    The task is to tell whether a review is favourable. The files are those of aclImdb::
 
         train/pos/0_9.txt        train/neg/0_3.txt        test/pos/0_10.txt        test/neg/0_2.txt
 

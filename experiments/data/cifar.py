@@ -97,7 +97,8 @@ def raster(image: np.ndarray) -> np.ndarray:
     """Convert colours ``[num_images, 3, num_pixels]`` to raster order, uint8
     ``[num_images, 3 * num_pixels]``.
 
-    In raster order, the three colours of a pixel are next to each other."""
+    In raster order, the three colours of a pixel are next to each other.
+    """
     return np.ascontiguousarray(image.transpose(0, 2, 1)).reshape(len(image), -1)
 
 

@@ -58,7 +58,8 @@ class GraphParts(NamedTuple):
         """Return the size of an attribute that all graphs have.
 
         Real features return their number, and categories return the number of categories of each
-        feature. If the graphs lack the attribute, the result is ``None``."""
+        feature. If the graphs lack the attribute, the result is ``None``.
+        """
         graphs = self.graphs
         if name not in graphs[0]:
             return None
@@ -236,7 +237,8 @@ def _form(graph: Data, name: str) -> str:
 def _level_of(named: list[tuple[Data, str]]) -> Level:
     """Return whether nodes or graphs have targets.
 
-    The shape of ``y`` shows it, unless a graph has only one node."""
+    The shape of ``y`` shows it, unless a graph has only one node.
+    """
     is_node = any(len(graph.y) == graph.num_nodes > 1 for graph, _ in named)
     return 'node' if is_node else 'graph'
 

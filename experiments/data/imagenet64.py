@@ -28,8 +28,9 @@ STAMPS = 'made_of.json'
 
 @dataclass(frozen=True)
 class ImageNet64(SequenceSource):
-    """Colour photographs without classes, pixel by pixel in rows, as red, green and blue: 12,288
-    bytes each.
+    """Colour photographs without classes, in bytes of red, green and blue, pixel by pixel in rows.
+
+    An image has 12,288 bytes.
 
     One of two releases is read. Chrabaszcz et al. (2017) released the arrays
     ``train_data_batch_1.npz`` to ``_10.npz`` and ``val_data.npz``. Each contains ``data``, uint8

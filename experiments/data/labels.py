@@ -66,8 +66,9 @@ def class_numbers(labels: Sequence[str], classes: Sequence[str],
 
 def stratified(keys: Iterable[Hashable], label: np.ndarray, parts: Sequence[str], seed: int,
                where: str) -> dict[str, np.ndarray]:
-    """Divide examples at random, a tenth of each class for each of ``parts`` and the rest for
-    training.
+    """Divide examples at random into parts.
+
+    A tenth of each class is for each of ``parts``, and the rest for training.
 
     Equal examples stay in one part. A class with too few examples is for training only.
 

@@ -66,7 +66,8 @@ def _between_ends(sequences: Sequence[np.ndarray], order: int,
                   num_symbols: int) -> tuple[np.ndarray, np.ndarray]:
     """Return all sequences concatenated, and the positions of their own symbols, two int arrays.
 
-    Each sequence is padded by ``order`` end symbols."""
+    Each sequence is padded by ``order`` end symbols.
+    """
     end = np.full(order, num_symbols, dtype=np.uint64)
     row = [end, *(part for sequence in sequences
                   for part in (np.asarray(sequence).astype(np.uint64), end))]
@@ -80,7 +81,8 @@ def _numbers(row: np.ndarray, places: np.ndarray, offsets: Sequence[int],
     """Return two numbers for each position, uint64 arrays.
 
     The first encodes the symbols at ``offsets`` from the position, and the second also encodes the
-    symbol at the position."""
+    symbol at the position.
+    """
     context = np.zeros(len(places), dtype=np.uint64)
     for distance in offsets:
         context = context * np.uint64(base) + row[places + distance]

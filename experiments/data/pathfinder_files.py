@@ -20,8 +20,9 @@ HARD = 'curv_contour_length_14'
 
 @dataclass(frozen=True)
 class PathfinderFiles(SequenceSource):
-    """Pathfinder images from pictures and lists of pictures. The lists are text files despite their
-    suffix ``.npy``::
+    """Pathfinder images from pictures and lists of pictures.
+
+    The lists are text files despite their suffix ``.npy``::
 
         metadata/0.npy            imgs/0 sample_0.png 0 1 1.0 14 4 2 0.5 1 1
         imgs/0/sample_0.png       a grey picture of 32 x 32 pixels; its label is the fourth entry

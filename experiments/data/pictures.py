@@ -20,8 +20,7 @@ NAMES = ('china.jpg', 'flower.jpg')
 
 @dataclass(frozen=True)
 class PicturePieces(SequenceSource):
-    """Square pieces of scikit-learn's two photographs, pixel by pixel in rows, as red, green and
-    blue.
+    """Square pieces of scikit-learn's two photographs, as red, green and blue, pixel by pixel.
 
     The pieces are a stand-in for CIFAR-10 and ImageNet where those are unavailable.
 

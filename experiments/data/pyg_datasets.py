@@ -19,8 +19,7 @@ from experiments.data.saved_graphs import allowing_graphs
 def pyg_dataset(name: str, root: str, arguments: dict[str, Any] | None = None, seed: int = 0,
                 target: Target | None = None, node_type: str | None = None,
                 split: int = 0) -> GraphParts:
-    """Read a data set of ``torch_geometric.datasets``, or a data set of OGB by a name such as
-    ``ogbg-molhiv``.
+    """Read a data set of ``torch_geometric.datasets``, or of OGB by a name like ``ogbg-molhiv``.
 
     If ``root`` has no files, PyG downloads and processes them. The division into parts is the data
     set's own: its argument ``split``, OGB's indices, or masks of nodes. If there is none, the

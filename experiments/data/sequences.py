@@ -155,7 +155,8 @@ def divided(about: str, parts: dict[str, LabelledSequences], num_tokens: int,
 def check_at_least(least: int, **sizes: int) -> None:
     """Check that each argument is at least its minimum.
 
-    The arguments are keywords, and an error names the argument."""
+    The arguments are keywords, and an error names the argument.
+    """
     for name, size in sizes.items():
         if size < least:
             raise ValueError(f"'{name}' must be at least {least} (got {size})")

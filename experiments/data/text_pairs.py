@@ -20,8 +20,7 @@ COLUMNS = 'label, id, id, text, text'
 
 @dataclass(frozen=True)
 class AanPairs(ByteSource):
-    """Pairs of papers of the ACL Anthology. The task is to tell whether one of the two cites the
-    other.
+    """Pairs of papers of the ACL Anthology, labelled by whether one cites the other.
 
     Long Range Arena's files are ``new_aan_pairs.train.tsv``, ``new_aan_pairs.eval.tsv`` and
     ``new_aan_pairs.test.tsv``::

@@ -18,7 +18,8 @@ def main() -> None:
     """Run this process's command line.
 
     The packages ``experiments`` and ``analysis`` are put on the path of this process and of its
-    children."""
+    children.
+    """
     sys.path.insert(0, str(ROOT))
     others = os.environ.get('PYTHONPATH')
     os.environ['PYTHONPATH'] = os.pathsep.join([str(ROOT), *([others] if others else [])])

@@ -24,8 +24,7 @@ Decay = Literal['cosine', 'linear', 'rsqrt', 'one-cycle']
 
 
 class Training(L.LightningModule):
-    r"""Training with AdamW, linear warm-up and decay of the learning rate, and a penalty of learned
-    masks.
+    r"""Training by AdamW, with warm-up and decay of the rate, and a penalty of learned masks.
 
     .. math:: \mathcal{L} + \lambda \lVert M \rVert_1
 
@@ -117,7 +116,8 @@ class Training(L.LightningModule):
                   prog_bar: bool = False) -> None:
         """Log the means over ``weight`` examples of a batch.
 
-        Lightning averages these means over the epoch and over all processes."""
+        Lightning averages these means over the epoch and over all processes.
+        """
         # Lightning divides by the mean of the processes' weights. If weights are integers, it
         # rounds this mean.
         exact = torch.as_tensor(weight, dtype=torch.float64)
@@ -134,7 +134,8 @@ class Training(L.LightningModule):
     def parameter_groups(self) -> list[dict]:
         """Return the parameters that AdamW optimises, in groups.
 
-        A group may set its own ``lr`` and ``weight_decay``."""
+        A group may set its own ``lr`` and ``weight_decay``.
+        """
         masks = [source.logit for source in self.mask_sources]
         others = [p for p in self.parameters() if not any(p is mask for mask in masks)]
         groups = [
@@ -205,7 +206,8 @@ def share_of_peak(step: int, total: int, warmup: float, decay: Decay) -> float:
 def check_numbers(**numbers: float) -> None:
     """Check that arguments are numbers.
 
-    The arguments are keywords, and an error names the argument."""
+    The arguments are keywords, and an error names the argument.
+    """
     for name, number in numbers.items():
         if not isinstance(number, Real) or isinstance(number, bool):
             raise TypeError(f"'{name}' must be a number (got {type(number).__name__})")

@@ -20,8 +20,9 @@ from graphattn.sources import BlockModelSource
 
 
 class Classification(Training):
-    r"""Training of a classifier by cross-entropy, plus ``density_weight`` times the mean density of
-    sampled graphs.
+    r"""Training of a classifier by cross-entropy, plus a penalty of the density of graphs.
+
+    The penalty is ``density_weight`` times the mean density of the sampled graphs:
 
     .. math:: \mathcal{L} + \lambda \mathcal{L}_s
 

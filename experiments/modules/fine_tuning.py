@@ -153,7 +153,8 @@ class FineTuning(Training):
         """Return the predictions for a batch.
 
         They are the probability of each class, ``[num_examples, num_classes]``, or the score of
-        each example, ``[num_examples, 1]``."""
+        each example, ``[num_examples, 1]``.
+        """
         output, _ = self._output(batch)
         return output.softmax(dim=-1) if self.task.classes else output
 

@@ -131,7 +131,8 @@ class GraphPrediction(Training):
         """Return the mean loss of outputs ``[num_examples, out_channels]`` over all targets that
         are not missing.
 
-        The loss is 0 if all targets are missing."""
+        The loss is 0 if all targets are missing.
+        """
         is_given = _is_given(y)
         out, y = out[is_given], y[is_given]
         if not len(y):
@@ -192,7 +193,8 @@ def _is_given(y: Tensor) -> Tensor:
 def _or_missing(out: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Return outputs and targets, or, if there are none, an output with a missing target.
 
-    Each process must update its metrics."""
+    Each process must update its metrics.
+    """
     if len(y):
         return out, y
     missing = torch.nan if y.is_floating_point() else NO_LABEL

@@ -18,8 +18,7 @@ from graphattn.graphs import PairMask
 
 
 class LanguageModelling(Training):
-    r"""Training by the losses of masked tokens and of next sentences, and the penalty of learned
-    masks.
+    r"""Training by the losses of masked tokens and next sentences, and the penalty of masks.
 
     .. math:: \mathcal{L}_\mathrm{MLM} + \mathcal{L}_\mathrm{NSP} + \lambda \lVert M \rVert_1
 
@@ -101,7 +100,8 @@ class LanguageModelling(Training):
     def _loss(self, name: str, logits: Tensor, target: Tensor, size: int) -> Tensor:
         """Return the cross-entropy, and log it with the accuracy.
 
-        The loss is 0 if there is nothing to predict."""
+        The loss is 0 if there is nothing to predict.
+        """
         loss = F.cross_entropy(logits, target, reduction='sum') / max(1, size)
         accuracy = (logits.argmax(dim=-1) == target).sum().float() / max(1, size)
         self.log_means({f'{name}_loss': loss, f'{name}_accuracy': accuracy}, size)

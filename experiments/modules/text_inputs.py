@@ -58,7 +58,8 @@ def _equal_tokens(tokens: Tensor, ptr: Tensor, num_asked: Tensor) -> BipartiteGr
 def segments_for(encoder: Encoder, segments: Tensor) -> Tensor | None:
     """Return the segments to pass to an encoder.
 
-    ``None`` if the encoder has a single segment, like RoBERTa."""
+    ``None`` if the encoder has a single segment, like RoBERTa.
+    """
     known = 0 if encoder.segment_embedding is None else encoder.segment_embedding.num_embeddings
     return segments if known > 1 else None
 

@@ -100,8 +100,9 @@ class EpochCheckpoints(ModelCheckpoint):
 
 
 class StepCheckpoints(Checkpoint):
-    """A callback that writes a checkpoint every ``every`` steps, after the evaluation if the step
-    has one.
+    """A callback that writes a checkpoint every ``every`` steps.
+
+    If the step has an evaluation, the checkpoint is written after it.
 
     On resumption, Lightning assumes that the evaluation of a checkpoint is done. A checkpoint is
     always written at the end of an epoch.

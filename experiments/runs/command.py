@@ -36,7 +36,8 @@ class Ended(KeyboardInterrupt):
 def ending_signals() -> Iterator[None]:
     """Return a context in which signals that end a command raise :class:`Ended`, once.
 
-    Signals that are ignored stay ignored."""
+    Signals that are ignored stay ignored.
+    """
     is_main = threading.current_thread() is threading.main_thread()
     ours = [number for number in ENDING if is_main and signal.getsignal(number) == signal.SIG_DFL]
     _listening.extend(ours)
@@ -69,7 +70,8 @@ def run_or_exit(command: Callable[[], object]) -> None:
     """Run a command, with figures in the style of the project.
 
     A user error exits with a message of one line and status 2, without a traceback. Ctrl-C, SIGTERM
-    and SIGHUP exit with 128 plus the signal's number."""
+    and SIGHUP exit with 128 plus the signal's number.
+    """
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors='replace')  # for ASCII terminals
     try:

@@ -21,7 +21,8 @@ class Parser(LightningArgumentParser):
     """A faster jsonargparse parser.
 
     jsonargparse fills in the defaults of nested classes twice at each level, and parses their
-    values again, which is sixteen times at the fourth level. This parser does both once."""
+    values again, which is sixteen times at the fourth level. This parser does both once.
+    """
 
     is_nested = True  # true for all parsers but the outermost
 
@@ -43,7 +44,8 @@ def bound_aliases() -> None:
     """Configure how jsonargparse reads and writes YAML.
 
     Exponentially growing aliases are refused, and all strings are written so that they are read
-    back unchanged."""
+    back unchanged.
+    """
     set_loader('yaml', _load_checked, exceptions=(yaml.YAMLError,))
     set_dumper('yaml', _dump)
 
@@ -52,7 +54,8 @@ def _load_checked(text: str) -> Any:
     """Load a config, or the value of one option.
 
     The value of an option is None only if it is spelled 'null', which is handled elsewhere.
-    Otherwise, '#1.csv' would be read as a comment."""
+    Otherwise, '#1.csv' would be read as a comment.
+    """
     check_aliases(text)
     try:
         value = _load(text)
@@ -73,7 +76,8 @@ def _quoted_if_needed(dumper: _Dumper, text: str) -> yaml.ScalarNode:
 def _is_read_as_itself(text: str) -> bool:
     """Return whether a text without quotes is read as itself.
 
-    Both jsonargparse (1e5 is a number) and PyYAML (2026-01-01 is a date) must read it so."""
+    Both jsonargparse (1e5 is a number) and PyYAML (2026-01-01 is a date) must read it so.
+    """
     try:
         return _load(text) == yaml.safe_load(text) == text
     except (yaml.YAMLError, TypeError, ValueError):  # ValueError: an invalid date

@@ -75,8 +75,9 @@ def training_curves(history: list[dict[str, float]]) -> Figure:
 def received_attention(
     model: nn.Module, images: Tensor, titles: list[str], shape: tuple[int, int], draws: int = 32,
 ) -> Figure:
-    """Draw, for every head, the fraction of queries that attend to each pixel, next to the image
-    (SBM, Fig. 7).
+    """Draw the fraction of queries that attend to each pixel, for every head (SBM, Fig. 7).
+
+    The image is drawn next to the heads.
 
     The panels of a head with less than ``MIN_SHOWN`` of the densest head's pairs would be blank.
     Such a head is only named below the others.
@@ -158,7 +159,8 @@ def received_shares(model: nn.Module, images: Tensor, draws: int = 1) -> list[Te
 def _received(graph: BipartiteGraph | PairMask, lengths: list[int]) -> Tensor:
     """Return the number of queries that attend to each token, ``[heads, num_tokens]``.
 
-    In a soft mask, it is the sum of their weights."""
+    In a soft mask, it is the sum of their weights.
+    """
     if isinstance(graph, PairMask):
         return torch.cat([graph.dense(length).sum(dim=1) for length in lengths], dim=1).float()
     return graph.out_degree().view(-1, sum(lengths)).float()

@@ -18,7 +18,8 @@ ADVICE = ("earlier checkpoints are kept; train with a smaller 'lr', or with "
 class StayFinite(Callback):
     """A callback that raises a ValueError at non-finite values.
 
-    It checks the loss of every step, and the parameters before a checkpoint is written."""
+    It checks the loss of every step, and the parameters before a checkpoint is written.
+    """
 
     def __init__(self):
         # the loss, the step and the learning rate of each loss that was not read yet

@@ -112,7 +112,8 @@ def changed_input(before: dict[str, str], config: dict[str, Any]) -> str | None:
 def identity(config: str) -> dict[str, Any]:
     """Return the identity of a run, which its checkpoints contain.
 
-    It is all options except those of the trainer, and digests of the input files."""
+    It is all options except those of the trainer, and digests of the input files.
+    """
     plain = yaml.safe_load(config)
     options = {name: value for part in WHAT_IT_IS
                for name, value in flat(plain.get(part), part).items()}

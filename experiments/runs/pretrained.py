@@ -67,8 +67,9 @@ def pretrained_classifier(
 
 
 def load_encoder(encoder: Encoder, checkpoint: str | Path) -> None:
-    """Load the parameters of a trained encoder, sources included, into an encoder of the same
-    sizes.
+    """Load the parameters of a trained encoder into an encoder of the same sizes.
+
+    The parameters of sources are included.
 
     The sources may differ if their parameters have the same names, such as a source and its causal
     form.

@@ -20,8 +20,7 @@ from experiments.runs.tables import report
 
 def train_seeds(train: Callable[[list[str]], None], options: Sequence[str], folder: Path,
                 seeds: Sequence[int]) -> None:
-    """Train into ``folder/seedN`` for each seed N, and report mean and standard deviation of the
-    test metrics.
+    """Train into ``folder/seedN`` for each seed N, and report means and deviations.
 
     Runs that are finished are not trained again.
 
@@ -49,10 +48,11 @@ def _train(train: Callable[[list[str]], None], arguments: list[str]) -> None:
 
 @contextmanager
 def _as_a_process_of_its_own() -> Iterator[None]:
-    """Return a context without the environment variables that Lightning sets for the processes of a
-    run.
+    """Return a context that undoes, at its end, what a run changes in this process.
 
-    Inside, this process also has its own process group."""
+    It restores the command line and the environment variables, which Lightning sets, and ends the
+    process group.
+    """
     arguments, environment = sys.argv, dict(os.environ)
     try:
         yield

@@ -35,8 +35,9 @@ class ResumableLoader(DataLoader):
 
 
 class BatchStream(DistributedSampler):
-    """The endless sequence of the batches of a run. Batch g is number ``g % len`` of epoch
-    ``g // len``.
+    """The endless sequence of the batches of a run.
+
+    Batch g is number ``g % len`` of epoch ``g // len``.
 
     An iteration yields the number of batches of one epoch, beginning with batch ``batches_done()``.
     Thus a run that resumes in the middle of an epoch neither repeats nor skips a batch.

@@ -162,7 +162,8 @@ class EncodedChoices:
         """Yield the sequences of a question.
 
         Each is a tuple: the tokens, the length of the first segment, the number of global tokens,
-        the positions of the choices in the sequence, and the indices of these choices."""
+        the positions of the choices in the sequence, and the indices of these choices.
+        """
         text, choices, documents = self.parts[number]
         cls, sep = [self.special.cls], [self.special.sep]
         if not documents:

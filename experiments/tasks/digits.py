@@ -74,7 +74,8 @@ class Digits(L.LightningDataModule):
         """Draw, for every head, the attention that each pixel receives, next to test images (SBM,
         Fig. 7).
 
-        Nothing is drawn if heads do not attend along graphs."""
+        Nothing is drawn if heads do not attend along graphs.
+        """
         if not any(isinstance(module, GraphAttention) for module in model.modules()):
             return {}
         image, label = self.test.tensors

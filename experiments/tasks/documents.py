@@ -167,8 +167,7 @@ class EncodedDocuments(Dataset):
         return self.tokens[begin:end].long(), self.label[index]
 
     def rolled(self, shift: int, keep_ends: bool) -> EncodedDocuments:
-        """Return the same documents, rolled: the token at position i moves to position i +
-        ``shift``.
+        """Return the same documents with the token at position i moved to i + ``shift``.
 
         Args:
             shift (int): Number of positions. Tokens that move past the end of a document continue

@@ -31,8 +31,7 @@ from graphattn.models import CausalLanguageModel
 
 
 class LongRange(L.LightningDataModule):
-    """Sequences of up to thousands of symbols, or pairs of such sequences. Each example has a
-    class::
+    """Sequences of up to thousands of symbols, or pairs of such sequences, each with a class::
 
         tokens    [MAX 2 9 [MIN 4 7 ] 0 ]      the grey levels of an image      the bytes of a text
         label     9                            horse                            favourable
@@ -104,7 +103,8 @@ class LongRange(L.LightningDataModule):
     def _longest_first(self, part: str) -> DataLoader:
         """Return a loader of every example once over all processes, the longest first.
 
-        Thus a lack of memory shows at once."""
+        Thus a lack of memory shows at once.
+        """
         sequences = self.data.parts[part]
         length = np.diff(sequences.ptr).reshape(len(sequences.label), -1).sum(axis=1)
         order = np.argsort(-length, kind='stable').tolist()

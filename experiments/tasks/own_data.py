@@ -11,7 +11,8 @@ def fit_model(options: Namespace, num_classes: int, **sizes: int) -> None:
     """Write the sizes that the data require into the options of a run.
 
     The number of classes is set, and sizes of the encoder that are smaller than in ``sizes`` are
-    raised. Options that the model lacks are skipped."""
+    raised. Options that the model lacks are skipped.
+    """
     if f'{MODEL}.num_classes' in options:
         options[f'{MODEL}.num_classes'] = num_classes
     for name, size in sizes.items():

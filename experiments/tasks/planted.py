@@ -13,8 +13,7 @@ CLS, SEP, FIRST = 0, 1, 2
 
 
 class Planted(Synthetic):
-    r"""Random tokens. The label of a token is the sign of a sum over the tokens at certain
-    distances::
+    r"""Random tokens, each labelled by the sign of a sum over tokens at certain distances::
 
         tokens  [CLS]  x_1  x_2  ...  x_i  ...  [SEP]       each of num_symbols symbols
         label     -                    1 if sum over d of v(x_{i-d}) + v(x_{i+d}) > 0 else 0

@@ -168,7 +168,8 @@ class EncodedQuestions:
     def answers_in(self, window: int) -> tuple[list[tuple[int, int]], bool]:
         """Return the answers in a window, and whether the window also contains a part of an answer.
 
-        An answer is a pair of its first and last token, as positions in the window."""
+        An answer is a pair of its first and last token, as positions in the window.
+        """
         whole, has_part, begin, end = [], False, self.begin[window], self.end[window]
         before = 2 + len(self.asked[self.question[window]]) - begin
         for context, first, last in self.answers[self.question[window]]:

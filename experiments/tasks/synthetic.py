@@ -14,8 +14,9 @@ from experiments.tasks.batch_stream import ResumableLoader, batches_of_epoch
 
 
 class Synthetic(L.LightningDataModule, ABC):
-    """Base class of synthetic tasks. Training batches are new in every epoch; development and test
-    batches are fixed.
+    """Base class of synthetic tasks.
+
+    Training batches are new in every epoch. Development and test batches are fixed.
 
     Args:
         length (int): Number of tokens per sequence.

@@ -120,7 +120,8 @@ class TokenizedTask(L.LightningDataModule):
                       lengths: np.ndarray) -> DataLoader:
         """Return a loader of every example once over all processes, the longest first.
 
-        Thus a lack of memory shows at once."""
+        Thus a lack of memory shows at once.
+        """
         order = np.argsort(-lengths, kind='stable').tolist()
         return DataLoader(order, self.batch_size, sampler=each_once(order, self.trainer),
                           collate_fn=collate)

@@ -14,8 +14,7 @@ from graphattn.patterns import parse
 
 
 class TwoHop(Synthetic):
-    r"""One token of each sequence is the answer. The tokens two edges away from it must predict
-    it::
+    r"""One token of a sequence is the answer, which tokens two edges away must predict::
 
         tokens   f  f  f  f  a  f  f  f  f     SlidingWindow(1): the neighbours attend to a
         label    -  -  a  -  -  -  a  -  -     theirs do not, but to tokens that do

@@ -15,14 +15,16 @@ _BLANK_FOR_PUNCTUATION = str.maketrans(dict.fromkeys(f'{string.punctuation}â€˜â€
 def squad_words(text: str) -> list[str]:
     """Return the words of an answer as SQuAD's evaluation compares them.
 
-    The words are in lower case, without punctuation and articles."""
+    The words are in lower case, without punctuation and articles.
+    """
     return _ARTICLE.sub(' ', text.lower().translate(_NOT_PUNCTUATION)).split()
 
 
 def trivia_words(text: str) -> list[str]:
     """Return the words of an answer as TriviaQA's evaluation compares them.
 
-    Punctuation, underscores included, separates words."""
+    Punctuation, underscores included, separates words.
+    """
     return _ARTICLE.sub(' ', text.lower().translate(_BLANK_FOR_PUNCTUATION)).split()
 
 

@@ -48,8 +48,9 @@ class ChoiceSource(ABC):
 
 @dataclass(frozen=True)
 class Swag(ChoiceSource):
-    """SWAG: questions about how a story continues. The files are ``train.csv`` and ``val.csv``,
-    with a header::
+    """SWAG: questions about how a story continues.
+
+    The files are ``train.csv`` and ``val.csv``, with a header::
 
         ,video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label
 
@@ -75,8 +76,9 @@ class Swag(ChoiceSource):
 
 @dataclass(frozen=True)
 class WikiHop(ChoiceSource):
-    """WikiHop and MedHop: questions about relations whose answer takes several documents. The files
-    are::
+    """WikiHop and MedHop: questions about relations, answered from several documents.
+
+    The files are::
 
         [{"id": "WH_train_0", "query": "participant_of juan rossell", "answer": "1996 olympics",
           "candidates": ["1996 olympics", "olympic games"], "supports": ["The 2004 ..."]}]

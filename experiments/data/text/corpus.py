@@ -144,8 +144,7 @@ def _read_data_set(path: Path) -> Iterator[Document]:
 
 
 def build_docs(out: Path) -> dict:
-    """Write the documentation of the installed Python as a corpus. The folder is complete or
-    absent.
+    """Write the documentation of the installed Python as a corpus, complete or not at all.
 
     A document is the docstrings of one module, or one licence. Code, tables and markup are removed.
     Repeated sentences are removed as well, because licences and inherited docstrings repeat each
@@ -161,8 +160,8 @@ def build_docs(out: Path) -> dict:
         ValueError: ``out`` exists and is not an empty folder.
     """
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
-        raise ValueError(f"'out' must be a new or empty folder (got {out}, which contains "
-                         "files)")
+        raise ValueError(f"'out' must be a new or empty folder (got {out}, which exists and is "
+                         "not empty)")
     with new_folder(out) as folder:
         return _write_docs(folder)
 
@@ -286,7 +285,8 @@ def _blocks(text: str) -> Iterator[str]:
     """Yield paragraphs, each as its joined lines.
 
     The lines of a paragraph have the same indentation, and no list item or code begins between
-    them."""
+    them.
+    """
     block: list[str] = []
     item_indent = 0
     block_indent: int | None = None  # indentation of the second line of a list item

@@ -83,8 +83,9 @@ class DocumentSource(ABC):
 
 @dataclass(frozen=True)
 class Hyperpartisan(DocumentSource):
-    """SemEval-2019 task 4, by article. The task is to tell whether a news article is extremely
-    one-sided. The files are::
+    """SemEval-2019 task 4, by article: news articles that are extremely one-sided, or are not.
+
+    The files are::
 
         <article id="0000001" title="..."><p>It is time.</p></article>
         <article id="0000001" hyperpartisan="true" ... />               in the file of labels
@@ -134,8 +135,9 @@ class Hyperpartisan(DocumentSource):
 
 @dataclass(frozen=True)
 class Newsgroups(DocumentSource):
-    """20 Newsgroups. The task is to tell which group a message was posted to. The files are those
-    of 20news-bydate::
+    """20 Newsgroups: messages, labelled by the group that each was posted to.
+
+    The files are those of 20news-bydate::
 
         20news-bydate-train/sci.space/60822        20news-bydate-test/sci.space/61546
 
@@ -178,8 +180,9 @@ class Newsgroups(DocumentSource):
 
 @dataclass(frozen=True)
 class Imdb(DocumentSource):
-    """IMDB film reviews. The task is to tell whether a review is favourable. The files are those of
-    aclImdb::
+    """IMDB film reviews, labelled by whether each is favourable.
+
+    The files are those of aclImdb::
 
         train/pos/0_9.txt        train/neg/0_3.txt        test/pos/0_10.txt        test/neg/0_2.txt
 
@@ -209,8 +212,9 @@ class Imdb(DocumentSource):
 
 @dataclass(frozen=True)
 class AmazonReviews(DocumentSource):
-    """Amazon reviews. The task is to tell how many stars a long review gives. The file has a JSON
-    object per line::
+    """Amazon reviews, labelled by the number of stars that each gives.
+
+    The file has a JSON object per line::
 
         {"reviewText": "I bought this lamp ...", "overall": 4.0, ...}
 

@@ -59,8 +59,8 @@ def build_local_glue(
     if seed < 0:
         raise ValueError(f"'seed' must not be negative (got {seed})")
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
-        raise ValueError(f"'out' must be a new or empty folder (got {out}, which contains "
-                         "files)")
+        raise ValueError(f"'out' must be a new or empty folder (got {out}, which exists and is "
+                         "not empty)")
     parts: dict[str, list[tuple[str, Document]]] = {'train': [], 'dev': []}
     for package, document in documents:
         parts['dev' if is_held_out(document) else 'train'].append((package, document))
@@ -123,7 +123,8 @@ def following_sentences(documents: list[tuple[str, Document]], size: int,
     """Return RTE's rows, of two sentences each.
 
     No sentence occurs twice as the first one of a row, or twice as a second one that follows the
-    first."""
+    first.
+    """
     pairs = [(number, first) for number, (_, document) in enumerate(documents)
              for first in range(0, len(document) - 1, 2)]
     if len(pairs) < size or len(documents) < 2:

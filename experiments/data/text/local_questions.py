@@ -63,8 +63,8 @@ def build_local_questions(out: Path, documents: Iterable[tuple[str, Document]],
         raise ValueError(f"'share_without' must be in [0, 1) (got {share_without})")
     check_at_least(0, seed=seed)
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
-        raise ValueError(f"'out' must be a new or empty folder (got {out}, which contains "
-                         "files)")
+        raise ValueError(f"'out' must be a new or empty folder (got {out}, which exists and is "
+                         "not empty)")
     parts: dict[str, list[Document]] = {part: [] for part in PARTS}
     for _, document in documents:
         parts[part_of(' '.join(document))].append(document)

@@ -121,8 +121,7 @@ def _names(path: Path, packages: tuple[str, ...]) -> dict[str, list[str]]:
 
 
 def build_package_docs(out: Path, documents: Iterable[tuple[str, Sentences]]) -> None:
-    """Write documents and the names of their packages into a folder. The folder is complete or
-    absent.
+    """Write documents and the names of their packages into a folder, complete or not at all.
 
     Args:
         out (Path): A new folder.

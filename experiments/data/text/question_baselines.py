@@ -26,7 +26,8 @@ def longest_match(question: Question) -> str:
     """Return the word of the context whose neighbours match those of the gap for the most words, on
     both sides.
 
-    In a tie, it is the word that has the most words of the question nearby."""
+    In a tie, it is the word that has the most words of the question nearby.
+    """
     before, _, after = (_words(part) for part in question.text.partition(GAP))
     asked = {*before, *after}
     best = (-1, -1), ''
@@ -47,7 +48,8 @@ def choice_accuracies(data: QuestionData) -> dict[str, float]:
     """Return the accuracies of two baselines, from 0 to 1.
 
     One predicts the most frequent label of the training part. The other predicts the choice that
-    shares the largest fraction of its words with the question."""
+    shares the largest fraction of its words with the question.
+    """
     test = data.parts['test']
     most, = Counter(question.label for question in data.parts['train']).most_common(1)
     return {'most frequent number': float(np.mean([question.label == most[0]

@@ -254,7 +254,8 @@ def _names(answer: dict, where: str) -> tuple[list[str], tuple[str, ...]]:
 def _spans(text: str, names: list[str]) -> Iterator[tuple[int, int]]:
     """Yield the start and end of each place in a text that matches one of the names.
 
-    A match is a whole word, or several, in any case."""
+    A match is a whole word, or several, in any case.
+    """
     if not names:
         return
     by_length = sorted(names, key=len, reverse=True)

@@ -38,8 +38,9 @@ from graphattn.utils.files import write_whole
 
 
 class GraphTask(L.LightningDataModule, ABC):
-    """Base class of tasks on PyG graphs. A batch consists of graphs, or of sampled neighbourhoods
-    of one large graph.
+    """Base class of tasks on PyG graphs.
+
+    A batch consists of graphs, or of sampled neighbourhoods of one large graph.
 
     Args:
         batch_size (int): Number of graphs per step and process, or, with ``num_neighbors``, of
@@ -168,7 +169,8 @@ def cache_key(graphs: list[Data], transforms: list[BaseTransform]) -> str | None
     """Return a digest of graphs, transforms, the source code of the transforms, and versions.
 
     ``None`` if the transforms cannot be pickled, or have no source file, such as classes of a
-    notebook."""
+    notebook.
+    """
     try:
         whole = blake2b(pickle.dumps(transforms), digest_size=DIGEST)
         for transform in transforms:
@@ -242,7 +244,8 @@ def _drawn(take: Callable[[list[int]], Data], seed: int, places: list) -> Data:
     """Return the batch at some places.
 
     Its randomness derives only from the places and the seed, so the batch is the same in a resumed
-    run and in any worker."""
+    run and in any worker.
+    """
     numbers = np.reshape(places, (len(places), -1))
     with _seeded(seed, *numbers.flatten().tolist()):
         return take(numbers[:, -1].tolist())
