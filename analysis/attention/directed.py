@@ -1,4 +1,4 @@
-"""The Laplacian of a directed graph, from the circulation of its walk."""
+"""The Laplacian of a directed graph, from the flow of the random walk along its edges."""
 
 from __future__ import annotations
 

@@ -287,7 +287,7 @@ def test_seeds_of_a_config_that_has_changed_are_refused(form, tmp_path):
         config.write_text('init_args: {lr: 0.003}\n')
     fit(tmp_path, '--seeds=1', '--trainer.max_epochs=1', form.format(config))
     config.write_text(config.read_text().replace('0.003', '0.1').replace('3.0e-3', '0.1'))
-    with pytest.raises(ValueError, match='seed3 holds a run with other options'):
+    with pytest.raises(ValueError, match='seed3 contains a run with other options'):
         fit(tmp_path, '--seeds=1', '--trainer.max_epochs=1', form.format(config))
 
 

@@ -233,7 +233,7 @@ def test_the_best_epoch_has_the_best_mean_of_the_development_sets(pretrained, tm
 @pytest.mark.slow
 @pytest.mark.parametrize('options, match', [
     (['--data.init_args.task', 'CoLA'], "'task' must be the same for model and data"),
-    (['--data.init_args.max_length', '41'], "'max_length' must be at most 40, the positions"),
+    (['--data.init_args.max_length', '41'], "'max_length' must be at most 40, the number of positions"),
     (['--model.init_args.pretrained', 'nowhere/checkpoints/last.ckpt'],
      "'pretrained' cannot be read"),
     (['--model.init_args.lr', '-1'], "'lr' must be positive"),

@@ -123,10 +123,10 @@ def test_a_run_of_another_version_says_what_differs(runs, tmp_path):
     (tmp_path / 'summary.json').write_text(json.dumps(summary))
     config = (tmp_path / 'config.yaml').read_text()
     (tmp_path / 'config.yaml').write_text(config.replace('share_source:', 'share_sources:'))
-    with pytest.raises(ValueError, match=r'graphattn 0\.0\.1 and not .*share_sources'):
+    with pytest.raises(ValueError, match=r'graphattn 0\.0\.1 instead of .*share_sources'):
         experiments.load_run(tmp_path)
     (tmp_path / 'config.yaml').write_text(config.replace('num_layers: 1', 'num_layers: 2'))
-    with pytest.raises(ValueError, match=r'the weights do not fit .*graphattn 0\.0\.1 and not'):
+    with pytest.raises(ValueError, match=r'the weights do not fit .*graphattn 0\.0\.1 instead of'):
         experiments.load_run(tmp_path)
 
 
