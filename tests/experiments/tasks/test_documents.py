@@ -320,7 +320,7 @@ def test_two_processes_count_every_document_once(learned, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('options, match', [
-    (['--data.init_args.max_length', '25'], "'max_length' must be at most 24, the number of positions"),
+    (['--data.init_args.max_length', '25'], "'max_length' must be at most 24, the number"),
     (['--data.init_args.max_length', '2'], "'max_length' must be at least 3"),
     (['--data.init_args.batch_size', '0'], "'batch_size' must be at least 1"),
     (['--data.init_args.documents.init_args.path', 'nowhere'], 'nowhere/train/neg: expected a'),
