@@ -223,7 +223,8 @@ def _graph_file(listed: ListedGraph, chosen: Format, numbered: bool | None,
 
 def _of_parts(listed: ListedGraph, ends: np.ndarray,
               is_directed: bool) -> tuple[np.ndarray, int, int]:
-    """Return the edges ``[2, edges]`` from keys to queries, and the numbers of queries and keys.
+    """Return the edges ``[num_edges, 2]`` from keys to queries, and the numbers of queries and
+    keys.
 
     The nodes of part 0 are keys, and the nodes of part 1 are queries.
     """
