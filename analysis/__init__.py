@@ -1,8 +1,9 @@
 """Measurements of graphs and trained models: one package per question.
 
-In each package, ``question`` holds a function from a graph to a small frozen result, ``drawing``
-its figure and ``__main__`` its command; other modules hold the algorithms. A question imports
-neither its drawing nor its command, and so neither matplotlib nor a parser::
+Each package has a module ``question`` with a function that maps a graph to a small frozen result.
+The module ``drawing`` draws the result, the module ``__main__`` is the command, and further modules
+contain the algorithms. ``question`` imports neither ``drawing`` nor ``__main__``, and therefore
+neither matplotlib nor an argument parser::
 
     python -m analysis.spectrum --pattern 'SlidingWindow(3) | GlobalTokens(2)' --n 1024
 

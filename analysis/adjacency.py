@@ -18,11 +18,11 @@ def adjacency_of(graph: GraphLike, weights: bool = False) -> sp.csr_array:
     """Return the adjacency matrix of a graph.
 
     Args:
-        graph: See :func:`analysis.graphs.as_graph`. With weights also a floating tensor
-            ``[query, key]``.
-        weights: Whether entries are the weights of the edges: the entries of an array, or
-            networkx's attribute ``weight``. Other edges have weight 1. The weights of repeated
-            edges add up, and an edge of weight 0 is none.
+        graph: See :func:`analysis.graphs.as_graph`. With ``weights``, the graph may also be a
+            floating tensor ``[query, key]``.
+        weights: Whether the entries of the result are the weights of the edges. The weight of an
+            edge is its entry in an array or its attribute ``weight`` in a networkx graph, and
+            otherwise 1. The weights of repeated edges add up. Edges of weight 0 are dropped.
 
     Returns:
         float64 CSR array ``[query, key]`` without explicit zeros.
@@ -61,14 +61,14 @@ def _weighted(graph: GraphLike) -> sp.sparray | sp.spmatrix | np.ndarray:
 def _check_weights(weights: np.ndarray) -> None:
     bad = weights[~((weights >= 0) & np.isfinite(weights))]
     if bad.size:
-        raise ValueError(f"'graph' must have weights that are finite and not negative (got "
-                         f"{bad[0]:g}); replace them, such as by their absolute values, or omit "
-                         f"them")
+        raise ValueError("'graph' must have weights that are finite and not negative (got "
+                         f"{bad[0]:g}); replace such weights, for example by their absolute "
+                         "values, or measure without weights")
     with np.errstate(over='ignore'):
         total = weights.sum()
     if not np.isfinite(total):
-        raise ValueError(f"'graph' must have weights with a finite sum (got up to "
-                         f"{weights.max():g}); divide them by the largest")
+        raise ValueError("'graph' must have weights with a finite sum (got weights up to "
+                         f"{weights.max():g}); divide all weights by the largest")
 
 
 def symmetric_adjacency(graph: GraphLike, symmetrization: Symmetrization = 'union',
@@ -79,12 +79,13 @@ def symmetric_adjacency(graph: GraphLike, symmetrization: Symmetrization = 'unio
         \texttt{union}: \max(A, A^\top), \quad \texttt{mean}: (A + A^\top) / 2, \quad
         \texttt{intersection}: \min(A, A^\top)
 
-    Self-loops are kept and count once. All three equal :math:`A` if it is symmetric.
+    Self-loops are kept and count once. If :math:`A` is symmetric, all three forms equal :math:`A`.
 
     Args:
         graph: See :func:`adjacency_of`, with as many keys as queries.
-        symmetrization (str): How an edge without its reverse is treated.
-        weights (bool): Whether entries are the weights of the edges.
+        symmetrization (str): The form, ``'union'``, ``'mean'`` or ``'intersection'``. The three
+            forms differ for an edge without its reverse.
+        weights (bool): Whether to use the weights of edges instead of 1.
 
     Returns:
         float64 CSR array ``[n, n]``.
@@ -100,9 +101,9 @@ def symmetrize(adjacency: sp.csr_array, symmetrization: Symmetrization) -> sp.cs
     """Return the symmetric form of an adjacency matrix, see :func:`symmetric_adjacency`."""
     num_queries, num_keys = adjacency.shape
     if num_queries != num_keys:
-        raise ValueError(f"'graph' must have as many keys as queries to be symmetrised (got "
-                         f"{num_keys} and {num_queries}); analysis.spectrum has the singular "
-                         f"values of other graphs")
+        raise ValueError("'graph' must have as many keys as queries to be symmetrised (got "
+                         f"{num_keys} and {num_queries}); for other graphs, use the singular "
+                         "values of analysis.spectrum")
     if symmetrization not in get_args(Symmetrization):
         raise ValueError(f"'symmetrization' must be one of {get_args(Symmetrization)} (got "
                          f"{symmetrization!r})")

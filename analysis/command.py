@@ -1,4 +1,4 @@
-"""Options, files and errors of all commands ``python -m analysis.<module>``."""
+"""Options, files and errors that all commands ``python -m analysis.<module>`` share."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from graphattn.utils.files import check_folder, csv_cell, write_whole
 from graphattn.utils.memory import within_free_memory
 
 Graphs = dict[str, list[GraphLike]]
-Names = Sequence[str] | None  # of the tokens of a graph file
+Names = Sequence[str] | None  # names of the tokens of a graph file
 
 
 ENDINGS = '.json', '.csv', '.png', '.svg', '.pdf'
 _SHOWN = 20  # token names per line
-# Allowed ranges of options; larger values would not terminate in practice.
+# Allowed ranges of options; a command would not end in practice with larger values.
 LIMITS = {'n': (1, MAX_TOKENS), 'samples': (1, 10_000), 'hops': (1, 100_000),
           'steps': (1, 100_000), 'max_layers': (1, 100_000), 'clusters': (1, 100_000),
           'heads': (1, 1024), 'head_channels': (1, 4096),
-          'seed': (0, 2**31 - 1)}  # the limit of OR-tools
+          'seed': (0, 2**31 - 1)}  # the limit of OR-tools' seeds
 REFUSALS = (ArgumentError, ArpackError, ImportError, MemoryError, OSError, OverflowError, TypeError,
             ValueError)
 FILE_OPTIONS = 'format', 'header', 'numbered', 'edges', 'bipartite'
@@ -57,11 +57,13 @@ def ask(
     """Run a question as a command: read the graphs, print a table and write files.
 
     Args:
-        question: Called as ``question(graph, **options)``; its keyword arguments become options.
-            If ``weights`` is one of them, graphs of files and checkpoints have their weights.
-        draw: Maps ``{label: results}`` to a figure; the samples of a head share a label.
+        question: Called as ``question(graph, **options)``; its keyword arguments become options. If
+            ``question`` has an argument ``weights``, the graphs of files and checkpoints are passed
+            with their weights.
+        draw: Maps ``{label: results}`` to a figure. All samples of an attention head have the same
+            label.
         arguments: The command line; the process's own if omitted.
-        name: Name of the module, and of the files.
+        name: Name of the module, and of the files that the command writes.
         pattern: Default pattern.
         n: Default number of tokens.
 
@@ -75,7 +77,8 @@ def ask(
         parser.add_argument('--weights', type=bool, nargs='?', const=True,
                             default=weights.default,
                             help='use the weights of the edges: those of a graph file, or the '
-                                 'attention of a checkpoint to as many examples as --samples')
+                                 'attention of a checkpoint, to as many examples as --samples '
+                                 'states')
 
     def run(options: Namespace) -> None:
         graphs, names = load(options)
@@ -91,32 +94,38 @@ def ask(
 
 def new_parser(name: str, pattern: str, n: int,
                endings: Sequence[str] = ENDINGS) -> ArgumentParser:
-    """Return a parser with the options of all commands, for graphs and output."""
+    """Return a parser with the options for graphs and output, which all commands share."""
     parser = ArgumentParser(prog=f'graphattn {name}', exit_on_error=False)
     sources = parser.add_mutually_exclusive_group()
     sources.add_argument('--pattern', type=str, nargs='+', default=[pattern],
                          help='presets, or expressions such as "SlidingWindow(3) | Star()"')
     sources.add_argument('--graph', type=str,
-                         help=f'a graph file instead: {", ".join(GRAPH_ENDINGS)}, or any other; '
-                              f'the segments of a batched graph are measured one by one')
+                         help=f'a graph file instead of a pattern: {", ".join(GRAPH_ENDINGS)}, '
+                              'or any other; each segment of a batched graph is measured '
+                              'separately')
     sources.add_argument('--checkpoint', type=str,
-                         help='the sampled graphs of a trained model instead: a checkpoint, or the '
-                              'folder of a run')
+                         help='the sampled graphs of a trained model instead of a pattern: a '
+                              'checkpoint, or the folder of a run')
     parser.add_function_arguments(read_graph_file, skip={'path', 'weights'})
     parser.add_argument('--trust', type=str, default='',
                         help="packages whose classes the checkpoint's config.yaml may name, "
                              "separated by commas")
-    parser.add_argument('--example', type=int, default=0, help='index in the test set')
-    parser.add_argument('--samples', type=int, default=8, help='sampled graphs per head')
+    parser.add_argument('--example', type=int, default=0, help='index of the example in the test '
+                                                               'set')
+    parser.add_argument('--samples', type=int, default=8, help='number of sampled graphs per '
+                                                               'head')
     parser.add_argument('--n', type=int, default=n, help='number of tokens')
     parser.add_argument('--seed', type=int, default=0, help='seed of random patterns and samples')
     parser.add_argument('--out', type=Path, default=Path('runs/analysis'),
-                        help=f'a folder for results, or a file: {", ".join(endings)}')
+                        help=f'a folder for the results, or a file: {", ".join(endings)}')
     return parser
 
 
 def load(options: Namespace) -> tuple[Graphs, Names]:
-    """Return the graphs of a command by label: the samples of a head, or the segments of a file."""
+    """Return the graphs of a command and the names of the tokens.
+
+    The graphs are a dict from labels to lists: the samples of a head, or the segments of a file.
+    """
     weights = options.get('weights', False)
     if options.checkpoint is not None:
         read = attention_matrices if weights else sampled_graphs
@@ -133,8 +142,11 @@ def load(options: Namespace) -> tuple[Graphs, Names]:
 
 def run_or_exit(parser: ArgumentParser, run: Callable[[Namespace], None],
                 arguments: list[str] | None, endings: Sequence[str] = ENDINGS) -> None:
-    """Parse and run; on a user error, print one line and exit with status 2. ``--out`` may be a
-    file with one of ``endings``."""
+    """Parse the command line and run the command; on a user error, print one line and exit with
+    status 2.
+
+    ``--out`` may be a file with one of ``endings``.
+    """
     try:
         options = parser.parse_args(arguments)
         for name, (least, most) in LIMITS.items():
@@ -152,8 +164,11 @@ def run_or_exit(parser: ArgumentParser, run: Callable[[Namespace], None],
 
 
 def show(out: Path, name: str, results: Results, figure: Figure, names: Names = None) -> None:
-    """Write the results, to ``out`` if it has the suffix of a file, otherwise to ``out/name.json``,
-    ``.csv`` and ``.png``, and print a table."""
+    """Write the results and the figure, and print a table.
+
+    If ``out`` has the suffix of a file, only that file is written. Otherwise ``out`` is a folder,
+    and the files are ``name.json``, ``name.csv`` and ``name.png`` there.
+    """
     plain = {label: [sample.to_dict(names) for sample in samples]
              for label, samples in results.items()}
     written = save(out, name, {'.json': as_json(plain), '.csv': as_csv(results)}, figure)
@@ -161,8 +176,11 @@ def show(out: Path, name: str, results: Results, figure: Figure, names: Names = 
 
 
 def say(*lines: object) -> None:
-    """Print lines, replacing characters that the terminal lacks. A closed pipe (``| head -1``) is
-    not an error, because the results are in files; the command ends with status 0."""
+    """Print lines, and replace characters that the terminal lacks.
+
+    A closed pipe (``| head -1``) is not an error, because the results are in files: the command
+    then ends with status 0.
+    """
     encoding = getattr(sys.stdout, 'encoding', None) or 'utf-8'
     try:
         for line in lines:
@@ -172,7 +190,8 @@ def say(*lines: object) -> None:
 
 
 def token_lines(results: Results, names: Names) -> list[str]:
-    """Return a line for each field that holds tokens, such as a path, with their names."""
+    """Return a line for each field that lists tokens, such as a path; the line shows the names of
+    the tokens."""
     lines = []
     for label, samples in results.items() if names else ():
         for field, tokens in samples[0].tokens(names).items():
@@ -182,11 +201,13 @@ def token_lines(results: Results, names: Names) -> list[str]:
 
 
 def save(out: Path, name: str, texts: dict[str, str], figure: Figure) -> str:
-    """Write texts, given by suffix, and a figure: only one of them if ``out`` has its suffix,
-    otherwise all to the folder ``out``.
+    """Write texts, a dict from suffixes to contents, and a figure.
+
+    If ``out`` has one of the suffixes, only that file is written. Otherwise all files are written
+    to the folder ``out``.
 
     Returns:
-        A line with the paths.
+        A line with the paths of the written files.
     """
     paths = [out / f'{name}{ending}' for ending in (*texts, '.png')]
     if out.suffix in ENDINGS:
@@ -202,7 +223,7 @@ def check_out(out: Path, endings: Sequence[str]) -> None:
     """Check that results can be written to ``--out``, a folder or a file with one of ``endings``.
 
     Raises:
-        ValueError: They cannot be written.
+        ValueError: ``--out`` cannot be written, or its suffix is not one of ``endings``.
     """
     if out.suffix in {*ENDINGS, '.html'} and (out.suffix not in endings or out.is_dir()):
         raise ValueError(f"'out' must be a folder without the suffix of a file, or a new "
@@ -216,7 +237,8 @@ def as_json(plain: dict[str, object]) -> str:
 
 
 def as_csv(results: Results) -> str:
-    """Return CSV: a row for each graph, with its label and number, and a column for each scalar."""
+    """Return CSV text with a column for each scalar of the results. Each row has the label of a
+    graph and its number among the samples."""
     names = scalar_names(results)
     text = io.StringIO()
     rows = csv.writer(text, lineterminator='\n')

@@ -1,4 +1,4 @@
-"""Edge lists: detection of separators, comments and header lines, and parsing."""
+"""Edge lists in text files: the parser, and detection of separators, comments and header lines."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ import numpy as np
 from analysis.listed import MAX_ID_LENGTH, ListedGraph, is_id, plain_numbers, weight_of
 from graphattn.utils.reading import read_lines
 
-BLANKS = ' \t\r\n'  # other blanks, such as no-break spaces, belong to names
+BLANKS = ' \t\r\n'  # other blanks, such as no-break spaces, are part of names
 COMMENT_MARKS = '#', '%'
 _MAY_BEGIN_COMMENTS = ''.join(COMMENT_MARKS) + BLANKS
 _SEPARATORS = {'\t': 'tabs', ';': 'semicolons', ',': 'commas', '|': 'bars', '->': 'arrows',
                ' ': 'blanks'}  # in order of preference
 _OF_TABLES = list(_SEPARATORS)[:4]
-_ROWS_AT_ONCE = 2**9  # too few to trigger Python's garbage collector
-_SAMPLE = 100  # lines, besides comments, that decide the separator
+_ROWS_AT_ONCE = 2**9  # too few rows to trigger Python's garbage collector
+_SAMPLE = 100  # the number of lines, besides comments, that decide the separator
 _ENDS = [tuple(pair.split()) for pair in (
     'source target', 'source destination', 'source dest', 'src dst', 'src dest', 'src target',
     'from to', 'key query', 'u v', 'id1 id2', 'node1 node2', 'nodea nodeb', 'start end',
@@ -37,18 +37,18 @@ _BRACKETS = re.compile(r'^(?:\(.*\)|\[.*\])$')
 _ATTRIBUTES = re.compile(r"""(?<=[ \t,;|])\{(?:['"].*)?\}$""")  # as networkx writes them
 _WRAPPINGS = _COMMA, _SEMICOLON, _BRACKETS, _ATTRIBUTES
 _WEIGHT_ATTRIBUTE = re.compile(r"""['"]weight['"]: ([^,}]+)""")
-_OTHER_LISTS = ('use --format adjlist for a node and its neighbours on each line, --format metis '
-                'for a METIS file')
+_OTHER_LISTS = ('use --format adjlist if each line is a node and its neighbours, or --format '
+                'metis for a METIS file')
 
 
 @dataclass
 class _Layout:
-    """The layout of an edge list.
+    """The layout of an edge list: its separator, comment marks and quotes.
 
     Attributes:
         separator (str): The separator of columns, a key of ``_SEPARATORS``.
         has_hashtags (bool): Whether names may begin with a comment mark.
-        wrappings (list): Text around the columns of all lines, see ``_WRAPPINGS``.
+        wrappings (list): Patterns of the text around the columns of every line, see ``_WRAPPINGS``.
     """
 
     separator: str
@@ -58,10 +58,10 @@ class _Layout:
 
 @dataclass
 class _Columns:
-    """The columns that hold edges.
+    """The columns of an edge list that contain edges.
 
     Attributes:
-        ends (tuple): Indices of the columns of sources and targets.
+        ends (tuple): Indices of the source column and the target column.
         weight (int, optional): Index of the column of weights.
         most (int): Maximum number of columns of a line.
     """
@@ -74,16 +74,17 @@ class _Columns:
 def read_edge_list(path: Path, *, is_table: bool = False, header: bool | None = None,
                    numbered: bool | None = None, max_columns: int = 3,
                    is_certain: bool = False) -> ListedGraph:
-    """Read an edge list.
+    """Read the edges in a text file.
 
     Args:
         path: A text file, optionally compressed.
-        is_table (bool): Use blanks as separators only if no other separator fits.
+        is_table (bool): Whether blanks are separators only if no other separator fits.
         header (bool, optional): Whether the first line names columns; detected if omitted.
-        numbered (bool, optional): Whether ids are numbers, all or none; detected if omitted.
+        numbered (bool, optional): Whether all ids are numbers of tokens; if false, all ids are
+            names. Detected if omitted.
         max_columns (int): Maximum number of columns without a header; columns after the weight are
             ignored.
-        is_certain (bool): Do not check whether the file looks like another kind of list.
+        is_certain (bool): Whether to skip the check that the file is not another kind of list.
 
     Raises:
         OSError: The file cannot be read.
@@ -104,7 +105,7 @@ def read_edge_list(path: Path, *, is_table: bool = False, header: bool | None = 
     for batch in _batches(chain(data, rows)):
         table.add(batch)
     if has_header and header is None and table.knows(first[1]):
-        table.add([first])  # its words also occur as names of nodes in other lines
+        table.add([first])  # the words of the first line are also names of nodes in other lines
         has_header = False
     listed = table.listed()
     if table.are_ids and not is_certain:
@@ -117,7 +118,7 @@ def read_edge_list(path: Path, *, is_table: bool = False, header: bool | None = 
 
 
 class _Lines:
-    """The data lines of a file; comments are counted.
+    """The data lines of a file. Comment lines are skipped and counted.
 
     Attributes:
         number (int): Number of the last line read, from 1.
@@ -157,13 +158,16 @@ class _Lines:
             was_quoted = is_quoted
             if may_be_quoted and '"' in line:
                 is_quoted ^= line.count('"') % 2 == 1
-            has_all = not (was_quoted or is_quoted)  # all of its columns are on this line
+            has_all = not (was_quoted or is_quoted)  # all columns of this row are on this line
             yield _bare(line, layout.wrappings) if layout.wrappings and has_all else line
 
 
 def is_comment_line(line: str, has_hashtags: bool = False) -> bool:
-    """Return whether a line is a comment: it begins with ``#`` or ``%``, followed by a blank or the
-    same mark if names may begin with a mark."""
+    """Return whether a line is a comment.
+
+    A comment begins with ``#`` or ``%``. If names may begin with a mark, a blank or the same mark
+    must follow.
+    """
     begin = line.lstrip(BLANKS)[:2]
     if not begin.startswith(COMMENT_MARKS):
         return False
@@ -177,7 +181,8 @@ def _layout(sample: list[str], is_table: bool) -> _Layout:
     plain = [line for line in sample if not is_comment_line(line)]
     hashtags = [line for line in sample if not is_comment_line(line, True)]
     bare, wrappings = [line.strip(BLANKS) for line in plain or hashtags], []
-    for wrapping in _WRAPPINGS:  # the first line may be a header, and the last may lack a comma
+    # the first line may be a header, and the last line may lack a comma
+    for wrapping in _WRAPPINGS:
         if bare and all(map(wrapping.search, bare[1:-1] or bare)):
             wrappings.append(wrapping)
             bare = [_bare(line, [wrapping]) for line in bare]
@@ -191,7 +196,8 @@ def _layout(sample: list[str], is_table: bool) -> _Layout:
 
 
 def _kind(line: str, separator: str) -> str:
-    """Classify a line split at ``separator``: an ``'edge'``, a ``'wide'`` row or empty."""
+    """Classify a line split at ``separator``: return ``'edge'``, ``'wide'`` for more columns, or an
+    empty string."""
     cells = _split(line, separator)
     if len(cells) < 2 or not (cells[0] and cells[1]):
         return ''
@@ -199,7 +205,7 @@ def _kind(line: str, separator: str) -> str:
 
 
 def _split(line: str, separator: str) -> list[str]:
-    """Return the columns of a single line, like :func:`_rows` for many."""
+    """Return the columns of a single line. :func:`_rows` does the same for many lines."""
     if separator == ' ':
         return _divided_by_blanks(line)
     if separator == '->':
@@ -216,7 +222,7 @@ def _divided_by_blanks(line: str) -> list[str]:
 
 
 def _bare(line: str, wrappings: list[re.Pattern]) -> str:
-    """Return a line without wrappings, and with the weight in place of attributes."""
+    """Return a line without its wrappings, and with the weight instead of the attributes."""
     text = line.strip(BLANKS)
     for wrapping in wrappings:
         if found := wrapping.search(text):
@@ -325,13 +331,13 @@ def _ids(cells: list[str]) -> list[int]:
 def _weights(cells: list[str]) -> list[float]:
     try:
         weights = list(map(float, cells))
-    except ValueError:  # some are missing or in another notation
+    except ValueError:  # some ids are missing, or written in another notation
         return [weight_of(cell) if cell else 1. for cell in cells]
     return weights if math.isfinite(sum(weights)) else list(map(weight_of, weights))
 
 
 class _Table:
-    """The sources, targets and weights of rows, added in batches."""
+    """The sources, targets and weights of all rows. Rows are added in batches."""
 
     def __init__(self, columns: _Columns, are_ids: bool):
         self.columns, self.are_ids, self.names = columns, are_ids, _Names()
@@ -367,15 +373,15 @@ class _Table:
             raise ValueError(f'{where}: expected a source, a target and optionally a weight (got '
                              f'{len(row)} columns); {_OTHER_LISTS}')
         if self.are_ids and not _are_ids(row, self.columns):
-            raise ValueError(f'{where}: expected two integers as in the first edge; --numbered '
-                             f'false reads all ids as names')
+            raise ValueError(f'{where}: expected two integers as in the first edge; use '
+                             '--numbered false to read all ids as names')
         try:
             self._read([row])
         except ValueError as error:
             raise ValueError(f'{where}: {error}') from error
 
     def knows(self, row: list[str]) -> bool:
-        """Return whether words of a row are names in other rows."""
+        """Return whether words of this row are names in other rows."""
         return not self.are_ids and any(row[end] in self.names for end in self.columns.ends)
 
     def listed(self) -> ListedGraph:
@@ -395,20 +401,23 @@ def _shown(row: list[str]) -> str:
 
 
 def _check_other_readings(listed: ListedGraph, lines: _Lines, table: _Table) -> None:
-    """Refuse files that could be another kind of list: a METIS file with few neighbours, or an
-    adjacency list with two neighbours for each node."""
+    """Refuse a file that may be another kind of list.
+
+    A METIS file with few neighbours, and an adjacency list with two neighbours for each node, look
+    like edge lists.
+    """
     first, num_rows = [int(cell) for cell in table.first[:2]], len(listed.edges)
     if ([lines.num_lines - lines.num_comments - 1, table.num_cells - len(table.first)]
             == [first[0], 2 * first[1]] and num_rows > 1):
-        raise ValueError('it looks like a METIS file; use --format metis to read it as such, or '
-                         '--format edges for a list of edges')
+        raise ValueError('the file looks like a METIS file; use --format metis to read it as '
+                         'METIS, or --format edges to read a list of edges')
     source, target = listed.nodes[listed.edges.T]
     third = listed.weights
     if (table.num_cells == 3 * num_rows and len(set(third.tolist())) > 1
             and len(np.unique(source)) == num_rows and np.isin(third, listed.nodes).all()
             and (third != target).all()):
         raise ValueError('its lines may be nodes with two neighbours (--format adjlist) or edges '
-                         'with weights (--format edges); choose one')
+                         'with weights (--format edges); use one of these options')
 
 
 def _left_out(lines: _Lines, header: list[str], columns: _Columns, max_columns: int) -> list[str]:
@@ -430,7 +439,7 @@ def _hints(listed: ListedGraph, first: list[str], may_be_header: bool) -> list[s
                          f'with # or %')
         ends, others = listed.edges[0], listed.edges[1:]
         if may_be_header and len(others) and not np.isin(ends, others).any():
-            hints.append(f'the first line, {_shown(first)!r}, shares no node with the others: '
-                         f'--header true if it names columns')
+            hints.append(f'the first line, {_shown(first)!r}, shares no node with the other '
+                         'lines; use --header true if it names columns')
     return hints
 

@@ -1,7 +1,8 @@
 """Graph files: adjacency arrays, formats of networkx and other programs, and edge lists.
 
-No format is guessed silently: :attr:`GraphFile.said` describes how a file was read, and a file that
-looks like another format is either read as such or refused by that format's name.
+No format is guessed silently: :attr:`GraphFile.said` describes how the file was read. If a file
+looks like another format, it is either read in that format or refused, and the error names the
+format.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _TITLES = {
     'gexf': 'GEXF', 'pajek': 'Pajek', 'metis': 'METIS', 'dimacs': 'DIMACS', 'konect': 'KONECT',
     'matrix_market': 'Matrix Market', 'graph6': 'graph6', 'sparse6': 'sparse6', 'npz': 'arrays',
     'npy': 'an array'}
-# Beginnings of files without a known suffix; edge lists begin like none of these.
+# The first bytes of files without a known suffix. No edge list begins with any of these.
 _BEGINNINGS: dict[str, Format] = {
     r'%%MatrixMarket': 'matrix_market', r'>>graph6<<': 'graph6', r'>>sparse6<<': 'sparse6',
     r'%\s*(sym|asym|bip)\b': 'konect', r'\*(network|vertices)\b': 'pajek',
@@ -77,10 +78,10 @@ class GraphFile:
         graph (BipartiteGraph): The graph, with several segments if the file holds several adjacency
             arrays.
         names (tuple of str, optional): The names of the tokens, if they are not plain numbers.
-        has_weights (bool): Whether some edges have a weight other than 1. The graph keeps only
-            whether a weight is 0.
+        has_weights (bool): Whether some edges have a weight other than 1. The graph does not store
+            weights; it only lacks the edges of weight 0.
         matrices (tuple of scipy.sparse.csr_array, optional): The weights of each segment, float64
-            ``[query, key]``, if they were asked for.
+            ``[query, key]``, if they were requested.
         said (str): A description of how the file was read, in one line.
     """
 
@@ -91,7 +92,8 @@ class GraphFile:
     matrices: tuple[sp.csr_array, ...] | None = None
 
     def segments(self) -> list[BipartiteGraph] | list[sp.csr_array]:
-        """Return the graph of each segment, or its weights if they were asked for."""
+        """Return the graph of each segment, or the weights of each segment if they were
+        requested."""
         return self.graph.unbatch() if self.matrices is None else list(self.matrices)
 
 
@@ -107,25 +109,28 @@ def read_graph_file(
 ) -> GraphFile:
     """Read the graph in a file, with the names of its tokens.
 
-    The source of an edge is the key, its target the query. Edges of weight 0 are dropped, and
-    repeated edges count once; if weights are read, they add up. In edge lists, a line that begins
-    with ``#`` or ``%`` is a comment. If names separated by commas, semicolons or tabs begin with a
-    mark, only a mark followed by a blank or the same mark begins a comment.
+    The source of an edge is the key, and the target is the query. Edges of weight 0 are dropped.
+    Repeated edges count once, and their weights add up.
+
+    In edge lists, a line that begins with ``#`` or ``%`` is a comment. Names separated by commas,
+    semicolons or tabs may begin with such a mark. In that case, only a mark followed by a blank or
+    by the same mark begins a comment.
 
     Args:
         path: A file, optionally compressed (``.gz``).
         format: The format of the file. If omitted, it is detected by suffix, or otherwise by
             content.
-        header: Whether the first line of an edge list names columns. If omitted, it does if its
-            words are common (``source,target``), or if all other lines join numbers.
+        header: Whether the first line of an edge list names columns. If omitted, the first line is
+            a header if its words are common (``source,target``), or if all other lines join
+            numbers.
         numbered: Whether ids are indices of tokens, so that a missing id is a token without edges.
-            If omitted, ids are names unless they are 0 to n - 1. If false, ids are names, which may
-            be words.
+            If omitted, ids are names unless they are 0 to n - 1. If false, ids are names, such as
+            words or numbers.
         edges: Whether edges are directed from source to target. If omitted, the format decides: an
-            edge list is directed, an adjacency list is not.
-        bipartite: Whether nodes with the attribute ``bipartite`` 0 are keys and nodes with 1 are
+            edge list is directed, and an adjacency list is undirected.
+        bipartite: Whether nodes whose attribute ``bipartite`` is 0 are keys, and nodes with 1 are
             queries. If false, each node is a token, both key and query.
-        weights: Whether to read the weights of the edges, 1 where the file has none.
+        weights: Whether to read the weights of the edges. An edge without a weight has weight 1.
 
     Raises:
         ValueError: The file does not exist, contains no graph, or has too many tokens.
@@ -134,7 +139,7 @@ def read_graph_file(
     try:
         if path.is_fifo() and format in (None, 'konect'):
             raise ValueError('a pipe can be read only once, so its format cannot be detected; '
-                             'give it by --format')
+                             'pass --format')
         chosen = format or _format_of(path)
         if header is not None and chosen != 'edges':
             raise ValueError(f"'header' requires a list of edges (got {_TITLES[chosen]}); omit it")
@@ -150,13 +155,13 @@ def read_graph_file(
         else:
             listed = _LISTS[chosen](path)
         return _graph_file(listed, chosen, numbered, edges, bipartite, weights)
-    except Exception as error:  # zip, arrays, XML and GML raise many types
+    except Exception as error:  # readers of zip files, arrays, XML and GML raise many types
         reason = str(error) or type(error).__name__
         raise ValueError(f"'graph' cannot be read: {path} ({reason})") from error
 
 
 def read_graph(path: str | Path) -> BipartiteGraph:
-    """Read the graph in a file, see :func:`read_graph_file`."""
+    """Read the graph in a file as :func:`read_graph_file` does, without names and weights."""
     return read_graph_file(path).graph
 
 
@@ -218,8 +223,11 @@ def _graph_file(listed: ListedGraph, chosen: Format, numbered: bool | None,
 
 def _of_parts(listed: ListedGraph, ends: np.ndarray,
               is_directed: bool) -> tuple[np.ndarray, int, int]:
-    """Return edges from keys to queries, with part 0 as keys and part 1 as queries, and the numbers
-    of queries and keys."""
+    """Return the edges ``[num_edges, 2]`` from keys to queries, and the numbers of queries and
+    keys.
+
+    The nodes of part 0 are keys, and the nodes of part 1 are queries.
+    """
     if listed.parts is None:
         raise ValueError("'bipartite' requires the attribute bipartite, 0 or 1, on all nodes")
     part = listed.parts[ends]
@@ -248,8 +256,8 @@ def _said(listed: ListedGraph, chosen: Format, graph: BipartiteGraph, is_directe
                   if num_repeated else [])]
     hints = [*listed.hints]
     if listed.parts is not None and not bipartite:
-        hints.append('its two parts are read as one: --bipartite true makes part 0 keys and part '
-                     '1 queries')
+        hints.append('nodes of both parts are read as tokens; use --bipartite true to make part '
+                     '0 keys and part 1 queries')
     ids = ('part 0 are keys and part 1 queries' if bipartite else 'ids are numbers of tokens'
            if names is None else f'ids are names, such as {names[0]!r}')
     title = _TITLES[chosen] + (f', {listed.title}' if listed.title else '')
@@ -261,7 +269,7 @@ def _said(listed: ListedGraph, chosen: Format, graph: BipartiteGraph, is_directe
 
 
 def _count(graph: BipartiteGraph, is_directed: bool) -> int:
-    """Count edges; in an undirected graph, an edge and its reverse count once."""
+    """Return the number of edges; in an undirected graph, an edge and its reverse count once."""
     loops = 0 if is_directed else int((graph.key == graph.query).sum())
     return graph.num_edges if is_directed else (graph.num_edges + loops) // 2
 
@@ -299,8 +307,9 @@ def _read_matrix_market(path: Path, keeps_weights: bool) -> GraphFile:
     content = read_bytes(path, max_bytes=_MAX_GRAPH)
     rows, columns, entries, *_ = scipy.io.mminfo(BytesIO(content))
     check_num_tokens(max(rows, columns))
-    if entries > len(content):  # each entry takes a line, or a number in a dense matrix
-        raise ValueError(f'it declares {entries:,} entries but has {len(content):,} bytes')
+    if entries > len(content):  # each entry needs a line, or a number in a dense matrix
+        raise ValueError(f'the file declares {entries:,} entries but has only {len(content):,} '
+                         'bytes')
     matrix = sp.coo_array(scipy.io.mmread(BytesIO(content), spmatrix=False))
     return _of_matrix(matrix, path.name, _TITLES['matrix_market'], keeps_weights)
 
@@ -349,8 +358,8 @@ def _said_of_matrix(title: str, graph: BipartiteGraph, has_weights: bool,
 
 def _check_finite(name: str, values: np.ndarray) -> None:
     if not np.isfinite(values).all():
-        raise ValueError(f'{name} must be finite (got NaN or infinite entries); for an additive '
-                         f'mask, pass mask == 0')
+        raise ValueError(f'{name} must be finite (got NaN or infinite entries); if the array is '
+                         'an additive mask, pass mask == 0')
 
 
 def _are_weights(values: np.ndarray) -> bool:
@@ -363,8 +372,8 @@ def _are_weights(values: np.ndarray) -> bool:
 def _read_graphml(path: Path) -> nx.Graph:
     content = read_bytes(path, max_bytes=_MAX_GRAPH)
     if len(re.findall(rb'<(?:\w+:)?graph[\s/>]', content)) > 1:
-        raise ValueError('it holds several graphs or grouped nodes; keep one graph and ungroup '
-                         'its nodes')
+        raise ValueError('the file contains several graphs or grouped nodes; keep one graph and '
+                         'ungroup its nodes')
     return nx.read_graphml(BytesIO(content))
 
 
@@ -389,7 +398,7 @@ def _read_sparse6(path: Path) -> nx.Graph:
 def _one_graph(path: Path, parse: Callable[[bytes], nx.Graph]) -> nx.Graph:
     lines = read_bytes(path).split()
     if len(lines) != 1:
-        raise ValueError(f'it holds {len(lines)} graphs; keep one line')
+        raise ValueError(f'the file contains {len(lines)} graphs; keep one line')
     return parse(lines[0])
 
 
@@ -409,7 +418,7 @@ def _of_networkx(graph: nx.Graph) -> ListedGraph:
                        np.array(list(map(int, parts))) if set(parts) == {'0', '1'} else None)
 
 
-_MAX_GRAPH = 2**28  # bytes of a file that is read as a whole
+_MAX_GRAPH = 2**28  # maximum bytes of a file that is read as a whole
 _SAY_NO_DIRECTION = 'edges', 'adjlist', 'multiline_adjlist'
 _MATRICES: dict[str, Callable[[Path, bool], GraphFile]] = {
     'npz': _read_npz, 'npy': _read_npy, 'matrix_market': _read_matrix_market}

@@ -1,5 +1,8 @@
-"""Graphs from objects and patterns; :mod:`analysis.graph_files` reads files, and
-:mod:`analysis.runs` trained models."""
+"""Graphs from objects and patterns.
+
+:mod:`analysis.graph_files` reads graphs from files, and :mod:`analysis.runs` reads them from
+trained models.
+"""
 
 from __future__ import annotations
 
@@ -17,23 +20,24 @@ GraphLike = BipartiteGraph | Tensor | sp.sparray | sp.spmatrix | nx.Graph
 
 
 def as_graph(graph: GraphLike) -> BipartiteGraph:
-    """Convert any input of :class:`~graphattn.BipartiteGraph`'s constructors to a graph.
+    """Convert a graph object to a BipartiteGraph.
 
     Args:
         graph: A BipartiteGraph, a bool mask ``[query, key]``, a scipy sparse array
-            ``[query, key]``, or a networkx graph. Each node of a networkx graph is a token, with a
-            warning if nodes have the attribute ``bipartite``; use
-            :meth:`graphattn.BipartiteGraph.from_networkx` for parts as keys and queries.
+            ``[query, key]``, or a networkx graph. Each node of a networkx graph becomes a token. If
+            nodes have the attribute ``bipartite``, a warning says so; use
+            :meth:`graphattn.BipartiteGraph.from_networkx` to read one part as keys and the other as
+            queries.
 
     Raises:
-        TypeError: ``graph`` is none of these.
+        TypeError: ``graph`` has another type.
         ValueError: ``graph`` is a batch of several graphs.
     """
     if isinstance(graph, BipartiteGraph):
         if graph.num_segments > 1:
-            raise ValueError(f"'graph' must be a single graph (got {graph.num_segments} segments); "
-                             f"measure each segment of graph.unbatch(), and show all by "
-                             f"analysis.result.table")
+            raise ValueError(f"'graph' must be a single graph (got {graph.num_segments} "
+                             "segments); measure each segment of graph.unbatch(), and show all "
+                             "results with analysis.result.table")
         return graph
     if isinstance(graph, Tensor):
         return BipartiteGraph.from_mask(graph)
@@ -50,8 +54,8 @@ def _of_tokens(graph: nx.Graph) -> nx.Graph:
     if not any(part is not None for _, part in graph.nodes(data='bipartite')):
         return graph
     warnings.warn("each node of 'graph' is read as a token, although nodes have the attribute "
-                  "bipartite; use BipartiteGraph.from_networkx(graph) for parts as keys and "
-                  "queries",
+                  "bipartite; use BipartiteGraph.from_networkx(graph) to read one part as keys "
+                  "and the other as queries",
                   stacklevel=3)
     plain = nx.DiGraph() if graph.is_directed() else nx.Graph()
     plain.add_nodes_from(graph)
@@ -60,7 +64,8 @@ def _of_tokens(graph: nx.Graph) -> nx.Graph:
 
 
 def graph_of_pattern(expression: str, n: int, seed: int = 0) -> BipartiteGraph:
-    """Build a preset, or an expression of :func:`graphattn.patterns.parse`, on ``n`` tokens.
+    """Build the graph of a preset, or of an expression of :func:`graphattn.patterns.parse`, on
+    ``n`` tokens.
 
     Raises:
         ValueError, TypeError: The expression or a parameter is invalid.

@@ -1,4 +1,7 @@
-"""Labels of graphs in figures, where matplotlib reads text between two ``$`` as mathematics."""
+"""Labels of graphs in figures.
+
+matplotlib reads the text between two ``$`` as mathematics, so labels are escaped.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ def as_text(label: str) -> str:
 
 
 def labels_as_text(draw: Callable[..., Figure]) -> Callable[..., Figure]:
-    """Wrap ``draw`` to escape the labels in arguments that are dicts by label."""
+    """Wrap ``draw`` so that it escapes labels.
+
+    The keys of every argument that is a dict by label are escaped.
+    """
     @functools.wraps(draw)
     def drawn(*arguments: object) -> Figure:
         return draw(*({as_text(label): value for label, value in given.items()}

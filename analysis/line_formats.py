@@ -14,19 +14,21 @@ from analysis.edge_lists import BLANKS, is_comment_line, read_edge_list
 from analysis.listed import ListedGraph, as_edges, check_num_tokens, plain_numbers, weight_of
 from graphattn.utils.reading import read_lines
 
-_NO_COMMENT = '\0'  # networkx would cut names at a '#'
+_NO_COMMENT = '\0'  # networkx would cut names at a '#' if it were a comment mark
 _KONECT = re.compile(r'%\s*(sym|asym|bip)\b')
 _PAJEK_CELL = re.compile(r'"([^"]*)"|(\S+)')
 
 
 def read_adjlist(path: Path) -> nx.Graph:
-    """Read an adjacency list: a node and its neighbours on each line."""
+    """Read an adjacency list, which has a node and its neighbours on each line."""
     return nx.parse_adjlist(_data_lines(path), comments=_NO_COMMENT)
 
 
 def read_multiline_adjlist(path: Path) -> nx.Graph:
-    """Read a multiline adjacency list: each node is followed by its degree, and then by a line for
-    each neighbour."""
+    """Read a multiline adjacency list.
+
+    A line with a node and its degree is followed by a line for each neighbour.
+    """
     lines = map(plain_numbers, _data_lines(path))
     return nx.parse_multiline_adjlist(lines, comments=_NO_COMMENT)
 
@@ -37,8 +39,10 @@ def _data_lines(path: Path) -> Iterator[str]:
 
 
 def read_metis(path: Path) -> ListedGraph:
-    """Read a METIS file: a line with the numbers of nodes and edges, then on line i the neighbours
-    of node i, counted from 1.
+    """Read a METIS file.
+
+    Its first line has the numbers of nodes and edges. Line i after that lists the neighbours of
+    node i. Nodes are counted from 1.
 
     Raises:
         ValueError: The file has another format.
@@ -57,9 +61,9 @@ def read_metis(path: Path) -> ListedGraph:
                       for other in row[of_nodes::step]])
     num_more = sum(map(len, lines[num_nodes + 1:]))
     if (len(rows), len(edges), num_more) != (num_nodes, 2 * num_edges, 0):
-        raise ValueError(f'expected {num_nodes:,} lines after the first and {2 * num_edges:,} '
-                         f'neighbours, because METIS lists each edge twice (got {len(lines) - 1:,} '
-                         f'lines and {len(edges):,} neighbours)')
+        raise ValueError(f'expected {num_nodes:,} lines after the first line and '
+                         f'{2 * num_edges:,} neighbours, because METIS lists each edge twice '
+                         f'(got {len(lines) - 1:,} lines and {len(edges):,} neighbours)')
     weights = [weight_of(cell) for row in rows for cell in row[of_nodes + 1::step]]
     edges, first = np.unique(np.sort(edges, axis=1), axis=0, return_index=True)
     return _counted(edges, num_nodes, False, np.array(weights)[first] if step == 2 else None)
@@ -67,15 +71,17 @@ def read_metis(path: Path) -> ListedGraph:
 
 def _counted(edges: np.ndarray, num_nodes: int, is_directed: bool,
              weights: np.ndarray | None = None, **options: object) -> ListedGraph:
-    """Return the graph of edges between nodes that are counted from 1."""
+    """Return the graph of edges whose nodes are counted from 1."""
     if edges.size and not 0 <= edges.min() <= edges.max() < num_nodes:
         raise ValueError(f'nodes of edges must be from 1 to {num_nodes:,}')
     return ListedGraph(np.arange(1, num_nodes + 1), edges, is_directed, weights, **options)
 
 
 def read_dimacs(path: Path) -> ListedGraph:
-    """Read a DIMACS file: ``p edge`` with undirected edges ``e u v``, or ``p sp`` with directed
-    arcs ``a u v weight``.
+    """Read a DIMACS file.
+
+    After ``p edge``, the file has undirected edges ``e u v``. After ``p sp``, it has directed arcs
+    ``a u v weight``.
 
     Raises:
         ValueError: The file has another format.
@@ -96,7 +102,8 @@ def read_dimacs(path: Path) -> ListedGraph:
                 case ['n', *_] | []:
                     pass
                 case _:
-                    raise ValueError('expected c, p, n, e or a, and its numbers')
+                    raise ValueError('expected a line that begins with c, p, n, e or a, followed '
+                                     'by its numbers')
         except ValueError as error:
             raise ValueError(f'line {number}, {line[:60].strip()!r}: {error}') from error
     if not kind:
@@ -106,8 +113,11 @@ def read_dimacs(path: Path) -> ListedGraph:
 
 
 def read_konect(path: Path) -> ListedGraph:
-    """Read a KONECT file: a line that marks edges as directed (``asym``), undirected (``sym``) or
-    between two parts (``bip``), then edges with an optional weight and time."""
+    """Read a KONECT file.
+
+    The first line marks the edges as directed (``asym``), undirected (``sym``) or between two parts
+    (``bip``). Each further line is an edge with an optional weight and time.
+    """
     first = next((line for _, line in read_lines(path)), '')
     kind = _KONECT.match(first)
     if not kind:
@@ -119,7 +129,7 @@ def read_konect(path: Path) -> ListedGraph:
 
 
 def _in_parts(listed: ListedGraph) -> ListedGraph:
-    """Return a bipartite graph, in which the nodes of each part are numbered separately."""
+    """Return a bipartite graph whose parts are numbered separately."""
     names, columns = [], []
     for part, column in zip(('left', 'right'), listed.edges.T):
         used, position = np.unique(column, return_inverse=True)
@@ -130,13 +140,16 @@ def _in_parts(listed: ListedGraph) -> ListedGraph:
 
 
 def read_pajek(path: Path) -> ListedGraph:
-    """Read a Pajek file: ``*Vertices``, then directed ``*Arcs`` and undirected ``*Edges``, with
-    nodes counted from 1 and optional weights.
+    """Read a Pajek file.
 
-    (networkx misreads arcs after edges as edges, and lists as weights.)
+    ``*Vertices`` come first, then directed ``*Arcs`` and undirected ``*Edges`` in any order. Nodes
+    are counted from 1, and weights are optional.
+
+    networkx is not used, because it reads arcs after edges as edges, and lists of neighbours as
+    weights.
 
     Raises:
-        ValueError: The file has another format, or holds several graphs or a matrix.
+        ValueError: The file has another format, or contains several graphs or a matrix.
     """
     section, names, ends, weights, num_left, has_arcs = '', {}, [], [], None, False
     for number, line in read_lines(path):
@@ -162,7 +175,7 @@ def read_pajek(path: Path) -> ListedGraph:
         raise ValueError("expected a line '*Vertices'")
     parts = None if num_left is None else (np.arange(len(names)) >= num_left).astype(int)
     edges, weights = as_edges(ends) - 1, np.array(weights)
-    if not has_arcs:  # both directions of each edge are listed
+    if not has_arcs:  # both directions of each edge are listed, so the graph is undirected
         is_first = edges[:, 0] <= edges[:, 1]
         edges, weights = edges[is_first], weights[is_first]
     return ListedGraph(list(names.values()), edges, has_arcs, weights, parts)
@@ -172,9 +185,10 @@ def _pajek_section(mark: str, is_first: bool) -> str:
     section = mark.lower()
     if section not in ('*vertices', '*arcs', '*edges', '*arcslist', '*edgeslist'):
         raise ValueError('expected *Vertices, *Arcs, *Edges or lists of these; other sections of '
-                         'Pajek are not supported')
+                         'Pajek files are not supported')
     if is_first != (section == '*vertices'):
-        raise ValueError('expected a single *Vertices, before the edges; keep one network')
+        raise ValueError('expected a single *Vertices section, before the edges; keep one '
+                         'network')
     return section
 
 
@@ -186,18 +200,19 @@ def _pajek_nodes(cells: list[str]) -> dict[int, str]:
 
 def _pajek_node(cell: str, names: dict[int, str]) -> int:
     if not cell.isdecimal() or int(cell) not in names:
-        raise ValueError(f'{cell[:20]} is not a node from 1 to {len(names):,}')
+        raise ValueError(f'{cell[:20]} is not the number of a node, from 1 to {len(names):,}')
     return int(cell)
 
 
 def _pajek_edges(section: str, cells: list[str],
                  names: dict[int, str]) -> tuple[list[tuple[int, int]], list[float]]:
-    """Return the edges of one line, in both directions if undirected, and their weights."""
+    """Return the edges of one line, and their weights. An undirected edge is returned in both
+    directions."""
     is_list = section.endswith('list')
     nodes = [_pajek_node(cell, names) for cell in (cells if is_list else cells[:2])]
     source, targets = nodes[0], nodes[1:]
     if not targets:
-        raise ValueError('expected two nodes of an edge')
+        raise ValueError('expected the two nodes of an edge')
     weight = weight_of(cells[2]) if len(cells) > 2 and not is_list else 1.
     ends = [(source, target) for target in targets]
     if section.startswith('*edges'):

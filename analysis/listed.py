@@ -1,4 +1,4 @@
-"""Graphs as listed in files: nodes with names or ids, and edges between them."""
+"""Graphs as files list them: nodes with names or ids, and edges between the nodes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 
 from analysis.graphs import MAX_TOKENS
 
-MAX_ID_LENGTH = 18  # digits that fit an int64
-_JOINERS = '\u200c\u200d'  # zero-width, but they shape the adjacent letters
+MAX_ID_LENGTH = 18  # maximum number of digits that always fit an int64
+_JOINERS = '\u200c\u200d'  # zero-width joiners are invisible, but they shape the adjacent letters
 _NUMPY_NUMBER = re.compile(r'\bnp\.\w+\(([^()]*)\)', re.IGNORECASE)  # networkx capitalises GML
 
 
@@ -26,9 +26,9 @@ class ListedGraph:
         is_directed (bool): Whether edges are directed from source to target.
         weights (ndarray, optional): float64 ``[num_edges]``.
         parts (ndarray, optional): 0 or 1 for each node of a bipartite graph.
-        title (str, optional): Details of the format, such as its header.
-        left_out (list of str): Ignored contents of the file.
-        hints (list of str): Suspicious contents.
+        title (str, optional): Details of the format, such as the header of the file.
+        left_out (list of str): Descriptions of contents that were ignored.
+        hints (list of str): Descriptions of contents that look like another format.
     """
 
     nodes: Sequence[str] | np.ndarray
@@ -42,12 +42,12 @@ class ListedGraph:
 
 
 def as_edges(ends: Sequence[Sequence[int]]) -> np.ndarray:
-    """Return pairs of numbers as int64 ``[num_edges, 2]``."""
+    """Return pairs of numbers as an int64 array ``[num_edges, 2]``."""
     return np.array(ends, dtype=np.int64).reshape(-1, 2)
 
 
 def is_id(cell: str) -> bool:
-    """Return whether a cell is an integer from 0 in canonical form."""
+    """Return whether a cell is a non-negative integer in canonical form."""
     return (cell.isdecimal() and cell.isascii() and len(cell) <= MAX_ID_LENGTH
             and (cell[0] != '0' or cell == '0'))
 
@@ -55,7 +55,7 @@ def is_id(cell: str) -> bool:
 def as_tokens(
     nodes: Sequence[str] | np.ndarray, numbered: bool | None,
 ) -> tuple[np.ndarray, int, tuple[str, ...] | None]:
-    """Assign indices to the tokens of a graph.
+    """Assign an index to the token of each node of a file.
 
     Args:
         nodes: Names, or distinct integers.
@@ -63,15 +63,17 @@ def as_tokens(
             :func:`analysis.graph_files.read_graph_file`.
 
     Returns:
-        The token of each node, the number of tokens, and their names if they have any.
+        The index of each node's token, the number of tokens, and the names of the tokens, or
+        ``None`` if tokens have no names.
 
     Raises:
-        ValueError: The index of a token is too large, or ids that must be numbers are not.
+        ValueError: The index of a token is too large, or ``numbered`` is true and an id is not a
+            number.
     """
     check_num_tokens(len(nodes))
     ids = _distinct_ids(nodes)
     if numbered and ids is None:
-        other = next((name for name in nodes if not is_id(name)), 'one of them twice')
+        other = next((name for name in nodes if not is_id(name)), 'one of the ids twice')
         raise ValueError(f"'numbered' requires ids that are integers from 0 (got {other[:20]!r})")
     if ids is None or numbered is False:
         return np.arange(len(nodes)), len(nodes), tuple(map(printable, map(str, nodes)))
@@ -103,8 +105,10 @@ def check_num_tokens(count: int) -> None:
 
 
 def printable(name: str) -> str:
-    """Return a name that prints on one line: blanks and line breaks become single spaces, joiners
-    are kept, and other unprintable characters are escaped.
+    """Return a name in a form that prints on one line.
+
+    Blanks and line breaks become single spaces, joiners are kept, and other unprintable characters
+    are escaped.
 
     Raises:
         ValueError: The name has a control character, which occurs only in damaged files.
@@ -118,7 +122,7 @@ def printable(name: str) -> str:
 
 
 def weight_of(cell: str | float) -> float:
-    """Parse a finite weight, also ``np.float64(1.0)`` and ``0,5``.
+    """Parse a finite weight. Notations such as ``np.float64(1.0)`` and ``0,5`` are accepted.
 
     Raises:
         ValueError: The text is not a number, or not finite.
@@ -130,5 +134,6 @@ def weight_of(cell: str | float) -> float:
 
 
 def plain_numbers(text: str) -> str:
-    """Replace numpy's number literals, such as ``np.float64(1.0)``, by Python's."""
+    """Replace numpy's number literals, such as ``np.float64(1.0)``, by Python's, such as
+    ``1.0``."""
     return _NUMPY_NUMBER.sub(r'\1', text) if '(' in text else text

@@ -13,11 +13,12 @@ import numpy as np
 _OF_TOKENS = 'of tokens'
 _MAX_ROWS = 50
 _MAX_TEXTS = 4  # in a summary
-_WIDTH = 100  # of a table with a row per result
+_WIDTH = 100  # width of a table with a row per result
 
 
 def token_numbers(**options: object) -> np.ndarray | None:
-    """Return a dataclass field for indices of tokens, which may have names."""
+    """Return a dataclass field for indices of tokens, which are shown by name if tokens have
+    names."""
     return field(metadata={_OF_TOKENS: True}, **options)
 
 
@@ -26,16 +27,17 @@ class Result:
     """A frozen dataclass that prints its scalar fields as a table and converts to a dict."""
 
     def to_dict(self, names: Sequence[str] | None = None) -> dict[str, object]:
-        """Return all fields as JSON types; non-finite values become ``None``.
+        """Return all fields as a dict of JSON types; non-finite values become ``None``.
 
         Args:
-            names: The names of the tokens, to replace their indices.
+            names: The names of the tokens, which replace their indices.
         """
         plain = {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
         return plain | (self.tokens(names) if names else {})
 
     def tokens(self, names: Sequence[str]) -> dict[str, list[str]]:
-        """Return the fields that hold tokens, with their names."""
+        """Return the fields that list tokens, with the names of the tokens in place of their
+        indices."""
         values = {field.name: getattr(self, field.name) for field in fields(self)
                   if _OF_TOKENS in field.metadata}
         return {field: [names[token] for token in tokens] for field, tokens in values.items()
@@ -56,11 +58,11 @@ class Result:
 
 
 Results = dict[str, list[Result]]
-"""Lists of results by label, for the samples of a head or the segments of a graph."""
+"""Lists of results by label: for the samples of an attention head, or the segments of a graph."""
 
 
 def table(results: Results) -> str:
-    """Return the scalars of results as text, at most 50 per label.
+    """Return the scalars of results as a text table, with at most 50 results per label.
 
     Example:
         >>> from analysis.expander import expander
@@ -82,8 +84,10 @@ def table(results: Results) -> str:
 
 
 def table_rows(results: Results) -> list[list[str]]:
-    """Return the scalars of results as rows, the header first. A single label with several results
-    has a row for each and a last row for all; several labels have a column each.
+    """Return the scalars of results as rows of cells, with a header as the first row.
+
+    A single label with several results has a row for each result, and a last row for all. Several
+    labels have a column each. Several results are summarised by mean ± standard deviation.
 
     Several results are summarised by mean ± standard deviation.
     """
@@ -119,14 +123,14 @@ def cell(value: object) -> str:
 
 
 def aligned(rows: list[list[str]]) -> str:
-    """Return rows of cells as lines of text with aligned columns."""
+    """Return rows of cells as text, a line per row, with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows)]
     return '\n'.join('  '.join(text.ljust(width) for text, width in zip(row, widths)).rstrip()
                      for row in rows)
 
 
 def _stacked(rows: list[list[str]]) -> list[list[list[str]]]:
-    """Split a table into tables that fit the width, each with the first column."""
+    """Split a table into tables that fit the width. Each of them begins with the first column."""
     widths = [2 + max(map(len, column)) for column in zip(*rows)]
     if sum(widths) <= _WIDTH or rows[0][0] == '':
         return [rows]

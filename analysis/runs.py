@@ -28,9 +28,10 @@ def sampled_graphs(
     """Sample the graph of each head of a trained model for one example of its test set.
 
     Args:
-        checkpoint: A checkpoint of ``experiments.train``, within its run's folder, whose
-            config.yaml names the model and the data; or that folder, for its last checkpoint.
-        example (int): Index of a sequence of the test set.
+        checkpoint: A checkpoint of ``experiments.train`` in the folder of its run, where a
+            config.yaml names the model and the data. If ``checkpoint`` is the folder of a run, its
+            last checkpoint is read.
+        example (int): Index of a sequence in the test set.
         samples (int): Number of graphs per head.
         seed (int): Seed of the draws.
         trust (iterable of str): Packages whose classes the config.yaml may name, besides graphattn,
@@ -52,14 +53,15 @@ def sampled_graphs(
                           return_graphs=True)
     graphs = {}
     for layer, graph in enumerate(layers):
-        if graph.num_segments == samples:  # a fixed pattern, shared by all heads
+        if graph.num_segments == samples:  # a fixed pattern, which all heads share
             continue
         segments = graph.unbatch()
         graphs |= {f'layer {layer}, head {first // samples}': segments[first:first + samples]
                    for first in range(0, len(segments), samples)}
     if not graphs:
-        raise ValueError(f"'checkpoint' must hold a model whose heads sample their graphs (got "
-                         f"{checkpoint}); give its pattern by --pattern instead")
+        raise ValueError("'checkpoint' must contain a model whose heads sample their graphs (got "
+                         f"{checkpoint}); if its heads attend along a pattern, pass that to "
+                         "--pattern instead")
     return graphs
 
 
@@ -72,13 +74,14 @@ def attention_matrices(
     Args:
         checkpoint: See :func:`sampled_graphs`.
         example (int): Index of the first sequence of the test set.
-        samples (int): Number of sequences; fewer at the end of the test set.
-        seed (int): Seed of graphs that are drawn, one for each sequence and head.
+        samples (int): Number of sequences. At the end of the test set, fewer are used.
+        seed (int): Seed of the sampled graphs; each sequence and head has its own graph.
         trust (iterable of str): See :func:`sampled_graphs`.
 
     Returns:
         A dict from labels such as ``'layer 0, head 1'`` to a float64 array ``[query, key]`` for
-        each sequence. A row holds the weights of one hop and sums to 1, or to 0 without keys.
+        each sequence. A row contains the weights of one hop. It sums to 1, or to 0 if the query has
+        no keys.
 
     Raises:
         ValueError: The checkpoint cannot be read, its model has no graph attention, or the test set
@@ -89,8 +92,8 @@ def attention_matrices(
     ptr = torch.tensor([0, *map(len, examples)]).cumsum(0)
     found = attention_of(model, torch.cat(examples), ptr, torch.Generator().manual_seed(seed))
     if not found:
-        raise ValueError(f"'checkpoint' must hold a model with graph attention (got {checkpoint}); "
-                         f"train one whose encoder has a 'source'")
+        raise ValueError("'checkpoint' must contain a model with graph attention (got "
+                         f"{checkpoint}); train a model whose encoder has a 'source'")
     return found
 
 
@@ -103,10 +106,11 @@ def attention_of(model: nn.Module, tokens: Tensor, ptr: Tensor,
         model: A model of :mod:`graphattn.models` in evaluation mode.
         tokens: Tokens of all sequences, ``[num_tokens]``.
         ptr: Where each sequence begins, int64 ``[num_sequences + 1]``.
-        generator: For sources that draw edges.
+        generator: The random generator for sources that draw edges.
 
     Returns:
-        As :func:`attention_matrices`; empty if the model has no graph attention.
+        A dict as :func:`attention_matrices` returns it, or an empty dict if the model has no graph
+        attention.
     """
     found: list[list[list[sp.csr_array]]] = []
     hooks = [layer.register_forward_hook(
@@ -123,7 +127,8 @@ def attention_of(model: nn.Module, tokens: Tensor, ptr: Tensor,
 
 def _weights(layer: GraphAttention, given: tuple[Tensor, Tensor], options: dict[str, object],
              graph: BipartiteGraph | PairMask) -> list[list[sp.csr_array]]:
-    """Return the weights of each head on each sequence, by attending along a graph again."""
+    """Return the attention weights of each head on each sequence, computed again along the layer's
+    graph."""
     x, ptr = given
     bias = None
     if isinstance(graph, PairMask):
@@ -142,7 +147,8 @@ def _weights(layer: GraphAttention, given: tuple[Tensor, Tensor], options: dict[
 
 
 def _all_pairs(mask: PairMask, ptr: Tensor) -> tuple[BipartiteGraph, Tensor]:
-    """Return a soft mask as the graph of all pairs with a bias for each head."""
+    """Return a soft mask as two parts: the graph of all pairs, and a bias for each edge and
+    head."""
     lengths = ptr.diff().tolist()
     graph = BipartiteGraph.batch([Full().build(length) for length in lengths])
     return graph, torch.cat([mask.bias(length).flatten(1) for length in lengths], dim=1).T
@@ -168,14 +174,14 @@ def _load_run(checkpoint: Path, trust: Iterable[str]) -> tuple[nn.Module, Lightn
                 {'model': config['model']['init_args']['model'], 'data': config['data']}))
         run.model.load_state_dict({name.removeprefix('model.'): value
                                    for name, value in saved.items()})
-    except Exception as error:  # unpickling, YAML and the named classes raise many types
+    except Exception as error:  # unpickling, YAML and the named classes raise many types of errors
         raise ValueError(f"'checkpoint' cannot be read: {checkpoint} with {config_path} "
                          f"({error})") from error
     return run.model.eval(), run.data
 
 
 def _examples(data: LightningDataModule, example: int, count: int) -> list[Tensor]:
-    """Return the tokens of ``count`` sequences of the test set, or fewer at its end."""
+    """Return the tokens of ``count`` sequences of the test set, or fewer at the end of the set."""
     data.prepare_data()
     data.setup('test')
     found, first = [], 0

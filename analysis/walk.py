@@ -1,4 +1,4 @@
-"""The random walk of uniform attention, and its eigenvalues."""
+"""The random walk along a graph, its transition matrix, and its eigenvalues."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ MOVED = 1e-13  # a hundred times rounding
 
 
 def square_graph(graph: GraphLike) -> BipartiteGraph:
-    """Return a graph whose hops can be repeated.
+    """Convert a graph object to a graph with as many keys as queries, so that hops can be repeated.
 
     Raises:
         ValueError: The graph has no tokens, or its numbers of keys and queries differ.
     """
     graph = as_graph(graph)
     if graph.num_queries != graph.num_keys or graph.num_queries == 0:
-        raise ValueError(f"'graph' must have as many keys as queries, and at least one, so that "
-                         f"attention can be repeated (got {graph})")
+        raise ValueError("'graph' must have as many keys as queries, and at least one of each, "
+                         f"so that attention can be repeated (got {graph})")
     return graph
 
 
@@ -34,15 +34,16 @@ def uniform_attention(graph: GraphLike, keyless: Literal['zero', 'stay'] = 'zero
 
     .. math:: A_{ij} = \mathbb{1}[j \in \mathcal{N}(i)] \, / \, |\mathcal{N}(i)|
 
-    As a random walk, it moves from query i to one of its keys.
+    Read as a random walk, the matrix moves from query i to one of its keys.
 
     Args:
         graph: See :func:`analysis.graphs.as_graph`, with as many keys as queries.
-        keyless (str): The row of a query without keys: ``'zero'``, as in attention, or ``'stay'``,
-            a self-loop, as a walk requires.
+        keyless (str): The row of a query without keys. ``'zero'`` leaves it empty, as in attention.
+            ``'stay'`` adds a self-loop, as a walk requires.
 
     Returns:
-        float64 CSR array ``[n, n]``, indexed by query, then key; rows sum to 1, or to 0.
+        float64 CSR array ``[n, n]``, indexed by query, then key; rows sum to 1, or to 0 for a query
+        without keys.
 
     Raises:
         ValueError: The graph has no tokens, or its numbers of keys and queries differ.
@@ -69,19 +70,19 @@ def strong_components(attention: sp.csr_array) -> np.ndarray:
 
 def component_eigenvalues(matrix: np.ndarray | sp.csr_array, component: np.ndarray,
                           moved: float = 0.) -> np.ndarray:
-    """Return all eigenvalues of a matrix that is block triangular by components.
+    """Return all eigenvalues of a matrix that is block triangular, where a block is a component.
 
-    Each component is solved separately. The whole matrix can be so far from normal that LAPACK
-    finds a second modulus of 0.93 instead of 0.5, for example for 256 pairs of tokens, each of
-    which also attends to the pair before.
+    Each component is solved separately, because the whole matrix can be far from normal. For 256
+    pairs of tokens where each token also attends to the pair before, LAPACK finds a second modulus
+    of 0.93 in the whole matrix instead of 0.5.
 
     Args:
         matrix: ``[n, n]``, dense or sparse.
-        component: :func:`strong_components` of the graph; ``matrix`` is its attention or a
-            polynomial in it.
-        moved: Size of a random matrix to add to each component. If ``MOVED``, much more than
-            rounding, moves eigenvalues far, as for defective matrices, they are no more accurate
-            without it.
+        component: The result of :func:`strong_components` for the graph, int ``[n]``. ``matrix`` is
+            the attention of the graph, or a polynomial in it.
+        moved: Size of a random matrix that is added to each component. ``MOVED`` is much larger
+            than rounding errors. If it moves eigenvalues far, as for defective matrices, the
+            eigenvalues without it are no more accurate.
 
     Returns:
         complex128 array ``[n]``, largest modulus first.
@@ -93,7 +94,7 @@ def component_eigenvalues(matrix: np.ndarray | sp.csr_array, component: np.ndarr
 
 
 def distance_of_sets(left: np.ndarray, right: np.ndarray) -> float:
-    """Return the Hausdorff distance of two arrays of numbers."""
+    """Return the Hausdorff distance between two arrays, read as sets of numbers."""
     apart = np.abs(left[:, None] - right)
     return float(max(apart.min(axis=0).max(), apart.min(axis=1).max()))
 
@@ -104,15 +105,19 @@ def _moved(block: np.ndarray, size: float) -> np.ndarray:
 
 
 def members_of(component: np.ndarray) -> list[np.ndarray]:
-    """Return the tokens of each component, in order."""
+    """Return an array for each component that lists its tokens in ascending order."""
     order = np.argsort(component, kind='stable')
     return np.split(order, np.flatnonzero(np.diff(component[order])) + 1)
 
 
 def diagonal_blocks(matrix: np.ndarray | sp.csr_array,
                     component: np.ndarray) -> tuple[np.ndarray, Iterator[np.ndarray]]:
-    """Return the diagonal blocks of a matrix by components: blocks of one token as an array, and
-    the others one by one, dense."""
+    """Return the diagonal blocks of a square matrix, where a block is a component.
+
+    The first result is an array of the diagonal entries of all components with a single token. The
+    second result is an iterator over the blocks of the other components, each a dense array
+    ``[size, size]``.
+    """
     sizes = np.bincount(component)
     loners = matrix.diagonal()[sizes[component] == 1]
     order = np.argsort(component, kind='stable')

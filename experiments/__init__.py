@@ -1,4 +1,4 @@
-"""Everything that trains."""
+"""Everything that trains: tasks, modules, runs, benchmarks and the papers' experiments."""
 
 from typing import Any
 

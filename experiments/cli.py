@@ -37,11 +37,11 @@ PACKAGES = ('torch', 'torch-geometric', 'numba', 'numpy', 'scipy', 'networkx', '
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run a command line; the process's own if omitted.
+    """Run a command line, or the process's own if ``arguments`` is omitted.
 
     Raises:
         SystemExit: Status 2, with a message of one line, if the command or a config is unknown, or
-            a package is not installed; status 130 after an interrupt.
+            a package is not installed. Status 130 after an interrupt.
     """
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors='replace')  # for ASCII terminals
@@ -51,10 +51,10 @@ def main(arguments: list[str] | None = None) -> None:
         else:
             _dispatch(*(sys.argv[1:] if arguments is None else arguments) or ['--help'])
             sys.stdout.flush()
-    except BrokenPipeError:  # the reader, such as head, has closed the pipe
+    except BrokenPipeError:  # the reader of the output, such as head, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    except KeyboardInterrupt:  # while a command is still being imported
+    except KeyboardInterrupt:  # an interrupt while a command is still being imported
         print('interrupted', file=sys.stderr)
         sys.exit(130)
     except ModuleNotFoundError as error:
@@ -86,7 +86,7 @@ def _names() -> list[str]:
 
 
 def overview() -> str:
-    """List the commands, one per line."""
+    """Return the list of commands, one per line."""
     modules = {name: _in_short(module) for name, module in _modules().items()}
     rows = {'train': 'Train the model of a config, and test it.',
             'test': 'Test a checkpoint.', **modules,
@@ -100,7 +100,7 @@ def overview() -> str:
 
 
 def information() -> str:
-    """Return versions, threads, backends and caches."""
+    """Return the versions of packages, the threads, the backends and the caches, as text."""
     import platform
 
     import torch
@@ -130,7 +130,7 @@ def information() -> str:
 
 
 def _modules() -> dict[str, str]:
-    """Return the one-line summaries of the commands that are modules."""
+    """Return the one-line summaries of those commands that are modules, by command."""
     questions = sorted(path.parent.name for path in (ROOT / 'analysis').glob('*/__main__.py'))
     return {'predict': 'experiments.predict', 'sparsify': 'experiments.sparsify',
             'atlas': 'experiments.benchmarks.atlas',
@@ -191,7 +191,7 @@ def _complete() -> None:
         completion.offer(_runnable(GROUPS[words[0]]))
     elif words[-1] == '--config':
         completion.offer(_config_names(), files=True)
-    else:  # the command's own parser completes its options and exits before it prints help
+    else:  # the command's own parser completes its options, and exits before it prints its help
         command = words[:2 if words[0] in GROUPS else 1]
         completion.skip_words(len(command))
         _dispatch(*command, '--help')
@@ -208,15 +208,17 @@ def _run(module: str, name: str, arguments: Sequence[str]) -> None:
 
 
 def _execute(name: str) -> None:
-    """Run a module as ``python -m`` does, under the name in ``sys.argv``. It becomes the main
-    module, because jsonargparse resolves functions there and Lightning starts further processes
-    from it."""
+    """Run a module as ``python -m`` does, under the name in ``sys.argv``.
+
+    The module becomes the main module, because jsonargparse resolves functions in the main module,
+    and Lightning starts further processes from it.
+    """
     spec = find_spec(name)
     if spec.submodule_search_locations is not None:  # a package
         spec = find_spec(f'{name}.__main__')
     module = sys.modules['__main__'] = module_from_spec(spec)
     module.__name__ = '__main__'
-    # pytest's own loader of what a plug-in belongs to has no code.
+    # pytest replaces the loader of modules that belong to a plug-in, and that loader has no code.
     loader = SourceFileLoader(spec.name, spec.origin)
     exec(loader.get_code(spec.name), vars(module))
 
@@ -229,7 +231,8 @@ def _with_paths(arguments: Sequence[str]) -> list[str]:
 
 
 def _config_path(name: str) -> str:
-    if Path(name).exists() or name.lstrip().startswith('{'):  # the user's file, or an inline config
+    # the user's own file, or an inline config
+    if Path(name).exists() or name.lstrip().startswith('{'):
         return name
     path = CONFIGS / f'{name}.yaml'
     if not path.exists():

@@ -1,4 +1,4 @@
-"""Compiles all loops of the library and of the data generators ahead of their first use.
+"""Compilation of all loops of the library and of the data generators, ahead of their first use.
 
     python -m experiments.compile
 """
@@ -12,12 +12,12 @@ from graphattn import compile as library
 
 
 def draw_trees() -> None:
-    """Draw and evaluate a ListOps tree."""
+    """Draw a ListOps tree and evaluate it, so that its loops are compiled."""
     listops.evaluate(*listops.draw_trees(np.random.default_rng(0), 1, 1000, 1, 100, 10, 10))
 
 
 def draw_images() -> None:
-    """Draw a Pathfinder image."""
+    """Draw a Pathfinder image, so that its loops are compiled."""
     pathfinder.draw_images(np.random.default_rng(0), 1, pathfinder.SETTINGS[32])
 
 

@@ -18,7 +18,8 @@ def words_before() -> list[str]:
 
 
 def offer(words: Iterable[str], files: bool = False) -> None:
-    """Offer the shell the matching ``words``, and files if ``files`` is set, and exit."""
+    """Offer the matching ``words`` to the shell, and exit. If ``files`` is set, files are offered
+    as well."""
     parser = ArgumentParser(add_help=False)
     files_of = FilesCompleter() if files else lambda prefix, **_: []
     parser.add_argument('next').completer = lambda prefix, **options: [
@@ -28,5 +29,6 @@ def offer(words: Iterable[str], files: bool = False) -> None:
 
 
 def skip_words(number: int) -> None:
-    """Hide the first words from the completing parser, as if they were part of the command."""
+    """Hide the first words from the parser that completes options, as if they were part of the
+    command."""
     os.environ['_ARGCOMPLETE'] = str(1 + number)

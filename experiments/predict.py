@@ -2,9 +2,9 @@
 
     graphattn predict --run runs/text --input new.csv --out predictions.csv
 
-A table of texts or pairs has the columns of the training table; images are in a folder and its
-subfolders; token ids are in an ``.npy`` or ``.npz`` file; GLUE's rows are in a test set as
-distributed.
+A table of texts or pairs must have the columns of the training table. Images are in a folder and
+its subfolders. Token ids are in an ``.npy`` or ``.npz`` file. GLUE's rows are in a test set as GLUE
+distributes it.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ from graphattn.utils.files import check_folder, csv_cell, write_whole
 
 def predict(run: str, input: str, out: str = 'predictions.csv', batch_size: int = 32,
             trust: str = '') -> None:
-    """Write the likeliest class and the class probabilities of each example, or its score.
+    """Write the class and the class probabilities of each example, or its score.
 
     Args:
         run: The folder of the training, ``--trainer.default_root_dir``.
         input: The file of texts or of token ids, or the folder of images.
-        out: The CSV file to write. Its columns are ``example`` (the line, the row or the name of
-            the image), and ``label`` (the likeliest class) with the probabilities, or ``score``.
-            Text that a spreadsheet would read as a formula is prefixed with an apostrophe.
-        batch_size: Examples in a batch.
+        out: The CSV file to write. The column ``example`` is the line, the row or the name of the
+            image. If the run has classes, further columns are ``label`` (the likeliest class) and
+            the probability of each class. Otherwise, the other column is ``score``. Text that a
+            spreadsheet would read as a formula is prefixed with an apostrophe.
+        batch_size: Number of examples in a batch.
         trust: Packages whose classes the run's config.yaml may name, separated by commas.
     """
     if batch_size < 1:
@@ -44,7 +45,8 @@ def predict(run: str, input: str, out: str = 'predictions.csv', batch_size: int 
     if not Path(input).exists():
         raise ValueError(f"'input' must be a file or a folder (there is no {input})")
     if Path(out).exists() and Path(out).samefile(input):
-        raise ValueError(f"'out' must differ from 'input', which it would overwrite (got {out})")
+        raise ValueError("'out' must differ from 'input', which would be overwritten (got "
+                         f"{out})")
     trained = load_run(run, trust.split(','))
     classes = trained.classes
     if classes is None:
@@ -54,7 +56,7 @@ def predict(run: str, input: str, out: str = 'predictions.csv', batch_size: int 
 
     def write(path: Path) -> None:
         nonlocal num_examples
-        # File names may hold any bytes.
+        # File names may contain any bytes.
         with path.open('w', newline='', encoding='utf-8', errors='surrogateescape') as file:
             writer = csv.writer(file)
             writer.writerow(['example', *columns])
@@ -71,24 +73,25 @@ def predict(run: str, input: str, out: str = 'predictions.csv', batch_size: int 
 
 def predictions(run: Run, path: Path, batch_size: int = 32) -> Iterator[tuple[list[str],
                                                                              np.ndarray]]:
-    """Yield a run's predictions for unlabelled examples, batch by batch.
+    """Yield the predictions of a run for unlabelled examples, batch by batch.
 
     Args:
         run (Run): A classifier, see :func:`experiments.load_run`.
         path (Path): The file of texts or of token ids, or the folder of images.
-        batch_size (int): Examples in a batch.
+        batch_size (int): Number of examples in a batch.
 
     Returns:
-        Iterator of (list of str, np.ndarray): The names of a batch's examples, and the probability
-        of each class, float32 ``[num_examples, num_classes]``; if the run has no classes, the score
-        of each example, ``[num_examples, 1]``.
+        Iterator of (list of str, np.ndarray): The names of a batch's examples, and the predictions.
+        These are the probability of each class, float32 ``[num_examples, num_classes]``. If the run
+        has no classes, they are the score of each example, ``[num_examples, 1]``.
 
     Raises:
-        ValueError: The run is not of a sequence classifier, or the file is unusable.
+        ValueError: The model of the run is not a classifier of sequences, or the file cannot be
+            read or is invalid.
     """
     width = classifier(run).sequences_per_example
     if not hasattr(run.data, 'unlabelled'):
-        raise ValueError(f"'run' must be of texts, images or token ids (got a run of "
+        raise ValueError("'run' must be trained on texts, images or token ids (got a run of "
                          f"{type(run.data).__name__})")
     device = torch.device('cuda' if torch.cuda.is_available() else 'cpu')
     module = run.module.to(device)
@@ -97,18 +100,19 @@ def predictions(run: Run, path: Path, batch_size: int = 32) -> Iterator[tuple[li
         where = f'{path}, examples {names[0]} to {names[-1]}'
         num_sequences = batch.ptr.numel() - 1
         if num_sequences != width * len(names):
-            raise ValueError(f"{where}: the model takes {width} for each example (there are "
-                             f"{num_sequences} for {len(names)})")
+            raise ValueError(f"{where}: the number of sequences for each example must be "
+                             f"{width}, as the model requires (got {num_sequences} sequences for "
+                             f"{len(names)} examples)")
         try:
             with torch.no_grad():
                 values = module.predict_step(move_data_to_device(batch, device), 0)
-        except ValueError as error:  # unknown ids, or too many tokens
+        except ValueError as error:  # unknown ids, or too many tokens, raise it
             raise ValueError(f'{where}: {error}') from error
         yield names, values.float().cpu().numpy()
 
 
 def classifier(run: Run) -> SequenceClassifier:
-    """Return the run's model, a classifier of sequences or pairs.
+    """Return the model of a run, which must be a classifier of sequences or of pairs.
 
     Raises:
         ValueError: The model is of another class.

@@ -1,7 +1,7 @@
-"""Help texts without the heavy libraries, whose imports take seconds.
+"""Help texts without the heavy libraries, because their imports take seconds.
 
-A command's help is made of this project's signatures and docstrings. Meanwhile, stand-ins replace
-torch and other heavy libraries: every attribute of a stand-in is an empty class.
+The help of a command is made from this project's signatures and docstrings. In the meantime,
+stand-ins replace torch and other heavy libraries. Every attribute of a stand-in is an empty class.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ LIBRARIES = ('captum', 'datasets', 'matplotlib', 'networkx', 'numba', 'ortools',
 
 @contextmanager
 def without_libraries() -> Iterator[None]:
-    """Import stand-ins for the heavy libraries inside, for a process that prints help and exits."""
+    """Import stand-ins instead of the heavy libraries inside the context.
+
+    The process should print help and exit.
+    """
     finder = _Finder()
     sys.meta_path.insert(0, finder)
     try:
@@ -33,10 +36,10 @@ def without_libraries() -> Iterator[None]:
 
 
 class _Anything(ABCMeta):
-    """Attributes, entries, unions and results of calls are the class itself."""
+    """A class whose attributes, entries, unions and results of calls are the class itself."""
 
     def __getattr__(cls, name: str) -> type:
-        if name.startswith(('__', '_is_protocol')):  # these mark the kind of a class
+        if name.startswith(('__', '_is_protocol')):  # these attributes mark the kind of a class
             raise AttributeError(name)
         return cls
 
@@ -54,7 +57,7 @@ class _Anything(ABCMeta):
     def __exit__(cls, *_: object) -> None:
         pass
 
-    def __iter__(cls) -> Iterator[type]:  # __getitem__ would make the iteration endless
+    def __iter__(cls) -> Iterator[type]:  # without it, __getitem__ would make an iteration endless
         return iter(())
 
 

@@ -1,12 +1,12 @@
-r"""Trains and tests the model of a config file.
+r"""Training and test of the model of a config file.
 
     python -m experiments.train fit --config experiments/configs/digits/sbm.yaml
     python -m experiments.train fit --config ... --ckpt_path runs/digits/sbm/checkpoints/last.ckpt
     python -m experiments.train test --config ... --ckpt_path runs/digits/sbm/checkpoints/last.ckpt
 
-``fit`` ends with a test of the last checkpoint, or of the one that ``--select_on`` chooses. The
-run's folder is ``--trainer.default_root_dir``. With ``--seeds 3`` it holds three runs, of
-``--seed_everything`` and the next two seeds.
+``fit`` ends with a test of the last checkpoint, or of the checkpoint that ``--select_on`` chooses.
+The folder of the run is ``--trainer.default_root_dir``. With ``--seeds 3``, this folder contains
+three runs, with the seed ``--seed_everything`` and the next two seeds.
 """
 
 from __future__ import annotations
@@ -84,12 +84,16 @@ LESS_IS_BETTER = {'loss', 'perplexity', 'bits', 'mae'}
 MORE_IS_BETTER = {'accuracy', 'exact', 'f1', 'matthews', 'pearson', 'precision', 'auc', 'spearman'}
 SPAWNING = 'ddp_spawn', 'ddp_fork', 'ddp_notebook'
 _PARSERS: dict[str, Parser] = {}
-WATCHING = 'lightning.pytorch.callbacks',  # what the config of a test may also name
+WATCHING = 'lightning.pytorch.callbacks',  # modules that the config of a test may name as well
 WHAT_IS_TRAINED = '--config', '-c', '--model', '--data.help', '--help', '-h'  # or requests help
 
 
 class StepSeeds(Callback):
-    """Makes all randomness of a batch a function of (seed, stage, process, batch index).
+    """A callback that makes all randomness of a batch a function of (seed, stage, process, batch
+    index).
+
+    A resumed run then has the same sampled graphs, dropout and augmentation as the uninterrupted
+    run. Evaluations sample the same graphs each time.
 
     A resumed run then draws the sampled graphs, dropout and augmentation of the uninterrupted run.
     Evaluations draw the same graphs each time.
@@ -99,7 +103,7 @@ class StepSeeds(Callback):
         self.seed = seed
 
     def on_train_batch_start(self, trainer: L.Trainer, *_) -> None:
-        # Not global_step, which does not change while gradients accumulate.
+        # global_step is not used, because it does not change while gradients accumulate.
         self._seed('train', trainer.global_rank, batches_of_run(trainer))
 
     def on_validation_batch_start(self, trainer: L.Trainer, model, batch, batch_idx, *_) -> None:
@@ -114,7 +118,8 @@ class StepSeeds(Callback):
 
 
 class StayStopped(Callback):
-    """Keeps a run stopped that EarlyStopping has ended, which Lightning forgets."""
+    """A callback that keeps a run stopped after EarlyStopping has ended it, because Lightning
+    forgets this."""
 
     def on_fit_start(self, trainer: L.Trainer, *_) -> None:
         trainer.should_stop |= any(
@@ -124,9 +129,10 @@ class StayStopped(Callback):
 
 
 class TrainCLI(LightningCLI):
-    """Lightning's command line with this project's callbacks; ``fit`` ends with a test.
+    """Lightning's command line with this project's callbacks. ``fit`` ends with a test.
 
-    Lightning's own subcommands are nested parsers, which parse every option twice.
+    Lightning's own subcommands are not used, because they are nested parsers, which parse every
+    option twice.
 
     Args:
         command: One of COMMANDS.
@@ -145,8 +151,10 @@ class TrainCLI(LightningCLI):
             auto_configure_optimizers=False, load_from_checkpoint_support=False)
 
     def setup_parser(self, *arguments: Any) -> None:
-        """Set up the command's parser. All runs of a process share it, because it takes a tenth of
-        a second to build."""
+        """Set up the parser of the command.
+
+        All runs of a process share this parser, because it takes a tenth of a second to build.
+        """
         if self.command not in _PARSERS:
             super().setup_parser(*arguments)
             self.parser.is_nested = False
@@ -155,21 +163,25 @@ class TrainCLI(LightningCLI):
 
     def add_arguments_to_parser(self, parser) -> None:
         parser.add_argument('--checkpoint_every', type=PositiveInt | None, default=None,
-                            help='Steps between checkpoints, in addition to the one after each '
-                                 'epoch.')
+                            help='Number of steps between checkpoints, in addition to the '
+                                 'checkpoint after each epoch.')
         parser.add_argument('--select_on', type=str | None, default=None,
                             help='Test the checkpoint with the best value of this development '
-                                 'metric, such as val/accuracy; otherwise the last one.')
+                                 'metric, such as val/accuracy; if omitted, the last '
+                                 'checkpoint.')
         parser.add_argument('--ckpt_path', type=str | None, default=None,
-                            help='A checkpoint: fit resumes it, the other commands evaluate it.')
+                            help='A checkpoint. The command fit resumes from it, and the other '
+                                 'commands evaluate it.')
         parser.add_argument('--logger', type=LoggerName | None, default=None,
-                            help='Further loggers of the metrics, below the run\'s folder.')
+                            help='Further loggers of the metrics, which write below the run\'s '
+                                 'folder.')
         parser.add_argument('--trust', type=str, default='',
                             help='Packages whose classes the config of a test, or of a '
                                  'pre-trained model, may name, separated by commas.')
         parser.add_argument('--seeds', type=PositiveInt | None, default=None,
-                            help='Number of runs, of the seed and the following ones, each in its '
-                                 'own folder; ends with mean and standard deviation of the tests.')
+                            help='Number of runs, with the seed and the seeds after it. Each run '
+                                 'has its own folder. At the end, the mean and standard '
+                                 'deviation of the tests are reported.')
 
     def parse_arguments(self, parser, args) -> None:
         super().parse_arguments(parser, args)
@@ -177,8 +189,8 @@ class TrainCLI(LightningCLI):
         if self.config.select_on is not None:
             best_is(self.config.select_on)
         if self.config.logger is not None and self.config.trainer.logger:
-            raise ValueError("'logger' and 'trainer.logger' exclude each other (got both); give "
-                             "all loggers in 'trainer.logger'")
+            raise ValueError("'logger' and 'trainer.logger' exclude each other (got both); put "
+                             "all loggers into 'trainer.logger'")
         self.config.ckpt_path = _checkpoint(self.command, self.config.ckpt_path)
         check_folder('trainer.default_root_dir', Path(self.config.trainer.default_root_dir))
         _check_name(self.config.trainer.default_root_dir)
@@ -188,11 +200,11 @@ class TrainCLI(LightningCLI):
 
     def instantiate_classes(self) -> None:
         if self.config.seeds is not None:
-            return  # each seed's run builds its own
+            return  # the run of each seed builds its own classes
         data = _data_filling(self.config)
         super().instantiate_classes()
         if data is not None:
-            self.datamodule = data  # which has read its files
+            self.datamodule = data  # this data module has already read its files
 
     def instantiate_trainer(self, **kwargs: Any) -> L.Trainer:
         options = self.config_init.trainer
@@ -205,7 +217,8 @@ class TrainCLI(LightningCLI):
                      self.run_folder, StayStopped(), EndTogether(self._tell)]
         self.best = None
         if (metric := self.config.select_on) is not None:
-            # Before the others, so that their checkpoints record which one is best.
+            # This callback precedes the others, so that their checkpoints record which checkpoint
+            # is best.
             self.best = checkpoint(filename=Path(BEST).stem, monitor=metric, mode=best_is(metric))
             callbacks.append(self.best)
         callbacks.append(checkpoint(filename=Path(LAST).stem, save_on_train_epoch_end=True))
@@ -213,7 +226,8 @@ class TrainCLI(LightningCLI):
             callbacks.append(StepCheckpoints(folder / 'checkpoints' / LAST, every))
         has_bar = any(isinstance(callback, ProgressBar) for callback in callbacks)
         shows_bar = options.enable_progress_bar
-        if shows_bar is None and not has_bar:  # in a file, every update would be a new line
+        # in a file, every update of a bar would be a new line
+        if shows_bar is None and not has_bar:
             kwargs['enable_progress_bar'] = shows_bar = sys.stdout.isatty()
         if shows_bar and not has_bar:
             callbacks.append(TQDMProgressBar())
@@ -224,15 +238,15 @@ class TrainCLI(LightningCLI):
                                           is_resumed=self.config.ckpt_path is not None
                                           or has_checkpoint(folder))
         trainer = super().instantiate_trainer(callbacks=callbacks, plugins=plugins, **kwargs)
-        # With max_steps, Lightning would begin the epoch of a checkpoint at its end again. It does
-        # so rightly for an epoch that max_steps has cut.
+        # With max_steps, Lightning would begin the epoch again if a checkpoint is from the end of
+        # the epoch. That is right only for an epoch that max_steps has cut.
         loop = trainer.fit_loop
         loop._iteration_based_training = lambda: (
             trainer.max_steps != -1 and not loop.epoch_loop.batch_progress.is_last_batch)
         return trainer
 
     def run(self) -> None:
-        """Run the command."""
+        """Run the command that was given to the constructor."""
         folder = Path(self.config.trainer.default_root_dir)
         if self.command == 'validate':
             self._check_tested(Path(self.config.ckpt_path), folder)
@@ -247,40 +261,43 @@ class TrainCLI(LightningCLI):
                 self._test(self.config.ckpt_path)
             elif self.config.ckpt_path is None and is_finished(
                     folder, config_text(self.parser, self.config)):
-                say(f"{folder} already holds this run, finished; nothing to do. To train it "
-                    f"further, give more epochs and --ckpt_path {folder / 'checkpoints' / LAST}")
+                say(f"{folder} already contains this run, which is finished; nothing is left to "
+                    "do. To train the run further, pass more epochs and --ckpt_path "
+                    f"{folder / 'checkpoints' / LAST}")
             else:
                 self._fit(self._begin(folder))
 
     def _begin(self, folder: Path) -> str | None:
-        """Return the checkpoint that the run resumes from, or None for a new run."""
+        """Return the checkpoint that the run resumes from, or ``None`` for a new run."""
         checkpoint = self.config.ckpt_path
         if checkpoint is None and has_checkpoint(folder):
             checkpoint = _checkpoint('fit', str(folder / 'checkpoints' / LAST))
-            say(f'{folder} holds this run, unfinished; resuming from {checkpoint}')
+            say(f'{folder} contains this run, unfinished; resuming from {checkpoint}')
         elif checkpoint is not None and not _is_in(folder, Path(checkpoint)):
             if has_checkpoint(folder) or (folder / CONFIG).exists():
-                raise ValueError(f"'trainer.default_root_dir' holds another run than 'ckpt_path' "
-                                 f"(got {folder} and {checkpoint}); choose another folder, or "
-                                 f"resume its run with --ckpt_path {folder / 'checkpoints' / LAST}")
+                raise ValueError("'trainer.default_root_dir' must not contain another run than "
+                                 f"'ckpt_path' (got {folder} and {checkpoint}); choose another "
+                                 "folder, or resume the run in this folder with --ckpt_path "
+                                 f"{folder / 'checkpoints' / LAST}")
             self.run_folder.go_on = 'go on with --ckpt_path, now'
         # A batch is divided over all processes, so a resumed run needs as many processes as before.
         self.run_folder.identity['options']['trainer.devices'] = self.trainer.world_size
         if checkpoint is not None:
             state = read_checkpoint(Path(checkpoint))
             check_goes_on(Path(checkpoint), state, self.run_folder.identity, self.config.trainer)
-            self.model.on_load_checkpoint(state)  # raises if it does not fit
+            self.model.on_load_checkpoint(state)  # raises if the checkpoint does not fit the model
         return checkpoint
 
     def _fit(self, checkpoint: str | None) -> None:
-        """Train and test."""
+        """Train the model, and test it."""
         try:
             self.trainer.fit(model=self.model, datamodule=self.datamodule, weights_only=True,
                              ckpt_path=checkpoint)
         except ValueError as error:
             if not self.stay_finite.step or 'learning rate' in str(error):
                 raise
-            # The model refuses non-finite values without knowing the step, so add it.
+            # The model raises on non-finite values but does not know the step, so the step is added
+            # here.
             raise ValueError(f'{error}, {self.stay_finite.where}') from error
         self._test(None if self.best is None else self._best_path())
 
@@ -291,28 +308,30 @@ class TrainCLI(LightningCLI):
             close(logger)
 
     def _check_tested(self, checkpoint: Path, folder: Path) -> None:
-        """Refuse to overwrite a run with the test of another."""
+        """Check that a test does not overwrite the results of another run."""
         is_its_own = _is_in(folder, checkpoint)
         if self.command == 'test' and not is_its_own and (folder / CONFIG).exists():
-            raise ValueError(f"'trainer.default_root_dir' holds another run than 'ckpt_path' (got "
-                             f"{folder} and {checkpoint}); choose another folder")
+            raise ValueError("'trainer.default_root_dir' must not contain another run than "
+                             f"'ckpt_path' (got {folder} and {checkpoint}); choose another "
+                             "folder")
         state = read_checkpoint(checkpoint)
         saved = identity_in(state) or {'inputs': {}}
         name = changed_input(saved['inputs'], yaml.safe_load(config_text(self.parser, self.config)))
         if name is not None and self.command == 'test' and is_its_own:
-            raise ValueError(f"{name!r} names other data than {folder} was trained and tested on; "
-                             f"choose another 'trainer.default_root_dir' to test on them")
+            raise ValueError(f"{name!r} names other data than {folder} was trained and tested "
+                             "on; choose another 'trainer.default_root_dir' to test on other "
+                             "data")
         if name is not None:
             say(f'{name!r} names other data than the training of {checkpoint}')
-        self.model.on_load_checkpoint(state)  # raises if it does not fit
+        self.model.on_load_checkpoint(state)  # raises if the checkpoint does not fit the model
         if is_its_own and (folder / SUMMARY).exists():
-            read_summary(folder)  # its entries on the training are kept
+            read_summary(folder)  # its entries on the training will be kept
 
     def _tell(self, what: str) -> None:
         self.run_folder.tell(what, Path(self.config.trainer.default_root_dir))
 
     def _best_path(self) -> str | None:
-        """Return the best checkpoint by ``select_on``, or None if nothing was evaluated."""
+        """Return the best checkpoint by ``select_on``, or ``None`` if nothing was evaluated."""
         path = self.best.best_model_path or None
         if path is None:
             rank_zero_warn(f"testing the last weights: 'select_on' {self.config.select_on!r} was "
@@ -321,7 +340,7 @@ class TrainCLI(LightningCLI):
 
     def _run_seeds(self, folder: Path) -> None:
         if (folder / CONFIG).exists() or has_checkpoint(folder):
-            raise ValueError(f"'trainer.default_root_dir' must not hold a run of one seed (got "
+            raise ValueError("'trainer.default_root_dir' must not contain a run of one seed (got "
                              f"{folder}); choose another folder for 'seeds'")
         first = int(self.config.seed_everything)
         train_seeds(main, [*_without('--seeds', self._given), '--seeds', 'null'], folder,
@@ -329,7 +348,8 @@ class TrainCLI(LightningCLI):
 
 
 def best_is(metric: str) -> Literal['min', 'max']:
-    """Return whether the minimum or the maximum of a metric is best, by the words in its name.
+    """Return whether the minimum or the maximum of a metric is best, judging by the words in its
+    name.
 
     Raises:
         ValueError: The name has none of the known words.
@@ -343,7 +363,7 @@ def best_is(metric: str) -> Literal['min', 'max']:
 
 
 def _check_name(folder: str | Path) -> None:
-    """Refuse a folder name that config.yaml cannot hold."""
+    """Check that config.yaml can store the name of a folder."""
     try:
         str(folder).encode()
     except UnicodeEncodeError as error:
@@ -352,40 +372,45 @@ def _check_name(folder: str | Path) -> None:
 
 
 def _check_trainer(options: Namespace) -> None:
-    """Refuse options that Lightning divides by or does not check. Gradients clipped to a negative
-    norm point uphill, Lightning cannot order data that order their own batches, and without a test
-    there would be no summary."""
+    """Check the trainer's options that Lightning does not check.
+
+    Lightning divides by some of these options. Gradients that are clipped to a negative norm point
+    uphill. Lightning cannot order data that order their own batches. Without a test, there would be
+    no summary.
+    """
     for name, least in (('accumulate_grad_batches', 1), ('check_val_every_n_epoch', 1),
                         ('gradient_clip_val', 0)):
         if options[name] is not None:
             check_at_least(least, **{f'trainer.{name}': options[name]})
     if options.overfit_batches:
         raise ValueError(f"'trainer.overfit_batches' must be 0 (got {options.overfit_batches}), "
-                         f"because the data order their batches so that runs can be resumed; use "
-                         f"'trainer.limit_train_batches' for a short epoch")
+                         "because the data order their own batches, so that runs can be resumed; "
+                         "use 'trainer.limit_train_batches' for a short epoch")
     if str(options.strategy).startswith(SPAWNING):
         raise ValueError(f"'trainer.strategy' must be ddp or the like (got {options.strategy}), "
                          f"because forked or spawned processes return nothing that could be tested")
     if options.limit_test_batches == 0:
-        raise ValueError(f"'trainer.limit_test_batches' must not be 0 (got "
-                         f"{options.limit_test_batches}), because summary.json holds the test at "
-                         f"the end of a run; use 1 for a short one")
+        raise ValueError("'trainer.limit_test_batches' must not be 0 (got "
+                         f"{options.limit_test_batches}), because summary.json contains the "
+                         "results of the test at the end of a run; use 1 for a short test")
 
 
 def _check_callbacks(given: list[Callback], callbacks: list[Callback]) -> None:
-    """Refuse the user's callbacks whose weights are in no checkpoint, or whose state would have the
-    same key in it as another callback's."""
+    """Check that checkpoints can store the weights and the state of the user's callbacks.
+
+    Averaged weights must be saved, and no two callbacks may have the same key in a checkpoint.
+    """
     if any(isinstance(callback, StochasticWeightAveraging) for callback in given):
-        raise ValueError("'trainer.callbacks' must not have StochasticWeightAveraging, because no "
-                         "checkpoint holds the averaged weights that would be tested; use "
+        raise ValueError("'trainer.callbacks' must not have StochasticWeightAveraging, because "
+                         "no checkpoint contains the averaged weights that would be tested; use "
                          "EMAWeightAveraging, whose weights are saved")
     keys = [callback.state_key for callback in callbacks
             if type(callback).state_dict is not Callback.state_dict]
     for callback in given:
         if keys.count(callback.state_key) > 1:
-            raise ValueError(f"'trainer.callbacks' must differ from one another and from each "
-                             f"run's own callbacks (got a second {callback.state_key}); leave it "
-                             f"out, or let it monitor another metric")
+            raise ValueError("'trainer.callbacks' must differ from one another and from each "
+                             f"run's own callbacks (got a second {callback.state_key}); leave "
+                             "this callback out, or let it monitor another metric")
 
 
 def _check_seed(seed: int | bool) -> None:
@@ -396,14 +421,16 @@ def _check_seed(seed: int | bool) -> None:
 
 def _check_seeds(command: str, options: Namespace) -> None:
     if command != 'fit' or options.ckpt_path is not None:
-        raise ValueError("'seeds' requires fit without 'ckpt_path'; killed runs are resumed and "
-                         "finished ones kept")
+        raise ValueError("'seeds' requires the command fit without 'ckpt_path'; killed runs are "
+                         "resumed and finished runs are kept")
     _check_seed(options.seed_everything + options.seeds - 1)
 
 
 def _data_filling(options: Namespace) -> L.LightningDataModule | None:
-    """Return the data module if it fills in options of the run, after calling its
-    ``fill_options(options)``."""
+    """Return the data module, if it fills in options of the run, and ``None`` otherwise.
+
+    Its method ``fill_options(options)`` is called first.
+    """
     kind = locate(options.data.class_path) if options.get('data') else None
     if not hasattr(kind, 'fill_options'):
         return None
@@ -418,7 +445,8 @@ def _is_in(folder: Path, checkpoint: Path) -> bool:
 
 
 def _trusted(arguments: list[str]) -> list[str]:
-    """Return the value of ``--trust``, before the rest of the command line is parsed."""
+    """Return the packages in the value of ``--trust``, before the rest of the command line is
+    parsed."""
     pairs = zip([None, *arguments], arguments)
     said = [value if before == '--trust' else value.removeprefix('--trust=')
             for before, value in pairs if before == '--trust' or value.startswith('--trust=')]
@@ -426,14 +454,14 @@ def _trusted(arguments: list[str]) -> list[str]:
 
 
 def _without(name: str, arguments: list[str]) -> list[str]:
-    """Return the command line without the option ``name``."""
+    """Return the words of a command line without the option ``name`` and its value."""
     pairs = zip([None, *arguments], arguments)
     return [value for before, value in pairs
             if before != name and value != name and not value.startswith(f'{name}=')]
 
 
 def _checkpoint(command: str, path: str | None) -> str | None:
-    """Return the requested checkpoint to resume or to test, or None."""
+    """Return the checkpoint to resume from or to test, or ``None``."""
     if path is None and command != 'fit':
         raise ValueError(f"'ckpt_path' must be given (got none); without it, {command} would "
                          f"evaluate an untrained model")
@@ -452,7 +480,7 @@ def _listed(value: Any) -> list:
 
 
 def main(args: list[str] | None = None) -> None:
-    """Run the command line ``args``, or the process's own.
+    """Run the command line ``args``, or the process's own command line if omitted.
 
     Raises:
         OSError: A file cannot be written, for example because the disk is full.
@@ -461,11 +489,11 @@ def main(args: list[str] | None = None) -> None:
     """
     for name in ('lightning.pytorch', 'lightning.fabric'):
         logging.getLogger(name).setLevel(logging.WARNING)
-    # Lightning calls torch in a way that torch deprecates.
+    # Lightning calls torch in a way that is deprecated by torch.
     warnings.filterwarnings('ignore', message=r'.*isinstance\(treespec, LeafSpec\)')
-    # Loggers receive metrics of whole epochs only.
+    # Loggers receive only metrics of whole epochs here, so the warning does not apply.
     warnings.filterwarnings('ignore', message='The number of training batches')
-    # Studies and tests pass arguments on purpose.
+    # Studies and tests pass arguments on purpose, so the warning does not apply.
     warnings.filterwarnings('ignore', message="LightningCLI's args parameter")
     bound_aliases()
     command, *options = (sys.argv[1:] if args is None else args) or ['--help']
@@ -475,12 +503,12 @@ def main(args: list[str] | None = None) -> None:
     if command not in COMMANDS:
         raise ValueError(f"the command must be one of {', '.join(COMMANDS)} (got {command!r})")
     if not any(option.startswith(WHAT_IS_TRAINED) for option in options):
-        raise ValueError("'config' must name what to train (got none): your own file, or a config "
-                         "of experiments/configs by its name, such as graphattn train --config "
-                         "digits/sbm; graphattn --help lists them")
+        raise ValueError("'config' must name what to train (got none); pass your own file, or "
+                         "the name of a config of experiments/configs, as in graphattn train "
+                         "--config digits/sbm; graphattn --help lists them")
     try:
         with ending_signals(), keeping_freed_memory(), trusting(_trusted(options)):
-            # A training config may run any code; a tested run may come from a stranger.
+            # The config of a training may run any code, but a tested run may come from a stranger.
             with nullcontext() if command == 'fit' else importing_only(WATCHING):
                 cli = TrainCLI(command, options)
             cli.run()
@@ -491,10 +519,10 @@ def main(args: list[str] | None = None) -> None:
     except (KeyError, RuntimeError) as error:
         if 'SLURM' not in str(error):
             raise
-        raise ValueError(f"the SLURM variables were not set by srun ({error}); start with srun and "
-                         f"--ntasks-per-node, or unset SLURM_NTASKS") from error
+        raise ValueError(f"the SLURM variables were not set by srun ({error}); start the processes "
+                         "with srun and --ntasks-per-node, or unset SLURM_NTASKS") from error
     except SystemExit as stop:
-        # RunFolder has reported an interrupt, but Lightning exits as if the run had failed.
+        # RunFolder has already reported an interrupt, but Lightning exits as if the run had failed.
         if isinstance(stop.__context__, KeyboardInterrupt):
             stop.code = status_of(stop.__context__)
         raise

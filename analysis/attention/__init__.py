@@ -1,4 +1,4 @@
-"""An attention matrix: rank, capacity and direction.
+"""Rank, capacity and direction of an attention matrix.
 
 ::
 

@@ -13,8 +13,11 @@ from analysis.spectrum.singular_values import join_queries_to_keys
 
 
 def capacity_of(matrix: sp.csr_array) -> dict[str, object]:
-    """Bound the conductance of the graph that joins queries to keys, see
-    :func:`analysis.attention.attention`. Queries and keys without edges are left out."""
+    """Return bounds of the conductance of the graph that joins queries to keys, by the names of
+    their fields in :class:`analysis.attention.AttentionMatrix`.
+
+    Queries and keys without edges are left out. A matrix without edges returns an empty dict.
+    """
     joined = join_queries_to_keys(matrix)
     has_edge = joined.sum(axis=1) > 0
     if not has_edge.any():

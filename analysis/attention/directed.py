@@ -1,4 +1,4 @@
-"""The Laplacian of a directed graph, from the circulation of its walk."""
+"""The Laplacian of a directed graph, from the flow of the random walk along its edges."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ def circulation(graph: GraphLike, *, weights: bool = False,
     r"""Return the flow :math:`\Phi P` of the stationary walk along the edges of a directed graph.
 
     The walk moves from query i to key j with probability :math:`P_{ij} = A_{ij} / \sum_k A_{ik}`,
-    and :math:`\Phi` is the diagonal matrix of its stationary distribution :math:`\varphi`. What
-    flows into a token also leaves it: rows and columns both sum to :math:`\varphi`.
+    and :math:`\Phi` is the diagonal matrix of its stationary distribution :math:`\varphi`. As much
+    flows into a token as out of it, so the rows and the columns of the flow both sum to
+    :math:`\varphi`.
 
     Args:
         graph: See :func:`analysis.adjacency.adjacency_of`, with as many keys as queries.
@@ -31,8 +32,8 @@ def circulation(graph: GraphLike, *, weights: bool = False,
         float64 CSR array ``[n, n]`` that sums to 1.
 
     Raises:
-        ValueError: The graph is not strongly connected and ``teleport`` is omitted, or it has more
-            than 4,096 tokens and ``teleport`` is given.
+        ValueError: The graph is not strongly connected and ``teleport`` is omitted, or the graph
+            has more than 4,096 tokens and ``teleport`` is given.
     """
     return circulation_of(adjacency_of(graph, weights), teleport)
 
@@ -45,7 +46,7 @@ def directed_laplacian(graph: GraphLike, *, weights: bool = False,
         L = I - \tfrac{1}{2} \bigl(\Phi^{1/2} P \, \Phi^{-1/2}
         + \Phi^{-1/2} P^\top \Phi^{1/2}\bigr)
 
-    It is the normalised Laplacian of the undirected graph with weights
+    L is the normalised Laplacian of the undirected graph with weights
     :math:`(\Phi P + P^\top \Phi) / 2`, so that Cheeger's inequality bounds the least circulation
     out of a set of tokens.
 
@@ -53,7 +54,7 @@ def directed_laplacian(graph: GraphLike, *, weights: bool = False,
         graph, weights, teleport: See :func:`circulation`.
 
     Returns:
-        Laplacian, with the array as ``matrix`` and :math:`\varphi` as ``degree``.
+        Laplacian. Its ``matrix`` is L, and its ``degree`` is :math:`\varphi`.
 
     Raises:
         ValueError: As :func:`circulation`.
@@ -76,11 +77,12 @@ def laplacian_of(flow: sp.csr_array) -> Laplacian:
 
 
 def circulation_of(matrix: sp.csr_array, teleport: float | None = None) -> sp.csr_array:
-    """Return :func:`circulation` of a sparse array."""
+    """Return the flow of the stationary walk along the edges of a sparse array, see
+    :func:`circulation`."""
     n, num_keys = matrix.shape
     if n != num_keys or n == 0:
-        raise ValueError(f"'graph' must have as many keys as queries, and at least one, for a walk "
-                         f"(got {num_keys} and {n})")
+        raise ValueError("'graph' must have as many keys as queries, and at least one of each, "
+                         f"for a walk (got {num_keys} and {n})")
     walk = _walk(matrix) if teleport is None else _teleporting(matrix, teleport)
     component = strong_components(walk)
     if component.max() > 0:
@@ -89,19 +91,21 @@ def circulation_of(matrix: sp.csr_array, teleport: float | None = None) -> sp.cs
                          f"teleport=0.1, or measure one component")
     stationary = stationary_distribution(walk, closed_classes_of(walk, component), False)
     if not (stationary > 0).all():
-        raise ValueError(f"'graph' has stationary probabilities that are lost in rounding (got {n} "
-                         f"tokens); measure at most {MAX_DENSE}, or another graph")
+        raise ValueError("'graph' must have stationary probabilities above rounding errors (got "
+                         f"smaller ones, with {n} tokens); measure at most {MAX_DENSE} tokens, "
+                         "or another graph")
     return sp.csr_array(sp.diags_array(stationary) @ walk)
 
 
 def normalized_rows(matrix: sp.csr_array) -> sp.csr_array:
-    """Return a matrix with each row divided by its sum; a row of zeros remains."""
+    """Return a matrix whose rows are divided by their sums. Rows of zeros remain zeros."""
     total = matrix.sum(axis=1)
     return sp.csr_array(sp.diags_array(1 / np.where(total > 0, total, 1)) @ matrix)
 
 
 def _walk(matrix: sp.csr_array) -> sp.csr_array:
-    """Return the walk along the edges, which stays at a query without keys."""
+    """Return the transition matrix of the walk along the edges. A query without keys stays where it
+    is."""
     stays = sp.diags_array((matrix.sum(axis=1) == 0).astype(float))
     return sp.csr_array(normalized_rows(matrix) + stays)
 
@@ -111,7 +115,7 @@ def _teleporting(matrix: sp.csr_array, teleport: float) -> sp.csr_array:
     n = matrix.shape[0]
     if n > MAX_DENSE:
         raise ValueError(f"'graph' must have at most {MAX_DENSE} tokens for a walk with "
-                         f"'teleport' (got {n}); omit it, or measure a smaller graph")
+                         f"'teleport' (got {n}); omit 'teleport', or measure a smaller graph")
     walk = normalized_rows(matrix).toarray()
     walk[walk.sum(axis=1) == 0] = 1 / n
     return sp.csr_array((1 - teleport) * walk + teleport / n)

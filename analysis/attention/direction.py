@@ -18,17 +18,17 @@ def asymmetry(graph: GraphLike, *, weights: bool = True) -> float | None:
         G = \frac{\lVert A - A^\top \rVert_F}{\sqrt 2 \, \lVert A \rVert_F}, \qquad
         G^2 = 1 - \frac{\sum_{ij} A_{ij} A_{ji}}{\sum_{ij} A_{ij}^2}
 
-    G lies in [0, 1]. It is 0 if A is symmetric, and 1 if no weight has a weight in the other
-    direction. Every spectrum of a symmetrised matrix is the same for A and its transpose, and so
-    cannot tell the direction. The definition is this project's: "Self-Attention as Transport"
-    (arXiv 2605.04893) has a coefficient G of the degree-normalised matrix for the same purpose.
+    G lies in [0, 1]. If A is symmetric, G is 0. If no weight has a weight in the other direction, G
+    is 1. A symmetrised matrix is the same for A and its transpose, so no spectrum of that matrix
+    shows the direction. The definition of G is this project's. "Self-Attention as Transport" (arXiv
+    2605.04893) uses a coefficient G of the degree-normalised matrix for the same purpose.
 
     Args:
         graph: See :func:`analysis.adjacency.adjacency_of`.
         weights: Whether to use the weights of edges instead of 1.
 
     Returns:
-        G, or ``None`` if there are no edges, or if keys and queries differ.
+        G, or ``None`` if there are no edges, or if the numbers of keys and queries differ.
     """
     return asymmetry_of(adjacency_of(graph, weights))
 
@@ -37,15 +37,18 @@ def asymmetry_of(matrix: sp.csr_array) -> float | None:
     """Return :func:`asymmetry` of a sparse array."""
     if matrix.nnz == 0 or matrix.shape[0] != matrix.shape[1]:
         return None
-    scaled = matrix / matrix.data.max()  # so that no square underflows
+    scaled = matrix / matrix.data.max()  # so that no squared entry underflows
     difference = sp.csr_array(scaled - scaled.T)
     return math.sqrt(float(difference.data @ difference.data)
                      / (2 * float(scaled.data @ scaled.data)))
 
 
 def flow_of(matrix: sp.csr_array) -> dict[str, float]:
-    """Return the shares of all weight that queries give to earlier keys, to their own and to later
-    ones, and the mean distance of the weight."""
+    """Return the shares of all weight on earlier keys, on the query itself and on later keys, and
+    the mean distance between query and key by weight.
+
+    The keys of the dict are the names of the fields in :class:`analysis.attention.AttentionMatrix`.
+    """
     if matrix.nnz == 0 or matrix.shape[0] != matrix.shape[1]:
         return {}
     query, key = matrix.nonzero()

@@ -12,13 +12,14 @@ from analysis.attention.question import AttentionMatrix
 from analysis.labels import labels_as_text
 from graphattn.style import SHADES
 
-_LEAST = 1e-5  # of the drawn singular values, relative to the largest
+_LEAST = 1e-5  # the least singular value that is drawn, relative to the largest
 _CYCLE = 10  # colours of the style
 
 
 @labels_as_text
 def draw(results: dict[str, list[AttentionMatrix]]) -> Figure:
-    """Draw ranks, singular values, and capacity against direction. A label has one colour."""
+    """Draw ranks, singular values, and capacity against direction. All samples of a label have the
+    same colour."""
     height = max(4.2, 1.2 + 0.22 * len(results))
     figure = Figure(figsize=(11, height), layout='constrained')
     ranks, values, plane = figure.subplots(1, 3, width_ratios=[1, 1.1, 1.1])
@@ -68,7 +69,7 @@ def _draw_values(axes: Axes, samples: list[AttentionMatrix], color: object) -> N
 
 
 def _draw_plane(axes: Axes, samples: list[AttentionMatrix], color: object) -> None:
-    """Draw the means over the samples whose bounds are above 0."""
+    """Draw the means over the samples whose bounds of the Cheeger number are above 0."""
     shown = [(sample.asymmetry, sample.phi_below, sample.phi_above) for sample in samples
              if sample.asymmetry is not None and sample.phi_below]
     if shown:

@@ -1,4 +1,4 @@
-"""Rank, capacity and direction of an attention matrix: the question and its answer."""
+"""The question of rank, capacity and direction of an attention matrix, and its result."""
 
 from __future__ import annotations
 
@@ -28,29 +28,32 @@ class AttentionMatrix(Result):
     r"""Measures of an attention matrix A ``[query, key]``; ``None`` if they do not apply.
 
     Attributes:
-        num_queries, num_keys, num_edges (int): Its size, and the number of weights above 0.
+        num_queries, num_keys, num_edges (int): The size of A, and the number of weights above 0.
         sigma_1, sigma_2 (float): The two largest singular values of A; ``sigma_2`` is ``None`` for
             a single row or column.
         gap (float): :math:`\sigma_1 - \sigma_2`.
         effective_rank (float, optional): :math:`\exp(-\sum_i p_i \log p_i)` of
             :math:`p_i = \sigma_i / \sum_j \sigma_j`, up to 2,048 tokens.
         stable_rank (float): :math:`\lVert A \rVert_F^2 / \sigma_1^2`.
-        from_uniform (float, optional): Mean total variation between the weights of a query and
-            equal weights for all keys, 0 if all tokens attend to all equally.
-        from_uniform_on_edges (float, optional): The same for equal weights on the query's edges.
+        from_uniform (float, optional): Mean total variation distance between the weights of a query
+            and equal weights for all keys. It is 0 if all tokens attend to all tokens equally.
+        from_uniform_on_edges (float, optional): Mean total variation distance between the weights
+            of a query and equal weights on the edges of the query.
         transport_gap (float, optional): :math:`1 - \sigma_2` of
             :math:`D_q^{-1/2} A D_k^{-1/2}`.
         phi_below, phi_above (float, optional): Bounds of the bipartite Cheeger number.
-        phi (float, optional): That number itself, if at most 20 queries and keys have edges.
+        phi (float, optional): The bipartite Cheeger number itself, if at most 20 queries and keys
+            have edges.
         asymmetry (float, optional): G, see :func:`analysis.attention.asymmetry`.
-        to_earlier, to_self, to_later (float, optional): Shares of all weight by the key's place.
-        mean_distance (float, optional): Mean of :math:`|i - j|` by weight.
+        to_earlier, to_self, to_later (float, optional): Shares of all weight on keys before the
+            query, on the query itself, and on keys after it.
+        mean_distance (float, optional): Mean of :math:`|i - j|` over query i and key j, by weight.
         strong_components (int, optional): Number of strongly connected components.
         directed_gap (float, optional): :math:`\lambda_2` of the directed Laplacian, see
             :func:`analysis.attention.directed_laplacian`, up to 4,096 tokens; ``None`` if the
             graph is not strongly connected and there is no teleport.
-        singular_values (ndarray): float64, in descending order; all of them up to 2,048 tokens, and
-            otherwise two.
+        singular_values (ndarray): float64, in descending order. Up to 2,048 tokens, these are all
+            singular values, and otherwise the two largest.
         stationary (ndarray, optional): float64 ``[n]``, the stationary distribution of the walk
             from queries to keys, if there is a directed gap.
     """
@@ -84,25 +87,27 @@ def attention(graph: GraphLike, *, weights: bool = True,
               teleport: float | None = None) -> AttentionMatrix:
     r"""Measure rank, capacity and direction of an attention matrix.
 
-    Each row of A is divided by its sum, so that the weights of a query sum to 1. Without weights,
-    attention is uniform.
+    Let A be the matrix ``[query, key]`` of the weights. Each row of A is divided by its sum, so
+    that the weights of a query sum to 1. Without ``weights``, a query attends equally to all its
+    keys.
 
     - **Rank.** If :math:`\sigma_1` is far above the other singular values, one application of A
       brings all tokens close to a single vector: rank collapse.
-    - **Capacity.** Let S be a set of queries and keys, E its total weight of edges that leave it,
-      and vol the total weight of the edges of its members, each counted at both ends. The bipartite
-      Cheeger number is
+    - **Capacity.** Let S be a set of queries and keys. E is the total weight of the edges that
+      leave S, and vol is the total weight of the edges of its members, where an edge counts at both
+      of its ends. The bipartite Cheeger number is
 
       .. math::
           \phi = \min_S \frac{E(S, \bar S)}{\min(\mathrm{vol}\, S, \mathrm{vol}\, \bar S)}, \qquad
           \frac{1 - \sigma_2}{2} \le \phi \le \sqrt{2 (1 - \sigma_2)}
 
       for the second singular value of :math:`D_q^{-1/2} A D_k^{-1/2}`, whose degrees D are the row
-      and column sums. The upper bound is a cut: the best prefix of the tokens sorted by the second
-      singular vectors, which is never worse. Queries and keys without edges are left out.
+      and column sums. ``phi_above`` is the conductance of a cut: the best prefix of the tokens
+      sorted by the second singular vectors. This conductance never exceeds the bound above. Queries
+      and keys without edges are left out.
     - **Direction.** No spectrum of a symmetrised matrix can distinguish A from its transpose. The
-      shares of earlier and later keys can, and G measures how much there is to distinguish. Only
-      these shares and the mean distance depend on the order of the tokens.
+      shares of weight on earlier and later keys distinguish them, and G measures how much the two
+      matrices differ. Only the shares and the mean distance depend on the order of the tokens.
 
     Args:
         graph: See :func:`analysis.adjacency.adjacency_of`.
@@ -149,7 +154,8 @@ def _from_uniform(matrix: sp.csr_array) -> dict[str, float | None]:
         return dict(from_uniform=None, from_uniform_on_edges=None)
     apart = np.bincount(query, np.abs(matrix.data - 1 / num_keys), len(degree))
     apart_on_edges = np.bincount(query, np.abs(matrix.data - 1 / degree[query]), len(degree))
-    apart += 1 - degree / num_keys  # the uniform weights of keys without an edge
+    # the total variation counts the uniform weight of keys without an edge
+    apart += 1 - degree / num_keys
     return dict(from_uniform=float(apart[has_keys].mean() / 2),
                 from_uniform_on_edges=float(apart_on_edges[has_keys].mean() / 2))
 

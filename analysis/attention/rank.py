@@ -1,4 +1,4 @@
-"""Singular values of an attention matrix, and how close it is to rank 1."""
+"""Singular values of an attention matrix, and measures of its distance to rank 1."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from scipy.sparse import csgraph
 from analysis.spectrum.extremes import smallest_outside
 from analysis.spectrum.singular_values import join_queries_to_keys
 
-# Up to this size, all singular values take seconds.
+# Up to this number of tokens, all singular values take seconds to compute.
 DENSE_TOKENS = 2048
 
 
 def rank_of(matrix: sp.csr_array) -> dict[str, object]:
-    """Measure how close a non-negative matrix is to rank 1, see
-    :class:`analysis.attention.AttentionMatrix`."""
+    """Return measures of how close a non-negative matrix is to rank 1, by the names of their fields
+    in :class:`analysis.attention.AttentionMatrix`."""
     is_dense = max(matrix.shape) <= DENSE_TOKENS
     values = _all(matrix) if is_dense else _two_largest(matrix)
     sigma_1 = float(values[0])
@@ -40,10 +40,12 @@ def _all(matrix: sp.csr_array) -> np.ndarray:
 
 
 def _two_largest(matrix: sp.csr_array) -> np.ndarray:
-    """Return the two largest singular values, from each connected part of the matrix on its own.
+    """Return the two largest singular values, float64 ``[2]``. Each connected part of the matrix is
+    solved separately.
 
-    The largest of a connected part is simple (Perron and Frobenius), so that the iteration cannot
-    overlook a second copy of it. A part whose bound is below the second found is left out.
+    The largest singular value of a connected part is simple (Perron and Frobenius), so the
+    iteration cannot overlook a second copy of it. A part is skipped if the upper bound of its
+    singular values is below the second largest value found so far.
     """
     component = csgraph.connected_components(join_queries_to_keys(matrix), directed=False)[1]
     of_queries, of_keys = np.split(component, [matrix.shape[0]])
@@ -67,7 +69,8 @@ def _largest_sums(sums: np.ndarray, of_nodes: np.ndarray, component: np.ndarray)
 def _of_part(matrix: sp.csr_array, bound: float) -> np.ndarray:
     if math.prod(matrix.shape) <= DENSE_TOKENS**2:
         return _all(matrix)[:2]
-    joined = join_queries_to_keys(matrix)  # whose eigenvalues are the singular values, and minus
+    # the eigenvalues of this matrix are plus and minus the singular values
+    joined = join_queries_to_keys(matrix)
     size = joined.shape[0]
     flipped = sp.csr_array(bound * sp.eye_array(size) - joined)
     vectors, _ = smallest_outside(flipped, sp.csc_array((size, 0)), 2, bound)

@@ -1,4 +1,4 @@
-"""Messages of several processes that share a sequence, computed from its graph.
+"""Messages between several processes that share one sequence, computed from the sequence's graph.
 
 ::
 

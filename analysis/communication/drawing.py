@@ -14,7 +14,8 @@ STYLES = '-', '--', ':', '-.'
 
 @labels_as_text
 def draw(results: dict[str, list[Communication]]) -> Figure:
-    """Draw bytes and computed time of a step by number of processes; halos are solid."""
+    """Draw the bytes and the computed time of a training step against the number of processes.
+    Solid lines show halos."""
     figure = Figure(figsize=(10, 4.8), layout='constrained')
     left, right = figure.subplots(1, 2)
     for number, (label, samples) in enumerate(results.items()):
@@ -26,7 +27,7 @@ def draw(results: dict[str, list[Communication]]) -> Figure:
     left.plot(sample.processes, sample.all_keys_mib, '--', color='0.4', label='all keys')
     for name, style in zip(TIMES.values(), STYLES):
         right.plot([], [], style, color='0.4', label=name)
-    left.set(title='Sent by a process', ylabel='MiB in a training step of a layer')
+    left.set(title='Sent by a process', ylabel='MiB in a training step of one layer')
     right.set(title='Time, computed from the given rates', ylabel='ms')
     for axes in (left, right):
         axes.set(xscale='log', yscale='log', xlabel='processes')

@@ -1,4 +1,4 @@
-"""Rows that processes receive from one another."""
+"""Rows of keys and values that processes receive from one another."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from graphattn import BipartiteGraph
 
 
 def rows_received(graph: BipartiteGraph, bounds: list[int]) -> np.ndarray:
-    """Count the keys that each process needs and another owns.
+    """Count the keys that each process needs and another process owns.
 
     Args:
         graph: The graph, with as many keys as queries.
-        bounds: Where the tokens of each process begin, and the end of the last.
+        bounds: Index of the first token of each process, and the end of the last process.
 
     Returns:
-        Array ``[receiving process, sending process]``.
+        int array ``[receiving process, sending process]``.
     """
     indptr, key = (part.numpy() for part in graph.csr)
     rows = np.zeros((len(bounds) - 1, len(bounds) - 1), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Communication of several processes: the question and its answer."""
+"""The question of the communication of several processes, and its result."""
 
 from __future__ import annotations
 
@@ -15,27 +15,34 @@ from analysis.walk import square_graph
 from graphattn.distributed import share
 
 NUMBERS = 1, 2, 4, 8, 64, 256, 1024  # of processes
-STEP = 3  # arithmetic of a training step over that of the forward pass
+STEP = 3  # arithmetic operations of a training step, divided by those of its forward pass
 
 
 @dataclass(frozen=True)
 class Communication(Result):
-    """Bytes, messages and computed time of a layer's training step, by number of processes."""
+    """Bytes, messages and computed time of a layer's training step. Arrays are indexed by the
+    numbers of processes."""
 
     num_tokens: int
     num_edges: int
-    needed: float  #: Share of all other tokens that the mean process needs, at the most processes.
-    imbalance: float  #: Edges of the busiest process over the mean, at the worst number.
-    fastest: str  #: At the largest number of processes.
+    #: Share of all other tokens that a process needs on average, at the largest number of
+    #: processes.
+    needed: float
+    #: Edges of the busiest process divided by the mean, at the number of processes where this is
+    #: worst.
+    imbalance: float
+    fastest: str  #: The fastest method at the largest number of processes.
     processes: np.ndarray
     rows: np.ndarray  #: Tokens whose keys and values a process receives, on average.
-    messages: np.ndarray  #: Number of processes that one receives from, at most.
+    messages: np.ndarray  #: Number of other processes that a process receives from, at most.
     halo_mib: np.ndarray  #: MiB that a process sends in a step, on average.
-    all_keys_mib: np.ndarray  #: The same if all processes gather all keys and values.
+    #: MiB that a process sends if all processes gather all keys and values.
+    all_keys_mib: np.ndarray
     halo_ms: np.ndarray
     all_keys_ms: np.ndarray
-    ring_ms: np.ndarray  #: Ring attention over all pairs.
-    ulysses_ms: np.ndarray  #: DeepSpeed-Ulysses over all pairs; NaN above the number of heads.
+    ring_ms: np.ndarray  #: Milliseconds of a step of ring attention over all pairs.
+    #: Milliseconds of DeepSpeed-Ulysses over all pairs; NaN above the number of heads.
+    ulysses_ms: np.ndarray
 
 
 def communication(
@@ -54,33 +61,37 @@ def communication(
 ) -> Communication:
     r"""Compute bytes, messages and time of a training step of one layer on several processes.
 
-    Tokens are divided so that processes have about the same number of edges
-    (:func:`graphattn.distributed.share`). With b bytes of a token's keys and values, process r
-    receives its halo and returns its gradients:
+    Tokens are divided so that all processes have about the same number of edges
+    (:func:`graphattn.distributed.share`). Process r receives its halo and returns the gradients of
+    the halo. If b is the number of bytes of the keys and values of one token, a step of process r
+    takes
 
     .. math::
         t_r = 2 \left( L m_r + \frac{b \, h_r^{\text{node}}}{B_{\text{node}}} +
         \frac{b \, h_r^{\text{net}}}{B} \right) + 3 \frac{4 H C \, e_r}{F}
 
-    for :math:`m_r` messages, :math:`h_r` rows, from its own node and from others, the larger of
-    those received and sent, and :math:`e_r` edges. The step takes as long as the slowest process;
-    nothing overlaps. Gathering all keys has the rows of all others, in one message from each. Ring
-    attention sends all rows on, three times with the backward pass, while it multiplies all pairs
-    at the rate of dense products. Ulysses exchanges queries, keys, values and outputs for heads,
-    and multiplies all pairs too.
+    seconds. Here :math:`m_r` is the number of messages and :math:`e_r` the number of edges.
+    :math:`h_r^{\text{node}}` is the number of rows exchanged within the node, and
+    :math:`h_r^{\text{net}}` the number exchanged with other nodes; each is the larger of the rows
+    received and the rows sent. The step takes as long as the slowest process, and nothing overlaps.
+
+    If all keys are gathered, each process receives the rows of every other process in one message.
+    Ring attention passes all rows on, three times with the backward pass, while it multiplies all
+    pairs at the rate of dense products. Ulysses exchanges queries, keys, values and outputs between
+    heads, and multiplies all pairs too.
 
     Args:
         graph: See :func:`analysis.graphs.as_graph`, with as many keys as queries.
         processes: Numbers of processes, each at most the number of tokens; if omitted, 1 to 1,024.
         heads: Number of heads, which share the graph.
         channels: Width of a head.
-        value_bytes: Bytes of a number.
-        node_size: Processes of a node, which has faster links.
-        node_bandwidth: Bytes per second of a process within its node.
-        bandwidth: Bytes per second of a process to other nodes.
-        latency: Seconds of a message.
-        edge_flops: Operations per second along edges.
-        pair_flops: Operations per second of dense attention.
+        value_bytes: Bytes of one value of a tensor.
+        node_size: Processes per node; links within a node are faster.
+        node_bandwidth: Bytes per second that a process exchanges within its node.
+        bandwidth: Bytes per second that a process exchanges with other nodes.
+        latency: Seconds that each message takes, whatever its size.
+        edge_flops: Floating-point operations per second along edges.
+        pair_flops: Floating-point operations per second of dense attention.
 
     Returns:
         Communication. The rows and bytes are exact; the times follow from the given rates.
@@ -116,7 +127,8 @@ def communication(
                                   for rate in (edge_flops, pair_flops))
 
     def sending(rows: np.ndarray, messages: np.ndarray) -> float:
-        """Return the seconds of the slowest process for rows ``[receiver, sender]``."""
+        """Return the seconds that the slowest process needs to send its rows, an array
+        ``[receiver, sender]``."""
         node = np.arange(len(rows)) // node_size
         is_near = node[:, None] == node
         near, far = (np.maximum(part.sum(0), part.sum(1)) * token_bytes
@@ -142,7 +154,8 @@ def communication(
             'halo_ms': 1e3 * (2 * sending(rows, messages) + along),
             'all_keys_ms': 1e3 * (2 * sending(everyone, others) + along),
             'ring_ms': 1e3 * max(3 * sending(_ring(n, count), others), all_pairs),
-            # Four tensors of a token are two of keys and values, forward and backward.
+            # A token has four tensors: keys and values in the forward pass, and their gradients in
+            # the backward pass.
             'ulysses_ms': 1e3 * (4 * sending(exchanged, others) + all_pairs)
             if heads % count == 0 else np.nan})
     arrays = {name: np.array([point[name] for point in points]) for name in points[0]}
@@ -157,7 +170,8 @@ def communication(
 
 
 def _ring(n: int, count: int) -> np.ndarray:
-    """Return the rows of a ring, in which each process receives all others' from its neighbour."""
+    """Return the rows ``[receiver, sender]`` of a ring, in which each process receives the rows of
+    all others from its neighbour."""
     rows = np.zeros((count, count))
     rows[np.arange(count), np.arange(count) - 1] = n - n / count
     return rows if count > 1 else np.zeros((1, 1))

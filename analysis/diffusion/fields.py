@@ -19,15 +19,16 @@ def receptive_field(
 ) -> np.ndarray:
     """Count the keys that reach a query within 0, 1, ... hops, exactly.
 
-    A query reaches itself in 0 hops, because diffusion starts from its value. Sets of queries are
-    propagated as bits from queries to keys, so a hop costs O(edges x queries / 8) bytes of traffic.
+    A query reaches itself in 0 hops, because diffusion starts from its own value. The sets of
+    queries are propagated as bits from queries to keys, so a hop moves O(edges x queries / 8)
+    bytes.
 
     Args:
         graph: See :func:`analysis.graphs.as_graph`, with as many keys as queries.
         hops: Number of hops.
-        queries: Number of randomly drawn queries to follow. If omitted, all queries up to 8,192
-            tokens, and 512 beyond.
-        queries_seed: Seed of that draw.
+        queries: Number of randomly drawn queries to follow. If omitted, all queries are followed up
+            to 8,192 tokens, and 512 queries beyond.
+        queries_seed: Seed of the drawn queries.
 
     Returns:
         int64 array ``[hops + 1, queries]``.
@@ -55,7 +56,8 @@ def receptive_field(
 
 
 def _one_hop(reached_by: np.ndarray, pointer: np.ndarray, query: np.ndarray) -> np.ndarray:
-    """Return the union of each key's bits and the bits of the queries that attend to it."""
+    """Return the bits after one more hop, of the same shape. A key receives the bits of all queries
+    that attend to it."""
     after = reached_by.copy()
     edges_at_once = max(_BYTES_AT_ONCE // reached_by.shape[1], 1)
     attended = np.flatnonzero(np.diff(pointer))  # reduceat does not support empty segments
@@ -72,7 +74,8 @@ def _one_hop(reached_by: np.ndarray, pointer: np.ndarray, query: np.ndarray) -> 
 
 
 def _count_bits(bits: np.ndarray) -> np.ndarray:
-    """Count the rows in which each bit is set, int64 ``[8 * columns]``."""
-    most = np.iinfo(np.uint8).max  # rows whose sum fits into a byte, which numpy adds fastest
+    """Return the number of rows in which each bit is set, int64 ``[8 * columns]``."""
+    # the largest number of rows whose sum fits into a byte; numpy adds bytes fastest
+    most = np.iinfo(np.uint8).max
     return sum(np.unpackbits(bits[first:first + most], axis=1).sum(axis=0, dtype=np.uint8)
                .astype(np.int64) for first in range(0, len(bits), most))

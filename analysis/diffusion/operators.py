@@ -1,4 +1,4 @@
-"""The matrices of diffusion, by number of hops."""
+"""The matrices of K hops of diffusion, and their limit."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ MAX_DENSE = 2048
 
 
 def operator(attention: sp.csr_array, hops: int, teleport: float) -> np.ndarray:
-    """Return the matrix ``[n, n]`` of K hops.
+    """Return the matrix ``[n, n]`` of K hops of diffusion.
 
     Args:
-        attention: Array ``[n, n]``, indexed by query, then key, of at most 2,048 tokens, such as
-            :func:`analysis.walk.uniform_attention`, or the weights of a model by
-            ``graph.to_scipy(weight)``.
+        attention: Sparse array ``[query, key]`` of at most 2,048 tokens.
+            :func:`analysis.walk.uniform_attention` returns such an array, and so does
+            ``graph.to_scipy(weight)`` for the weights of a model.
         hops: Number of hops K.
         teleport: Probability of a restart, in (0, 1].
 
@@ -56,8 +56,8 @@ def operators_by_hop(attention: sp.csr_array, hops: int,
 
 def _check_dense(attention: sp.csr_array) -> None:
     if not sp.issparse(attention) or attention.shape[0] != attention.shape[-1]:
-        raise TypeError("'attention' must be a square scipy sparse array [query, key]; make it by "
-                        "uniform_attention or BipartiteGraph.to_scipy")
+        raise TypeError("'attention' must be a square scipy sparse array [query, key]; use "
+                        "uniform_attention or BipartiteGraph.to_scipy to build one")
     if attention.shape[0] > MAX_DENSE:
         raise ValueError(f"'attention' must have at most {MAX_DENSE} tokens for dense matrices "
                          f"(got {attention.shape[0]}); use fewer tokens")

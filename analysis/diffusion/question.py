@@ -1,4 +1,4 @@
-"""Diffusion on a graph: the question and its answer."""
+"""The question of diffusion on a graph, and its result."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Diffusion(Result):
     """Receptive fields, distances and eigenvalues of diffusion on a graph.
 
     Arrays over hops begin at hop 0. Without ``spectra``, the last six fields except
-    ``distance_bound`` are empty, and the scalars derived from them are ``None``.
+    ``distance_bound`` are empty. The scalars derived from these fields are then ``None``.
     """
 
     num_tokens: int
@@ -45,13 +45,14 @@ class Diffusion(Result):
     imaginary: float | None  #: Largest imaginary part of the attention's eigenvalues.
     response_error: float | None  #: Largest difference from the response of infinitely many hops.
     prediction_error: float | None  #: Distance between computed and predicted eigenvalues.
-    eigenvalue_shift: float | None  #: Under a change of the attention by 1e-13; 0 if symmetric.
+    #: Change of the eigenvalues if the attention changes by 1e-13; 0 if the attention is symmetric.
+    eigenvalue_shift: float | None
     field_mean: np.ndarray
     field_min: np.ndarray
     field_max: np.ndarray
-    distance: np.ndarray  #: Distance to the resolvent, largest absolute row sum.
+    distance: np.ndarray  #: Largest absolute row sum of the difference from the resolvent, by hop.
     distance_bound: np.ndarray
-    distance_frobenius: np.ndarray  #: Distance to the resolvent, Frobenius norm.
+    distance_frobenius: np.ndarray  #: Frobenius norm of the difference from the resolvent, by hop.
     eigenvalue: np.ndarray  #: Eigenvalues of the attention, largest modulus first.
     response: np.ndarray  #: Predicted eigenvalues after the hops.
     eigenvalue_after: np.ndarray  #: Computed eigenvalues after the hops, largest modulus first.
@@ -67,22 +68,24 @@ def diffusion(
     queries_seed: int = 0,
     spectra: bool = True,
 ) -> Diffusion:
-    r"""Measure the diffusion of uniform attention, which weighs all keys of a query equally.
+    r"""Measure the diffusion of uniform attention: a query attends equally to all its keys.
+
+    With attention A and teleport a, the matrix of k hops is
 
     .. math::
         M_0 = I, \quad M_{k+1} = (1 - a) A M_k + a I, \qquad M_\infty = a (I - (1 - a) A)^{-1}
 
     The last weight of :math:`M_K` is :math:`(1 - a)^K`, so that the weights sum to 1: at a = 0.1
-    and K = 5, the weight of :math:`A^5` is 0.59. In the norm of the largest absolute row sum,
+    and K = 5, the weight of :math:`A^5` is 0.59. Measured by the largest absolute row sum,
 
     .. math::
         M_K - M_\infty = (1 - a)^K A^K (I - M_\infty), \qquad
         \lVert M_K - M_\infty \rVert_\infty \le 2 (1 - a)^{K+1} .
 
-    If the powers of the attention converge, the distance is below this bound.
+    If the powers of A converge, the distance is below this bound.
 
-    All keys reach all queries within ``hops_to_reach_all`` hops. The paper's universality requires
-    more hops than tokens, and more than reach.
+    All keys reach all queries within ``hops_to_reach_all`` hops. The paper's proof of universality
+    requires more hops than tokens, which exceeds ``hops_to_reach_all``.
 
     Args:
         graph: See :func:`analysis.graphs.as_graph`, with as many keys as queries.
@@ -90,9 +93,10 @@ def diffusion(
         teleport: Probability a of a restart.
         time: Time of the heat kernel drawn for comparison, in mean hops.
         queries: Number of randomly drawn queries to follow for receptive fields. If omitted, all
-            queries up to 8,192 tokens, and 512 beyond.
-        queries_seed: Seed of that draw.
-        spectra: Compute eigenvalues and distances from dense matrices, for at most 2,048 tokens.
+            queries are followed up to 8,192 tokens, and 512 queries beyond.
+        queries_seed: Seed of the drawn queries.
+        spectra: Whether to compute eigenvalues and distances from dense matrices, for at most 2,048
+            tokens.
 
     Returns:
         Diffusion.
@@ -114,8 +118,9 @@ def diffusion(
     attention = uniform_attention(graph)
     n = attention.shape[0]
     if spectra and n > MAX_DENSE:
-        raise ValueError(f"'graph' must have at most {MAX_DENSE} tokens for spectra and distances "
-                         f"(got {n}); use fewer tokens, or spectra=False for receptive fields only")
+        raise ValueError(f"'graph' must have at most {MAX_DENSE} tokens for spectra and "
+                         f"distances (got {n}); use fewer tokens, or pass spectra=False to "
+                         "compute receptive fields only")
     field = receptive_field(graph, hops=hops, queries=queries, queries_seed=queries_seed)
     reaches_all = (field == n).all(axis=1)
     return Diffusion(
@@ -130,7 +135,7 @@ def diffusion(
 
 def _operators(attention: sp.csr_array, hops: int, teleport: float,
                spectra: bool) -> dict[str, np.ndarray | float | None]:
-    """Return the fields of the result that require matrices ``[n, n]``."""
+    """Return the fields of :class:`Diffusion` that require matrices ``[n, n]``."""
     if not spectra:
         scalars = 'distance_at_last', 'imaginary', 'response_error', 'prediction_error', \
             'eigenvalue_shift'
@@ -160,10 +165,11 @@ def _operators(attention: sp.csr_array, hops: int, teleport: float,
 
 def _eigenvalues(matrix: np.ndarray | sp.csr_array, attention: sp.csr_array,
                  moved: float = 0.) -> np.ndarray:
-    """Return eigenvalues of the attention or of a polynomial in it, largest modulus first."""
+    """Return the eigenvalues of the attention, or of ``matrix``, a polynomial in the attention. The
+    largest modulus comes first."""
     if not is_symmetric(attention):
         return component_eigenvalues(matrix, strong_components(attention), moved)
-    # For a symmetric graph with degrees D, D^(1/2) A D^(-1/2) is symmetric.
+    # If the graph is symmetric and has degrees D, the matrix D^(1/2) A D^(-1/2) is symmetric.
     root = np.sqrt(np.maximum(np.diff(attention.indptr), 1))
     dense = matrix.toarray() if sp.issparse(matrix) else matrix
     values = np.linalg.eigvalsh(root[:, None] * dense / root)

@@ -1,4 +1,4 @@
-"""Responses of diffusion to eigenvalues of the attention."""
+"""Eigenvalues of diffusion as functions of the eigenvalues of the attention."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from analysis.checks import check_count, check_positive, check_probability
 
 
 def ppr_response(eigenvalue: np.ndarray, teleport: float, hops: int | None = None) -> np.ndarray:
-    r"""Map eigenvalues of the attention to those of personalised PageRank.
+    r"""Map eigenvalues of the attention to eigenvalues of personalised PageRank.
 
     .. math::
         \tilde\mu = \frac{a}{1 - (1 - a) \mu}, \qquad
         \tilde\lambda = 1 - \tilde\mu = \frac{(1 - a) \lambda}{a + (1 - a) \lambda}
         \quad \text{for } \lambda = 1 - \mu
 
-    or, for K hops, by the recursion of the diffusion. The formulas also hold for complex
+    For K hops, the recursion of the diffusion replaces this limit. Both maps also hold for complex
     eigenvalues, and for matrices that are not diagonalisable. Large :math:`\lambda` are damped only
-    for real eigenvalues, and for even or infinite K. At a = 0.1 and K = 5, :math:`\lambda = 2`
+    if the eigenvalues are real and K is even or infinite. At a = 0.1 and K = 5, :math:`\lambda = 2`
     becomes 1.51, whereas the limit is 0.947.
 
     Args:
@@ -44,13 +44,13 @@ def ppr_response(eigenvalue: np.ndarray, teleport: float, hops: int | None = Non
 
 
 def heat_response(eigenvalue: np.ndarray, time: float, hops: int | None = None) -> np.ndarray:
-    r"""Map eigenvalues of the attention to those of the heat kernel.
+    r"""Map eigenvalues of the attention to eigenvalues of the heat kernel.
 
     .. math::
         \tilde\mu = e^{-t (1 - \mu)} = e^{-t \lambda}, \qquad
         \tilde\mu_K = e^{-t} \sum_{k=0}^{K} \frac{(t \mu)^k}{k!}
 
-    After K hops, the truncated weights do not sum to 1; they are not rescaled.
+    The weights of K hops do not sum to 1, because the series is cut off, and they are not rescaled.
 
     Args:
         eigenvalue: :math:`\mu`, real or complex, of any shape.
@@ -71,6 +71,6 @@ def heat_response(eigenvalue: np.ndarray, time: float, hops: int | None = None) 
     response = math.exp(-time) * power
     for hop in range(1, hops + 1):
         power = power * eigenvalue
-        # By logarithms, because the factors overflow for large times.
+        # Computed in logarithms, because the factors overflow for large times.
         response = response + math.exp(hop * math.log(time) - time - math.lgamma(hop + 1)) * power
     return response

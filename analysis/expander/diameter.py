@@ -9,17 +9,20 @@ from tqdm import tqdm
 
 # Up to this size the diameter is exact, with one search per node in the worst case.
 _EXACT_NODES = 4096
-# Searches in larger graphs: a double sweep needs two, a graph with a central hub few more.
+# Searches in larger graphs: a double sweep needs two, and a graph with a central hub needs few
+# more.
 _SWEEPS = 16
 
 
 def find_diameter(adjacency: sp.csr_array, degree: np.ndarray) -> tuple[int, bool]:
-    r"""Return the diameter of a connected graph, or a lower bound, and whether it is exact.
+    r"""Return the diameter of a connected graph and whether it is exact; otherwise it is a lower
+    bound.
 
     Each search from a node v bounds the eccentricity of every other node w from both sides,
-    :math:`|e_v - d(v, w)| \le e_w \le e_v + d(v, w)`, until no eccentricity can exceed the largest
-    found (Takes and Kosters, "Determining the diameter of small world networks", 2011). The second
-    search starts at a node farthest from the first: a double sweep.
+    :math:`|e_v - d(v, w)| \le e_w \le e_v + d(v, w)`. The searches stop when no eccentricity can
+    exceed the largest found (Takes and Kosters, "Determining the diameter of small world networks",
+    2011). The second search starts at a node farthest from the first node, which makes the first
+    two a double sweep.
     """
     n = degree.size
     lower, upper = np.zeros(n, dtype=np.int64), np.full(n, n - 1)
@@ -44,8 +47,10 @@ def find_diameter(adjacency: sp.csr_array, degree: np.ndarray) -> tuple[int, boo
 
 
 def is_bipartite(adjacency: sp.csr_array) -> bool:
-    """Return whether the component of node 0 is bipartite: no edge joins nodes whose distances have
-    equal parity."""
+    """Return whether the component of node 0 is bipartite.
+
+    It is bipartite if no edge joins nodes whose distances to node 0 have equal parity.
+    """
     parity = _distances(adjacency, 0) % 2
     row = np.repeat(np.arange(parity.size), np.diff(adjacency.indptr))
     reached = parity[row] >= 0
@@ -53,12 +58,13 @@ def is_bipartite(adjacency: sp.csr_array) -> bool:
 
 
 def _distances(adjacency: sp.csr_array, start: int) -> np.ndarray:
-    """Return the distance from ``start`` to every node by breadth-first search; -1 if
-    unreachable."""
+    """Return the distance from ``start`` to every node, int ``[n]``, by breadth-first search. The
+    distance of an unreachable node is -1."""
     order, parent = csgraph.breadth_first_order(adjacency, start, return_predecessors=True)
     place = np.full(adjacency.shape[0], -1)
     place[order] = np.arange(order.size)
-    parent_place = place[parent[order[1:]]]  # sorted, so that a level is a slice
+    # these places are sorted, so that the nodes of a level are a slice
+    parent_place = place[parent[order[1:]]]
     distance = np.full(adjacency.shape[0], -1)
     first, last, level = 0, 1, 0
     while first < last:

@@ -31,13 +31,15 @@ def exact_expansion(adjacency: sp.csr_array) -> dict[str, float]:
     """
     n = adjacency.shape[0]
     weight = adjacency.toarray()
-    np.fill_diagonal(weight, 0.)  # a self-loop leaves no set
+    np.fill_diagonal(weight, 0.)  # self-loops never leave a set
     degree = np.asarray(adjacency.sum(axis=1)).ravel()
     boundary, volume, size = _cuts(weight), _sums(degree), _sums(np.ones(n))
     reached = _neighbours(weight)
     member = np.arange(2**n, dtype=reached.dtype)
     outer = np.bitwise_count(reached & ~member)
-    inner = outer[::-1]  # the outer boundary of the complement, whose bits are inverted
+    # the outer boundary of the complement, because reversing the array inverts the bits of each
+    # index
+    inner = outer[::-1]
     proper = slice(1, 2**n - 1)
     smaller_volume = np.minimum(volume, volume[::-1])
     conductance = np.divide(boundary, smaller_volume, out=np.zeros(2**n),
@@ -50,7 +52,8 @@ def exact_expansion(adjacency: sp.csr_array) -> dict[str, float]:
 
 
 def _sums(values: np.ndarray) -> np.ndarray:
-    """Sum the values of each set's members; bit i of a set's index marks member i."""
+    """Return the sum of the values of each set's members, ``[2**n]``. Bit i of a set's index marks
+    member i."""
     sums = np.zeros(1)
     for value in values:
         sums = np.concatenate([sums, sums + value])
@@ -58,8 +61,10 @@ def _sums(values: np.ndarray) -> np.ndarray:
 
 
 def _cuts(weight: np.ndarray) -> np.ndarray:
-    """Sum the weights of the edges that leave each set. A new member removes its edges to
-    members."""
+    """Return the total weight of the edges that leave each set, ``[2**n]``.
+
+    A member that joins a set adds its edges to tokens outside and removes its edges to members.
+    """
     cuts = np.zeros(1)
     for node, row in enumerate(weight):
         cuts = np.concatenate([cuts, cuts + row.sum() - 2 * _sums(row[:node])])
@@ -67,7 +72,7 @@ def _cuts(weight: np.ndarray) -> np.ndarray:
 
 
 def _neighbours(weight: np.ndarray) -> np.ndarray:
-    """Return the tokens with a neighbour in each set, as bits."""
+    """Return the tokens that have a neighbour in each set, as bits of int64 ``[2**n]``."""
     bits = (weight > 0) @ (1 << np.arange(weight.shape[0], dtype=np.int64))
     reached = np.zeros(1, np.int64)
     for own in bits:

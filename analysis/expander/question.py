@@ -1,4 +1,4 @@
-"""Expansion of a graph: the question and its answer."""
+"""The question of the expansion of a graph, and its result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from analysis.spectrum import Laplacian
 
 @dataclass(frozen=True)
 class Expansion(Result):
-    r"""Expansion of a graph; fields are ``None`` if they do not apply.
+    r"""Measures of the expansion of a graph. Fields are ``None`` if they do not apply.
 
     Attributes:
         num_nodes (int): Number of tokens n.
@@ -34,42 +34,46 @@ class Expansion(Result):
             counted once.
         is_regular (bool): Whether all degrees are equal.
         num_components (int): Number of connected components.
-        is_connected (bool): Whether there is only one.
+        is_connected (bool): Whether there is only one connected component.
         is_strongly_connected (bool): Whether every token reaches every other along directed edges.
-        diameter (int, optional): The longest shortest path of the symmetric graph; ``None`` if it
-            is not connected. A lower bound unless ``diameter_is_exact``.
-        diameter_is_exact (bool): Whether the bounds of the searches met.
+        diameter (int, optional): The longest shortest path of the symmetric graph; ``None`` if the
+            graph is not connected. The value is a lower bound unless ``diameter_is_exact``.
+        diameter_is_exact (bool): Whether the searches proved the diameter.
         lambda_2 (float, optional): Second smallest eigenvalue of the normalised Laplacian, the
             spectral gap :math:`1 - \mu_2 / d` of the walk.
-        lambda_max (float, optional): Its largest eigenvalue.
+        lambda_max (float, optional): Largest eigenvalue of the normalised Laplacian.
         adjacency_gap (float, optional): :math:`d - \mu_2(A)` of a regular graph.
         max_residual (float): Largest residual of the computed eigenvalues.
-        expander (str, optional): ``(d, epsilon)`` of a regular graph.
-        epsilon (float, optional): The best epsilon against :math:`(\bar d / n) K_n`.
+        expander (str, optional): The text ``(d, epsilon)`` for a regular graph.
+        epsilon (float, optional): The smallest epsilon with which the graph approximates
+            :math:`(\bar d / n) K_n`, the scaled complete graph.
         epsilon_below, epsilon_above (float, optional): The epsilon that each of the two sides
             requires.
         second_modulus (float, optional): The largest :math:`|\mu_i|` of a regular graph except for
             :math:`d`, and :math:`-d` if it is bipartite.
         ramanujan_bound (float, optional): :math:`2 \sqrt{d - 1}`.
-        is_ramanujan (bool, optional): Whether a connected graph satisfies it.
+        is_ramanujan (bool, optional): Whether ``second_modulus`` of a connected graph is at most
+            ``ramanujan_bound``.
         alon_boppana_bound (float, optional): Lower bound of :math:`\mu_2`.
         cheeger_below, cheeger_above (float, optional): The two sides of Cheeger's inequality.
-        sweep_conductance (float, optional): Conductance of the witness, an upper bound of the
-            graph's h.
-        sweep_size (int, optional): Number of tokens in the witness.
-        sweep_volume (float, optional): The sum of their degrees.
-        sweep_boundary (float, optional): The total weight of the edges that leave it.
+        sweep_conductance (float, optional): Conductance of the best set of the sweep cut, an upper
+            bound of the graph's conductance h.
+        sweep_size (int, optional): Number of tokens in that set.
+        sweep_volume (float, optional): The sum of the degrees of these tokens.
+        sweep_boundary (float, optional): The total weight of the edges that leave the set.
         sweep_expansion (float, optional): ``sweep_boundary`` per token of the smaller side.
-        exact_conductance (float, optional): The graph's h, over all sets, for at most 20 tokens.
+        exact_conductance (float, optional): The conductance h of the graph, the minimum over all
+            sets, for at most 20 tokens.
         edge_expansion (float, optional): The minimum of :math:`E(S, \bar S) / |S|` over sets of at
             most half the tokens, for at most 20 tokens.
         vertex_expansion (float, optional): The minimum of :math:`|\partial S| / |S|` over the same
             sets, with the neighbours of S outside S.
-        inner_vertex_expansion (float, optional): The same with the neighbours of the complement in
-            S.
-        sweep_set (ndarray, optional): int64, the tokens of the witness, the side of smaller volume.
+        inner_vertex_expansion (float, optional): The minimum of the same ratio, if
+            :math:`\partial S` is the neighbours of the complement in S.
+        sweep_set (ndarray, optional): int64, the tokens of the best set of the sweep cut, on the
+            side of smaller volume.
         sweep_conductances (ndarray, optional): float64 ``[n - 1]``, the conductance of every prefix
-            of the order.
+            of the tokens in the order of the sweep.
     """
 
     num_nodes: int
@@ -112,23 +116,24 @@ class Expansion(Result):
 
 def expander(graph: GraphLike, *, symmetrization: Symmetrization = 'union',
              weights: bool = False) -> Expansion:
-    r"""Measure the expansion of a graph.
+    r"""Measure how well a graph expands: spectral gap, bounds, best cut and diameter.
 
-    With :math:`\lambda_i` the eigenvalues of the normalised Laplacian, :math:`\Lambda_i` those of
-    the combinatorial one, and :math:`\mu_i = d - \Lambda_i` those of the adjacency matrix of a
-    d-regular graph:
+    Let :math:`\lambda_i` be the eigenvalues of the normalised Laplacian and :math:`\Lambda_i` those
+    of the combinatorial Laplacian. The adjacency matrix of a d-regular graph has the eigenvalues
+    :math:`\mu_i = d - \Lambda_i`.
 
     - A d-regular graph is a :math:`(d, \epsilon)`-expander if :math:`|\mu_i| \le \epsilon d` for
       :math:`i \ge 2`.
-    - Against the complete graph, scaled to the same mean degree, the best :math:`\epsilon` in
+    - Compared with the complete graph, scaled to the same mean degree, the best :math:`\epsilon` in
 
       .. math::
           (1 - \epsilon) \tfrac{\bar d}{n} L(K_n) \preceq L(G) \preceq
           (1 + \epsilon) \tfrac{\bar d}{n} L(K_n)
 
       is :math:`\max(1 - \Lambda_2 / \bar d,\ \Lambda_n / \bar d - 1)`, the same as above for a
-      regular graph. Without the scale, as printed in Diffuser's Theorem 2, no sparse graph comes
-      close. It may exceed 1, because hubs of an irregular graph make the upper side large.
+      regular graph. Diffuser's Theorem 2 omits the scale, and then no sparse graph comes close. The
+      best :math:`\epsilon` may exceed 1, because hubs of an irregular graph make the upper side
+      large.
     - A connected d-regular graph with simple edges is Ramanujan if
       :math:`|\mu_i| \le 2 \sqrt{d - 1}` for all :math:`|\mu_i| \ne d`. This is asymptotically
       optimal:
@@ -139,16 +144,16 @@ def expander(graph: GraphLike, *, symmetrization: Symmetrization = 'union',
       .. math::
           h = \min_S \frac{E(S, \bar S)}{\min(\mathrm{vol}\, S, \mathrm{vol}\, \bar S)},
 
-      0 if no edge leaves S. The best prefix of the tokens sorted by :math:`D^{-1/2} v_2` (the sweep
-      cut) satisfies the upper bound, so it is a witness. Diffuser's Definition 4 prints
-      :math:`E(S, S)` for the edges to the complement. For at most 20 tokens, h and the edge and
-      vertex expansions (Definitions 4, 5) are computed over all sets.
+      where the ratio is 0 if no edge leaves S. The sweep cut is the best prefix of the tokens
+      sorted by :math:`D^{-1/2} v_2`. It satisfies the upper bound, so it is a witness. Diffuser's
+      Definition 4 prints :math:`E(S, S)` for the edges to the complement. For at most 20 tokens, h
+      and the edge and vertex expansions (Definitions 4, 5) are computed over all sets.
 
     Args:
         graph: See :func:`analysis.adjacency.adjacency_of`, with as many keys as queries.
-        symmetrization: How an edge without its reverse is treated: union, mean or intersection, see
-            :func:`analysis.adjacency.symmetric_adjacency`. With mean, the edge has weight 1/2; a
-            graph with equal in-degrees and out-degrees is then regular, but not simple.
+        symmetrization: The treatment of an edge without its reverse: union, mean or intersection,
+            see :func:`analysis.adjacency.symmetric_adjacency`. With mean, such an edge has weight
+            1/2. A graph with equal in-degrees and out-degrees is then regular, but not simple.
         weights: Whether to use the weights of edges instead of 1. Diameters and vertex expansions
             depend on the existence of edges only.
 
@@ -173,7 +178,7 @@ def expander(graph: GraphLike, *, symmetrization: Symmetrization = 'union',
     directed = adjacency_of(graph, weights)
     adjacency, n = symmetrize(directed, symmetrization), directed.shape[0]
     if n == 0:
-        raise ValueError("'graph' must have at least one token (got none)")
+        raise ValueError("'graph' must have at least one token (got 0)")
     normalized = Laplacian(adjacency)
     degree = normalized.degree
     is_strongly_connected = csgraph.connected_components(directed, connection='strong')[0] == 1
@@ -227,7 +232,7 @@ def _regular_facts(adjacency: sp.csr_array, facts: dict[str, object], diameter: 
     bound = 2 * math.sqrt(degree - 1)
     is_ramanujan = diameter is not None and second_modulus <= bound + 1e-9 * degree
     if diameter is not None and diameter >= 2:
-        radius = diameter // 2 - 1  # of two balls without an edge between them
+        radius = diameter // 2 - 1  # the radius of two balls with no edge between them
         regular |= dict(alon_boppana_bound=bound * math.cos(math.pi / (radius + 2)))
     return regular | dict(second_modulus=float(second_modulus), ramanujan_bound=bound,
                           is_ramanujan=is_ramanujan)

@@ -9,8 +9,10 @@ from analysis.spectrum import Laplacian
 
 
 def fiedler_order(normalized: Laplacian, vector: np.ndarray) -> np.ndarray:
-    """Return nodes sorted by D^-1/2 v_2; component by component if there are several, smallest
-    volume first."""
+    """Return the nodes sorted by D^-1/2 v_2, int ``[n]``.
+
+    If there are several components, they follow each other by volume, the smallest first.
+    """
     if normalized.num_components > 1:
         volume = np.bincount(normalized.component, weights=normalized.degree)
         return np.lexsort((normalized.component, volume[normalized.component]))
@@ -18,7 +20,11 @@ def fiedler_order(normalized: Laplacian, vector: np.ndarray) -> np.ndarray:
 
 
 def sweep(adjacency: sp.csr_array, order: np.ndarray) -> dict[str, object]:
-    """Compute the conductance of every prefix of an order, and return the best as a witness."""
+    """Return the conductance of every prefix of an order of the nodes, and the best prefix as a
+    witness.
+
+    The keys of the dict are the names of the fields in :class:`analysis.expander.Expansion`.
+    """
     n = order.size
     place = np.empty(n, dtype=np.int64)
     place[order] = np.arange(n)
@@ -27,8 +33,8 @@ def sweep(adjacency: sp.csr_array, order: np.ndarray) -> dict[str, object]:
     is_inside = place[adjacency.indices] <= place[row]
     weight_inside = np.bincount(row, weights=adjacency.data * is_inside, minlength=n)
     loops = adjacency.diagonal()
-    # A node that enters S removes its edges to S from the cut and adds the others; its loop does
-    # neither.
+    # A node that enters S removes its edges to S from the cut and adds its other edges. Its
+    # self-loop changes nothing.
     opened = degree - 2 * weight_inside + loops
     boundary = np.cumsum(opened[order])[:-1]
     volume = np.cumsum(degree[order])[:-1]

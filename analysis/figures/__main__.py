@@ -15,7 +15,7 @@ _ENDINGS = tuple(ending for ending in ENDINGS if ending != '.csv')
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Draw the requested figures, and print the paper's values next to the computed ones.
+    """Draw the requested figures, and print the papers' values next to the computed values.
 
     Args:
         arguments: The command line; the process's own if omitted.

@@ -21,8 +21,8 @@ from graphattn.patterns import (
 from graphattn.patterns.draw_distinct import draw_distinct
 
 _DRAWS = 8  # of random patterns
-_MODEL_LENGTH = 4096  # the authors' graph; shorter inputs use its corner
-_STATED, _FITTED = (64, 64, 64), (128, 96, 96)  # window, global tokens, random keys
+_MODEL_LENGTH = 4096  # the length of the authors' graph; shorter inputs use its corner
+_STATED, _FITTED = (64, 64, 64), (128, 96, 96)  # in each tuple: window, global tokens, random keys
 _PARTS = ('total', 'local', 'global', 'random')
 _PRINTED_DIFFUSER = {1024: (24.0, 18.0, 4.2, 1.9), 2048: (15.5, 9.2, 4.2, 2.1),
                      4096: (11.2, 4.6, 4.3, 2.2), 8192: (5.7, 2.3, 2.2, 1.1)}
@@ -39,9 +39,9 @@ def diffuser_parts(window: int, num_global: int, num_random: int, length: int,
                    seed: int = 0) -> dict[str, np.ndarray]:
     """Return Diffuser's pattern as its authors draw it, in three overlapping parts.
 
-    The graph has 4,096 tokens. Shorter inputs use its corner, with fewer global tokens and random
-    keys. Random keys are drawn from all pairs at once, and none of the first ``window`` tokens is
-    global. Beyond 4,096 tokens, the graph has the length of the input.
+    The pattern is one graph of 4,096 tokens. Shorter inputs use its corner, with fewer global
+    tokens and random keys. Longer inputs use a graph of their own length. Random keys are drawn
+    from all pairs at once. None of the first ``window`` tokens is global.
 
     Args:
         window (int): Width of the overlapping blocks.
@@ -51,7 +51,7 @@ def diffuser_parts(window: int, num_global: int, num_random: int, length: int,
         seed (int): Seed of the draws.
 
     Returns:
-        A dict of bool arrays ``[n, n]``, indexed by query, then key: ``'local'``, ``'global'``,
+        A dict of bool arrays ``[query, key]`` with the keys ``'local'``, ``'global'`` and
         ``'random'``.
 
     Source: Feng et al., "Diffuser" (2023), Sparse Pattern Design, and their graphtrainer.py.
@@ -71,7 +71,7 @@ def diffuser_parts(window: int, num_global: int, num_random: int, length: int,
 
 
 def diffuser_s2(seed: int = 0) -> Picture:
-    """Draw local, global and random attention at 1,024 tokens, and their union.
+    """Draw Diffuser's local, global and random attention at 1,024 tokens, and their union.
 
     Args:
         seed (int): Seed of the global and random parts.
@@ -101,8 +101,8 @@ def diffuser_s2(seed: int = 0) -> Picture:
         axes_of_settings[0].set_ylabel('/'.join(map(str, settings)) + '\nquery i')
     for axes in grid[1]:
         axes.set_xlabel('key j')
-    figure.suptitle('Diffuser, Fig. S.2: patterns of 1,024 tokens. Window/global/random of Table '
-                    'S.10 above,\nthose that come to Table S.1 below')
+    figure.suptitle('Diffuser, Fig. S.2: patterns of 1,024 tokens. Above: window/global/random '
+                    'of Table S.10.\nBelow: those that lead to the densities of Table S.1')
     remarks = (
         'Computed: 64/64/64 of Table S.10, drawn as by the authors. Fitted: 128/96/96, explained '
         'in diffuser-tables. The figure states no settings.',
@@ -115,7 +115,7 @@ def diffuser_s2(seed: int = 0) -> Picture:
 
 
 def diffuser_tables(seed: int = 0) -> Picture:
-    """Compute Tables S.1 and S.8, the densities of three models, and the averages of Table S.6.
+    """Compute the densities of three models in Tables S.1 and S.8, and the averages of Table S.6.
 
     Args:
         seed (int): Seed of random parts.
@@ -171,8 +171,8 @@ def _rows(model: str, n: int, printed: Parts, computed: Parts, fitted: Parts) ->
 
 
 def _bigbird(n: int, seed: int) -> list[Parts]:
-    """Return BigBird's densities with three blocks of 64 as local part, and with overlapping blocks
-    of 192."""
+    """Return BigBird's densities with two kinds of local part: three blocks of 64, and overlapping
+    blocks of 192."""
     local = [_mask(OverlappingBlocks(window), n) for window in (2 * 64, 192)]
     is_global = _mask(GlobalTokens(2 * 64), n)
     draws = []
@@ -183,9 +183,11 @@ def _bigbird(n: int, seed: int) -> list[Parts]:
 
 
 def _mean_densities(settings: tuple[int, int, int], n: int, seed: int) -> tuple[Parts, float]:
-    """Return mean densities over several draws and the standard deviation of the total. If the
-    input uses a whole graph, one draw suffices, because densities then agree to a hundredth of a
-    per cent."""
+    """Return mean densities over several draws, and the standard deviation of the total density.
+
+    If the input uses a whole graph, one draw suffices, because the densities of draws then agree to
+    a hundredth of a per cent.
+    """
     if n >= _MODEL_LENGTH:
         return _densities(diffuser_parts(*settings, n, seed)), 0.
     draws = [_densities(diffuser_parts(*settings, n, seed + draw)) for draw in range(_DRAWS)]
@@ -201,8 +203,10 @@ def _mask(pattern: Pattern, n: int, seed: int = 0) -> np.ndarray:
 
 
 def _densities(parts: dict[str, np.ndarray]) -> Parts:
-    """Return total, local, global and random density in per cent. Each pair counts once, global
-    pairs last."""
+    """Return the total, local, global and random density in per cent.
+
+    Each pair counts once; a pair in several parts counts as local first, then random, then global.
+    """
     local, is_random, is_global = (parts[name] for name in ('local', 'random', 'global'))
     is_other = is_random > local
     counted = local, is_global > (local | is_other), is_other
@@ -215,7 +219,8 @@ def _density(graph: BipartiteGraph) -> float:
 
 
 def _shares(mask: np.ndarray, cell: int = 4) -> np.ndarray:
-    """Return the density of squares of tokens, darkened so that single edges are visible."""
+    """Return the density in each square of ``cell`` x ``cell`` tokens, increased so that single
+    edges are visible."""
     squares = mask.reshape(len(mask) // cell, cell, len(mask) // cell, cell)
     return np.sqrt(squares.mean(axis=(1, 3)))
 

@@ -15,7 +15,7 @@ _ITSELF = SlidingWindow(0)
 
 _LONGFORMER = SlidingWindow(2) | GlobalTokens(2, random=True)
 _LONGFORMER_AS_COUNTED = SlidingWindow(5) | GlobalTokens(2, random=True)
-_PATTERNS = {  # with the sparsity in Table 4, with and without the diagonal
+_PATTERNS = {  # each with the sparsity in Table 4, with and without the diagonal
     'Star': (get('star'), 96.1, 96.9),
     'LogSparse': (get('logsparse'), 89.8, 90.6),
     'Strided': (get('strided', stride=4), 70.4, 71.2),
@@ -26,7 +26,7 @@ _PATTERNS = {  # with the sparsity in Table 4, with and without the diagonal
 
 
 def sparsebert_1(seed: int = 0) -> Picture:
-    """Draw the six masks at 16 tokens, and compare their sparsity at the experiments' 128.
+    """Draw the six masks at 16 tokens, and compare their sparsity at the paper's 128 tokens.
 
     Sparsity is the percentage of pairs that do not attend.
 

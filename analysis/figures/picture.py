@@ -1,4 +1,4 @@
-"""Figures of this package: a drawing, and printed next to computed values."""
+"""Figures of this package: a drawing, and a table of printed and computed values."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ Value = float | int | bool | str | None
 
 @dataclass(frozen=True)
 class Row(Result):
-    """A value or statement of a paper next to ours."""
+    """A value or statement of a paper, next to our value."""
 
     quantity: str
     printed: Value
-    """The paper's value; ``None`` if it prints none."""
+    """The paper's value; ``None`` if the paper prints none."""
     computed: Value
     """Our value with the paper's stated settings."""
     fitted: Value = None
-    """Our value with other settings that come closer, which a remark names; ``None`` without
-    them."""
+    """Our value with other settings that come closer to the paper; a remark names the settings.
+    ``None`` if there are none."""
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A reproduced figure of a paper."""
+    """A reproduced figure of a paper, with the rows of its table."""
 
     title: str
     rows: tuple[Row, ...]
     remarks: tuple[str, ...]
-    """Deviations from the paper with their reasons, and settings that the paper does not state."""
+    """Deviations from the paper with the reasons, and settings that the paper does not state."""
     figure: Figure
 
     def to_dict(self) -> dict[str, object]:
-        """Return all fields except the drawing, as JSON types."""
+        """Return all fields except the drawing as a dict of JSON types."""
         return {'title': self.title, 'rows': [row.to_dict() for row in self.rows],
                 'remarks': list(self.remarks)}
 

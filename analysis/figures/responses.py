@@ -21,8 +21,9 @@ def diffuser_s7(seed: int = 0) -> Picture:
         \quad \text{(PPR)}, \qquad
         \tilde\lambda = 1 - e^{-\lambda t} \quad \text{(heat)}
 
-    Both are checked on a cycle of twelve tokens. Its walk has the eigenvectors
-    :math:`\cos(2 \pi j i / 12)` and the eigenvalues :math:`\lambda = 1 - \cos(2 \pi j / 12)`.
+    Both formulas are checked on a cycle of twelve tokens. The walk on the cycle has the
+    eigenvectors :math:`\cos(2 \pi j i / 12)` and the eigenvalues
+    :math:`\lambda = 1 - \cos(2 \pi j / 12)`.
 
     Args:
         seed (int): Unused, because nothing is random.
@@ -67,7 +68,8 @@ def _diffusions_of_cycle() -> dict[str, np.ndarray]:
 
 
 def _on_cycle(matrices: dict[str, np.ndarray], frequency: int) -> tuple[float, dict[str, float]]:
-    """Return the Laplacian's eigenvalue at a frequency, and each kernel's response to it."""
+    """Return the Laplacian's eigenvalue at a frequency of the cycle, and the response of each
+    kernel by name."""
     vector = np.cos(2 * np.pi * frequency * np.arange(12) / 12)
     value = {name: round(1 - float(vector @ matrix @ vector / (vector @ vector)), 12)
              for name, matrix in matrices.items()}

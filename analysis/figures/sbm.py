@@ -22,9 +22,9 @@ _TRAINED_CLUSTERS = 128  # of the paper's models
 
 
 def sbm_3(seed: int = 0) -> Picture:
-    r"""Draw nodes and clusters in the plane, and the resulting probability of each edge.
+    r"""Draw nodes and clusters in the plane, and the probability of each edge that results.
 
-    The probabilities are Eq. 5 to 7 without the MLP, which can move a node anywhere:
+    The probabilities follow Eq. 5 to 7 without the MLP, because the MLP can move a node anywhere:
 
     .. math::
         \hat S = \operatorname{softmax}(C C^\top), \quad
@@ -123,8 +123,8 @@ def _draw_planes(cases: dict[str, tuple[Tensor, Tensor, Tensor]],
 # Figure 6 ########################################################################################
 
 def sbm_6(seed: int = 0) -> Picture:
-    """Draw the three patterns of Lemma 2 at n = 16 and k = 4, and count the layers until all pairs
-    are reached.
+    """Draw the three patterns of Lemma 2 at n = 16 and k = 4, and count the layers until every
+    token reaches every other.
 
     Args:
         seed (int): Seed of the search for a Hamiltonian path.
@@ -183,7 +183,7 @@ def _draw_lemma(graphs: list[BipartiteGraph], clusters: int, printed_order: Univ
 
 
 def _draw_clusters(axes: Axes, graph: BipartiteGraph, clusters: int) -> None:
-    """Draw edges in the colour of their cluster; added self-loops are grey."""
+    """Draw the edges of a graph in the colours of their clusters. Added self-loops are grey."""
     n, only_one = graph.num_queries, is_rectangle(graph)
     mask = graph.to_mask().numpy()
     query, key = np.nonzero(mask)

@@ -26,13 +26,14 @@ from graphattn.patterns import (
 
 _NODES = 2048
 _SIZES = (32, 64, 128)
-_BLOCKS = 3  # random blocks per block of queries, as in BigBird
+_BLOCKS = 3  # number of random blocks per block of queries, as in BigBird
 
 
 def diffuser_s8(seed: int = 0) -> Picture:
     """Draw spectra of local, global, random and full attention on 2,048 tokens.
 
-    The spectra are of the normalised Laplacian of the union of both directions.
+    The spectra are those of the normalised Laplacian. A graph is made undirected by the union of
+    both directions.
 
     Args:
         seed (int): Seed of the random patterns.
@@ -89,8 +90,8 @@ def diffuser_s9(seed: int = 0) -> Picture:
     r"""Draw spectra of Longformer, BigBird and Diffuser on 2,048 tokens, before and after
     diffusion.
 
-    The symmetric walk :math:`D^{-1} A` has real eigenvalues :math:`1 - \lambda`, so the eigenvalues
-    after K hops follow by Eq. S.7.
+    The walk :math:`D^{-1} A` of a symmetric graph has real eigenvalues :math:`1 - \lambda`, so the
+    eigenvalues after K hops follow from Eq. S.7.
 
     Args:
         seed (int): Seed of the random patterns.
@@ -146,8 +147,8 @@ def diffuser_s9(seed: int = 0) -> Picture:
 
 
 def _spectra(patterns: dict[object, Pattern], seed: int) -> dict[object, np.ndarray]:
-    """Return all eigenvalues in ascending order, float64 ``[2048]``; equal patterns are solved
-    once."""
+    """Return all eigenvalues of each pattern in ascending order, float64 ``[2048]``. Equal patterns
+    are solved once."""
     solved = {}
     for pattern in tqdm(dict.fromkeys(patterns.values()), desc='spectra', unit='graph', delay=2,
                         leave=False, disable=None):
@@ -158,7 +159,8 @@ def _spectra(patterns: dict[object, Pattern], seed: int) -> dict[object, np.ndar
 
 
 def _is_larger(one: dict[int, np.ndarray], other: dict[int, np.ndarray]) -> bool:
-    """Return whether lambda_2 is larger, by more than rounding, at every size."""
+    """Return whether ``one`` has the larger lambda_2 at every size, by more than rounding
+    errors."""
     return all(bool(one[size][1] > other[size][1] + 1e-9) for size in _SIZES)
 
 

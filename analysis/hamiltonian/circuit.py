@@ -1,4 +1,4 @@
-"""The third stage: OR-tools' CP-SAT, which can prove either answer."""
+"""The third stage of the search: OR-tools' CP-SAT solver, which can prove either answer."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from tqdm import tqdm
 
 def solve(links: sp.csr_array, deadline: float, seed: int
           ) -> tuple[bool | None, str | None, list[int] | None]:
-    """Return ``(exists, reason, path)``. With an additional token joined to all others both ways, a
-    path becomes a circuit. Nothing starts after the deadline."""
+    """Return ``(exists, reason, path)`` from CP-SAT.
+
+    A path becomes a circuit by an additional token that is joined to all others in both directions.
+    No step starts after the deadline.
+    """
     if time.monotonic() >= deadline:
         return None, None, None
     try:
@@ -40,7 +43,7 @@ def solve(links: sp.csr_array, deadline: float, seed: int
     with _clock(solver.parameters.max_time_in_seconds):
         status = solver.solve(model)
     if status == cp_model.INFEASIBLE:
-        return False, 'CP-SAT proved that there is none', None
+        return False, 'CP-SAT proved that there is no path', None
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return None, None, None
     follower_of = {token: follower for token, follower, is_step in arcs if solver.value(is_step)}

@@ -1,4 +1,4 @@
-"""The first stage: paths that theorems guarantee, and their construction."""
+"""The first stage of the search: paths that theorems guarantee, and their construction."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ def _in_order(links: sp.csr_array) -> range | None:
 
 
 def _tournament_path(links: sp.csr_array) -> list[int] | None:
-    """Insert one token after the other, which is possible if every two are joined (Rédei, 1934)."""
+    """Return a path that is built by inserting one token after the other.
+
+    Insertion always succeeds if every two tokens are joined (Rédei, 1934).
+    """
     n = links.shape[0]
     if links.maximum(links.T).nnz < n * (n - 1):
         return None
@@ -29,11 +32,14 @@ def _tournament_path(links: sp.csr_array) -> list[int] | None:
 
 
 def _ore_path(links: sp.csr_array) -> np.ndarray | None:
-    """Build a path by Palmer's proof of Ore's theorem (1960). With an additional token joined to
-    all others, a path becomes a cycle. If neighbours on the cycle are not joined, the degrees
-    guarantee a segment whose reversal joins them."""
+    """Return a path built by Palmer's proof of Ore's theorem (1960).
+
+    A path becomes a cycle by an additional token that is joined to all others. If two neighbours on
+    the cycle are not joined, the degrees guarantee a segment of the cycle whose reversal joins
+    them.
+    """
     n = links.shape[0]
-    if links.nnz < n * (n - 1) / 2:  # implied by degree sums of n - 1
+    if links.nnz < n * (n - 1) / 2:  # degree sums of at least n - 1 imply this number of edges
         return None
     joined = np.ones((n + 1, n + 1), dtype=bool)
     joined[:n, :n] = links.toarray() > 0

@@ -19,7 +19,8 @@ _EDGE, _STEP = 'C5', 'C1'
 @labels_as_text
 def draw(graphs: dict[str, list[BipartiteGraph]],
          results: dict[str, list[HamiltonianPath]]) -> Figure:
-    """Draw the edges in token order and in path order, a row for the first graph of each label."""
+    """Draw the edges of the first graph of each label, a row for each: in token order, and in path
+    order."""
     figure = Figure(figsize=(8.2, 4.6 * len(graphs)), layout='constrained')
     for (before, after), label in zip(figure.subplots(len(graphs), 2, squeeze=False), graphs):
         graph, result = graphs[label][0], results[label][0]

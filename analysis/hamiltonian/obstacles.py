@@ -1,4 +1,4 @@
-"""The first stage: cheap certificates that no path exists."""
+"""The first stage of the search: cheap certificates that no path exists."""
 
 from __future__ import annotations
 
@@ -29,13 +29,17 @@ def _matching(links: sp.csr_array) -> str | None:
     size = int((maximum_bipartite_matching(sp.csr_matrix(links)) >= 0).sum())
     if size >= n - 1:
         return None
-    return (f'at most {size} edges leave and enter each token at most once; a path needs {n - 1}')
+    return (f'at most {size} edges can be chosen such that each token begins one at most and '
+            f'ends one at most; a path needs {n - 1}')
 
 
 def _removal(links: sp.csr_array) -> str | None:
-    """Return a removal of k tokens that leaves more than k + 1 parts, which excludes a path. All k
-    are checked at once by adding tokens in order of degree: the first m tokens have m components,
-    less the edges of the minimum spanning forest among them."""
+    """Return a description of k tokens whose removal leaves more than k + 1 parts, which excludes a
+    path.
+
+    All k are checked at once: tokens are added in order of degree. The number of components of the
+    first m tokens is m, minus the number of edges of the minimum spanning forest among them.
+    """
     n = links.shape[0]
     either_way = links.maximum(links.T).tocoo()
     degree = np.bincount(either_way.row, minlength=n)
@@ -59,8 +63,10 @@ def _removal(links: sp.csr_array) -> str | None:
 
 
 def _strong_components(links: sp.csr_array) -> str | None:
-    """Return two strong components that no path can visit in turn: in topological order, each
-    component must have an edge to the next."""
+    """Return a description of two strong components that no path can visit in turn.
+
+    In topological order, each component must have an edge to the next.
+    """
     count, component = connected_components(links, connection='strong')
     edges = links.tocoo()
     leaving = component[edges.row] != component[edges.col]
@@ -77,7 +83,8 @@ def _strong_components(links: sp.csr_array) -> str | None:
 
 
 def _cut_tokens(links: sp.csr_array) -> str | None:
-    """Return a cut token that prevents the blocks of a connected graph from forming a chain."""
+    """Return a description of a token whose removal excludes a path: the blocks of the connected
+    graph do not form a chain."""
     token, block = _blocks(links.maximum(links.T).tocsr())
     membership = np.bincount(token)
     most = int(membership.argmax())
@@ -92,17 +99,20 @@ def _cut_tokens(links: sp.csr_array) -> str | None:
 
 
 def _blocks(either_way: sp.csr_array) -> tuple[np.ndarray, np.ndarray]:
-    """Return the biconnected components of a connected graph, as pairs of token and block.
+    """Return the biconnected components of a connected graph as two int arrays: the token and the
+    component of each membership. A token in several components appears several times.
 
     Source: Tarjan and Vishkin, An efficient parallel biconnectivity algorithm (1985), on a
-    breadth-first search tree, where no other edge joins a token to an ancestor.
+    breadth-first search tree. There, an edge outside the tree never joins a token to an ancestor.
     """
     order, parent = breadth_first_order(either_way, 0)
     n, rank = len(order), np.argsort(order)
-    parent = np.append(0, rank[parent[order[1:]]])  # from here, tokens are numbered by that search
+    # from here on, tokens are numbered in the order of the breadth-first search
+    parent = np.append(0, rank[parent[order[1:]]])
     edges = either_way[order][:, order]
     first, end, low, high = _subtrees(edges, parent)
-    leaves = (low < first[parent]) | (high >= end[parent])  # it leaves the subtree of the parent
+    # the edge leaves the subtree of the parent
+    leaves = (low < first[parent]) | (high >= end[parent])
     edges = edges.tocoo()
     is_other = (parent[edges.row] != edges.col) & (parent[edges.col] != edges.row)
     one, other = (np.append(edges.row[is_other], np.flatnonzero(leaves)),
@@ -116,8 +126,11 @@ def _blocks(either_way: sp.csr_array) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _subtrees(edges: sp.csr_array, parent: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Return each token's number in preorder, the end of its subtree, and the minimum and maximum
-    number that an edge of the subtree leads to. Parents come before their children."""
+    """Return four arrays with an entry for each token of a tree: its number in preorder, the end of
+    its subtree, and the minimum and maximum number that an edge of the subtree leads to.
+
+    Parents must come before their children.
+    """
     above = parent.tolist()
     n = len(above)
     size, first = [1] * n, [0] * n

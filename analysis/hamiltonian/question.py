@@ -1,4 +1,4 @@
-"""Hamiltonian paths: the question and its answer, in three stages."""
+"""The question of Hamiltonian paths, and its result, in three stages."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from graphattn import BipartiteGraph
 
 @dataclass(frozen=True)
 class HamiltonianPath(Result):
-    """Existence of a Hamiltonian path, with the evidence."""
+    """The answer to whether a Hamiltonian path exists, with the evidence."""
 
     exists: bool | None
-    """``None`` if unknown."""
+    """Whether a path exists; ``None`` if unknown."""
     method: str
-    """The stage that decided, or the last one tried."""
+    """The stage that found the answer, or the last stage that was tried."""
     reason: str | None
-    """The reason why there is no path, or why it is unknown."""
+    """The reason why there is no path, or why the answer is unknown."""
     seconds: float
     path: np.ndarray | None = token_numbers()
     """int64 ``[n]``, the tokens in the order of the path; each step is a verified edge."""
@@ -42,23 +42,29 @@ def hamiltonian_path(
     .. math::
         \gamma(i) \in \mathcal{A}_{\gamma(i + 1)} \quad \text{for all } i \in [n - 1],
 
-    so the path follows edges from key :math:`\gamma(i)` to query :math:`\gamma(i + 1)`. Self-loops
-    are ignored. A graph with at most one token has a path.
+    so that the path follows edges from key :math:`\gamma(i)` to query :math:`\gamma(i + 1)`.
+    Self-loops are ignored. A graph with at most one token has a path.
 
-    Three stages run until one decides. First, cheap certificates: for a path, the token order
-    itself, Rédei's theorem if every two tokens are joined, and Ore's theorem if degrees are high;
-    against a path, two sources or sinks, no matching of n - 1 edges, a few tokens whose removal
-    leaves too many components, strong components without an order, and cut tokens. Then random
-    rotations and extensions (Pósa; without reversal for directed edges). Then OR-tools' CP-SAT,
-    which can prove either answer. A path is verified edge by edge before it is returned.
+    Three stages run until one decides.
+
+    1. Cheap certificates. Three can prove a path: the token order itself, Rédei's theorem if every
+       two tokens are joined, and Ore's theorem if degrees are high. Five can exclude a path: two
+       sources or sinks, no matching of n - 1 edges, a few tokens whose removal leaves too many
+       components, strong components without an order, and cut tokens.
+    2. Random rotations and extensions of a path (Pósa), without reversal if edges are directed.
+    3. OR-tools' CP-SAT, which can prove either answer.
+
+    A path is verified edge by edge before it is returned.
 
     Args:
         graph: See :func:`analysis.graphs.as_graph`, with as many keys as queries.
-        directed (bool): Follow edges from key to query only; otherwise in both directions.
-        time_limit (float): Seconds after which the search stops. The second half is reserved for
-            the search, so no certificate against a path starts then; CP-SAT starts only if time is
-            left. A started step is not interrupted: reading the graph, one certificate, and the
-            last steps of CP-SAT may exceed the limit by some seconds each for a million edges.
+        directed (bool): Whether to follow edges from key to query only. If false, edges are
+            followed in both directions.
+        time_limit (float): Seconds after which the search stops. No certificate against a path
+            starts in the second half of this time, which is reserved for the search. CP-SAT starts
+            only if time is left. A step that has started is not interrupted: with a million edges,
+            reading the graph, one certificate, and the last steps of CP-SAT may each exceed the
+            limit by some seconds.
         seed (int): Non-negative seed of the search.
 
     Returns:
@@ -162,4 +168,5 @@ def _verify(path: np.ndarray, graph: BipartiteGraph, directed: bool) -> None:
     if not directed:
         is_edge |= np.isin(path[1:] * n + path[:-1], edge)
     if not np.array_equal(np.sort(path), np.arange(n)) or not is_edge.all():
-        raise RuntimeError('an invalid path was found; please report the graph and the seed')
+        raise RuntimeError('the path that was found is invalid; please report the graph and the '
+                           'seed')

@@ -1,4 +1,4 @@
-"""The second stage: random extensions and rotations of a path (Pósa, 1976)."""
+"""The second stage of the search: random extensions and rotations of a path (Pósa, 1976)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import scipy.sparse as sp
 
 def rotate_and_extend(links: sp.csr_array, is_symmetric: bool, deadline: float,
                       seed: int) -> np.ndarray | None:
-    """Return a path through all tokens, or ``None`` if moves or time ran out."""
+    """Return a path through all tokens, or ``None`` if the search runs out of moves or time."""
     n = links.shape[0]
     rng = np.random.default_rng(seed)
-    # Random cubic graphs need some n^2 / 10 moves and are hard for CP-SAT; directed graphs are the
-    # reverse
+    # Random cubic graphs need some n^2 / 10 moves and are hard for CP-SAT. Directed graphs need few
+    # moves and are easy for CP-SAT.
     moves_left = 16 * n + n**2 // 4 if is_symmetric else 64 * n
     reverse = links.T.tocsr()
     successors = np.split(links.indices, links.indptr[1:-1])
@@ -34,7 +34,7 @@ def rotate_and_extend(links: sp.csr_array, is_symmetric: bool, deadline: float,
 
 
 class _GrowingPath:
-    """A path that grows at its ends, or rotates into another path on the same tokens."""
+    """A path that grows at its ends, or becomes another path on the same tokens by rotation."""
 
     def __init__(self, successors: list[np.ndarray], predecessors: list[np.ndarray],
                  rng: np.random.Generator):
@@ -47,19 +47,20 @@ class _GrowingPath:
         self._insert(int(rng.integers(n)), 0)
 
     def extend(self) -> bool:
-        """Add a token at either end; return whether there was one."""
+        """Add a token at either end, and return whether there was one to add."""
         for place, ways in ((self.length, self.successors[self.order[self.length - 1]]),
                             (0, self.predecessors[self.order[0]])):
             ways = ways[self.position[ways] < 0]
             if ways.size:
-                # Warnsdorff's rule: first the tokens with the fewest ways on
+                # Warnsdorff's rule: first try the tokens with the fewest continuations
                 scarcest = np.argmin(self.free[ways] + self.rng.random(ways.size))
                 self._insert(int(ways[scarcest]), place)
                 return True
         return False
 
     def reverse_end(self) -> bool:
-        """Rotate as Pósa: join the last token to an earlier one and reverse the segment between."""
+        """Rotate the path as Pósa does: join the last token to an earlier one, and reverse the
+        segment between them. Return whether this was possible."""
         ways = self.successors[self.order[self.length - 1]]
         if ways.size == 0:
             return False
@@ -70,8 +71,11 @@ class _GrowingPath:
         return True
 
     def exchange_segments(self) -> bool:
-        """Rotate without reversal: the last token closes a cycle with an earlier one, and the path
-        before it enters that cycle elsewhere."""
+        """Rotate the path without reversal, and return whether this was possible.
+
+        The last token closes a cycle with an earlier token, and the path before that token enters
+        the cycle elsewhere.
+        """
         ways = self.successors[self.order[self.length - 1]]
         for pivot in self.rng.permutation(self.position[ways]):
             if pivot == 0:
@@ -86,7 +90,8 @@ class _GrowingPath:
         return False
 
     def _cut_cycle(self) -> bool:
-        """Cut a path that is a cycle, preferably at a token with an edge off it."""
+        """Cut a path that is a cycle, preferably at a token that has an edge to a token off the
+        cycle."""
         ends = np.flatnonzero(self.free[self.order[:self.length]])
         end = int(self.rng.choice(ends) if ends.size else self.rng.integers(self.length))
         self._replace(0, np.roll(self.order[:self.length], -end - 1))

@@ -1,4 +1,4 @@
-"""Mixing of the random walk of attention: the speed at which it forgets its start.
+"""Mixing of the random walk along an attention graph: how fast the walk forgets its start.
 
 ::
 

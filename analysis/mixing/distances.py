@@ -13,8 +13,12 @@ _STARTS_AT_ONCE = 256
 
 def distances(walk: sp.csr_array, sources: np.ndarray, limit: np.ndarray, steps: int,
               teleport: float = 0.) -> np.ndarray:
-    """Return the largest total variation over the sources, step by step until only rounding errors
-    remain."""
+    """Return the distance of a walk from its limit after 0, 1, ... steps, a float64 array of at
+    most ``steps + 1`` values.
+
+    The distance is the total variation between the walk's distribution and its limit, the largest
+    over all sources. The array ends when only rounding errors remain.
+    """
     transpose = (1 - teleport) * walk.T.tocsr()
     distance, last = np.zeros(steps + 1), 0
     blocks = [slice(first, first + _STARTS_AT_ONCE)
@@ -39,6 +43,8 @@ def distances(walk: sp.csr_array, sources: np.ndarray, limit: np.ndarray, steps:
 
 
 def total_variation(mass: np.ndarray, limit: np.ndarray) -> np.ndarray:
-    """Return the total variation between the distribution of each start, ``[n, starts]``, and its
-    limit."""
+    """Return the total variation distance between distributions and their limits, ``[starts]``.
+
+    Each column of ``mass`` ``[n, starts]`` is the distribution of the walk from one start.
+    """
     return np.abs(mass - limit).sum(axis=0) / 2

@@ -1,4 +1,4 @@
-"""Limits of walks, and the obstacles to convergence: closed classes and periods."""
+"""Limits of random walks, and the obstacles to convergence: closed classes and periods."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from tqdm import tqdm
 
 from analysis.walk import members_of
 
-ROUNDING = 1e-12  # of sums of probabilities; smaller values count as 0
-MAX_DENSE = 4096  # tokens; a matrix of 128 MiB, solved in seconds
-_CERTAIN = 1e-9  # worst accuracy of limits by steps
+ROUNDING = 1e-12  # rounding error of sums of probabilities; smaller values count as 0
+MAX_DENSE = 4096  # number of tokens; a matrix of this size takes 128 MiB and is solved in seconds
+_CERTAIN = 1e-9  # worst accuracy of the limits that are found by taking steps
 _MAX_STEPS = 2000
-_PANEL = 128  # tokens censored together, so that the rest is updated by one matrix product
+# number of tokens censored together, so that one matrix product updates all other tokens
+_PANEL = 128
 
 
 def closed_classes_of(walk: sp.csr_array, component: np.ndarray) -> list[np.ndarray]:
-    """Return the closed components, which no step leaves, as arrays of tokens."""
+    """Return the components that no step leaves, as arrays of tokens."""
     token, target = walk.nonzero()
     leaving = component[token][component[token] != component[target]]
     is_left = np.zeros(component.max() + 1, dtype=bool)
@@ -30,14 +31,16 @@ def closed_classes_of(walk: sp.csr_array, component: np.ndarray) -> list[np.ndar
 
 
 def walk_within(walk: sp.csr_array, members: np.ndarray) -> sp.csr_array:
-    """Return the walk restricted to a closed class of sorted tokens, reading only their rows."""
+    """Return the walk restricted to a closed class of sorted tokens. Only the rows of these tokens
+    are read."""
     rows = walk[members]
     return sp.csr_array((rows.data, np.searchsorted(members, rows.indices), rows.indptr),
                         shape=(len(members), len(members)))
 
 
 def period_of(walk: sp.csr_array) -> int:
-    """Return the greatest common divisor of the lengths of an irreducible walk's closed walks."""
+    """Return the period of an irreducible walk: the greatest common divisor of the lengths of its
+    closed walks."""
     if walk.diagonal().any():
         return 1
     depth = dijkstra(walk, indices=0, unweighted=True).astype(int)
@@ -47,8 +50,11 @@ def period_of(walk: sp.csr_array) -> int:
 
 def stationary_distribution(walk: sp.csr_array, closed: list[np.ndarray],
                             is_reversible: bool) -> np.ndarray:
-    """Return the stationary distribution in which each closed class is weighted by its size. Beyond
-    ``MAX_DENSE`` tokens, values below ``ROUNDING`` are 0."""
+    """Return the stationary distribution in which each closed class is weighted by its size,
+    float64 ``[n]``.
+
+    Beyond ``MAX_DENSE`` tokens, values below ``ROUNDING`` are 0.
+    """
     stationary = np.zeros(walk.shape[0])
     degree = np.diff(walk.indptr).astype(float)
     for members in tqdm(closed, desc='stationary distribution', unit='class', delay=2,
@@ -64,7 +70,7 @@ def stationary_distribution(walk: sp.csr_array, closed: list[np.ndarray],
 def _stationary_of_class(walk: sp.csr_array) -> np.ndarray:
     n = walk.shape[0]
     if n <= MAX_DENSE:
-        # Each token has a step to one that is censored later, so that no divisor is below 1 / n.
+        # Each token has a step to a token that is censored later, so no divisor is below 1 / n.
         order = np.argsort(dijkstra(walk.T, indices=0, unweighted=True), kind='stable')
         mass = np.empty(n)
         mass[order] = _by_state_reduction(walk[order][:, order].toarray())
@@ -72,16 +78,19 @@ def _stationary_of_class(walk: sp.csr_array) -> np.ndarray:
     try:
         _, vector = eigs(walk.T, k=1, which='LR', v0=np.ones(n))
     except ArpackNoConvergence as error:
-        raise ValueError(f"'graph' mixes too slowly to find its stationary distribution with more "
+        raise ValueError("'graph' must mix faster to find its stationary distribution with more "
                          f"than {MAX_DENSE} tokens (got {n}); use fewer tokens") from error
     mass = np.abs(vector[:, 0].real)
     return np.where(mass < ROUNDING * mass.sum(), 0, mass)
 
 
 def _by_state_reduction(walk: np.ndarray) -> np.ndarray:
-    """Return the stationary distribution of an irreducible walk, each probability to full relative
-    accuracy, because nothing is subtracted: tokens are censored, the last first, and then receive
-    their mass from earlier tokens. The walk is overwritten."""
+    """Return the stationary distribution of an irreducible walk, float64 ``[n]``. The walk is
+    overwritten.
+
+    Tokens are censored, the last first, and then receive their mass from earlier tokens. Nothing is
+    subtracted, so each probability has full relative accuracy.
+    """
     _censor(walk)
     mass = np.zeros(len(walk))
     mass[0] = 1
@@ -92,9 +101,11 @@ def _by_state_reduction(walk: np.ndarray) -> np.ndarray:
 
 
 def _censor(walk: np.ndarray) -> None:
-    """Censor all tokens except the first, in place, the last first. Afterwards, entries below the
-    diagonal are the steps of each token to earlier tokens when later tokens are censored; entries
-    above it are the visits of each token per visit of an earlier one.
+    """Censor all tokens except the first, in place, the last token first.
+
+    Afterwards, the entries below the diagonal are the steps from each token to earlier tokens when
+    later tokens are censored. The entries above the diagonal are the visits of each token per visit
+    of an earlier token.
 
     Source: Grassmann, Taksar and Heyman, Regenerative analysis and steady state distributions for
     Markov chains (1985); O'Cinneide, Entrywise perturbation theory and error analysis for Markov
@@ -119,11 +130,11 @@ def restart_limits(walk: sp.csr_array, sources: np.ndarray, teleport: float,
         walk: The walk on all tokens.
         sources: The starts of the walks.
         teleport: Probability of a restart.
-        stationary: Any stationary distribution of the walk.
+        stationary: A stationary distribution of the walk, of which there may be several.
 
     Raises:
         ValueError: The graph has more than ``MAX_DENSE`` tokens and the walk forgets its start too
-            slowly for such a small teleport, so that the limit is not accurate.
+            slowly for a teleport this small, so that the limit is not accurate.
     """
     if walk.shape[0] <= MAX_DENSE:
         return _limits_by_censoring(walk, sources, teleport)
@@ -132,8 +143,11 @@ def restart_limits(walk: sp.csr_array, sources: np.ndarray, teleport: float,
 
 
 def _limits_by_censoring(walk: sp.csr_array, sources: np.ndarray, teleport: float) -> np.ndarray:
-    """Solve for the limits without subtractions, to full relative accuracy at any teleport. The
-    walk has an additional token, where it ends in place of a restart."""
+    """Return the limits of the restart walk, ``[n, starts]``, solved without subtractions.
+
+    The limits have full relative accuracy at any teleport. The walk has an additional token, and
+    every restart ends there.
+    """
     n = walk.shape[0]
     ending = np.zeros((n + 1, n + 1))
     ending[1:, 0] = teleport
@@ -149,8 +163,12 @@ def _limits_by_censoring(walk: sp.csr_array, sources: np.ndarray, teleport: floa
 
 def _limits_by_steps(walk: sp.csr_array, sources: np.ndarray, teleport: float,
                      stationary: np.ndarray) -> np.ndarray | None:
-    """Walk from each source until the plain walk, or a restarted one, has forgotten it. The limit
-    differs from the stationary distribution only by the remaining influence of the start."""
+    """Return the limits of the restart walk, ``[n, starts]``, or ``None`` if it forgets its start
+    too slowly.
+
+    Steps are taken from each source until the walk has forgotten the source. The limit differs from
+    the stationary distribution only by the remaining influence of the source.
+    """
     transpose = (1 - teleport) * walk.T.tocsr()
     limits = np.repeat(stationary[:, None], len(sources), axis=1)
     left = -limits
@@ -165,20 +183,23 @@ def _limits_by_steps(walk: sp.csr_array, sources: np.ndarray, teleport: float,
 
 
 def _limits_by_solving(walk: sp.csr_array, sources: np.ndarray, teleport: float) -> np.ndarray:
-    """Solve for the limits of slowly mixing walks. Their graphs have small separators, so that a
-    factorization of their matrix has few entries."""
+    """Return the limits of slowly mixing restart walks, ``[n, starts]``, from a sparse
+    factorisation.
+
+    Graphs that mix slowly have small separators, so the factors of their matrix have few entries.
+    """
     matrix = (sp.eye_array(walk.shape[0]) - (1 - teleport) * walk.T).tocsc()
     restart = np.zeros((walk.shape[0], len(sources)))
     restart[sources, np.arange(len(sources))] = teleport
     try:
         limits = splu(matrix, diag_pivot_thresh=0).solve(restart)
         limits /= limits.sum(axis=0)
-        # A step contracts the distance of two distributions by at least the factor 1 - teleport.
+        # A step contracts the distance between two distributions to at most 1 - teleport of it.
         error = np.abs(restart - matrix @ limits).sum(axis=0).max() / teleport
-    except RuntimeError:  # the matrix is singular up to rounding
+    except RuntimeError:  # the matrix is singular up to rounding errors
         error = math.inf
     if not error <= _CERTAIN:
-        raise ValueError(f"'teleport' is too small for the limits of a slowly mixing graph of "
-                         f"{walk.shape[0]:,} tokens (got {teleport:g}); use a larger one, or at "
-                         f"most {MAX_DENSE:,} tokens")
+        raise ValueError("'teleport' is too small for the limits of a slowly mixing graph of "
+                         f"{walk.shape[0]:,} tokens (got {teleport:g}); use a larger 'teleport', "
+                         f"or at most {MAX_DENSE:,} tokens")
     return limits

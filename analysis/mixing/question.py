@@ -1,4 +1,4 @@
-"""Mixing of a walk: the question and its answer."""
+"""The question of the mixing of a walk, and its result."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MAX_LIMIT = 2**27  # entries, 1 GiB
 
 @dataclass(frozen=True)
 class Mixing(Result):
-    """Distances of a walk to its limit, step by step."""
+    """Distances of a random walk from its limit, step by step."""
 
     num_tokens: int
     starts: int  #: Number of tokens from which the walk was started; see ``all_starts``.
@@ -43,12 +43,14 @@ class Mixing(Result):
     sigma: float | None  #: Contraction factor of the chi-squared distance per step.
     epsilon: float
     mixing_time: int | None  #: Number of steps until the distance is at most ``epsilon``.
-    mixing_time_bound: int | None  #: The same for the bound.
+    mixing_time_bound: int | None  #: Number of steps until the bound is at most ``epsilon``.
     reason: str | None  #: The reason why there is no mixing time.
     teleport: float
     restart_mixing_time: int | None
-    restart_seed_mass: float  #: Minimum mass of the restart walk at its seed.
-    restart_from_stationary: float  #: Between its limit and the plain walk's, at most.
+    #: Minimum probability that the restart walk is at its seed, in the limit.
+    restart_seed_mass: float
+    #: Largest total variation between a limit of the restart walk and the limit of the plain walk.
+    restart_from_stationary: float
     stationary: np.ndarray
     distance: np.ndarray  #: Total variation, from 0 to 1, after 0, 1, ... steps.
     bound: np.ndarray  #: Upper bound of ``distance``; empty without ``sigma``.
@@ -66,7 +68,10 @@ def mixing(
     starts: int | None = None,
     starts_seed: int = 0,
 ) -> Mixing:
-    r"""Measure the mixing of the walk that moves from a query to one of its keys, uniformly.
+    r"""Measure how fast the random walk along a graph mixes.
+
+    A step moves from a query to one of its keys, all equally likely. With P the matrix of the walk
+    and :math:`\pi` its stationary distribution, the distance after t steps is
 
     .. math::
         d(t) = \max_s \tfrac{1}{2} \lVert e_s^\top P^t - \pi^\top \rVert_1 \le
@@ -76,44 +81,48 @@ def mixing(
     :math:`\sigma` is the second singular value of :math:`\Pi^{1/2} P \, \Pi^{-1/2}`, whose first
     singular vector is :math:`\sqrt\pi`. On a symmetric graph, whose walk is reversible,
     :math:`\sigma = \beta`, the second largest modulus of the eigenvalues. On a d-regular graph,
-    where :math:`\pi_{\min} = 1/n`, this is the paper's theorem with the constant that its norms
-    allow: :math:`\lVert\cdot\rVert_1 \le \sqrt{n} \lVert\cdot\rVert_2`; total variation is half
-    the 1-norm. The paper's "spectral gap" is :math:`\beta d`; a small one means fast mixing. On a
-    directed graph, :math:`\beta` is only the asymptotic rate, and :math:`\beta^t` is not a bound.
+    where :math:`\pi_{\min} = 1/n`, the bound is the paper's theorem, with the constant that follows
+    from its norms: :math:`\lVert\cdot\rVert_1 \le \sqrt{n} \lVert\cdot\rVert_2`; total variation is
+    half the 1-norm. The paper's "spectral gap" is :math:`\beta d`; if it is small, the walk mixes
+    fast. On a directed graph, :math:`\beta` is only the asymptotic rate, and :math:`\beta^t` is not
+    a bound.
 
-    The theorem is about this plain walk. Diffusion restarts at its seed and never forgets it:
+    The theorem is about this plain walk. Diffusion is a walk that restarts at its seed s with
+    probability a, so it never forgets the seed:
 
     .. math::
         p_{t+1} = (1 - a) P^\top p_t + a e_s, \quad \pi_s = a (I - (1 - a) P^\top)^{-1} e_s, \quad
         \tfrac{1}{2} \lVert p_t - \pi_s \rVert_1 \le (1 - a)^{t+1}
 
-    from :math:`p_0 = e_s`, on any graph.
+    This bound holds on any graph for :math:`p_0 = e_s`.
 
     The walk stays at a query without keys. If there are several closed sets of tokens, the walk has
-    many stationary distributions; the one that weights each set by its size is used, and the
+    many stationary distributions. Here :math:`\pi` weights each closed set by its size, and the
     distance does not converge to 0.
 
     Args:
         graph: See :func:`analysis.graphs.as_graph`, with as many keys as queries.
         epsilon: Total variation below which the walk counts as mixed.
         steps: Maximum number of steps.
-        lazy: Stay with probability one half, which makes every period 1.
+        lazy: Whether each step stays with probability one half, so that every period is 1.
         teleport: Probability a of a restart.
-        starts: Number of randomly drawn tokens from which the walk starts. If omitted, all up to
-            2,048 tokens, and 64 beyond. For a sample of starts, distances are lower bounds.
-        starts_seed: Seed of that draw.
+        starts: Number of randomly drawn tokens from which the walk starts. If omitted, all tokens
+            are starts up to 2,048 tokens, and 64 tokens beyond. Distances from a sample of starts
+            are lower bounds.
+        starts_seed: Seed of the drawn starts.
 
     Returns:
-        Mixing. ``beta`` is accurate to six digits, or ``None`` if it is not certain: on a directed
-        graph it may depend on the last digit of the walk, as in a de Bruijn graph, where it is 0.
-        ``sigma`` is ``None`` if the walk leaves some tokens for good, mixes too slowly, or has a
-        stationary probability below 2.2e-308, which has lost digits. On a directed graph of more
-        than 4,096 tokens, probabilities below 1e-12 are lost in rounding: they are set to 0, and
-        ``sigma`` is ``None``.
+        Mixing. ``beta`` is accurate to six digits, or ``None`` if six digits are not certain. On a
+        directed graph, ``beta`` may depend on the last digit of the walk, as in a de Bruijn graph,
+        where it is 0. ``sigma`` is ``None`` if the walk leaves some tokens for good, mixes too
+        slowly, or has a stationary probability below 2.2e-308, which has lost digits. On a directed
+        graph of more than 4,096 tokens, probabilities below 1e-12 are lost in rounding: they are
+        set to 0, and ``sigma`` is ``None``.
 
     Raises:
         TypeError, ValueError: An argument is invalid, or the graph is too large to find its
-            stationary distribution, or its limits at such a small ``teleport``.
+            stationary distribution, or too large to find the limits of the restart walk at this
+            ``teleport``.
 
     Source: Diffuser, Theorem 3 and Eq. S.7; for reversible walks Diaconis and Stroock, Geometric
     bounds for eigenvalues of Markov chains (1991), Proposition 3; for others Fill, Eigenvalue
@@ -196,7 +205,7 @@ def _first(is_true: np.ndarray) -> int | None:
 
 def _reason(closed_classes: int, period: int, steps: int) -> str:
     if closed_classes > 1:
-        return f'{closed_classes} sets of tokens are never left'
+        return f'{closed_classes} sets of tokens are closed: no step leaves them'
     if period > 1:
         return f'period {period}'
-    return f'more than {steps} steps'
+    return f'not mixed after {steps} steps'

@@ -24,8 +24,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument('--time_limit', type=float, default=30.,
                         help='time limit in seconds of each search for a Hamiltonian path')
     parser.add_argument('--profile', type=str,
-                        help='instead of graphs, a profile of a model of transformers: a file that '
-                             'Profile.save wrote')
+                        help='instead of graphs, a profile of a model from transformers: a file '
+                             'that Profile.save wrote')
 
     def run(options: Namespace) -> None:
         title, parts, names = _parts(options)
@@ -38,7 +38,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _parts(options: Namespace) -> tuple[str, list[Section], Names]:
-    """Return the title of the page, its sections, and the names of tokens."""
+    """Return the title of the page, its sections, and the names of the tokens, or ``None`` without
+    names."""
     if options.profile is not None:
         return Path(options.profile).name, profile_sections(options.profile), None
     graphs, names = load(options)

@@ -55,10 +55,10 @@ def page(title: str, sections: Sequence[Section], names: Sequence[str] | None = 
     Args:
         title (str): The heading.
         sections: The sections of :func:`analysis.report.sections`.
-        names: The names of the tokens, if they have any.
+        names: The names of the tokens, or ``None`` if tokens have no names.
 
     Returns:
-        Self-contained HTML.
+        The text of a self-contained HTML file.
     """
     links = '\n'.join(f'<a href="#{_anchor(section)}">{escape(section.title)}</a>'
                       for section in sections)

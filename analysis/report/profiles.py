@@ -1,4 +1,4 @@
-"""The page of a profile: how each head of a model attends."""
+"""The page of a profile, which shows how each head of a model attends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ['HeadProfile', 'profile_sections']
 
 @dataclass(frozen=True)
 class HeadProfile(Result):
-    """Measurements of a head (:class:`graphattn.hugging_face.Profile`)."""
+    """Measurements of one attention head, see :class:`graphattn.hugging_face.Profile`."""
 
     layer: str
     head: int
@@ -42,8 +42,9 @@ def profile_sections(path: str | PathLike) -> list[Section]:
 
     profile = Profile.load(path)
     heads = [HeadProfile(**row) for row in profile.as_table()]
-    text = (f'{profile!r}: the mean number of keys of a row, and of those that hold 90, 95 and '
-            f'99 % of its weight; the share of the weight on the first token, on special tokens, '
-            f'on others, and at distances below 8; entropy in nats; effective rank; and the '
-            f'overlap of edges and of distances with the input before.')
+    text = (f'{profile!r}. The columns are: the mean number of keys of a row, and of the keys '
+            'that together have 90, 95 and 99 % of its weight; the share of the weight on the '
+            'first token, on special tokens, on other tokens, and at distances below 8; the '
+            'entropy in nats; the effective rank; and the overlap of edges and of distances with '
+            'those of the input before.')
     return [Section('Heads', text, {'heads': heads}, draw.profile(profile))]

@@ -1,4 +1,4 @@
-"""Sections of a report: all questions about the same graphs."""
+"""Sections of a report: all questions, asked of the same graphs."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from analysis.universality import drawing as universality_drawing
 from graphattn import BipartiteGraph, draw
 
 Graphs = dict[str, list[BipartiteGraph]]
-_EXTREMES = 6  # eigenvalues at both ends, for a graph too large for all
+_EXTREMES = 6  # number of eigenvalues at both ends, for a graph too large to compute all
 _MAX_MASKS = 7
 
 
 @dataclass(frozen=True)
 class Size(Result):
-    """Size of a graph."""
+    """The size of a graph."""
 
     queries: int
     keys: int
@@ -50,7 +50,7 @@ class Size(Result):
 
 @dataclass(frozen=True)
 class Section:
-    """A question on the page.
+    """A question on the page of a report, with its results.
 
     Attributes:
         title (str): The heading.
@@ -80,20 +80,22 @@ def size(graph: GraphLike) -> Size:
 
 
 def sections(graphs: Graphs, *, time_limit: float = 30., seed: int = 0) -> Iterator[Section]:
-    """Answer all questions, one after the other.
+    """Answer all questions about some graphs, one after the other.
 
     Args:
-        graphs (dict): Lists of graphs by label, each the segments of one graph.
+        graphs (dict): A list of graphs by label: the segments of one graph.
         time_limit (float): Time limit in seconds of each search for a Hamiltonian path.
         seed (int): Seed of the search.
 
     Yields:
-        A Section for each question, with the reason if it does not apply to these graphs.
+        A Section for each question. If a question does not apply to these graphs, its section has
+            the reason instead of results.
     """
     search = {'time_limit': time_limit, 'seed': seed}
     pairs = [(label, segment) for label, segments in graphs.items() for segment in segments]
     first_label, first = pairs[0]
-    yield Section('Size', 'Tokens, edges, and how they are spread.', _answers(graphs, size),
+    yield Section('Size', 'Tokens and edges, and the distributions of edges over queries and '
+                          'keys.', _answers(graphs, size),
                   _draw_sizes(pairs))
     yield _asked('Spectrum', spectrum, graphs, _spectrum, spectrum_drawing.draw)
     yield _asked('Expansion', expander, graphs, expander.expander, expander_drawing.draw)
@@ -140,7 +142,7 @@ def _min_mean_max(degree: Tensor) -> tuple[int, float, int]:
 
 
 def _draw_sizes(pairs: list[tuple[str, BipartiteGraph]]) -> Figure:
-    """Draw the masks and the distributions of degrees."""
+    """Draw the masks of the graphs, and the distributions of their degrees."""
     shown = pairs[:_MAX_MASKS]
     rows = math.ceil((len(shown) + 2) / 3)
     figure = Figure(figsize=(9, 3.3 * rows), layout='constrained')

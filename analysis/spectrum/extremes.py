@@ -6,25 +6,28 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse import csgraph, linalg
 
-# Multiplications of a sparse factorisation, a few seconds; its memory is then small as well.
+# Maximum number of multiplications of a sparse factorisation: a few seconds, with little memory.
 _FACTOR_WORK = 2e9
-# Relative to the mean eigenvalue, of an eigenpair's residual.
+# Wanted residual of an eigenpair, relative to the mean eigenvalue.
 _ACCURACY = 1e-9
-# Relative to the mean eigenvalue; an eigenvector with a larger residual is refused.
+# Largest accepted residual of an eigenvector, relative to the mean eigenvalue.
 _MAX_ERROR = 1e-7
-# Of the entries in a factorisation, whose rounding is then about 1e-12 of the matrix.
+# Largest growth of the entries in a factorisation; its rounding errors are then about 1e-12 of the
+# matrix.
 _MAX_GROWTH = 1e4
 
 
 def smallest_outside(matrix: sp.csr_array, null_space: sp.csc_array, count: int, mean: float
                      ) -> tuple[np.ndarray, str]:
-    """Return eigenvectors ``[n, count]`` of the smallest eigenvalues outside a known null space.
+    """Return eigenvectors ``[n, count]`` and the name of the method.
+
+    The eigenvectors are those of the smallest eigenvalues outside a known null space.
 
     Args:
         matrix: A symmetric matrix without negative eigenvalues.
-        null_space: Orthonormal basis ``[n, c]``, possibly without columns.
+        null_space: Orthonormal basis ``[n, c]`` of the known null space; c may be 0.
         count: Number of eigenpairs.
-        mean: Scale of the eigenvalues, to which the accuracy is relative.
+        mean: Mean eigenvalue; the accuracy is relative to it.
 
     Raises:
         ValueError: The iteration does not converge.
@@ -51,7 +54,12 @@ def _too_close(method: str, got: str) -> ValueError:
 
 def _lanczos(matrix: sp.csr_array, null_space: sp.csc_array, count: int, mean: float
              ) -> np.ndarray:
-    """Find the largest eigenvalues of the flipped matrix, because ARPACK finds those safely.
+    """Return the wanted eigenvectors ``[n, count]`` by Lanczos iteration on the flipped matrix.
+
+    The wanted eigenvalues are the largest of the flipped matrix, which ARPACK finds reliably. The
+    null space is moved to the other end of the spectrum. A few additional eigenpairs and a large
+    subspace help if the wanted eigenvalues are close together, or if hubs have eigenvalues far away
+    at the other end.
 
     The null space moves to the other end. A few extra pairs and a large subspace help if the wanted
     end is crowded, or hubs are far out at the other.
@@ -74,7 +82,8 @@ def _lanczos(matrix: sp.csr_array, null_space: sp.csc_array, count: int, mean: f
 
 def _shift_invert(matrix: sp.csr_array, null_space: sp.csc_array, count: int, mean: float,
                   order: np.ndarray) -> np.ndarray:
-    """Compute the eigenvectors one by one, each orthogonal to the known ones."""
+    """Return the wanted eigenvectors ``[n, count]`` one by one, each orthogonal to the known
+    ones."""
     known, shift = null_space, -1e-8 * mean
     for _ in range(count):
         vector, shift = _next_above(matrix, known, shift, order)
@@ -87,9 +96,10 @@ def _next_above(matrix: sp.csr_array, known: sp.csc_array, shift: float, order: 
     """Return the eigenvector of the smallest eigenvalue outside ``known``, and a shift just below
     that eigenvalue.
 
-    Iterates with the inverse of the shifted matrix. The shift rises until clustered eigenvalues are
-    well separated. The pivots have the signs of the eigenvalues (Sylvester's law of inertia), so a
-    shift beyond an unknown eigenvalue is detected and moved half of the way back.
+    The iteration uses the inverse of the shifted matrix. The shift rises until clustered
+    eigenvalues are well separated. The pivots have the signs of the shifted eigenvalues
+    (Sylvester's law of inertia), so a shift beyond an unknown eigenvalue is detected, and the shift
+    is moved half of the way back.
     """
     n, num_known = known.shape
     rounding = 1e-12 * float(abs(matrix).sum(axis=1).max())
@@ -115,10 +125,12 @@ def _next_above(matrix: sp.csr_array, known: sp.csc_array, shift: float, order: 
 
 
 def _factor(matrix: sp.csr_array, shift: float, order: np.ndarray) -> linalg.SuperLU | None:
-    """Factor P (matrix - shift I) P^T = L U without pivoting, so that L stays inside the envelope.
+    """Factor P (matrix - shift I) P^T = L U without pivoting, so that L stays inside the envelope
+    of the matrix.
 
-    Returns ``None`` if rounding may flip the sign of a pivot. Close to an eigenvalue of a leading
-    submatrix, such as any multiple eigenvalue, a pivot is 0 or later entries grow without bound.
+    Returns ``None`` if rounding may flip the sign of a pivot. This happens close to an eigenvalue
+    of a leading submatrix, such as any multiple eigenvalue: a pivot is then 0, or later entries
+    grow without bound.
     """
     shifted = (matrix - shift * sp.eye_array(matrix.shape[0])).tocsr()[order][:, order]
     try:
@@ -130,9 +142,10 @@ def _factor(matrix: sp.csr_array, shift: float, order: np.ndarray) -> linalg.Sup
 
 
 def _band_order(matrix: sp.csr_array) -> np.ndarray | None:
-    """Return an order of the nodes in which the matrix is cheap to factor, or None.
+    """Return an order of the nodes in which the matrix is cheap to factor, int ``[n]``, or
+    ``None``.
 
-    The order is reverse Cuthill-McKee with hubs last, because they would join everything.
+    The order is reverse Cuthill-McKee, with hubs last, because hubs are joined to most nodes.
     """
     row_entries = np.diff(matrix.indptr)
     is_hub = row_entries > 8 * np.median(row_entries)
@@ -144,7 +157,8 @@ def _band_order(matrix: sp.csr_array) -> np.ndarray | None:
     place[order] = np.arange(order.size)
     first, filled = place.copy(), np.flatnonzero(row_entries)  # reduceat needs non-empty segments
     first[filled] = np.minimum.reduceat(place[matrix.indices], matrix.indptr[filled])
-    width = np.maximum(place - first, 0).astype(float)  # of the envelope with all fill-in
+    # width of each row of the envelope, which includes all fill-in
+    width = np.maximum(place - first, 0).astype(float)
     return order if width @ width <= _FACTOR_WORK else None
 
 

@@ -1,4 +1,4 @@
-"""A graph's Laplacian and its eigenpairs."""
+"""The Laplacian of a graph, and its eigenpairs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from scipy.sparse import csgraph
 from analysis.spectrum.extremes import smallest_outside
 
 LaplacianKind = Literal['normalized', 'combinatorial']
-# Up to this size, all eigenvalues take seconds, without iteration.
+# Up to this number of nodes, all eigenvalues take seconds, without iteration.
 _DENSE_NODES = 2048
 
 
 @dataclass(frozen=True)
 class Eigenpairs:
-    """Ascending eigenvalues ``[k]`` with eigenvectors ``[n, k]``, residuals ``[k]``, and the
-    method."""
+    """Eigenpairs: ascending eigenvalues ``[k]``, eigenvectors ``[n, k]``, residuals ``[k]``, and
+    the name of the method."""
 
     values: np.ndarray
     vectors: np.ndarray
@@ -33,12 +33,13 @@ class Laplacian:
     r"""A Laplacian with its known null space, and solvers for the other eigenpairs.
 
     The null space is spanned by :math:`D^{1/2} 1_C` or :math:`1_C` for each connected component C.
-    It is projected out, so that no solver mistakes a small eigenvalue for 0, as
-    ``eigsh(which='SM')`` does: for a window on 1,024 tokens it returns four times lambda_2.
+    The null space is projected out, so that no solver mistakes a small eigenvalue for 0.
+    ``eigsh(which='SM')`` makes this mistake: for a window on 1,024 tokens it returns four times
+    lambda_2.
 
     Args:
         adjacency (sparse array): Symmetric, non-negative ``[n, n]``.
-        kind (str): normalized or combinatorial.
+        kind (str): ``'normalized'`` or ``'combinatorial'``.
 
     Raises:
         ValueError: ``kind`` is unknown.
@@ -68,7 +69,7 @@ class Laplacian:
         return self.matrix.trace() / max(self.num_nodes - self.num_components, 1)
 
     def all(self) -> Eigenpairs:
-        """Return all eigenpairs, from the dense matrix."""
+        """Return all eigenpairs, computed from the dense matrix."""
         values, vectors = scipy.linalg.eigh(self.matrix.toarray(), overwrite_a=True,
                                             check_finite=False)
         zeros = slice(0, self.num_components)

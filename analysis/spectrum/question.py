@@ -1,4 +1,4 @@
-"""The eigenvalues of a graph's Laplacian, or its singular values: the question and its answer."""
+"""The question of a graph's eigenvalues, or its singular values, and its result."""
 
 from __future__ import annotations
 
@@ -24,31 +24,32 @@ from analysis.spectrum.singular_values import (
     largest_singular_values,
 )
 
-# At this size, a float64 matrix, its eigenvectors and LAPACK's workspace take 0.5 GB, growing as
+# A float64 matrix of this size, its eigenvectors and LAPACK's workspace take 0.5 GB, which grows as
 # n^2.
 FULL_NODES = 4096
 
 
 @dataclass(frozen=True)
 class Spectrum(Result):
-    r"""Eigenvalues or singular values, each with its residual.
+    r"""Eigenvalues or singular values of a graph, with their residuals.
 
     Attributes:
-        matrix (str): The matrix of these values.
+        matrix (str): The name of the matrix that has these values.
         symmetrization (str): How an edge without its reverse was treated.
-        num_components (int): Number of connected components, isolated nodes included; the
+        num_components (int): Number of connected components, isolated nodes included. It is the
             multiplicity of a Laplacian's eigenvalue 0.
-        lambda_2 (float, optional): The second smallest eigenvalue, counted with multiplicity;
-            exactly 0 if the graph is not connected, and ``None`` for one node.
+        lambda_2 (float, optional): The second smallest eigenvalue, counted with multiplicity. It is
+            exactly 0 if the graph is not connected, and ``None`` if the graph has one node.
         lambda_max (float, optional): The largest eigenvalue.
         sigma_2 (float, optional): The second largest singular value, if there are two.
         max_residual (float): The largest of ``residuals``.
-        method (str): ``dense``, ``shift-invert`` or ``Lanczos``, for each end if they differ.
-        index (ndarray): int ``[num_values]``, the index of each value among all values in this
-            order.
+        method (str): ``dense``, ``shift-invert`` or ``Lanczos``. If the two ends of the spectrum
+            use different methods, both are named.
+        index (ndarray): int ``[num_values]``, the index of each value among all eigenvalues or
+            singular values, in the same order.
         values (ndarray): float64 ``[num_values]``; eigenvalues ascend, singular values descend.
         residuals (ndarray): float64 ``[num_values]``, :math:`\|L v - \lambda v\|` for the computed
-            eigenvector v of norm 1. Some eigenvalue of L is within this distance of the value.
+            eigenvector v of norm 1. The matrix has an eigenvalue within this distance of the value.
     """
 
     matrix: str
@@ -72,30 +73,31 @@ def spectrum(
     extremes: int | None = None,
     weights: bool = False,
 ) -> Spectrum:
-    r"""Compute the eigenvalues of a graph's Laplacian, or its singular values if it is not square.
+    r"""Compute the eigenvalues of a graph's Laplacian, or the singular values of another graph.
 
-    With A the symmetric adjacency matrix, of ones or weights, and D its row sums,
+    Let A be the symmetric adjacency matrix, of ones or weights, and D its row sums. The two
+    Laplacians are
 
     .. math::
         L_{\texttt{normalized}} = D^{-1/2} (D - A) D^{-1/2}, \qquad
         L_{\texttt{combinatorial}} = D - A.
 
-    An isolated node has a row of zeros in both, so that the multiplicity of the eigenvalue 0 is the
-    number of connected components; these zeros are counted, not computed. The normalised Laplacian
-    is :math:`I - D^{-1/2} A D^{-1/2}` if no node is isolated. Self-loops are part of A and D.
+    An isolated node has a row of zeros in both, so the multiplicity of the eigenvalue 0 is the
+    number of connected components. These zeros are counted, not computed. If no node is isolated,
+    the normalised Laplacian is :math:`I - D^{-1/2} A D^{-1/2}`. Self-loops are part of A and D.
 
-    If keys and queries differ, there is no Laplacian. The singular values of
-    :math:`D_q^{-1/2} A D_k^{-1/2}` are computed instead. They lie in [0, 1], and
-    :math:`1 \pm \sigma` are the eigenvalues of the normalised Laplacian of the graph that joins
-    queries to keys, except for isolated nodes.
+    If the numbers of keys and queries differ, there is no Laplacian, and the singular values of
+    :math:`D_q^{-1/2} A D_k^{-1/2}` are computed instead. They lie in [0, 1]. Apart from isolated
+    nodes, :math:`1 \pm \sigma` are the eigenvalues of the normalised Laplacian of the graph that
+    joins queries to keys.
 
     Args:
         graph: See :func:`analysis.adjacency.adjacency_of`.
-        laplacian: normalized or combinatorial; ignored unless there are as many keys as queries.
-        symmetrization: How an edge without its reverse is treated: union, mean or intersection, see
-            :func:`analysis.adjacency.symmetric_adjacency`.
-        extremes: Number of smallest and of largest eigenvalues, or of largest singular values, to
-            compute instead of all; at least 2.
+        laplacian: normalized or combinatorial; ignored if the numbers of keys and queries differ.
+        symmetrization: The treatment of an edge without its reverse: union, mean or intersection,
+            see :func:`analysis.adjacency.symmetric_adjacency`.
+        extremes: Number of eigenvalues to compute at each end, or of largest singular values,
+            instead of all; at least 2.
         weights: Whether to use the weights of edges instead of 1, see
             :func:`analysis.adjacency.adjacency_of`.
 
@@ -105,7 +107,7 @@ def spectrum(
     Raises:
         TypeError, ValueError: An argument is invalid, the graph has no nodes, a weight is negative
             or not finite, the graph has more than 4,096 nodes and ``extremes`` is omitted, or the
-            extremes are too close together.
+            extreme values are too close together.
 
     Source: Chung, "Spectral Graph Theory" (1997), Sec. 1.2; Feng et al., "Diffuser" (2023),
     Appendix B.
@@ -147,9 +149,9 @@ def _check(adjacency: sp.csr_array, extremes: int | None) -> None:
         raise ValueError(f"'graph' must have at least one token (got {num_queries} queries and "
                          f"{num_keys} keys)")
     if extremes is None and smaller_side > FULL_NODES:
-        raise ValueError(f"'graph' must have at most {FULL_NODES} tokens for all eigenvalues (got "
-                         f"{smaller_side}); compute some at both ends by extremes=6 or --extremes "
-                         f"6")
+        raise ValueError(f"'graph' must have at most {FULL_NODES} tokens for all eigenvalues "
+                         f"(got {smaller_side}); use extremes=6 or --extremes 6 to compute only "
+                         "some at both ends")
     if extremes is not None:
         check_count('extremes', extremes, at_least=2)  # for lambda_2
 

@@ -1,4 +1,4 @@
-"""Singular values of D_q^-1/2 A D_k^-1/2, for graphs whose keys and queries differ."""
+"""Singular values of D_q^-1/2 A D_k^-1/2, for graphs whose numbers of keys and queries differ."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from analysis.spectrum.laplacian import Laplacian
 
 
 def join_queries_to_keys(adjacency: sp.csr_array) -> sp.csr_array:
-    """Return the symmetric adjacency matrix of the graph that joins queries to keys: first the
-    queries, then the keys."""
+    """Return the symmetric adjacency matrix of the graph that joins queries to keys.
+
+    Its rows and columns are first the queries, then the keys.
+    """
     return sp.csr_array(sp.block_array([[None, adjacency], [adjacency.T, None]]))
 
 
 def all_singular_values(adjacency: sp.csr_array) -> tuple[np.ndarray, np.ndarray]:
-    """Return every singular value, and its residual."""
+    """Return all singular values and their residuals, two float64 arrays in descending order of the
+    values."""
     query_degree, key_degree = (adjacency.sum(axis=axis) for axis in (1, 0))
     matrix = adjacency.toarray()
     matrix /= np.sqrt(np.where(query_degree > 0, query_degree, 1))[:, None]
@@ -28,7 +31,11 @@ def all_singular_values(adjacency: sp.csr_array) -> tuple[np.ndarray, np.ndarray
 
 def largest_singular_values(joined: sp.csr_array, count: int
                             ) -> tuple[np.ndarray, np.ndarray, str]:
-    """Return 1 - lambda of the graph that joins queries to keys; isolated nodes only add zeros."""
+    """Return the ``count`` largest singular values, their residuals and the name of the method.
+
+    A singular value is 1 - lambda of the graph that joins queries to keys. Isolated nodes only add
+    zeros.
+    """
     has_edge = joined.sum(axis=1) > 0
     if not has_edge.any():
         return np.zeros(count), np.zeros(count), 'components'

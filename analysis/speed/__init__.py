@@ -1,4 +1,4 @@
-"""Time of attention along a graph, compared with full attention, on this machine.
+"""Time of attention along a graph on this machine, compared with the time of full attention.
 
 ::
 

@@ -1,4 +1,4 @@
-"""Time of attention along a graph and of full attention: the question and its answer."""
+"""The question of the time of attention along a graph and of full attention, and its result."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_SECONDS = 600
 
 @dataclass(frozen=True)
 class Speed(Result):
-    """Median times of a call, measured alternately on this machine.
+    """Median times of one call of attention, measured alternately on this machine.
 
     Attributes:
         num_tokens (int): Number of queries of the graph.
@@ -52,15 +52,16 @@ def speed(
 ) -> Speed:
     """Time attention along a graph and full attention, in float32 on the CPU.
 
-    Each runs once before the measurement. Times vary with the load of the machine.
+    Both run once before the measurement. Times vary with the load of the machine.
 
     Args:
         graph: See :func:`analysis.graphs.as_graph`.
         heads: Number of heads, which share the graph.
         head_channels: Size of a head.
-        hops: Number of hops along the graph; full attention has one.
-        backward: Include the backward pass.
-        at_least: Minimum seconds of measurement for each of the two.
+        hops: Number of hops along the graph. Full attention always has one hop.
+        backward: Whether to time the backward pass as well.
+        at_least: Minimum seconds of measurement, for attention along the graph and for full
+            attention each.
 
     Returns:
         Speed.
@@ -85,7 +86,7 @@ def speed(
     query, key, value = (
         torch.randn(side, heads, head_channels, generator=generator).requires_grad_(backward)
         for side in (graph.num_queries, graph.num_keys, graph.num_keys))
-    # Heads first, as torch requires, outside the measurement.
+    # Heads come first, as torch requires; the transposition is not measured.
     dense = [x.detach().transpose(0, 1)[None].contiguous().requires_grad_(backward)
              for x in (query, key, value)]
     seconds, seconds_full = _medians([
@@ -96,7 +97,8 @@ def speed(
 
 
 def _medians(cases: list[Callable[[], Tensor]], backward: bool, at_least: float) -> list[float]:
-    """Return the median time of each case. Cases alternate, so that load slows all equally."""
+    """Return the median seconds of each case. Cases alternate, so that the load of the machine
+    slows all cases equally."""
     from torch.utils.benchmark import Timer
 
     def step(case: Callable[[], Tensor]) -> None:

@@ -1,7 +1,8 @@
-"""Attention of other papers, as a replacement of graph attention: ``Encoder(attention=...)``.
+"""Attention of other papers, for comparison, in place of graph attention:
+``Encoder(attention=...)``.
 
-Attention along fixed edges is a pattern instead: ``Full``, ``SlidingWindow``, ``Star``,
-``Strided``, ``Fixed``, ``LogSparse``, ``longformer`` and ``bigbird`` of :mod:`graphattn.patterns`.
+Papers that attend along fixed edges are patterns of :mod:`graphattn.patterns` instead: ``Full``,
+``SlidingWindow``, ``Star``, ``Strided``, ``Fixed``, ``LogSparse``, ``longformer`` and ``bigbird``.
 """
 
 from experiments.baselines.base import Baseline

@@ -1,4 +1,4 @@
-"""Base class of attention without a graph: projections, heads, and batches without padding."""
+"""The base class of attention without a graph: projections, heads, and batches without padding."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ from graphattn.extension.layers import (
 
 
 class Baseline(nn.Module, ABC):
-    """Base class of other attention, a drop-in for :class:`graphattn.layers.GraphAttention`.
+    """Base class of baselines: attention without a graph.
 
-    Nothing is padded, because some baselines would attend to padding: sequences of one length form
-    a batch, with one call of :meth:`attend` per length. The output of a sequence therefore depends
-    on no other sequence.
+    The interface is that of :class:`graphattn.layers.GraphAttention`.
+
+    Sequences are not padded, because some baselines would attend to padding. All sequences of one
+    length form a batch, and :meth:`attend` is called once per length. The output of a sequence
+    therefore depends on no other sequence.
 
     Args:
         channels (int): Size of each token, in and out.
@@ -33,7 +35,8 @@ class Baseline(nn.Module, ABC):
     Attributes:
         max_length (int, optional): Maximum number of tokens of a sequence; unlimited if ``None``.
         is_random (bool): Whether each pass draws random numbers.
-        lin_key (nn.Linear, optional): ``None`` if queries are also the keys.
+        lin_key (nn.Linear, optional): The projection of the keys; ``None`` if the queries are also
+            the keys.
 
     Raises:
         TypeError: A size is not an int.
@@ -61,7 +64,7 @@ class Baseline(nn.Module, ABC):
 
     @abstractmethod
     def attend(self, query: Tensor, key: Tensor, value: Tensor, seed: int) -> Tensor:
-        """Compute attention among equally long sequences.
+        """Compute attention within each of several sequences of equal length.
 
         Args:
             query, key, value (Tensor): ``[num_sequences, heads, length, head_channels]``.
@@ -88,18 +91,19 @@ class Baseline(nn.Module, ABC):
         generator: torch.Generator | None = None,
         return_graph: bool = False,
     ) -> Tensor | tuple[Tensor, None]:
-        """Compute attention among the tokens of each sequence.
+        """Compute attention within each sequence of a ragged batch.
 
         Args:
             x (Tensor): Concatenated tokens of all sequences, ``[num_tokens, channels]``.
             ptr (Tensor): The start of each sequence, int64 ``[num_sequences + 1]``.
-            source, graph (None): Unsupported, because there are no edges.
+            source, graph (None): Must be ``None``, because a baseline has no edges.
             generator (torch.Generator, optional): Generator of random draws; torch's default
                 generator if omitted.
-            return_graph (bool): Also return ``None``, where graph attention returns its graph.
+            return_graph (bool): Whether to return a pair of the output and ``None``. Graph
+                attention returns its graph in that place.
 
         Returns:
-            Tensor ``[num_tokens, channels]``, or a pair with ``None``.
+            Tensor ``[num_tokens, channels]``, or a pair of this tensor and ``None``.
 
         Raises:
             TypeError: An argument is of the wrong type.
@@ -121,8 +125,8 @@ class Baseline(nn.Module, ABC):
         return (out, None) if return_graph else out
 
     def _draw_seed(self, generator: torch.Generator | None) -> int:
-        """Draw one seed for all lengths, so that the draws of a sequence do not depend on the
-        others."""
+        """Return one random seed for all lengths, so that the draws of a sequence do not depend on
+        other sequences."""
         if not self.is_random:
             return 0
         device = 'cpu' if generator is None else generator.device
@@ -140,7 +144,8 @@ class Baseline(nn.Module, ABC):
         return torch.cat(parts)[torch.cat(tokens).argsort()]
 
     def _attend(self, x: Tensor, seed: int) -> Tensor:
-        """Map sequences ``[num_sequences, length, channels]`` to ``[num_tokens, channels]``."""
+        """Map sequences ``[num_sequences, length, channels]`` to outputs
+        ``[num_tokens, channels]``."""
         query, key, value = (
             None if linear is None else linear(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for linear in (self.lin_query, self.lin_key, self.lin_value))

@@ -1,4 +1,4 @@
-"""Linear attention."""
+"""Linear attention, a baseline."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ class Linear(Baseline):
         \frac{\phi(Q) \, \phi(K)^\top V}{\phi(Q) \, \phi(K)^\top 1}, \qquad
         \phi(x) = \operatorname{elu}(x) + 1
 
-    (Eq. 4 to 7.)
+    These are Eq. 4 to 7 of the source.
 
     Args:
         channels, heads, head_channels: As in :class:`Baseline`.
-        form (str): ``'normalised'``, or ``'released'`` as in the code of SBM-Transformer and of
-            Nystromformer, which divides by :math:`\sqrt n` instead of the sum of the weights.
+        form (str): ``'normalised'`` is the equation above. ``'released'`` divides by
+            :math:`\sqrt n` instead of the sum of the weights, as the code of SBM-Transformer and of
+            Nystromformer does.
 
     Raises:
         ValueError: ``form`` is unknown, or as in :class:`Baseline`.

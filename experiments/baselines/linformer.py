@@ -1,4 +1,4 @@
-"""The attention of Linformer."""
+"""The attention of Linformer, a baseline."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from graphattn.extension.layers import check_sides
 
 
 class Linformer(Baseline):
-    r"""Attention to keys and values that are projected along the sequence, to ``rank`` positions.
+    r"""Softmax attention to ``rank`` positions, to which keys and values are projected.
 
     .. math:: \operatorname{softmax}\Big(\frac{Q (E K)^\top}{\sqrt{C}}\Big) E V
 
-    (Eq. 7, with a projection E for keys and values of each head. The code of SBM-Transformer also
-    shares it over layers; here each layer has its own.) A sequence of n tokens uses the first n
-    columns of E.
+    This is Eq. 7 of the source. Each head has one projection E for its keys and values. The code of
+    SBM-Transformer also shares E between layers; here each layer has its own. A sequence of n
+    tokens uses the first n columns of E.
 
     Args:
         channels, heads, head_channels: As in :class:`Baseline`.

@@ -1,4 +1,4 @@
-"""The attention of Nystromformer."""
+"""The attention of Nystromformer, a baseline."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from graphattn.extension.layers import check_sides, check_size
 
 
 class Nystromformer(Baseline):
-    r"""Softmax attention through landmarks, means of adjacent queries and of adjacent keys.
+    r"""Softmax attention through landmarks: means of adjacent queries and of adjacent keys.
 
     .. math::
         \operatorname{softmax}\Big(\frac{Q \tilde K^\top}{\sqrt C}\Big) \,
@@ -20,22 +20,24 @@ class Nystromformer(Baseline):
         \operatorname{softmax}\Big(\frac{\tilde Q K^\top}{\sqrt C}\Big) V
         + \operatorname{conv}(V)
 
-    (Eq. 13 and 14, Fig. 3.) The product is computed from the right in O(nmC + m^2 C); the published
-    code starts on the left, in O(nm^2). Sequences with at most as many tokens as landmarks have
-    full attention. In the package ``nystrom-attention``, the output of a sequence also depends on
-    the other sequences of the batch, by the initial norms of the iteration, and on padding.
+    These are Eq. 13 and 14 and Fig. 3 of the source. The product is computed from the right in
+    O(nmC + m^2 C) operations; the published code starts on the left, in O(nm^2). Sequences with at
+    most as many tokens as landmarks have full attention. In the package ``nystrom-attention``, the
+    output of a sequence also depends on padding, and on the other sequences of the batch through
+    the initial norms of the iteration.
 
     Args:
         channels, heads, head_channels: As in :class:`Baseline`.
-        landmarks (int): Number of landmarks m, each of n/m tokens.
-        kernel_size (int, optional): Odd width of a convolution of each head's values; no
+        landmarks (int): Number of landmarks m; each is the mean of n/m tokens.
+        kernel_size (int, optional): Odd width of a convolution over each head's values. There is no
             convolution if ``None``.
         iterations (int): Number of iterations for the pseudoinverse.
 
     Raises:
         ValueError: A size is not positive, ``kernel_size`` is even, or as in :class:`Baseline`.
 
-    Source: Xiong et al., "Nystromformer" (2021); :math:`{}^+` by Razavi et al. (2014), its Eq. 15.
+    Source: Xiong et al., "Nystromformer" (2021). The pseudoinverse :math:`{}^+` is its Eq. 15, by
+    Razavi et al. (2014).
     """
 
     def __init__(self, channels: int, heads: int, *, landmarks: int = 256,
@@ -66,8 +68,11 @@ class Nystromformer(Baseline):
         return out if self.conv is None else out + self._convolved(value)
 
     def _convolved(self, value: Tensor) -> Tensor:
-        """Compute ``self.conv(value)`` as a convolution per channel, because with a single head and
-        a kernel wider than the sequence, torch 2.13's Conv2d writes out of bounds on CPUs."""
+        """Return ``self.conv(value)``, computed as a one-dimensional convolution of each channel.
+
+        With a single head and a kernel wider than the sequence, torch 2.13's Conv2d writes out of
+        bounds on CPUs.
+        """
         weight = self.conv.weight.squeeze(3).repeat_interleave(self.head_channels, dim=0)
         by_channel = value.transpose(2, 3).flatten(1, 2)
         out = F.conv1d(by_channel, weight, padding=weight.size(2) // 2, groups=len(weight))

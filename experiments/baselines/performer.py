@@ -1,4 +1,4 @@
-"""The attention of Performer."""
+"""The attention of Performer, a baseline."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from torch_geometric.nn.attention.performer import generalized_kernel, linear_at
 from experiments.baselines.base import Baseline
 from graphattn.extension.layers import check_choice, check_sides
 
-MIN_FEATURE = 1e-6  # keeps the weights of a query nonzero if features underflow
+MIN_FEATURE = 1e-6  # keeps the weights of a query nonzero if its features underflow
 
 
 class Performer(Baseline):
-    r"""Linear attention whose random features approximate those of softmax (FAVOR+).
+    r"""Linear attention with random features whose products approximate softmax (FAVOR+).
 
     .. math::
         \phi(x) = \frac{1}{\sqrt m} \exp\Big(W x - \frac{\lVert x \rVert^2}{2}\Big), \qquad
         \mathrm{E}\big[\phi(x)^\top \phi(y)\big] = e^{x^\top y}
 
-    (Eq. 5 and Lemma 1) of queries and keys divided by :math:`C^{1/4}`, with rows of W that are
-    orthogonal in blocks of C. W is drawn once and kept.
+    These are Eq. 5 and Lemma 1 of the source. The features are those of queries and keys divided by
+    :math:`C^{1/4}`. The rows of W are orthogonal in blocks of C. W is drawn once and kept.
 
-    The product of features and the ReLU features are PyG's. PyG's ``PerformerAttention`` is this
-    layer with ``kernel='relu'``, except that it has :math:`C \log C` features, includes padding in
-    the sum of the weights, and has a W from a QR decomposition whose mean is not 0, for which the
-    equation above does not hold.
+    The product of features and the ReLU features are computed by PyG. PyG's ``PerformerAttention``
+    is this layer with ``kernel='relu'``, apart from three differences. It has :math:`C \log C`
+    features, it includes padding in the sum of the weights, and its W comes from a QR decomposition
+    whose mean is not 0, so that the equation above does not hold.
 
     Args:
         channels, heads, head_channels: As in :class:`Baseline`.
@@ -56,7 +56,7 @@ class Performer(Baseline):
 
     @torch.no_grad()
     def _draw_projection(self) -> None:
-        """Draw orthogonal rows with the norms of rows of a normal matrix."""
+        """Draw W: orthogonal rows, whose norms are distributed as those of a normal matrix."""
         length = torch.randn_like(self.projection).norm(dim=1, keepdim=True)
         blocks = [nn.init.orthogonal_(torch.empty(self.head_channels, self.head_channels))
                   for _ in range(-(-self.features // self.head_channels))]
@@ -71,7 +71,8 @@ class Performer(Baseline):
         return linear_attention(query, key, value)
 
     def _softmax_features(self, x: Tensor, dim: int | tuple[int, int]) -> Tensor:
-        """Return features up to a factor that cancels: one per query, and one for all keys."""
+        """Return the softmax features up to a factor that cancels: one factor per query, and one
+        for all keys."""
         x = x * self.head_channels**-0.25
         exponent = x @ self.projection.mT - x.square().sum(dim=-1, keepdim=True) / 2
         return (exponent - exponent.amax(dim=dim, keepdim=True).detach()).exp() + MIN_FEATURE

@@ -1,4 +1,4 @@
-"""The attention of Reformer."""
+"""The attention of Reformer, a baseline."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ from torch import Tensor
 from experiments.baselines.base import Baseline
 from graphattn.extension.layers import check_sides
 
-LAST_RESORT = -5e4  # the logit of a token's own key, which matters only without other keys
+# the logit of a token for its own key, so small that it matters only without other keys
+LAST_RESORT = -5e4
 
 
 class Reformer(Baseline):
-    r"""Attention among tokens that a random hash sorts into the same chunk or the chunk before.
+    r"""Attention between tokens that a random hash sorts into the same or adjacent chunks.
 
-    Queries are keys, :math:`K = Q / \lVert Q \rVert`. The hash of round r is the nearest of the
-    directions :math:`[R_r; -R_r]` of a random R; tokens are sorted by it and cut into chunks. A
-    token attends to its own chunk and the chunk before (the first chunk to the last), and to itself
-    only if there is no other key. Rounds are weighted by their fraction of the sum of all weights
-    (Eq. 4 to 6), which counts a pair once for each round in which it meets, as in the code that
-    SBM-Transformer uses.
+    Each key is the normalised query of its token, :math:`K = Q / \lVert Q \rVert`. In round r, the
+    hash of a token is the nearest of the directions :math:`[R_r; -R_r]` of a random matrix R.
+    Tokens are sorted by their hash and cut into chunks. A token attends to its own chunk and the
+    chunk before; the first chunk attends to the last. A token attends to itself only if it has no
+    other key.
+
+    Rounds are weighted by their fraction of the sum of all weights (Eq. 4 to 6). A pair therefore
+    counts once for each round in which it meets, as in the code that SBM-Transformer uses.
 
     Args:
         channels, heads, head_channels: As in :class:`Baseline`.
@@ -54,14 +57,15 @@ class Reformer(Baseline):
         logit = logit.masked_fill(is_self, LAST_RESORT)
         logit = logit.masked_fill((seen < 0).unsqueeze(-2), -torch.inf)
         out = logit.softmax(dim=-1) @ _at(value, seen)
-        # From [..., chunk, place] back to token order, then combine rounds.
+        # Return from the order [..., chunk, place] to the order of tokens, then combine the rounds.
         place = order.argsort(dim=-1)
         total = logit.logsumexp(dim=-1).flatten(-2).gather(-1, place)
         out = out.flatten(-3, -2).take_along_dim(place.unsqueeze(-1), dim=-2)
         return (total.softmax(dim=2).unsqueeze(-1) * out).sum(dim=2)
 
     def _hash(self, query: Tensor, seed: int) -> Tensor:
-        """Return the hash of each token, int64 ``[num_sequences, heads, rounds, length]``."""
+        """Return the hash of each token in each round, int64
+        ``[num_sequences, heads, rounds, length]``."""
         num_directions = -(-query.size(2) // (2 * self.chunk))
         generator = torch.Generator(query.device).manual_seed(seed)
         directions = torch.randn(self.rounds, self.head_channels, num_directions,
@@ -71,7 +75,10 @@ class Reformer(Baseline):
 
 
 def _at(x: Tensor, position: Tensor) -> Tensor:
-    """Return the rows of ``x [num_sequences, heads, length, channels]`` at the positions of each
-    round, and an arbitrary row for missing positions."""
+    """Return the rows of ``x [num_sequences, heads, length, channels]`` at some positions,
+    ``[*position.shape, channels]``.
+
+    Missing positions are negative; their rows are arbitrary.
+    """
     index = position.clamp(min=0).flatten(2).unsqueeze(-1)
     return x.take_along_dim(index, dim=2).unflatten(2, position.shape[2:])

@@ -1,1 +1,1 @@
-"""Speed and memory, as ratios measured within one run."""
+"""Benchmarks of speed and memory. Results are compared as ratios within one run."""

@@ -1,4 +1,4 @@
-"""Attention along random edges or a pattern: all backends, SDPA, FlexAttention and PyG.
+"""Times of attention along random edges or a pattern: all backends, SDPA, FlexAttention and PyG.
 
     python -m experiments.benchmarks.attention
     python -m experiments.benchmarks.attention --quick
@@ -55,16 +55,16 @@ def main(
     dtype: Literal['float32', 'bfloat16', 'float16'] = 'float32',
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Time the forward pass, and forward with backward, in one interleaved run.
+    """Time the forward pass alone, and forward with backward, in one interleaved run.
 
-    PyG's messages take gigabytes and slow down the case after them, so they can be excluded by
-    ``only``.
+    PyG's messages take gigabytes and slow down the case that runs after them, so ``only`` can
+    exclude them.
 
     Args:
-        nodes: Numbers of queries and of keys.
-        densities: Fractions of the pairs that are edges, uniformly random.
-        pattern: A pattern to use instead of random edges; it fills fewer of the tiles that 'flex'
-            computes.
+        nodes: Numbers of tokens; a graph has as many queries as keys.
+        densities: Fractions of all pairs that are edges. Edges are drawn uniformly.
+        pattern: A pattern to use instead of random edges. Its edges lie in fewer tiles, and 'flex'
+            computes only tiles with edges.
         channels: Widths of a head.
         only: The backends and peers to time; all if omitted.
         dtype: Dtype of queries, keys and values.
@@ -81,11 +81,11 @@ def main(
 
 def measure(graph: BipartiteGraph, width: int, heads: int, rounds: int, only: list[str] | None,
             dtype: torch.dtype = torch.float32) -> list[dict]:
-    """Return one row for each backend and peer."""
+    """Return a row of times for each backend and peer."""
     forwards, inputs = cases(graph, heads, width, dtype)
     unknown = sorted(set(only or ()) - set(forwards))
     if unknown:
-        raise ValueError(f"'only' must name some of {[*forwards]} (got {unknown})")
+        raise ValueError(f"'only' must name only cases from {[*forwards]} (got {unknown})")
     forwards = {name: forwards[name] for name in dict.fromkeys([*(only or forwards), 'auto'])}
     times = times_of_passes(forwards, inputs, rounds)
     baseline = times['train']['auto']
@@ -99,14 +99,14 @@ def measure(graph: BipartiteGraph, width: int, heads: int, rounds: int, only: li
 
 def cases(graph: BipartiteGraph, heads: int, width: int,
           dtype: torch.dtype) -> tuple[dict[str, Callable[[], Tensor]], list[Tensor]]:
-    """Return the functions to compare, and the inputs to differentiate."""
+    """Return the functions to compare, by name, and the tensors to differentiate by."""
     n, device = graph.num_queries, graph.device
     query, key, value = inputs = [
         torch.randn(n, heads, width, device=device, dtype=dtype, requires_grad=True)
         for _ in range(3)]
     edge_index = graph.edge_index.as_tensor().clone()
     conv = TransformerConv(heads * width, width, heads, root_weight=False).to(device, dtype)
-    mask = cache(graph.to_mask)  # n^2 bytes, so only on demand
+    mask = cache(graph.to_mask)  # a mask takes n^2 bytes, so it is made on demand
 
     def sdpa(attn_mask: Tensor | None) -> Tensor:
         return F.scaled_dot_product_attention(*(x.transpose(0, 1)[None] for x in inputs),
@@ -132,7 +132,7 @@ def cases(graph: BipartiteGraph, heads: int, width: int,
 
 
 def draw(rows: list[dict], n: int, width: int, out: Path) -> None:
-    """Draw time over density, at one size."""
+    """Draw the time over the density, for graphs of one size."""
     chosen = [row for row in rows if row['n'] == n and row['channels'] == width]
     curves = {name: ([row['density'] for row in chosen if row['case'] == name],
                      [row['forward+backward ms'] for row in chosen if row['case'] == name])

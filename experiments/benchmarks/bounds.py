@@ -1,6 +1,6 @@
 """Registers and memory of all GPU kernels in all configurations, checked against bounds.
 
-It takes half an hour on one core and needs no GPU. Compiled kernels are cached on disk.
+The benchmark takes half an hour on one core and needs no GPU. Compiled kernels are cached on disk.
 
     python -m experiments.benchmarks.bounds
     python -m experiments.benchmarks.bounds --quick
@@ -31,14 +31,16 @@ from experiments.benchmarks.measure import benchmark, progress, run_benchmark
 from experiments.benchmarks.roofline import dots
 from experiments.runs.tables import report
 
-# Registers per thread, so that twelve warps fit a processor; spilled bytes per thread outside the
-# loop; instructions in the loop for spills; shared bytes per program, so that two fit.
+# 'registers' per thread, so that twelve warps fit a processor. 'spilled' bytes per thread outside
+# the loop. 'in loop': instructions in the loop for spills. 'shared' bytes per program, so that two
+# programs fit.
 MAX = {'registers': 168, 'spilled': 48, 'in loop': 8, 'shared': 2**16}
-# Gradients of attention, and tiles, may use all registers of a thread.
+# Kernels that compute gradients of attention, or tiles, may use all registers of a thread.
 TAKE_ALL = {'grads_of_queries', 'grads_of_keys', 'dot_of_tiles', 'sum_of_tiles', 'try_tiles',
             'draw_keys'}
-# Attention tiles with several terms, or of 128 channels, hold more. With fewer pairs at a time
-# nothing would spill, but that costs more instructions than the spills, 7 % at most.
+# Attention tiles with several terms, or of 128 channels, need more. With fewer pairs at a time
+# nothing would spill, but the additional instructions would cost more than the spills, which cost 7
+# % at most.
 SPILL = {'attend_tiles', 'grads_of_tiled_queries', 'grads_of_tiled_keys'}
 MAX_OF = {**dict.fromkeys(TAKE_ALL, MAX | {'registers': 255}),
           **dict.fromkeys(SPILL, MAX | {'registers': 255, 'spilled': 560, 'in loop': 210})}
@@ -58,11 +60,11 @@ def main(
     """Compile all kernels, and fail if a kernel exceeds its bounds.
 
     Args:
-        dtypes: Of queries, keys and values.
-        channels: Widths of a head; numbers of clusters where graphs are sampled.
-        terms: Terms of the logits.
-        degrees: Keys per query; with few keys, a program holds fewer edges at once.
-        capabilities: Compute capabilities of the GPUs, 90 for 9.0.
+        dtypes: Dtypes of queries, keys and values.
+        channels: Widths of a head. Where graphs are sampled, these are numbers of clusters.
+        terms: Terms that are added to the logits.
+        degrees: Numbers of keys per query. With few keys, a program processes fewer edges at once.
+        capabilities: Compute capabilities of the GPUs; 90 is 9.0.
         out: The folder of the tables.
     """
     if not environment_compiles():
@@ -84,7 +86,8 @@ def main(
 
 
 def started(dtype: torch.dtype, channels: int, terms: str, degree: int) -> Iterator[Launch]:
-    """Yield the kernels of all operators and samplers, with edge products by rows and by tiles."""
+    """Yield the launches of all operators and samplers for one setting. Products along edges are
+    included by rows and by tiles."""
     for operator, arguments in operators(dtype, channels, terms, degree=degree).items():
         yield from launches(operator, arguments)
     if dtype == torch.float32:
@@ -94,14 +97,16 @@ def started(dtype: torch.dtype, channels: int, terms: str, degree: int) -> Itera
 
 
 def taken(launch: Launch, capability: int) -> dict:
-    """Return the resources of a launch, by the names of the bounds."""
+    """Return the resources that a launch uses on a GPU of a compute capability, by the names of the
+    bounds."""
     code = compiled(launch, capability)
     return {'kernel': launch.kernel.__name__, 'registers': code.registers, 'spilled': code.spilled,
             'in loop': code.spills_in_loop, 'shared': code.shared}
 
 
 def largest(rows: list[dict]) -> list[dict]:
-    """Return the largest row of each kernel for each kind of GPU."""
+    """Return a row for each kernel and compute capability, with the largest value of each
+    resource."""
     found = {}
     for row in rows:
         found.setdefault((row['kernel'], row['capability']), []).append(row)
@@ -111,7 +116,7 @@ def largest(rows: list[dict]) -> list[dict]:
 
 
 def is_beyond(row: dict) -> bool:
-    """Return whether a kernel exceeds any of its bounds."""
+    """Return whether the kernel of a row exceeds any of its bounds."""
     return any(row[name] > most for name, most in MAX_OF.get(row['kernel'], MAX).items())
 
 

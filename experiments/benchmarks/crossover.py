@@ -1,4 +1,5 @@
-"""Lengths at which dense attention of complete sequences overtakes fused attention here.
+"""The sequence length at which dense attention overtakes fused attention on this machine, along
+complete graphs.
 
     python -m experiments.benchmarks.crossover
 """
@@ -37,11 +38,11 @@ def main(
     device: str = 'cpu',
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Time each backend, and the choice of 'auto'.
+    """Time each backend, and the backend that 'auto' chooses.
 
     Args:
-        lengths: Tokens of sequences with complete graphs; every other sequence has one token more,
-            so that dense attention cannot batch them.
+        lengths: Numbers of tokens of sequences with complete graphs. Every other sequence has one
+            token more, so that dense attention cannot batch them.
     """
     rows = []
     for n in progress(lengths, 'crossover'):
@@ -61,8 +62,8 @@ def main(
 
 
 def measure(graph: BipartiteGraph, heads: int, channels: int, rounds: int) -> list[dict]:
-    """Return the milliseconds of each backend along one graph, for a training step and for
-    inference."""
+    """Return a row for a training step and a row for inference, with the milliseconds of each
+    backend along one graph."""
     inputs = [torch.randn(graph.num_queries, heads, channels, requires_grad=True) for _ in range(3)]
 
     def step(backend: str) -> None:
@@ -88,7 +89,8 @@ def _backends() -> tuple[str, ...]:
 
 
 def dense_from(rows: list[dict], fused: str, at: str) -> float | str:
-    """Interpolate where the times of dense and fused attention cross."""
+    """Return the value of ``at`` where the times of dense and fused attention cross, by
+    interpolation."""
     advantage = [math.log(row[f'{fused} ms'] / row['sdpa ms']) for row in rows]
     where = [row[at] for row in rows]
     for i in range(1, len(rows)):

@@ -3,10 +3,11 @@
     python -m experiments.benchmarks.decoding
     python -m experiments.benchmarks.decoding --quick
 
-Along a window, the time is proportional to the edges of the new query; with all keys, to the tokens
-so far. The cases are our layer with a :class:`graphattn.decoding.KeyValueCache`, and transformers'
-Llama with its static cache, attached to the window or unchanged. SDPA reads the whole static cache,
-so each length has a cache of minimum size.
+Along a window, the time of a token is proportional to the edges of the new query. With all keys,
+the time is proportional to the number of tokens so far. The cases are this project's layer with a
+:class:`graphattn.decoding.KeyValueCache`, and transformers' Llama with its static cache, attached
+to the window or unchanged. SDPA reads the whole static cache, so the cache of each length is as
+small as possible.
 """
 
 from __future__ import annotations
@@ -69,8 +70,10 @@ def seconds_of_token(decode: Callable[[], object], tokens: int) -> float:
 
 @torch.no_grad()
 def layer(pattern: Pattern, length: int, room: int) -> Callable[[], object]:
-    """Return a function that decodes a token by an attention layer after ``length`` tokens, with a
-    cache for ``room``."""
+    """Return a function that decodes one token by an attention layer.
+
+    The cache contains ``length`` tokens and has room for ``room`` tokens.
+    """
     attention = GraphAttention(HEADS * HEAD_CHANNELS, HEADS, pattern,
                                num_kv_heads=NUM_KV_HEADS).eval()
     cache, x = KeyValueCache(room), torch.randn(length, HEADS * HEAD_CHANNELS)
@@ -82,8 +85,10 @@ def layer(pattern: Pattern, length: int, room: int) -> Callable[[], object]:
 
 @torch.no_grad()
 def llama(pattern: Pattern | None, layers: int, length: int, room: int) -> Callable[[], object]:
-    """Return a function that decodes a token by a Llama after ``length`` tokens, with a cache for
-    ``room``."""
+    """Return a function that decodes one token by a Llama.
+
+    The cache contains ``length`` tokens and has room for ``room`` tokens.
+    """
     from transformers import LlamaConfig, LlamaModel, StaticCache
     config = LlamaConfig(
         vocab_size=1000, hidden_size=HEADS * HEAD_CHANNELS, intermediate_size=2048,

@@ -1,4 +1,5 @@
-"""Attention of several hops: the compiled kernel, compared with PyG's gather and scatter.
+"""Times of attention with several hops: the compiled kernel, compared with PyG's gather and
+scatter.
 
     python -m experiments.benchmarks.diffusion
     python -m experiments.benchmarks.diffusion --quick
@@ -49,7 +50,7 @@ def main(
 
     Args:
         nodes: Sequence lengths.
-        densities: Fractions of the pairs that are edges.
+        densities: Fractions of all pairs that are edges.
         hops: Numbers of hops.
     """
     rows = []
@@ -70,7 +71,7 @@ def main(
 
 def measure(graph: BipartiteGraph, hops: int, heads: int, channels: int,
             rounds: int) -> list[dict]:
-    """Return a row for each implementation of diffusion, and one for attention of one hop."""
+    """Return a row for each implementation of diffusion, and a row for attention with one hop."""
     forwards, inputs = cases(graph, hops, heads, channels)
     times = times_of_passes(forwards, inputs, rounds)
     return [{'n': graph.num_queries, 'density': graph.density(), 'hops': hops, 'case': name,
@@ -84,7 +85,7 @@ def measure(graph: BipartiteGraph, hops: int, heads: int, channels: int,
 
 def cases(graph: BipartiteGraph, hops: int, heads: int,
           channels: int) -> tuple[dict[str, Callable[[], Tensor]], list[Tensor]]:
-    """Return the functions to compare, and the inputs to differentiate."""
+    """Return the functions to compare, by name, and the tensors to differentiate by."""
     torch.manual_seed(0)
     query, key, value = inputs = [torch.randn(graph.num_queries, heads, channels,
                                               requires_grad=True) for _ in range(3)]

@@ -1,8 +1,9 @@
-"""Positional encodings of nodes, compared with PyG's transforms and with scipy's solver.
+"""Times and errors of positional encodings of nodes, compared with PyG's transforms and scipy's
+solver.
 
-PyG's transform computes eigenvectors in float32. Scipy's solver is called as PyG calls it, for the
-float64 matrix. The residuals are those of the returned encodings, which are rounded to float32 in
-PyG and here. An eigenvector's error is its residual divided by the gap to the next eigenvalue,
+PyG's transform computes eigenvectors in float32. Scipy's solver is called as PyG calls it, but for
+the float64 matrix. The residuals are those of the returned encodings, which PyG and this project
+round to float32. An eigenvector's error is its residual divided by the gap to the next eigenvalue,
 which is 1e-5 on the largest mesh.
 
     python -m experiments.benchmarks.encodings
@@ -40,8 +41,8 @@ from graphattn.patterns import Neighborhood, RandomRegular
 from graphattn.transforms import LaplacianPE, RandomWalkPE
 
 DEGREE = 8
-MAX_WALKED = 2_000  # nodes; powers of larger matrices are sparse, and fill up
-MAX_SCIPY = 10_000  # beyond, scipy takes minutes in float64
+MAX_WALKED = 2_000  # number of nodes; powers of larger matrices are sparse arrays that fill up
+MAX_SCIPY = 10_000  # number of nodes; beyond, scipy takes minutes in float64
 
 
 @benchmark(nodes=(30, 120), rounds=2)
@@ -76,7 +77,7 @@ def near_neighbours(num_nodes: int) -> Tensor:
 
 
 def mesh(num_nodes: int) -> Tensor:
-    """Return the edges of a square mesh: grid points at distance 1."""
+    """Return the edges of a square mesh, which join grid points at distance 1."""
     side = round(num_nodes**0.5)
     box = Neighborhood(3, (side,)).build(side**2)
     steps = [abs(box.query // side - box.key // side), abs(box.query % side - box.key % side)]
@@ -95,7 +96,7 @@ GRAPHS = {'near neighbours': near_neighbours, 'mesh': mesh, 'expander': expander
 
 
 def measure(name: str, num_nodes: int, k: int, walk_length: int, rounds: int) -> list[dict]:
-    """Return a row for each transform that the graph is not too large for."""
+    """Return a row of times for each transform that can process a graph of this size."""
     edge_index = GRAPHS[name](num_nodes).clone()
     data = Data(edge_index=edge_index, num_nodes=int(edge_index.max()) + 1)
     laplacian = laplacian_of(data)
@@ -109,7 +110,7 @@ def measure(name: str, num_nodes: int, k: int, walk_length: int, rounds: int) ->
 
 def cases(data: Data, laplacian: sp.csr_array, k: int, walk_length: int
           ) -> dict[str, Callable[[], Tensor]]:
-    """Return the functions to compare, which return encodings."""
+    """Return the functions to compare, by name. Each returns encodings."""
     def encode(transform: Callable[[Data], Data]) -> Tensor:
         return transform(data).pe
 

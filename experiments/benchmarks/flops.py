@@ -1,9 +1,10 @@
 r"""Floating point operations of attention, step by step, for one head and one sequence.
 
-As in :class:`torch.utils.flop_counter.FlopCounterMode`, which :func:`counted` uses, a product of
-matrices ``[n, k]`` and ``[k, m]`` counts 2nkm, and elementwise operations count nothing. In
-addition to torch's count, edges count as in the kernels, and so does sampling them. Projections of
-queries, keys and values are excluded, because they are the same for all.
+Operations are counted as in :class:`torch.utils.flop_counter.FlopCounterMode`, which
+:func:`counted` uses. A product of matrices ``[n, k]`` and ``[k, m]`` counts 2nkm, and elementwise
+operations count nothing. In addition to torch's count, products along edges and the sampling of
+edges count as their kernels compute them. Projections of queries, keys and values are excluded,
+because all kinds of attention need the same.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ Steps = dict[str, float]
 
 
 def along_edges(num_edges: int, width: int, hops: int = 1) -> Steps:
-    """Return the operations of attention along a graph: the logit of each edge, and its value in
-    each hop.
+    """Return the operations of attention along a graph.
+
+    These are the logit of each edge, and the value of each edge in each hop.
 
     Args:
         num_edges (int): Number of edges, n^2 for full attention.
@@ -42,8 +44,8 @@ def block_model(n: int, width: int, clusters: int, drawn: Steps, num_edges: int,
         clusters (int): Number of clusters k.
         drawn (dict): The operations of sampling, from :func:`sampler`.
         num_edges (int): Number of sampled edges.
-        trains (bool): Include the probability of each edge, which only the gradient needs. The
-            paper's table omits it.
+        trains (bool): Whether to include the probability of each edge, which only the gradient
+            needs. The paper's table omits these probabilities.
     """
     steps = {'memberships': 2. * (4 * n * width**2 + 2 * n * width * clusters),
              'mixing': 2. * clusters**2 * width, **drawn, **along_edges(num_edges, width)}
@@ -54,8 +56,8 @@ def block_model(n: int, width: int, clusters: int, drawn: Steps, num_edges: int,
 def sampler(model: FactorModel) -> Steps:
     """Return the operations of :func:`graphattn.samplers.sample_bernoulli` on a CPU for ``model``.
 
-    For many edges, all probabilities are computed; otherwise the probability of each draw, to thin
-    surplus draws.
+    If there are many edges, all probabilities are computed. Otherwise only the probability of each
+    draw is computed, to reject surplus draws.
 
     Args:
         model (FactorModel): The distribution of the graphs, summed over heads and sequences.
@@ -84,27 +86,27 @@ def algorithm_1(n: int, clusters: int) -> Steps:
 
 
 def linear(n: int, width: int, *, normalised: bool = True) -> Steps:
-    """Return the operations of linear attention: the sum over keys, its product with queries, and
-    the normaliser."""
+    """Return the operations of linear attention: the sum over keys, the product of this sum with
+    the queries, and the normaliser."""
     steps = {'sum over keys': 2. * n * width**2, 'sums': 2. * n * width**2}
     return {**steps, 'normaliser': 2. * n * width} if normalised else steps
 
 
 def linformer(n: int, width: int, rank: int) -> Steps:
-    """Return the operations of Linformer: projected keys and values, and attention to ``rank`` of
-    them."""
+    """Return the operations of Linformer: the projections of keys and values to ``rank`` positions,
+    and attention to these positions."""
     return {'projected keys and values': 4. * n * rank * width, **along_edges(n * rank, width)}
 
 
 def performer(n: int, width: int, features: int) -> Steps:
-    """Return the operations of Performer: features of queries and keys, and linear attention of
-    their width."""
+    """Return the operations of Performer: features of queries and keys, and linear attention on
+    these features."""
     return {'features': 4. * n * features * width, 'sum over keys': 2. * n * features * width,
             'sums': 2. * n * features * width, 'normaliser': 2. * n * features}
 
 
 def reformer(n: int, width: int, rounds: int, chunk: int) -> Steps:
-    """Return the operations of Reformer: hashes, and attention of each chunk to itself and the
+    """Return the operations of Reformer: hashes, and attention of each chunk to itself and to the
     chunk before."""
     chunks = -(-n // chunk)
     return {'hashes': 2. * rounds * n * width * -(-chunks // 2),
@@ -113,8 +115,8 @@ def reformer(n: int, width: int, rounds: int, chunk: int) -> Steps:
 
 def nystromformer(n: int, width: int, landmarks: int, kernel_size: int | None,
                   iterations: int) -> Steps:
-    """Return the operations of Nystromformer: three kernels, an iterative pseudoinverse, and a
-    convolution of values."""
+    """Return the operations of Nystromformer: three softmax kernels, an iterative pseudoinverse,
+    and a convolution of the values."""
     convolution = {} if kernel_size is None else {'convolution': 2. * n * width * kernel_size}
     if n <= landmarks:
         return {**along_edges(n**2, width), **convolution}
@@ -124,8 +126,10 @@ def nystromformer(n: int, width: int, landmarks: int, kernel_size: int | None,
 
 
 def counted(run: Callable[[], object]) -> int:
-    """Return torch's count of a forward pass. Fused attention on CPUs is decomposed, because torch
-    does not count it."""
+    """Return torch's count of the operations of a forward pass.
+
+    Fused attention on CPUs is decomposed, because torch does not count it.
+    """
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         run()
     return counter.get_total_flops()

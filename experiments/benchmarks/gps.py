@@ -1,7 +1,8 @@
-r"""Time and memory of a training step of GPS layers, with PyG's attentions and along edges.
+r"""Time and memory of a training step of GPS layers, with PyG's attention and with attention along
+edges.
 
-All layers have the same feed-forward network and the same messages, none by default, so they
-differ in their attention.
+All layers have the same feed-forward network and the same messages, by default none, so they differ
+only in their attention.
 
     python -m experiments.benchmarks.gps
     python -m experiments.benchmarks.gps --nodes '[120]' --total 3840 --degree 50 --depth 6
@@ -38,7 +39,7 @@ from graphattn.sources import BlockModelSource
 
 PYG = {'PyG multihead': 'multihead', 'PyG performer': 'performer'}
 PATTERNS = {'full': 'Full()', 'BigBird': 'bigbird(block=16)', 'Exphormer': 'exphormer()'}
-BLOCK_MODEL = 'block model'  # a quarter of all pairs before training
+BLOCK_MODEL = 'block model'  # its graph contains a quarter of all pairs before training
 LAYERS = [*PYG, *PATTERNS, BLOCK_MODEL]
 
 
@@ -55,19 +56,21 @@ def main(
     device: str = 'cpu',
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Time a training step of all layers alternately; each peak is measured in a separate process.
+    """Time a training step of all layers alternately; each peak has a separate process.
 
     Args:
         nodes: Numbers of nodes of a graph.
         total: Number of nodes of a batch.
         channels: Width of a node.
         heads: Number of heads.
-        degree: Number of random edges of each node, along which GIN sends messages; 0: none.
+        degree: Number of random edges of each node. GIN sends messages along these edges; with 0,
+            there are no messages.
         depth: Number of layers.
-        layers: Some of: PyG multihead, PyG performer, full, BigBird, Exphormer, block model.
+        layers: The layers to measure, some of: PyG multihead, PyG performer, full, BigBird,
+            Exphormer, block model.
     """
     if unknown := [name for name in layers if name not in LAYERS]:
-        raise ValueError(f"'layers' must be some of {', '.join(LAYERS)} (got "
+        raise ValueError(f"'layers' must be only layers from {', '.join(LAYERS)} (got "
                          f"{', '.join(unknown)})")
     settings = [Setting(size, max(1, total // size), channels, heads, degree, depth)
                 for size in nodes]
@@ -100,7 +103,7 @@ class Setting(NamedTuple):
             messages = GINConv(nn.Sequential(nn.Linear(self.channels, self.channels), nn.ReLU(),
                                              nn.Linear(self.channels, self.channels)))
         if name in PYG:
-            # Otherwise a head of the performer would have 64 channels.
+            # Without this width, a head of the performer would have 64 channels.
             size = {'head_channels': self.channels // self.heads} if 'performer' in name else {}
             return GPSConv(self.channels, messages, self.heads, attn_type=PYG[name],
                            attn_kwargs=size)
@@ -118,7 +121,7 @@ class Setting(NamedTuple):
 
 
 def measure(setting: Setting, layers: Sequence[str], rounds: int) -> list[dict]:
-    """Return a row for each layer."""
+    """Return a row of time and memory for each layer."""
     data = setting.data()
     times = interleave({name: partial(step, setting.model(name), *data) for name in layers}, rounds,
                        seconds=60.)
@@ -131,12 +134,12 @@ def measure(setting: Setting, layers: Sequence[str], rounds: int) -> list[dict]:
 def step(layers: nn.ModuleList, x: Tensor, edge_index: Tensor, batch: Tensor) -> None:
     for layer in layers:
         x = layer(x, edge_index, batch)
-    # PyG's layers have a norm for the messages even without any.
+    # PyG's layers have a norm for the messages even if they have no messages.
     torch.autograd.grad(x.square().sum(), list(layers.parameters()), allow_unused=True)
 
 
 def peak_of_step(setting: Setting, name: str) -> int:
-    """Return the peak memory of a training step after the first."""
+    """Return the peak memory, in bytes, of a training step that is not the first."""
     layers, data = setting.model(name), setting.data()
     return peak_bytes(lambda: step(layers, *data), warm_up=1)
 

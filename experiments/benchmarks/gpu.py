@@ -1,13 +1,14 @@
-"""Attention on a GPU: by rows and by tiles, along anemoi's meshes, in layers that sample graphs,
-and sampling.
+"""Times on a GPU: attention by rows and by tiles, attention along anemoi's meshes, layers that
+sample graphs, and samplers.
 
     python -m experiments.benchmarks.gpu
     python -m experiments.benchmarks.gpu --parts '[layers]'
     python -m experiments.benchmarks.gpu --quick --device cpu
 
-The lower bound of attention is the time in which the same GPU copies the vectors that edges gather.
-For an H200 it can be computed without a GPU: python -m experiments.benchmarks.roofline. To check
-for memory errors: compute-sanitizer python -m pytest tests/ops/test_backends.py -k on_a_gpu
+The lower bound for attention is the time in which the same GPU copies the vectors that the edges
+gather. ``python -m experiments.benchmarks.roofline`` computes this bound for an H200 without a GPU.
+This command checks for memory errors: compute-sanitizer python -m pytest tests/ops/test_backends.py
+-k on_a_gpu
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ LENGTHS, DENSITIES = (4096, 8192, 16384, 32768), (0.0025, 0.01, 0.02, 0.05)
 CLUSTERS = 128
 PATTERNS = ('SlidingWindow(64)', 'SlidingWindow(256)', 'SlidingWindow(64) | GlobalTokens(64)',
             'RandomBlocks(3, 64)', 'RandomKeys(204)', 'RandomKeys(1024)')
-# Larger masks, and larger messages (edges x heads x channels), would exceed a GPU's memory.
+# Masks and messages (edges x heads x channels) above these sizes would exceed a GPU's memory.
 MAX_PAIRS, MAX_MESSAGES = 2**30, 2**34
 
 
@@ -55,14 +56,14 @@ def main(
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Time the forward pass, and forward with backward, in interleaved runs, and report medians.
+    """Time the forward pass alone, and forward with backward, and report medians.
 
     Args:
         heads: Number of heads.
-        dtype: Dtype of queries, keys and values; layers run under autocast to it.
-        parts: The parts to measure; each has a table, written when it is finished.
+        dtype: Dtype of queries, keys and values. Layers run under autocast to this dtype.
+        parts: The parts to measure. The table of a part is written when the part is finished.
         device: The device.
-        quick: Use small sizes, which end within a minute.
+        quick: Whether to use small sizes, which end within a minute.
         out: The folder of the tables.
     """
     shapes, grids, lengths, densities = [*SHAPES], meshes.MESHES, LENGTHS, DENSITIES
@@ -85,12 +86,16 @@ def main(
 
 def of_attention(n: int, degree: int, heads: int, channels: int, dtype: torch.dtype,
                  rounds: int) -> list[dict]:
-    """Return rows of the attention benchmark, with the time per edge and head, and its ratio to the
-    time of copying what an edge gathers, three times two vectors."""
+    """Return the rows of the attention benchmark, with two more columns.
+
+    ``ps per edge`` is the time per edge and head. ``times floor`` is this time divided by the time
+    of copying what an edge gathers: two vectors, three times.
+    """
     graph = RandomKeys(degree).build(n, seed=0)
     left_out = {'PyG TransformerConv'}
     if n**2 > MAX_PAIRS:
-        left_out |= {'masked SDPA', 'flex'}  # random edges occur in all tiles
+        # random edges occur in all tiles, so tiles save nothing
+        left_out |= {'masked SDPA', 'flex'}
     if graph.num_edges * heads * channels > MAX_MESSAGES:
         left_out |= {'PyG gather-scatter', 'compiled PyG gather-scatter'}
     names, _ = attention.cases(graph, heads, channels, dtype)
@@ -106,8 +111,12 @@ def of_attention(n: int, degree: int, heads: int, channels: int, dtype: torch.dt
 
 def of_tiles(n: int, pattern: str, heads: int, channels: int, dtype: torch.dtype,
              rounds: int) -> list[dict]:
-    """Return the times of attention along a pattern by rows of edges and by tiles of pairs, of full
-    attention and of FlexAttention; on other devices, rows and tiles are the same."""
+    """Return rows with the times of attention along a pattern, of full attention and of
+    FlexAttention.
+
+    Attention along the pattern runs by rows of edges and by tiles of pairs. On other devices than
+    GPUs, rows and tiles are the same.
+    """
     graph = parse(pattern).build(n, seed=0)
     forwards, inputs = attention.cases(graph, heads, channels, dtype)
 
@@ -127,15 +136,16 @@ def of_tiles(n: int, pattern: str, heads: int, channels: int, dtype: torch.dtype
 
 @cache
 def bytes_per_second(rounds: int) -> float:
-    """Return the bytes per second that the device reads and writes in a copy larger than its
-    caches."""
+    """Return the bytes per second that the device reads and writes in a large copy, which exceeds
+    its caches."""
     x = torch.empty(2**26)
     return 2 * x.nbytes / interleave({'copy': x.clone}, rounds)['copy']
 
 
 def of_layers(n: int, density: float, heads: int, channels: int, dtype: torch.dtype,
               rounds: int) -> list[dict]:
-    """Time a training step of a layer that samples its graphs, and of full attention."""
+    """Return rows with the time of a training step: of a layer that samples its graphs, and of full
+    attention."""
     torch.manual_seed(0)
     source = BlockModelSource(heads, channels, CLUSTERS, exploration=0.)
     bring_to_density(source, density)
@@ -154,10 +164,10 @@ def of_layers(n: int, density: float, heads: int, channels: int, dtype: torch.dt
 
 
 def of_sampling(n: int, density: float, rounds: int) -> list[dict]:
-    """Time each sampler on the graph of one head.
+    """Return a row with the time of each sampler on the graph of one head.
 
-    Also time the probabilities of its edges, forward and backward, along rows of edges and over
-    tiles of pairs. The two differ only on a GPU.
+    Further rows time the probabilities of the sampled edges, forward and backward, along rows of
+    edges and over tiles of pairs. Rows and tiles differ only on a GPU.
     """
     model = block_model(n, density, CLUSTERS)
     factors = [x.detach().requires_grad_() for x in

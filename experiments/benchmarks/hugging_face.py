@@ -1,7 +1,8 @@
 """BERT attached to graphs, compared with masked SDPA and Hugging Face's BigBird and Longformer.
 
-The results are the time of a training step, the part of attention in it (by comparison with a model
-without attention), and the peak memory above the process with its model.
+The results are the time of a training step, the part of this time that attention takes, and the
+peak memory above that of the process with its model. The part of attention is the difference from a
+model without attention.
 
     python -m experiments.benchmarks.hugging_face
     python -m experiments.benchmarks.hugging_face --quick
@@ -32,7 +33,8 @@ from graphattn.hugging_face import attach
 from graphattn.patterns import get
 
 MIN_LENGTH = 1024  # the minimum of Hugging Face's BigBird
-BLOCK, NUM_RANDOM, RADIUS = 64, 3, 256  # defaults of BigBird and Longformer, 512 keys each
+# defaults of BigBird and Longformer; both give a query 512 keys
+BLOCK, NUM_RANDOM, RADIUS = 64, 3, 256
 CASES = {
     'graphattn, bigbird': 'BertModel', 'SDPA under its mask': 'BertModel',
     "Hugging Face's BigBird": 'BigBirdModel', 'graphattn, longformer': 'BertModel',
@@ -51,14 +53,14 @@ def main(
     device: str = 'cpu',
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Time training steps of encoders of BERT-base's width; peaks are measured in another process.
+    """Time training steps of encoders as wide as BERT-base; peaks have another process.
 
     Args:
         tokens: Length of each sequence, a multiple of 512.
         batch: Number of sequences.
         layers: Number of layers.
         heads: Number of heads of 64 channels; BERT-base has 12.
-        rounds: Measurements of each model; the median is reported.
+        rounds: Number of measurements of each model; the median is reported.
     """
     setting = Setting(tokens, batch, layers, heads)
     steps = {case: setting.step(case) for case in progress(CASES, 'building')}
@@ -83,7 +85,8 @@ class Setting(NamedTuple):
     heads: int
 
     def model(self, case: str) -> nn.Module:
-        """Build an encoder without dropout, which the models draw differently."""
+        """Build the encoder of a case without dropout, because the models draw dropout
+        differently."""
         import transformers
         torch.manual_seed(0)
         kind = getattr(transformers, CASES[case])
@@ -105,13 +108,13 @@ class Setting(NamedTuple):
         return model.train()
 
     def pattern(self, case: str):
-        """Return the pattern of the case's model."""
+        """Return the pattern that the model of a case attends along."""
         if 'longformer' in case:
             return get('longformer', radius=RADIUS, num_global=1)
         return get('bigbird', block=BLOCK, num_random=NUM_RANDOM)
 
     def step(self, case: str) -> Callable[[], None]:
-        """Return a training step of the case's model."""
+        """Return a function that runs a training step of the model of a case."""
         model = self.model(case)
         tokens = torch.randint(5, 30_000, (self.batch, self.tokens))
         given = {}
@@ -136,7 +139,8 @@ def only_values(self: nn.Module, hidden_states: Tensor, *args: object,
 
 
 def peaks_of_training(setting: Setting) -> dict[str, int]:
-    """Return the peak memory of a step, its graph included, above the memory before."""
+    """Return the peak memory of a training step by case, in bytes above the memory before. Graphs
+    are included."""
     peaks = {}
     for case in progress(CASES, 'memory'):
         Setting(MIN_LENGTH, 1, 1, setting.heads).step(case)()  # compiles

@@ -1,11 +1,13 @@
 """An attention layer whose heads sample their graphs, compared with a window and full attention.
 
-The results are time, and peak memory compared with a lower bound: the bytes of query, key, value,
-output and their gradients, of the keys of all edges and of their probabilities p_ij. Freed memory
-is kept, as in training (:func:`graphattn.freed_memory.keeping_freed_memory`);
-``--keep_freed_memory false`` shows the effect. The layers of a row are timed alternately in a
-separate process, and the released algorithm in another: it takes 2 GiB, and the heap that it leaves
-makes the arrays of a sampled layer use new pages, with which a step took 435 ms instead of 250.
+The results are time, and peak memory compared with a lower bound. The bound is the bytes of query,
+key, value, output and their gradients, of the keys of all edges, and of the edge probabilities
+p_ij. Freed memory is kept, as in training (:func:`graphattn.freed_memory.keeping_freed_memory`);
+``--keep_freed_memory false`` shows the effect.
+
+The layers of a row are timed alternately in a separate process, and the released algorithm in
+another process. The released algorithm takes 2 GiB. After it, the arrays of a sampled layer use new
+pages, with which a step took 435 ms instead of 250.
 
     python -m experiments.benchmarks.layer
     python -m experiments.benchmarks.layer --quick
@@ -48,7 +50,7 @@ from graphattn.patterns import Full, Pattern, SlidingWindow
 from graphattn.sources import BlockModelSource, PatternSource
 
 CASES = ('sampled', 'window', 'full attention', 'released algorithm')
-MAX_DENSE_LENGTH = 8192  # the released algorithm holds several arrays of 4 * heads * n^2 bytes
+MAX_DENSE_LENGTH = 8192  # the released algorithm allocates several arrays of 4 * heads * n^2 bytes
 
 
 @benchmark(nodes=(1024,), densities=(0.02,), rounds=2)
@@ -63,15 +65,14 @@ def main(
     device: str = 'cpu',
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Time a training step and inference of the layers; each peak is measured in a separate
-    process.
+    """Time a training step and inference of the layers; each peak has a separate process.
 
     Args:
         nodes: Sequence lengths; lengths above 8,192 tokens are measured at the first density only.
-        densities: Densities of the sampled graphs, or 'initial'.
+        densities: Densities of the sampled graphs, or 'initial' for the density before training.
         heads: Number of heads.
         clusters: Number of clusters of the block models.
-        keep_freed_memory: Whether the process keeps freed memory.
+        keep_freed_memory: Whether the process keeps freed memory, as in training.
     """
     settings = [Setting(n, density, heads, channels, clusters)
                 for n, density in product(nodes, densities)
@@ -96,7 +97,7 @@ class Setting(NamedTuple):
         return torch.randn(self.n, self.heads * self.channels), torch.tensor([0, self.n])
 
     def sampled(self) -> GraphAttention:
-        """Return a layer whose heads sample their graphs at the density."""
+        """Return a layer whose heads sample their graphs at the requested density."""
         source = BlockModelSource(self.heads, self.channels, self.clusters, exploration=0.)
         layer = GraphAttention(self.heads * self.channels, self.heads, source)
         if self.density != 'initial':
@@ -107,12 +108,12 @@ class Setting(NamedTuple):
         return GraphAttention(self.heads * self.channels, self.heads, PatternSource(pattern))
 
     def window(self) -> SlidingWindow:
-        """Return a window of the same density: 1 - (1 - radius / n)^2 of the pairs."""
+        """Return a window of the requested density, which is 1 - (1 - radius / n)^2."""
         density = 0.25 if self.density == 'initial' else self.density
         return SlidingWindow(round(self.n * (1 - math.sqrt(1 - density))))
 
     def layer(self, case: str) -> tuple[GraphAttention, Callable[[], Tensor]]:
-        """Return a layer, and a function that applies it."""
+        """Return the layer of a case, and a function that applies this layer."""
         x, ptr = self.tokens()
         if case == 'window':
             layer = self.along(self.window())
@@ -127,7 +128,7 @@ class Setting(NamedTuple):
 
 
 def measure(setting: Setting, rounds: int, keep_freed_memory: bool) -> list[dict]:
-    """Return one row for each layer."""
+    """Return a row of times and peaks for each layer."""
     cases = CASES if setting.n <= MAX_DENSE_LENGTH else CASES[:-1]
     times = [elsewhere(times_of, setting, part, rounds, keep_freed_memory, start='spawn')
              for part in (cases[:3], cases[3:]) if part]
@@ -168,7 +169,8 @@ def infer(layer: nn.Module, forward: Callable[[], Tensor]) -> None:
 
 
 def peak_of_training(setting: Setting, case: str) -> int:
-    """Return the peak memory of a training step after the first, its graph included."""
+    """Return the peak memory, in bytes, of a training step that is not the first. The graph is
+    included."""
     compiled = setting._replace(n=64, density=0.5).layer(case)
     train(*compiled)
     own = setting.layer(case)
@@ -176,8 +178,11 @@ def peak_of_training(setting: Setting, case: str) -> int:
 
 
 def floor_bytes(setting: Setting, graph: BipartiteGraph | None) -> int:
-    """Return the bytes of query, key, value, output and their gradients, the rows of the graph and
-    its p_ij. Projections and memberships are not counted."""
+    """Return the lower bound for the memory of a training step, in bytes.
+
+    Counted are query, key, value, output and their gradients, the rows of the graph and its edge
+    probabilities. Projections and memberships are not counted.
+    """
     nodes = 8 * 4 * setting.n * setting.heads * setting.channels
     if graph is None:
         return nodes
@@ -186,7 +191,7 @@ def floor_bytes(setting: Setting, graph: BipartiteGraph | None) -> int:
 
 
 def draw(rows: list[dict], out: Path) -> None:
-    """Draw time and memory over the requested densities, at the most measured length."""
+    """Draw time and memory over the requested densities, at the largest measured length."""
     rows = [row for row in rows if row['density'] != 'initial']
     if not rows:
         print("no figure, because it requires a density other than 'initial'")
@@ -216,7 +221,8 @@ def draw(rows: list[dict], out: Path) -> None:
 
 
 def bring_to_density(source: BlockModelSource, density: float) -> None:
-    """Set all memberships to sqrt(density), so that p_ij = density, because S sums to 1."""
+    """Set all memberships to sqrt(density). The probability of each edge is then the density,
+    because S sums to 1."""
     with torch.no_grad():
         source.centroid.fill_(1.)
         source.weight2.zero_()
@@ -225,7 +231,7 @@ def bring_to_density(source: BlockModelSource, density: float) -> None:
 
 
 def full_attention(layer: GraphAttention, x: Tensor) -> Tensor:
-    """Apply the projections of ``layer`` around torch's dense attention."""
+    """Apply torch's dense attention between the projections of ``layer``."""
     query, key, value = (linear(x).unflatten(-1, (layer.heads, -1)).transpose(0, 1)[None]
                          for linear in (layer.lin_query, layer.lin_key, layer.lin_value))
     out = F.scaled_dot_product_attention(query, key, value)
@@ -233,9 +239,11 @@ def full_attention(layer: GraphAttention, x: Tensor) -> Tensor:
 
 
 def released_algorithm(layer: GraphAttention, x: Tensor, ptr: Tensor) -> Tensor:
-    """Compute attention as in the authors' code: all probabilities, a dense Bernoulli draw, softmax
-    over all keys, product with the mask, and normalisation (``DenseBernoulli`` is its
-    estimator)."""
+    """Compute attention as the authors' code does.
+
+    The steps are: all probabilities, a dense Bernoulli draw, softmax over all keys, product with
+    the mask, and normalisation. :class:`DenseBernoulli` is the estimator of its gradient.
+    """
     query, key, value = (linear(x).unflatten(-1, (layer.heads, -1))
                          for linear in (layer.lin_query, layer.lin_key, layer.lin_value))
     model = layer.source.block_model(query, key, ptr)
@@ -249,7 +257,8 @@ def released_algorithm(layer: GraphAttention, x: Tensor, ptr: Tensor) -> Tensor:
 
 
 class DenseBernoulli(torch.autograd.Function):
-    """A Bernoulli draw that passes the clipped gradient to the probabilities of drawn pairs."""
+    """A Bernoulli draw whose backward pass gives the clipped gradient to the probabilities of drawn
+    pairs."""
 
     @staticmethod
     def forward(ctx, prob: Tensor) -> Tensor:

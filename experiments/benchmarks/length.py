@@ -3,12 +3,14 @@
     python -m experiments.benchmarks.length
     python -m experiments.benchmarks.length --quick
 
-This is Diffuser's Fig. S.4 for one sequence and a training step of one layer. There are two cases
-of full attention: torch's SDPA, which stores no weights, and eager attention, which forms them and
-which the papers compare with. The peaks of graph attention include the graph. Five hops also have
-two cases: the backward pass uses saved tensors, or recomputes them from the tokens.
+The benchmark repeats Diffuser's Fig. S.4 for one sequence and a training step of one layer. Full
+attention has two cases: torch's SDPA, which stores no weights, and eager attention, which stores
+the weights and is the papers' baseline. The peaks of graph attention include the graph. Five hops
+also have two cases: the backward pass uses saved tensors, or recomputes these tensors from the
+tokens.
 
-Peaks are of memory in use. A process holds more, because its allocator keeps freed blocks.
+Peaks are peaks of the memory in use. The process occupies more memory, because its allocator keeps
+freed blocks.
 """
 
 from __future__ import annotations
@@ -60,14 +62,14 @@ def main(
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Time the steps alternately; each peak is measured in a separate process.
+    """Time the training steps alternately; each peak of memory has a separate process.
 
     Args:
         nodes: Sequence lengths, at least 512. Eager attention takes about ``150 * n ** 2`` bytes:
             10 GB at 8,192.
-        rounds: Number of measurements of each case, reduced to two for long steps; the median is
+        rounds: Number of measurements of each case, reduced to two for long steps. The median is
             reported.
-        quick: Measure the shortest length only, which ends within a minute.
+        quick: Whether to measure the shortest length only, which ends within a minute.
     """
     nodes, rounds = (sorted(nodes)[:1], 2) if quick else (sorted(nodes), rounds)
     rows = [row for n in progress(nodes, 'length') for row in measure(n, rounds)]
@@ -76,7 +78,7 @@ def main(
 
 
 def measure(n: int, rounds: int) -> list[dict]:
-    """Return one row for each kind of attention."""
+    """Return a row of time and memory for each kind of attention."""
     torch.manual_seed(0)
     x, ptr = torch.randn(n, CHANNELS, requires_grad=True), torch.tensor([0, n])
     heads = [torch.randn(n, HEADS, CHANNELS // HEADS, requires_grad=True) for _ in range(3)]
@@ -103,8 +105,10 @@ def measure(n: int, rounds: int) -> list[dict]:
 
 
 def encoder_layer(case: str) -> EncoderLayer:
-    """Return a post-norm layer without dropout, because with dropout torch's SDPA forms its weights
-    on CPUs."""
+    """Return a post-norm layer without dropout.
+
+    With dropout, torch's SDPA would store its weights on CPUs.
+    """
     if case in FULL:
         layer = EncoderLayer(CHANNELS, HEADS, norm_first=False)
         layer.attention = FullAttention(FULL[case])
@@ -114,9 +118,10 @@ def encoder_layer(case: str) -> EncoderLayer:
 
 
 class FullAttention(GraphAttention):
-    """The same projections around dense attention.
+    """Dense attention between the same projections as those of graph attention.
 
-    The pattern ``Full()`` computes the same product, but lists its edges, 16 bytes per pair.
+    The pattern ``Full()`` computes the same product, but it lists its edges, which takes 16 bytes
+    per pair.
     """
 
     def __init__(self, attend: Callable[[Tensor, Tensor, Tensor], Tensor]):
@@ -130,13 +135,14 @@ class FullAttention(GraphAttention):
 
 
 def sdpa(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Compute torch's fused attention, which recomputes the weights in the backward pass."""
+    """Compute torch's fused attention. Its backward pass recomputes the weights."""
     batch = (x.transpose(0, 1)[None] for x in (query, key, value))
     return F.scaled_dot_product_attention(*batch)[0].transpose(0, 1)
 
 
 def eager(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Compute attention by two matrix products, with the weights ``[heads, n, n]`` in between."""
+    """Compute attention by two matrix products. The weights ``[heads, n, n]`` are stored in
+    between."""
     query, key, value = (x.transpose(0, 1) for x in (query, key, value))
     weight = (query / math.sqrt(query.size(-1)) @ key.mT).softmax(dim=-1)
     return (weight @ value).transpose(0, 1)
@@ -147,17 +153,19 @@ CASES = (*FULL, *SPARSE)
 
 
 def train_step(layer: EncoderLayer, x: Tensor, ptr: Tensor) -> None:
-    """Run forward and backward, with gradients of the tokens, as in the middle of a model."""
+    """Run a forward and a backward pass, with gradients of the tokens, as in the middle of a
+    model."""
     backpropagate(layer(x, ptr), [x, *layer.parameters()])
 
 
 def backpropagate(out: Tensor, inputs: list[Tensor]) -> None:
-    # Not of the sum, whose gradient vanishes in a layer norm up to rounding.
+    # The gradient of the sum would vanish in a layer norm, up to rounding.
     torch.autograd.grad(out, inputs, torch.randn_like(out))
 
 
 def peak_of_training(case: str, n: int) -> int:
-    """Return the peak memory of a step and its graph, above the memory before."""
+    """Return the peak memory, in bytes, of a training step and its graph, above the memory
+    before."""
     layer = encoder_layer(case)
     x = torch.randn(n, CHANNELS, requires_grad=True)
     compile_kernels(layer)
@@ -165,7 +173,7 @@ def peak_of_training(case: str, n: int) -> int:
 
 
 def compile_kernels(layer: EncoderLayer) -> None:
-    """Compile by a small step, which leaves little freed memory to the next one."""
+    """Compile the kernels by a small step, which leaves little freed memory to the next step."""
     x = torch.randn(64, CHANNELS, requires_grad=True)
     out = layer(x, torch.tensor([0, 64]), graph=SlidingWindow(1).build(64))
     backpropagate(out, [x, *layer.parameters()])

@@ -1,7 +1,7 @@
 """Training steps of long encoders, compared with Hugging Face's Longformer of the same size.
 
 The results are tokens per second, forward and backward, measured alternately, and the peak memory
-above the process with its model.
+above that of the process with its model.
 
     python -m experiments.benchmarks.long_encoder
     python -m experiments.benchmarks.long_encoder --quick
@@ -31,7 +31,7 @@ from graphattn.models import Encoder
 from graphattn.patterns import get
 
 THEIRS = "Hugging Face's Longformer"
-# Edges of Longformer and Diffuser (Table S.10), with the number of hops.
+# Edges of Longformer and Diffuser (Table S.10), each with its number of hops.
 OURS = {'longformer': (get('longformer', radius=RADIUS, num_global=1), 1),
         'diffuser, 1 hop': (get('diffuser', cls_global=True), 1),
         'diffuser, 5 hops': (get('diffuser', cls_global=True), 5)}
@@ -49,14 +49,14 @@ def main(
     device: str = 'cpu',
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Time training steps of encoders as wide as BERT-base, and their peak memory apart from that.
+    """Time training steps of encoders as wide as BERT-base, and measure their peak memory.
 
     Args:
         tokens: Length of each sequence, a multiple of 512.
         batch: Number of sequences.
         layers: Number of layers.
         heads: Number of heads of 64 channels; BERT-base has 12.
-        rounds: Measurements of each model; the median is reported.
+        rounds: Number of measurements of each model; the median is reported.
     """
     setting = Setting(tokens, batch, layers, heads)
     steps = {case: step(setting, case) for case in progress(CASES, 'building')}
@@ -71,7 +71,7 @@ def main(
 
 
 def step(setting: Setting, case: str) -> Callable[[], None]:
-    """Return a training step of the case's model, without dropout."""
+    """Return a function that runs a training step of the model of a case, without dropout."""
     if case == THEIRS:
         return setting.step(case)
     pattern, hops = OURS[case.removeprefix('graphattn, ')]
@@ -89,12 +89,13 @@ def step(setting: Setting, case: str) -> Callable[[], None]:
 
 
 def peaks_of_training(setting: Setting) -> dict[str, int]:
-    """Return the peak memory of a second step, above the process with its model."""
+    """Return the peak memory of a second step by case, in bytes above the process with its
+    model."""
     return {case: peak_bytes(step(setting, case), warm_up=1) for case in progress(CASES, 'memory')}
 
 
 def draw(rows: list[dict], setting: Setting, out: Path) -> None:
-    """Draw bars of throughput and memory into ``out/long_encoder.png``."""
+    """Draw bars of throughput and peak memory into ``out/long_encoder.png``."""
     figure = Figure(figsize=(9, 2.8), layout='constrained')
     names = [row['case'] for row in rows]
     for axes, name in zip(figure.subplots(1, 2, sharey=True), ('tokens per s', 'peak MiB')):

@@ -40,7 +40,7 @@ _TYPES = {torch.float64: 'fp64', torch.float32: 'fp32', torch.float16: 'fp16',
 
 
 class Launch(NamedTuple):
-    """A kernel and the arguments that determine its compilation."""
+    """A kernel, and the arguments that determine how it is compiled."""
 
     kernel: JITFunction
     arguments: dict[str, object]
@@ -48,13 +48,14 @@ class Launch(NamedTuple):
 
     @property
     def edges_of_a_program(self) -> int:
-        """Return the number of edges, pairs or draws that a program holds at once, at least 1."""
+        """Return the number of edges, pairs or draws that a program processes at once, at least
+        1."""
         columns = next((self.arguments[name] for name in ('EDGES', 'COLUMNS', 'KEYS', 'DRAWS')
                         if name in self.arguments), 1)
         return self.arguments.get('ROWS', self.arguments.get('TASKS', 1)) * columns
 
     def source(self) -> ASTSource:
-        """Return the source for compilation, with aligned pointers."""
+        """Return the kernel's source for Triton's compiler. Pointers are marked as aligned."""
         signature, constants, attributes = {}, {}, {}
         for number, parameter in enumerate(self.kernel.params):
             value = self.arguments[parameter.name]
@@ -75,27 +76,29 @@ class MachineCode:
     registers: int  # per thread
     spilled: int  # bytes per thread
     shared: int  # bytes per program
-    edges: int  # edges, pairs or draws of a warp per iteration of the loop
+    edges: int  # edges, pairs or draws that a warp processes per iteration of the loop
     binary: bytes
 
     @property
     def instructions(self) -> int:
-        """Count all instructions."""
+        """Return the number of all instructions."""
         return len(self._lines)
 
     @property
     def loop(self) -> dict[str, int]:
-        """Count the instructions of the longest loop, by name."""
+        """Return the number of instructions of each name in the longest innermost loop."""
         return max(self.loops, key=lambda loop: sum(loop.values()), default={})
 
     @cached_property
     def loops(self) -> list[dict[str, int]]:
-        """Count the instructions of each innermost loop, by name, in the order of addresses."""
+        """Return the number of instructions of each name, for each innermost loop in the order of
+        addresses."""
         return [self._between(*loop) for loop in self._innermost]
 
     @cached_property
     def around(self) -> dict[str, int]:
-        """Count the instructions of the longest loop, without inner loops, by name."""
+        """Return the number of instructions of each name in the longest loop, without its inner
+        loops."""
         first, last = max(self._jumps, key=lambda loop: loop[1] - loop[0], default=(0, -1))
         found = self._between(first, last)
         for loop in self._innermost:
@@ -110,7 +113,8 @@ class MachineCode:
 
     @cached_property
     def _jumps(self) -> list[tuple[int, int]]:
-        """Return the start and the backward jump of each loop, ascending."""
+        """Return the addresses of the first instruction and of the backward jump of each loop, in
+        ascending order."""
         jumps = [(int(target.group(1), 16), int(at, 16)) for at, _, name, operands in self._lines
                  if name.startswith('BRA') and (target := re.search(r'0x([0-9a-f]+)', operands))]
         return sorted(loop for loop in jumps if loop[0] < loop[1])
@@ -120,12 +124,12 @@ class MachineCode:
 
     @property
     def instructions_per_edge(self) -> float:
-        """Return the instructions per edge of a warp, for one head."""
+        """Return the instructions of a warp per edge, for one head."""
         return sum(self.loop.values()) / self.edges
 
     @property
     def spills_in_loop(self) -> int:
-        """Count the instructions of the loop that move spilled values."""
+        """Return the number of instructions in the loop that move spilled values."""
         if not self.spilled:
             return 0
         return sum(count for loop in (self.loop, self.around) for name, count in loop.items()
@@ -133,18 +137,19 @@ class MachineCode:
 
     @cached_property
     def _lines(self) -> list[tuple[str, str, str, str]]:
-        """Return address, condition, name and operands of each instruction; takes half a second."""
+        """Return address, condition, name and operands of each instruction, which takes half a
+        second."""
         return re.findall(r'/\*([0-9a-f]{4,})\*/\s+(@!?U?P\d+\s+)?([A-Z][\w.]*)\s*(.*?);',
                           _dumped(self.binary, '--dump-sass'))
 
 
 def launches(operator: OpOverload, arguments: tuple) -> list[Launch]:
-    """Return the kernels that an operator would launch on CUDA."""
+    """Return the kernel launches of an operator on CUDA."""
     return launches_of(partial(operator._op_dk, DispatchKey.CUDA, *arguments))
 
 
 def launches_of(work: Callable[[], object]) -> list[Launch]:
-    """Return the kernels that ``work`` would launch, from CPU tensors."""
+    """Return the kernel launches of a function on CUDA. The function is called with CPU tensors."""
     recorded = []
 
     def record(kernel: JITFunction, *arguments, grid, warmup, num_warps, **constants) -> None:
@@ -157,7 +162,7 @@ def launches_of(work: Callable[[], object]) -> list[Launch]:
 
 
 def compiled(launch: Launch, capability: int) -> MachineCode:
-    """Compile a launch for GPUs of a compute capability (90 is 9.0); Triton caches the result on
+    """Compile a launch for GPUs of a compute capability (90 is 9.0). Triton caches the result on
     disk."""
     target = GPUTarget('cuda', capability, 32)
     kernel = triton.compile(launch.source(), target=target,
@@ -170,7 +175,7 @@ def compiled(launch: Launch, capability: int) -> MachineCode:
 
 
 def _dumped(binary: bytes, option: str) -> str:
-    """Return the output of one of Triton's tools on a kernel."""
+    """Return the output of a tool of Triton, such as the disassembler, for a compiled kernel."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / 'kernel.cubin'
         path.write_bytes(binary)
@@ -210,15 +215,16 @@ def operators(dtype: torch.dtype, channels: int, terms: str = 'plain', *, degree
 
 
 def sampling(dtype: torch.dtype, clusters: int) -> list[Launch]:
-    """Return the kernels that sample a graph of ``clusters`` clusters: one that counts, and one
-    that writes."""
+    """Return the launches that sample a graph of ``clusters`` clusters: a kernel that counts edges,
+    and a kernel that writes them."""
     factor, mixing = torch.ones(128, clusters, dtype=dtype), torch.zeros(clusters, clusters)
     model = FactorModel(factor, mixing.to(dtype), factor)
     return launches_of(lambda: compare(model, None))
 
 
 def drawing(dtype: torch.dtype, clusters: int) -> list[Launch]:
-    """Return the kernels that sample few edges of such a graph, by Algorithm 1 and by thinning."""
+    """Return the launches that sample few edges of a graph of ``clusters`` clusters, by Algorithm 1
+    and by thinning."""
     factor = torch.ones(256, clusters, dtype=dtype)
     model = FactorModel(factor, torch.zeros(clusters, clusters, dtype=dtype), factor)
 
@@ -232,7 +238,7 @@ def drawing(dtype: torch.dtype, clusters: int) -> list[Launch]:
 
 
 def name_of(operator: OpOverload) -> str:
-    """Return the name of an operator, without the library's."""
+    """Return the name of an operator without the name of the library."""
     return operator._schema.name.removeprefix('graphattn::')
 
 
@@ -246,8 +252,10 @@ def _arguments(graph: BipartiteGraph, dtype: torch.dtype, channels: int, heads: 
 
 
 def distinct(work: dict[OpOverload, tuple]) -> dict[tuple[str, str], Launch]:
-    """Return launches by operator and kernel; a kernel of another width or dtype is listed
-    separately."""
+    """Return launches by the names of operator and kernel.
+
+    A kernel that is compiled for another width or dtype is listed separately.
+    """
     found = {}
     for operator, arguments in work.items():
         for launch in launches(operator, arguments):
@@ -263,5 +271,5 @@ def distinct(work: dict[OpOverload, tuple]) -> dict[tuple[str, str], Launch]:
 
 
 def environment_compiles() -> bool:
-    """Return whether Triton compiles rather than interprets here."""
+    """Return whether Triton compiles kernels here, instead of interpreting them."""
     return os.environ.get('TRITON_INTERPRET', '0') != '1'

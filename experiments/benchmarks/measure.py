@@ -1,4 +1,4 @@
-"""Interleaved timing of cases, memory measurement, and figures."""
+"""Interleaved timing of cases, measurement of memory, and figures, for all benchmarks."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ from experiments.runs.figures import report_figure
 from graphattn.utils.files import check_folder
 from graphattn.utils.memory import within_free_memory
 
-# Sparse backends by device type; the last is fused.
+# Names of the sparse backends by device type. The last backend is fused.
 SPARSE = {'cpu': ('csr', 'numba'), 'cuda': ('triton',)}
 COMMON = {'heads': 'Number of heads, which share the graph.', 'channels': 'Width of a head.',
           'rounds': 'Number of measurements of each case; the median is reported.',
-          'device': "The device, such as 'cuda'.", 'out': 'The folder of table and figure.'}
-A_ROUND = 1 / 7  # seconds; fast cases have more rounds
+          'device': "The device, such as 'cuda'.", 'out': 'The folder of the table and the '
+                                                          'figure.'}
+A_ROUND = 1 / 7  # seconds; fast cases have more rounds, to fill this time
 Measured = TypeVar('Measured')
 Density = restricted_number_type('Density', float, [('>', 0), ('<=', 1)])
 
@@ -45,7 +46,7 @@ Density = restricted_number_type('Density', float, [('>', 0), ('<=', 1)])
 def run_benchmark(main: Callable[..., None], arguments: list[str] | None = None) -> None:
     """Run a benchmark's ``main`` with the arguments of the command line and the flag ``--quick``.
 
-    A user error exits with a message of one line, if possible before the measurement.
+    A user error ends the process with a message of one line, if possible before the measurement.
     """
     parser = ArgumentParser(description=main.__doc__.partition('\n')[0], exit_on_error=False)
     parser.add_function_arguments(main, skip={'quick'})
@@ -67,14 +68,14 @@ def run_benchmark(main: Callable[..., None], arguments: list[str] | None = None)
 
 
 def benchmark(**quick: object) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a function the ``main`` of a benchmark.
+    """Return a decorator that makes a function the ``main`` of a benchmark.
 
-    Its docstring may omit the options in ``COMMON``. It runs with ``device``, if that is an
-    argument, as torch's default device, on which tensors are created.
+    The docstring of the function may omit the options in ``COMMON``. If the function has an
+    argument ``device``, it runs with this device as torch's default, on which tensors are created.
 
     Args:
-        **quick: Arguments that ``--quick`` overrides, unless the function has an argument
-            ``quick``.
+        **quick: Values that ``--quick`` gives to arguments, unless the function itself has an
+            argument ``quick``.
     """
     def decorate(main: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(main)
@@ -96,7 +97,7 @@ def benchmark(**quick: object) -> Callable[[Callable[..., None]], Callable[..., 
 
 
 def _documented(text: str, signature: inspect.Signature) -> str:
-    """Return a docstring completed by the common options."""
+    """Return a docstring to which the common options are added."""
     text = inspect.cleandoc(text)
     lines = [f'    {name}: {meaning}' for name, meaning in COMMON.items()
              if name in signature.parameters and f'\n    {name}: ' not in text]
@@ -105,7 +106,7 @@ def _documented(text: str, signature: inspect.Signature) -> str:
 
 @contextmanager
 def default_device(device: torch.device | None) -> Iterator[None]:
-    """Set torch's default device inside; ``None`` for the initial default, the CPU."""
+    """Set torch's default device inside the context. ``None`` is the initial default, the CPU."""
     before = torch.get_default_device()
     _set_default_device(device)
     try:
@@ -129,13 +130,15 @@ def interleave(cases: dict[str, Callable[[], object]], rounds: int = 7,
 def all_times(cases: dict[str, Callable[[], object]], rounds: int = 7,
               seconds: float = 20.) -> dict[str, list[float]]:
     """Return the seconds of each run of each case. Cases alternate, so that slow phases of the
-    machine affect all.
+    machine affect all cases.
 
-    Each round has another order, because a case leaves the caches warm or cold for the next. Every
-    case runs once as a warm-up (which also compiles it), then ``rounds`` times. The number of
-    rounds is reduced to at least two if all cases together take longer than ``seconds``, and raised
-    up to a hundredfold until they have taken ``A_ROUND`` seconds for each of the ``rounds``. A case
-    that exceeds a GPU's memory has NaN seconds, and its name is printed.
+    Each round has another order, because a case leaves the caches warm or cold for the next case.
+    Every case runs once as a warm-up, which also compiles it, and then ``rounds`` times.
+
+    If all cases together take longer than ``seconds``, the number of rounds is reduced, to at least
+    two. If they are fast, it is raised up to a hundredfold, until they have taken ``A_ROUND``
+    seconds for each of the ``rounds``. A case that exceeds a GPU's memory has NaN seconds, and its
+    name is printed.
     """
     timed = stopwatch()
     times = {name: [] if _fits(name, functools.partial(timed, case)) else [math.nan]
@@ -153,12 +156,14 @@ def all_times(cases: dict[str, Callable[[], object]], rounds: int = 7,
 
 def times_of_passes(forwards: dict[str, Callable[[], Tensor]], inputs: Sequence[Tensor],
                     rounds: int) -> dict[str, dict[str, float]]:
-    """Return the seconds of each case, measured by :func:`interleave`, for each pass: ``'train'``
-    is forward with backward, ``'infer'`` is forward without gradients.
+    """Return the seconds of each case for each pass, as :func:`interleave` measures them.
+
+    The pass ``'train'`` is the forward and the backward pass, and ``'infer'`` is the forward pass
+    without gradients.
 
     Args:
         forwards (dict): Functions without arguments, by case.
-        inputs (list): The tensors to differentiate.
+        inputs (list): The tensors to differentiate by.
         rounds (int): Number of measurements of each case.
     """
     def train(forward: Callable[[], Tensor]) -> None:
@@ -174,20 +179,23 @@ def times_of_passes(forwards: dict[str, Callable[[], Tensor]], inputs: Sequence[
 
 
 def _fits(name: str, run: Callable[[], object]) -> bool:
-    """Return whether a case fits the memory of the GPU."""
+    """Return whether the GPU has enough memory for a case."""
     try:
         run()
         return True
     except torch.OutOfMemoryError as error:
         reason = str(error).partition('. ')[0]
-    torch.cuda.empty_cache()  # after the error has released its tensors
+    torch.cuda.empty_cache()  # only after the error has released its tensors
     print(f'skipped {name}: {reason}')
     return False
 
 
 def stopwatch() -> Callable[[Callable[[], object]], float]:
-    """Return a function that times a case on the default device, on a GPU by two events. The case
-    runs without a default device, which would slow down torch's calls."""
+    """Return a function that times a case in seconds on the default device.
+
+    On a GPU, two events measure the time. The case runs without a default device, which would slow
+    down torch's calls.
+    """
     seconds = _seconds_on_cpu if torch.get_default_device().type == 'cpu' else _seconds_on_gpu
 
     def timed(case: Callable[[], object]) -> float:
@@ -203,7 +211,7 @@ def _seconds_on_cpu(case: Callable[[], object]) -> float:
 
 
 def _seconds_on_gpu(case: Callable[[], object]) -> float:
-    """Return the time of the device, without its idle time before the launch."""
+    """Return the seconds that the GPU takes, without its idle time before the launch."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
     case()
@@ -213,10 +221,10 @@ def _seconds_on_gpu(case: Callable[[], object]) -> float:
 
 
 def check_device(device: str) -> None:
-    """Check that torch has a device and this module can time it."""
+    """Check that torch has a device, and that this module can time it."""
     try:
         if torch.device(device).type not in ('cpu', 'cuda'):
-            raise RuntimeError("neither 'cpu' nor 'cuda'")
+            raise RuntimeError("it is neither 'cpu' nor 'cuda'")
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         raise ValueError(f"'device' must be available in torch (got {device!r}): "
@@ -235,7 +243,7 @@ def machine() -> str:
 
 
 def saved_bytes(forward: Callable[[], object]) -> int:
-    """Return the bytes that autograd saves in a forward pass, each storage counted once."""
+    """Return the bytes that autograd saves in a forward pass. Each storage counts once."""
     storages = {}
 
     def pack(tensor: Tensor) -> Tensor:
@@ -253,11 +261,11 @@ def saved_bytes(forward: Callable[[], object]) -> int:
 
 def elsewhere(measured: Callable[..., Measured], *arguments: object,
               start: Literal['forkserver', 'spawn'] = 'forkserver') -> Measured:
-    """Run a function in a new process with the current default device, by default from
-    :func:`forkserver`.
+    """Run a function in a new process with the current default device, and return its result.
 
-    For timing, use ``start='spawn'``, which takes seconds: a forked process cannot use torch's
-    threads, and its own compete with their spinning for the cores.
+    By default, the process comes from :func:`forkserver`. For timing, use ``start='spawn'``, which
+    takes seconds: a forked process cannot use torch's threads, and threads of its own compete for
+    the cores with the waiting threads of torch.
     """
     context = forkserver() if start == 'forkserver' else get_context(start)
     with ProcessPoolExecutor(1, context) as pool, ending_children():
@@ -268,11 +276,14 @@ def elsewhere(measured: Callable[..., Measured], *arguments: object,
 
 @contextmanager
 def without_interrupts() -> Iterator[None]:
-    """Hide Ctrl-C, which a terminal sends to all processes, from processes started inside. This
-    process handles it afterwards."""
+    """Hide Ctrl-C from the processes that are started inside the context.
+
+    A terminal sends the signal to all processes. This process handles it after the context.
+    """
     interrupts = []  # another thread, such as a progress bar's, may receive the signal
     before = signal.signal(signal.SIGINT, lambda *_: interrupts.append(1))
-    resource_tracker.ensure_running()  # started here, because it would unblock the signal
+    # started here, because starting it later would unblock the signal
+    resource_tracker.ensure_running()
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield
@@ -285,7 +296,7 @@ def without_interrupts() -> Iterator[None]:
 
 @contextmanager
 def ending_children() -> Iterator[None]:
-    """End the child processes on an interrupt inside."""
+    """End all child processes if an interrupt occurs inside the context."""
     try:
         yield
     except KeyboardInterrupt:
@@ -300,15 +311,18 @@ def _there(device: torch.device, measured: Callable[..., Measured], *arguments: 
 
 
 def forkserver() -> BaseContext:
-    """Return a context that forks processes from a parent with all imports and no work done."""
+    """Return a context that forks processes from a parent that has imported everything and done no
+    work."""
     context = get_context('forkserver')
     context.set_forkserver_preload(['experiments.benchmarks.scaling', 'graphattn.layers'])
     return context
 
 
 def peak_bytes(step: Callable[[], object], warm_up: int = 0) -> int:
-    """Return the peak memory in use during a step, above the memory before. ``warm_up`` steps run
-    first; what they leave, such as a graph, counts as well."""
+    """Return the peak memory in use during a step, in bytes above the memory before.
+
+    ``warm_up`` steps run first. What they leave, such as a graph, counts as well.
+    """
     free_at_once()
     before = held_bytes()
     for _ in range(warm_up):
@@ -319,7 +333,7 @@ def peak_bytes(step: Callable[[], object], warm_up: int = 0) -> int:
 
 
 def held_bytes() -> int:
-    """Return the bytes of this process, or of its tensors on a GPU."""
+    """Return the bytes in use: those of this process, or of its tensors on a GPU."""
     return memory('VmRSS') if _counts_process() else torch.cuda.memory_allocated()
 
 
@@ -341,15 +355,22 @@ def _counts_process() -> bool:
 
 
 def free_at_once() -> None:
-    """Make glibc return freed blocks of 128 KiB and more to the system, including earlier ones.
-    Otherwise it keeps all below 32 MiB, and the peak depends on how holes fit the next block."""
+    """Make glibc return freed blocks of 128 KiB and more to the system, including blocks freed
+    earlier.
+
+    Otherwise glibc keeps all blocks below 32 MiB, and the peak depends on whether the next block
+    fits into a hole.
+    """
     library, mmap_threshold = ctypes.CDLL(None), -3  # in its malloc.h
     library.mallopt(mmap_threshold, 1 << 17)
     library.malloc_trim(ctypes.c_size_t(0))
 
 
 def memory(name: Literal['VmRSS', 'VmHWM']) -> int:
-    """Return the current or maximum bytes of this process, as Linux reports them."""
+    """Return the current or maximum bytes of this process, as Linux reports them.
+
+    The current bytes are ``'VmRSS'``, and the maximum is ``'VmHWM'``.
+    """
     for line in Path('/proc/self/status').read_text().splitlines():
         if line.startswith(f'{name}:'):
             return 1024 * int(line.split()[1])
@@ -357,12 +378,12 @@ def memory(name: Literal['VmRSS', 'VmHWM']) -> int:
 
 
 def progress(cases: Iterable, title: str) -> Iterable:
-    """Show a progress bar over the cases of a benchmark."""
+    """Return the cases of a benchmark, with a progress bar."""
     return tqdm(list(cases), desc=title, unit='case', disable=None)
 
 
 def plain(axes: Axes) -> None:
-    """Label axes without powers of ten, and draw a grid."""
+    """Label the axes without powers of ten, and draw a grid."""
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda number, _: f'{number:,g}'))
     axes.yaxis.set_minor_formatter(NullFormatter())
@@ -371,7 +392,8 @@ def plain(axes: Axes) -> None:
 
 def log_log(curves: dict[str, tuple[list[float], list[float]]], name: str, out: Path, *,
             title: str, x: str, y: str) -> None:
-    """Draw ``{label: (x values, y values)}`` on logarithmic axes into ``out/name.png``."""
+    """Draw curves on logarithmic axes into ``out/name.png``. ``curves`` is
+    ``{label: (x values, y values)}``."""
     figure = Figure(figsize=(7, 4.5), layout='constrained')
     axes = figure.subplots()
     for label, (at, values) in curves.items():

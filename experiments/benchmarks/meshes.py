@@ -1,12 +1,13 @@
-"""Attention along meshes of the sphere, compared with the Triton kernel of ECMWF's anemoi.
+"""Times of attention along meshes of the sphere, compared with the Triton kernel of ECMWF's anemoi.
 
 Anemoi's kernel requires features of full width, which it adds to the key and the value of every
-edge. Ours is timed twice: without features, and with the same features before their projection. Our
-time includes the projection of features; anemoi's does not.
+edge. This project's attention is timed twice: without features, and with the same features before
+their projection. The times of this project include the projection of features, and anemoi's times
+do not.
 
-Nodes, edges, heads and channels are as in the table that anemoi's developers published for an H200
-in float16. Edges lead to the nearest points of another grid; both grids are spirals with the same
-numbers of points as in the table.
+Nodes, edges, heads and channels are those of the table that anemoi's developers published for an
+H200 in float16. Edges lead to the nearest points of another grid. Both grids are spirals with the
+numbers of points in that table.
 
     python -m experiments.benchmarks.gpu --dtype float16
 """
@@ -26,20 +27,22 @@ from experiments.benchmarks.measure import SPARSE, interleave
 from graphattn import BipartiteGraph
 from graphattn.functional import edge_attention, edge_feature_attention
 
-# Numbers of points of ERA5's grid n320, and of an icosahedron refined six times.
+# Numbers of points: of ERA5's grid n320, and of an icosahedron refined six times.
 ERA, HIDDEN = 542_080, 40_962
-# Queries, keys, and keys per query. The published graphs have 20.8 on average, computed from their
-# rule, and 8 and 3.
+# For each mesh: queries, keys, and keys per query. The published graphs have on average 20.8, 8 and
+# 3 keys per query; 20.8 was computed from their rule.
 MESHES = {'era_to_h': (HIDDEN, ERA, 21), 'h_to_h': (HIDDEN, HIDDEN, 8),
           'h_to_era': (ERA, HIDDEN, 3)}
 PUBLISHED_MS = {'era_to_h': 2.77, 'h_to_h': 0.83, 'h_to_era': 4.87}
-FEATURES = 11  # per edge, before projection: length, direction and eight learned ones
+FEATURES = 11  # features per edge before their projection: length, direction and eight learned ones
 
 
 def measure(name: str, shape: tuple[int, int, int], heads: int, channels: int, dtype: torch.dtype,
             rounds: int) -> list[dict]:
-    """Return a row for each case, forward with backward; the published time is for 16 x 64
-    channels."""
+    """Return a row for each case, with the time of the forward and the backward pass.
+
+    The published time, for 16 heads of 64 channels, is in the row as well.
+    """
     graph = mesh(*shape)
     times = interleave(cases(graph, heads, channels, dtype), rounds)
     return [{'graph': name, 'queries': graph.num_queries, 'keys': graph.num_keys,
@@ -50,7 +53,7 @@ def measure(name: str, shape: tuple[int, int, int], heads: int, channels: int, d
 
 
 def mesh(num_queries: int, num_keys: int, degree: int) -> BipartiteGraph:
-    """Join each point of one grid to the nearest points of another."""
+    """Return a graph that joins each point of one grid to the nearest points of another grid."""
     _, nearest = KDTree(spiral(num_keys)).query(spiral(num_queries), degree)
     return BipartiteGraph.from_topk(torch.as_tensor(nearest), num_keys)
 
@@ -65,7 +68,7 @@ def spiral(num_points: int) -> np.ndarray:
 
 def cases(graph: BipartiteGraph, heads: int, channels: int,
           dtype: torch.dtype) -> dict[str, Callable[[], object]]:
-    """Return the functions to compare, forward and backward, by name."""
+    """Return the functions to compare, by name. Each runs a forward and a backward pass."""
     nodes = [torch.randn(size, heads, channels, dtype=dtype, requires_grad=True)
              for size in (graph.num_queries, graph.num_keys, graph.num_keys)]
     features = [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in
@@ -88,21 +91,24 @@ def cases(graph: BipartiteGraph, heads: int, channels: int,
 
 @cache
 def is_installed() -> bool:
-    """Return whether anemoi's kernel is installed; print a message once if not."""
+    """Return whether anemoi's kernel is installed. If it is not, print a message, once."""
     if find_spec('anemoi') and find_spec('anemoi.models'):
         return True
-    print('skipped anemoi, which is not installed: pip install --no-deps anemoi-models')
+    print('skipped anemoi, which is not installed; to install it: pip install --no-deps '
+          'anemoi-models')
     return False
 
 
 def project(edge_attr: Tensor, projection: Tensor) -> Tensor:
-    """Return features of full width ``[num_edges, heads, channels]``."""
+    """Return the features projected to full width, ``[num_edges, heads, channels]``."""
     return torch.einsum('es,hcs->ehc', edge_attr, projection)
 
 
 def anemoi_attention(graph: BipartiteGraph) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
-    """Return anemoi's attention along a graph, a function of query, key, value and features of full
-    width."""
+    """Return anemoi's attention along a graph.
+
+    The result is a function of query, key, value and features of full width.
+    """
     from anemoi.models.triton.gt import graph_transformer_attention_conv
 
     key_indptr, _, position = graph.csc

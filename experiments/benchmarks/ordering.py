@@ -1,10 +1,10 @@
-"""Speed-up by token orders that place a query's keys close together, for many tokens.
+"""Speed-up of attention from token orders that place the keys of a query close together.
 
-Times a training step of attention along graphs of unordered tokens: unchanged, by reverse
-Cuthill-McKee (``BipartiteGraph.nearby_order``), and, for graphs drawn from clusters, by cluster.
-The table also has the cost of an order: finding it, reordering the graph, and, unless the whole
-model runs in this order, permuting tokens and outputs, forward and backward. All are medians after
-a warm-up call.
+The benchmark times a training step of attention along graphs of many unordered tokens. The order is
+unchanged, or reverse Cuthill-McKee (``BipartiteGraph.nearby_order``), or by cluster if the graph is
+drawn from clusters. The table also has the cost of an order: finding the order, reordering the
+graph, and permuting tokens and outputs, forward and backward. The permutation is not needed if the
+whole model runs in this order. All times are medians after a warm-up call.
 
     python -m experiments.benchmarks.ordering
     python -m experiments.benchmarks.ordering --quick
@@ -41,7 +41,7 @@ def main(
     rounds: PositiveInt = 3,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Time the steps of each graph alternately.
+    """Time training steps along each graph, alternately for each order.
 
     Args:
         n: Number of tokens.
@@ -54,7 +54,7 @@ def main(
 
 
 def measure(name: str, n: int, keys: int, width: int, heads: int, rounds: int) -> list[dict]:
-    """Return a row for each order of a graph."""
+    """Return a row of times for each order of a graph."""
     torch.manual_seed(0)
     graph, cluster = GRAPHS[name](n, keys)
     x = [torch.randn(n, heads, width // heads, requires_grad=True) for _ in range(3)]
@@ -81,7 +81,7 @@ def measure(name: str, n: int, keys: int, width: int, heads: int, rounds: int) -
 
 
 def move(tokens: Tensor, order: Tensor) -> None:
-    """Permute tokens and back, with gradients."""
+    """Permute tokens and permute them back, with gradients."""
     torch.autograd.grad(tokens[order][order.argsort()].sum(), tokens)
 
 
@@ -90,13 +90,15 @@ def random_keys(n: int, keys: int) -> tuple[BipartiteGraph, None]:
 
 
 def shuffled_window(n: int, keys: int) -> tuple[BipartiteGraph, None]:
-    """Return a window with shuffled tokens: its edges are local in another order."""
+    """Return a window whose tokens are shuffled, so that its edges are local in another order."""
     return SlidingWindow(keys // 2).build(n).reorder(torch.randperm(n)), None
 
 
 def block_model(n: int, keys: int, inside: float) -> tuple[BipartiteGraph, Callable[[], Tensor]]:
-    """Sample a block model in which the fraction ``inside`` of a query's keys is in its own
-    cluster."""
+    """Sample a block model, and return its graph and a function that finds the order by cluster.
+
+    The fraction ``inside`` of a query's keys is in the query's own cluster.
+    """
     member = torch.eye(CLUSTERS)[torch.randint(CLUSTERS, (n,))]
     mixing = inside * torch.eye(CLUSTERS) * CLUSTERS + (1 - inside)
     model = FactorModel(member, (mixing * keys / n).clamp(max=1), member)
@@ -113,7 +115,7 @@ GRAPHS: dict[str, Callable] = {
 
 
 def draw(rows: list[dict], n: int, out: Path) -> None:
-    """Draw the time of a step by graph and order."""
+    """Draw the time of a step for each graph and order."""
     figure = Figure(figsize=(9, 4.5), layout='constrained')
     axes = figure.subplots()
     ways = list(dict.fromkeys(row['order'] for row in rows))

@@ -1,9 +1,9 @@
-"""Lower bounds of the GPU kernels by memory and instructions; computed, not measured.
+"""Lower bounds for the times of the GPU kernels, computed from memory traffic and instructions.
 
     python -m experiments.benchmarks.roofline
     python -m experiments.benchmarks.roofline --quick
 
-To measure the kernels on a GPU: python -m experiments.benchmarks.gpu
+Nothing is measured here. To measure the kernels on a GPU, run python -m experiments.benchmarks.gpu
 """
 
 from __future__ import annotations
@@ -33,27 +33,28 @@ from graphattn.ops.attention import triton_tiles as attention_tiles
 from graphattn.ops.sample.triton.draws import MAX_EXPECTED
 from graphattn.ops.triton import tiles
 
-# An H200, per second: bytes of memory traffic; instructions of its 132 processors, each of which
-# issues four at 1.75 GHz; operations of flash attention on its tensor cores.
+# Rates of an H200 per second: bytes of memory traffic; instructions of its 132 processors, each of
+# which issues four instructions at 1.75 GHz; and operations of flash attention on its tensor cores.
 BYTES_PER_SECOND, INSTRUCTIONS_PER_SECOND, FLOPS_PER_SECOND = 4.8e12, 132 * 4 * 1.75e9, 500e12
 REGISTERS = 65536  # per processor
-# Loads of each kernel per edge and head: vectors of keys and values, of queries and gradients; and
-# in addition the index of the node, statistics and weights.
+# Loads of each kernel per edge and head. VECTORS counts the vectors: of keys and values, or of
+# queries and gradients. BESIDE counts the bytes of everything else: the index of the node,
+# statistics and weights.
 VECTORS = {'attend_rows': 2, 'grads_of_queries': 2, 'grads_of_keys': 2, 'dot_of_rows': 1,
            'sum_of_rows': 1, 'weigh_rows': 1, 'softmax_backward': 0}
 BESIDE = {'attend_rows': 4, 'grads_of_queries': 4, 'grads_of_keys': 8 + 32, 'dot_of_rows': 8,
           'sum_of_rows': 8, 'weigh_rows': 8, 'softmax_backward': 20}
-# Products of each kernel per edge and head: dot products of vectors, and weighted sums.
+# Products of each kernel per edge and head: dot products of vectors, and weighted sums of vectors.
 PRODUCTS = {'attend_rows': 2, 'grads_of_queries': 3, 'grads_of_keys': 4, 'dot_of_rows': 1,
             'sum_of_rows': 1, 'weigh_rows': 1, 'softmax_backward': 0}
-# For sampling few edges: bytes read at once; bytes per key and cluster (factors three times and
-# their sum in float64, integers, their sums); bytes per edge for the order by key (four passes of
-# torch's sort over 12 bytes, and a gather).
+# Bytes for sampling few edges. A sector is read at once. A share is read per key and cluster:
+# factors three times and their sum in float64, integers, and the sums of the integers. An order is
+# the cost per edge of ordering by key: four passes of torch's sort over 12 bytes, and a gather.
 BYTES_OF_A_SECTOR, BYTES_OF_A_SHARE, BYTES_OF_AN_ORDER = 32, 52, 168
 TILED = {'attend_tiles', 'grads_of_tiled_queries', 'grads_of_tiled_keys'}
 SHAPES = {(16384, 41): '0.25 %', (16384, 164): '1 %', (16384, 819): '5 %',
           (131072, 64): '64 keys each'}
-WIDTHS = 32, 64, 128, 256  # of edge dot products: clusters of block models
+WIDTHS = 32, 64, 128, 256  # widths of dot products on edges: numbers of clusters of block models
 LAYERS = [(4096, 128), (8192, 128), *((16384, width) for width in WIDTHS), (32768, 128)]
 
 
@@ -66,13 +67,13 @@ def main(
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Compile all kernels, and report memory traffic and instructions per edge.
+    """Compile all kernels, and report their memory traffic and instructions per edge.
 
     Args:
         dtype: Dtype of queries, keys and values.
         heads: Number of heads.
-        capability: Compute capability of the GPU, 90 for 9.0.
-        quick: Leave out bias, gate and dropout.
+        capability: Compute capability of the GPU; 90 is 9.0.
+        quick: Whether to leave out bias, gate and dropout.
         out: The folder of the tables.
     """
     if not environment_compiles():
@@ -86,7 +87,7 @@ def main(
                 continue
             of_node = launch.arguments.get('x', launch.arguments.get('key'))
             itemsize = 0 if of_node is None else of_node.element_size()
-            # A lone softmax has no values.
+            # A softmax alone has no values.
             of_values = int(launch.arguments.get('VALUE_CHANNELS') == 0)
             size = (VECTORS[kernel] - of_values) * channels * itemsize + BESIDE[kernel]
             rows.append({
@@ -115,13 +116,15 @@ def main(
 
 
 def against_dense(rows: list[dict], n: int, degree: int, channels: int, heads: int) -> dict:
-    """Return the minimum time of attention on a graph, and the time of unmasked flash attention."""
+    """Return a row with the minimum time of attention along a graph, and the time of unmasked flash
+    attention."""
     edges, pairs = heads * n * degree, heads * n * n
     floor = {row['kernel']: max(row['memory ps'], row['instructions ps']) * 1e-12 * edges
              for row in rows if row['terms'] == TERMS[0]
              and row['operator'].startswith('edge_attention')}
     backward = floor['grads_of_queries'] + floor['grads_of_keys']
-    dense = 4 * channels * pairs / FLOPS_PER_SECOND  # two products forward, five backward
+    # two products in the forward pass, and five in the backward pass
+    dense = 4 * channels * pairs / FLOPS_PER_SECOND
     return {'tokens': n, 'density': SHAPES[n, degree], 'forward ms': 1e3 * floor['attend_rows'],
             'forward+backward ms': 1e3 * (floor['attend_rows'] + backward),
             'flash forward ms': 1e3 * dense, 'flash forward+backward ms': 3.5e3 * dense,
@@ -130,8 +133,11 @@ def against_dense(rows: list[dict], n: int, degree: int, channels: int, heads: i
 
 
 def attention_by_tiles(dtype: torch.dtype, channels: int, terms: str, capability: int) -> dict:
-    """Return the time per edge by rows and per pair by tiles, forward and with backward, and the
-    edges of a tile at which both are equal."""
+    """Return a row with the time of attention per edge by rows, and per pair by tiles.
+
+    Times are given for the forward pass alone, and for both passes. The last column is the number
+    of edges in a tile at which rows and tiles take equal time.
+    """
     started = [launch for operator, arguments in operators(dtype, channels, terms).items()
                if name_of(operator).startswith('edge_attention')
                for launch in launches(operator, arguments)]
@@ -149,8 +155,10 @@ def attention_by_tiles(dtype: torch.dtype, channels: int, terms: str, capability
 
 
 def rows_against_tiles(channels: int, capability: int) -> dict:
-    """Return the time per edge by rows and per pair by tiles, and the density at which both are
-    equal."""
+    """Return a row with the time of dot products per edge by rows, and per pair by tiles.
+
+    The last columns are the densities at which rows and tiles take equal time.
+    """
     by_rows = dots(channels, 1.)
     edge, pair = ([picoseconds(launch, capability) for launch in launched]
                   for launched in (by_rows, dots(channels, 0.)))
@@ -166,10 +174,13 @@ def rows_against_tiles(channels: int, capability: int) -> dict:
 
 def against_full(rows: list[dict], n: int, clusters: int, channels: int,
                  capability: int) -> dict:
-    """Return the time of a step of a layer that samples its graphs exactly, without projections,
-    per pair and per edge, and the density at which it equals full attention: with trials of all
-    pairs (negative if trials alone take longer), and with few sampled edges. With the default
-    estimator, half of the edges have no gradient."""
+    """Return a row with the times of a training step of a layer that samples its graphs exactly.
+
+    Times are per pair and per edge, without projections. The row also has the densities at which
+    the step takes as long as full attention: with trials of all pairs (negative if trials alone
+    take longer), and with few sampled edges. With the default estimator, half of the edges have no
+    gradient.
+    """
     full = 14 * channels / FLOPS_PER_SECOND * 1e12
     tried = sum(picoseconds(launch, capability) for launch in sampling(torch.float32, clusters))
     listed = 1e12 * BYTES_OF_A_SHARE * clusters / n / BYTES_PER_SECOND
@@ -191,7 +202,8 @@ def against_full(rows: list[dict], n: int, clusters: int, channels: int,
 
 
 def dots(channels: int, faster_above: float) -> list[Launch]:
-    """Return the kernels of edge dot products and their gradients, by queries and by keys."""
+    """Return the launches of dot products on edges and of their gradients, by queries and by
+    keys."""
     with patch.object(tiles, 'FASTER_ABOVE', {channels: faster_above}):
         started = [launch for operator, arguments in operators(torch.float32, channels).items()
                    if name_of(operator).startswith('edge_dot')
@@ -200,9 +212,12 @@ def dots(channels: int, faster_above: float) -> list[Launch]:
 
 
 def picoseconds(launch: Launch, capability: int, *, gathers: bool = True) -> float:
-    """Return the minimum time per edge, or per edge without gathered vectors; for tiles, per pair.
-    It covers a program's work per tile and its longest loop, over channels or for non-finite
-    values."""
+    """Return the minimum time in picoseconds per edge, or per pair for kernels of tiles.
+
+    Without ``gathers``, the vectors that an edge gathers are left out. The time of a tile covers
+    the instructions of a program, and the turns of its longest loop over channels or for non-finite
+    values.
+    """
     code, kernel = compiled(launch, capability), launch.kernel.__name__
     if kernel in VECTORS:
         vectors = VECTORS[kernel] if gathers else 0
@@ -218,10 +233,12 @@ def picoseconds(launch: Launch, capability: int, *, gathers: bool = True) -> flo
 
 
 def picoseconds_of_a_draw(launch: Launch, num_keys: int, capability: int) -> float:
-    """Return the minimum time of a thinned draw, among many of a row. It is the maximum of two
-    times: of the instructions of a program and its loops, which bisect clusters (unrolled if these
-    are few), double a step, bisect keys and multiply some clusters at a time; and of reading the
-    sectors for bisection."""
+    """Return the minimum time of a thinned draw in picoseconds, among many draws of a row.
+
+    It is the maximum of two times. One is the time of the instructions of a program and its loops,
+    which bisect clusters (unrolled if there are few), double a step, bisect keys, and multiply some
+    clusters at a time. The other is the time of reading the sectors for bisection.
+    """
     code, arguments = compiled(launch, capability), launch.arguments
     steps = num_keys.bit_length()
     turns = (arguments['WIDTH'].bit_length() - 1, steps, steps,

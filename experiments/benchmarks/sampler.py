@@ -1,4 +1,4 @@
-"""Sampling a graph from a block model, and the probabilities of its edges.
+"""Times of sampling a graph from a block model, and of the probabilities of its edges.
 
     python -m experiments.benchmarks.sampler
     python -m experiments.benchmarks.sampler --quick
@@ -37,11 +37,11 @@ def main(
     device: str = 'cpu',
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Time both samplers and the dense product that they replace.
+    """Time both samplers, and the dense product of all pairs that they replace.
 
     Args:
-        nodes: Numbers of queries and of keys.
-        densities: Expected fractions of the pairs that are edges.
+        nodes: Numbers of tokens; a graph has as many queries as keys.
+        densities: Expected fractions of all pairs that are edges.
         clusters: Number of clusters of the block model.
     """
     rows = []
@@ -56,12 +56,13 @@ def main(
 
 
 def measure(n: int, density: float, clusters: int, rounds: int) -> list[dict]:
-    """Return a row for each sampler, for p_ij on its edges, and for the product over all pairs."""
+    """Return a row of times for each sampler, for p_ij on the sampled edges, and for the product
+    over all pairs."""
     model = block_model(n, density, clusters)
     factors = model.query_factor, model.mixing, model.key_factor
     edges = {name: sample(model) for name, sample in SAMPLERS.items()}
 
-    # Each case has its own model, as each training step has, because models cache products.
+    # Each case has its own model, as each training step has, because a model caches products.
     def fastrg_with_prob() -> None:
         with torch.no_grad():
             model = FactorModel(*factors)
@@ -95,8 +96,10 @@ def measure(n: int, density: float, clusters: int, rounds: int) -> list[dict]:
 
 
 def block_model(n: int, density: float, clusters: int) -> FactorModel:
-    """Return a model with memberships between 0 and 1 and a random block matrix, scaled to the
-    density."""
+    """Return a block model of an expected density.
+
+    Memberships are drawn between 0 and 1, and the block matrix is random and scaled to the density.
+    """
     generator = seeded()
     query, key = torch.rand(2, n, clusters, generator=generator)
     mixing = torch.rand(clusters, clusters, generator=generator).square()

@@ -1,9 +1,11 @@
-"""Tiles of pairs that contain edges, before and after ordering tokens by cluster.
+"""Numbers of tiles of pairs that contain edges, before and after ordering tokens by cluster.
 
-Tensor cores multiply whole tiles, so an edge costs as much as all pairs of its tile. Graphs sampled
-from block models fill nearly all tiles in token order. Ordered by each token's strongest cluster,
-the pairs of two clusters are adjacent: many tiles are empty if memberships are hard and clusters
-are at least as large as tiles, but hardly any if every token belongs a little to every cluster.
+Tensor cores multiply whole tiles, so an edge costs as much as all pairs of its tile. In token
+order, graphs sampled from block models fill nearly all tiles. If tokens are ordered by their
+strongest cluster, the pairs of two clusters are adjacent. Many tiles are then empty if memberships
+are hard and clusters are at least as large as tiles. Hardly any tile is empty if every token
+belongs a little to every cluster.
+
 Times are computed, not measured, for one head, forward and backward, at the rates of python -m
 experiments.benchmarks.roofline.
 
@@ -27,12 +29,12 @@ from experiments.runs.tables import report
 from graphattn import BipartiteGraph
 from graphattn.samplers import FactorModel, sample_bernoulli
 
-# The number of clusters, and the fraction of a token's membership in its strongest cluster, by
-# name.
+# By name: the number of clusters, and the fraction of a token's membership that its strongest
+# cluster has.
 MODELS = {'128 hard clusters': (128, 1.), '16 hard clusters': (16, 1.),
           '16 clusters, 99 % in one': (16, 0.99), '16 clusters, all alike': (16, 1 / 16)}
 ORDERS = ('as they come', 'by cluster', 'nearby')
-PS_OF_AN_EDGE = 170.  # of a row kernel at 64 channels
+PS_OF_AN_EDGE = 170.  # time of an edge in a row kernel at 64 channels
 PS_OF_A_PAIR = 1.8  # of dense tiles
 
 
@@ -47,7 +49,7 @@ def main(
 
     Args:
         nodes: Numbers of tokens.
-        densities: Expected fractions of the pairs that are edges, at most 0.5.
+        densities: Expected fractions of all pairs that are edges, at most 0.5.
         tiles: Numbers of queries and keys of a tile.
     """
     rows = []
@@ -58,7 +60,7 @@ def main(
 
 
 def count(n: int, name: str, density: float, tiles: list[int]) -> list[dict]:
-    """Return a row for each token order and tile size."""
+    """Return a row of counts for each token order and tile size."""
     graph, cluster = draw_graph(n, *MODELS[name], density)
     orders = {'as they come': torch.arange(n), 'by cluster': cluster.argsort(stable=True),
               'nearby': graph.nearby_order()}
@@ -76,8 +78,12 @@ def count(n: int, name: str, density: float, tiles: list[int]) -> list[dict]:
 
 def draw_graph(n: int, clusters: int, share: float,
                density: float) -> tuple[BipartiteGraph, Tensor]:
-    """Sample a graph of an expected density, and return it with the strongest cluster of each
-    token. Two clusters are joined with probability 1/2, and at least two are joined."""
+    """Sample a graph of an expected density; return the graph, and the strongest cluster of each
+    token.
+
+    If two clusters are joined, a pair of their tokens is an edge with about probability 1/2. At
+    least one pair of clusters is joined.
+    """
     torch.manual_seed(0)
     cluster = torch.randint(clusters, (n,))
     rest = (1 - share) / max(clusters - 1, 1)
@@ -91,13 +97,13 @@ def draw_graph(n: int, clusters: int, share: float,
 
 
 def live_tiles(graph: BipartiteGraph, tile: int) -> int:
-    """Count the tiles that FlexAttention's mask computes."""
+    """Return the number of tiles that FlexAttention's mask computes."""
     mask = graph.to_block_mask(tile=tile, is_compact=True)
     return int(mask.kv_num_blocks.sum() + mask.full_kv_num_blocks.sum())
 
 
 def draw(rows: list[dict], n: int, out: Path) -> None:
-    """Draw the fraction of live tiles over density, for each model."""
+    """Draw the fraction of tiles with edges over the density, for each model."""
     tile = max(row['tile'] for row in rows)
     figure = Figure(figsize=(12, 3.6), layout='constrained')
     for axes, name in zip(figure.subplots(1, len(MODELS), sharey=True), MODELS):

@@ -1,11 +1,12 @@
 """Time and memory of a training step of GraphTransformerConv and of PyG's TransformerConv.
 
-The table also has the projections of the nodes alone, a lower bound for any attention.
+The table also has the time of the projections of the nodes alone, which is a lower bound for any
+attention.
 
     python -m experiments.benchmarks.transformer_conv
     python -m experiments.benchmarks.transformer_conv --quick
 
-For a batch of molecules, whose edges are sorted in every step:
+For a batch of molecules, whose edges are sorted again in every step:
 
     python -m experiments.benchmarks.transformer_conv --nodes 800 --edges 1700 --graphs 32 \
         --channels 16 --edge_dims '[0]' --anew true --rounds 300
@@ -52,18 +53,18 @@ def main(
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Time a training step of both layers alternately; each peak is measured in a separate process.
+    """Time a training step of both layers alternately; each peak has a separate process.
 
     Args:
         nodes: Number of nodes of a random graph.
         edges: Number of unordered edges.
         heads: Number of heads.
-        channels: Width of a head; the width of a node is the sum over heads.
+        channels: Width of a head. The width of a node is the sum of the widths of all heads.
         edge_dims: Numbers of features per edge; 0 for none.
         graphs: Number of equally large graphs into which the nodes are divided.
-        anew: Give each step a new tensor of edges, as a data loader does, so that the step includes
-            sorting.
-        quick: Use a smaller graph, which ends within a minute.
+        anew: Whether each step gets a new tensor of edges, as from a data loader, so that the step
+            includes sorting.
+        quick: Whether to use a smaller graph, which takes less than a minute.
         out: The folder of the table.
     """
     if quick:
@@ -93,7 +94,7 @@ class Setting(NamedTuple):
     def data(self) -> tuple[Tensor, Tensor, Tensor | None]:
         generator, size = seeded(), self.nodes // self.graphs
         number = torch.randint(self.graphs * size**2, (self.edges * 11 // 10,), generator=generator)
-        number = number.unique()  # more are drawn than needed, because some repeat
+        number = number.unique()  # more pairs are drawn than needed, because some repeat
         number = number[torch.randperm(len(number), generator=generator)[:self.edges]]
         edge_attr = (torch.randn(len(number), self.edge_dim, generator=generator)
                      if self.edge_dim else None)
@@ -104,7 +105,8 @@ class Setting(NamedTuple):
 
 
 def measure(setting: Setting, rounds: int) -> list[dict]:
-    """Return a row for each layer; edges are sorted beforehand unless ``anew``."""
+    """Return a row of time and memory for each layer. Unless ``anew``, edges are sorted
+    beforehand."""
     data, layers = setting.data(), {name: setting.layer(name) for name in LAYERS}
     with torch.no_grad():
         outs = [layer(*data) for layer in layers.values()]
@@ -125,7 +127,8 @@ def step(layer: nn.Module, *data: Tensor | None) -> None:
 
 
 def step_anew(layer: nn.Module, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None) -> None:
-    """Run a step with a new tensor of edges, because the layer caches sorted edges by tensor."""
+    """Run a step with a new tensor of edges, because the layer caches the sorted edges of each
+    tensor."""
     step(layer, x, edge_index.clone(), edge_attr)
 
 
@@ -137,7 +140,8 @@ def project(layer: nn.Module, x: Tensor) -> None:
 
 
 def peak_of_step(setting: Setting, name: str) -> int:
-    """Return the peak memory of a training step after the first, sorted edges included."""
+    """Return the peak memory, in bytes, of a training step that is not the first. Sorted edges are
+    included."""
     step(setting.layer(name), *setting._replace(nodes=50, edges=99).data())  # compiles
     layer, data = setting.layer(name), setting.data()
     return peak_bytes(lambda: step(layer, *data), warm_up=1)

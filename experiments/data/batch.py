@@ -11,15 +11,16 @@ NO_LABEL = -100  # the ignore_index of torch's cross-entropy
 
 
 class TokenBatch(NamedTuple):
-    """Concatenated sequences without padding, the batch of
-    :class:`experiments.modules.Classification` and its subclasses.
+    """Concatenated sequences without padding.
+
+    This is the batch of :class:`experiments.modules.Classification` and its subclasses.
 
     Attributes:
         tokens (Tensor): Ids, int64 ``[num_tokens]``.
-        ptr (Tensor): The first token of each sequence, and the end of the last one, int64
+        ptr (Tensor): The first token of each sequence, and the end of the last sequence, int64
             ``[num_sequences + 1]``.
-        label (Tensor): The class of each sequence, each pair of sequences or each token (NO_LABEL:
-            none), int64.
+        label (Tensor): The class of each sequence, each pair of sequences or each token, int64.
+            ``NO_LABEL`` marks a token without a class.
 
     Two sequences, of three and two tokens::
 
@@ -33,16 +34,17 @@ class TokenBatch(NamedTuple):
 
 
 class TextBatch(NamedTuple):
-    """Concatenated sequences of WordPiece tokens.
+    """Concatenated sequences of WordPiece tokens, without padding.
 
     Attributes:
         tokens (Tensor): Ids, int64 ``[num_tokens]``.
         ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``.
         segments (Tensor): 0 up to the first [SEP], 1 after it, int64 ``[num_tokens]``.
         selected (Tensor): Positions of the tokens to predict, int64 ``[num_selected]``.
-        target (Tensor): Their original ids, int64 ``[num_selected]``.
-        label (Tensor): The class or score of each sequence. In pre-training, 0 if the second
-            segment follows the first, 1 if it is from another document; empty without pairs.
+        target (Tensor): The original ids of these tokens, int64 ``[num_selected]``.
+        label (Tensor): The class or score of each sequence. In pre-training, the label is 0 if the
+            second segment follows the first, and 1 if the second is from another document. Without
+            pairs, the tensor is empty.
     """
 
     tokens: Tensor
@@ -54,7 +56,7 @@ class TextBatch(NamedTuple):
 
 
 class QuestionBatch(NamedTuple):
-    """Concatenated windows of the texts of questions, each after its question.
+    """Concatenated windows of the texts of questions. Each window begins with its question.
 
     Attributes:
         tokens (Tensor): Ids, int64 ``[num_tokens]``.
@@ -62,8 +64,8 @@ class QuestionBatch(NamedTuple):
         segments (Tensor): 0 up to the first [SEP], 1 after it, int64 ``[num_tokens]``.
         num_global (Tensor): The number of leading tokens of each window that belong to the
             question, [CLS] and [SEP] included, int64 ``[num_windows]``.
-        first (Tensor): The first token of each answer, int64 ``[num_answers]``: at least one answer
-            per window, [CLS] if the window has none.
+        first (Tensor): The first token of each answer, int64 ``[num_answers]``. Each window has at
+            least one entry, which is [CLS] if the window contains no answer.
         last (Tensor): The last token of each answer, int64 ``[num_answers]``.
         question_ptr (Tensor): The first window of each question, int64 ``[num_questions + 1]``.
         offset (Tensor): Start and end of each token in the characters of its text, int64
@@ -87,7 +89,7 @@ class QuestionBatch(NamedTuple):
 
 
 class ChoiceBatch(NamedTuple):
-    """Questions with several choices each, one of which is right.
+    """Questions with several choices each. One choice of each question is right.
 
     Attributes:
         tokens (Tensor): Ids, int64 ``[num_tokens]``.
@@ -114,20 +116,22 @@ class ChoiceBatch(NamedTuple):
 
 
 def check_batch(batch: object, kind: type = TokenBatch) -> None:
-    """Check a batch of a user's data module.
+    """Check a batch that a user's data module made.
 
     Args:
         batch (object): The batch.
-        kind (type): The class of this module whose fields it must have.
+        kind (type): The class of this module that the batch must resemble: the batch must have all
+            of its fields.
 
     Raises:
         TypeError: A field is missing, or not a tensor of its type; the message names the field.
-        ValueError: A field has another shape, or ``ptr`` marks no sequences.
+        ValueError: The shape of a field is wrong, or ``ptr`` marks no sequences.
     """
     for name in kind._fields:
         if not hasattr(batch, name):
-            raise TypeError(f"a batch must be a {kind.__module__}.{kind.__name__} of "
-                            f"{', '.join(kind._fields)}: {name!r} is missing (got {_form(batch)})")
+            raise TypeError(f"a batch must have the fields {', '.join(kind._fields)} of "
+                            f"{kind.__module__}.{kind.__name__}, but {name!r} is missing (got "
+                            f"{_form(batch)})")
     tensors = [name for name, hint in get_type_hints(kind).items() if hint is Tensor]
     for name in tensors:
         value = getattr(batch, name)

@@ -3,9 +3,9 @@
     python -m experiments.data.block_model_graphs PATTERN
 
 draws the graphs from the published distribution, keeps them in ``data/cache`` and prints their
-statistics beside those of the released files. CLUSTER agrees with these. The released PATTERN has
-1.2 % more nodes and 3.3 % more edges than its published distribution gives, and graphs of 44 nodes,
-where 45 are the fewest.
+statistics beside those of the released files. CLUSTER agrees with its released files. The released
+PATTERN has 1.2 % more nodes and 3.3 % more edges than its published distribution implies. It also
+has graphs of 44 nodes, although the distribution implies at least 45.
 
 Source: Dwivedi et al., "Benchmarking Graph Neural Networks" (2020), Sec. 4.4 and Appendix A.3.
 """
@@ -32,15 +32,16 @@ class Distribution:
     """The distribution of the graphs of a data set.
 
     Args:
-        num_communities (int): Communities of a graph, each of 5 to 34 nodes.
+        num_communities (int): Number of communities of a graph. A community has 5 to 34 nodes.
         inside (float): Probability of an edge within a community.
         between (float): Probability of an edge between communities.
-        num_graphs (tuple of int): Graphs for training, validation and test.
-        num_patterns (int): Planted patterns, each shared by equally many graphs of every part;
-            with 0, the task is to find the communities.
-        pattern_size (int): Nodes of a pattern.
-        pattern_edges (float): Probability of an edge within a pattern, and to the other nodes.
-        vocabulary (int): Number of input features, one of which a node has.
+        num_graphs (tuple of int): Numbers of graphs for training, validation and test.
+        num_patterns (int): Number of planted patterns. In every part, each pattern is planted in
+            equally many graphs. With 0, the task is to find the communities.
+        pattern_size (int): Number of nodes of a pattern.
+        pattern_edges (float): Probability of an edge within a pattern, and of an edge between the
+            pattern and the other nodes.
+        vocabulary (int): Number of input features. Each node has one of them.
     """
 
     num_communities: int
@@ -58,28 +59,30 @@ DISTRIBUTIONS = {
                             pattern_size=20, pattern_edges=.5),
     'CLUSTER': Distribution(6, .55, .25, (10_000, 1_000, 1_000), vocabulary=7),
 }
-# Mean nodes and edges of a graph of the released files, each edge in both directions.
+# Mean numbers of nodes and edges of a graph of the released files. Edges are counted in both
+# directions.
 RELEASED = {'PATTERN': (118.89, 6_078.57), 'CLUSTER': (117.20, 4_301.72)}
 _MIN_SIZE, _MAX_SIZE = 5, 34
 
 
 def block_model_graphs(name: str, seed: int = 0, cache: Path = Path('data/cache'),
                        num_graphs: tuple[int, int, int] | None = None) -> dict[str, list[Data]]:
-    """Return the graphs of ``'PATTERN'`` or ``'CLUSTER'``, drawn once and then read.
+    """Return the graphs of ``'PATTERN'`` or ``'CLUSTER'``, drawn once and cached.
 
     Args:
         name (str): The data set.
         seed (int): The same seed gives the same graphs.
         cache (Path): Folder of all caches.
         num_graphs (tuple of int, optional): Numbers of graphs of the parts, instead of the
-            published ones.
+            published numbers.
 
     Returns:
-        dict by part, lists of Data: ``x`` one-hot features, ``edge_index`` in both directions,
-        ``y`` int64 classes of nodes.
+        A dict from parts to lists of Data. ``x`` has one-hot features, ``edge_index`` has both
+        directions of each edge, and ``y`` has the int64 classes of the nodes.
 
     Raises:
-        ValueError: The name is unknown, or a number of graphs is not a multiple of the patterns.
+        ValueError: The name is unknown, or a number of graphs is not a multiple of the number of
+            patterns.
     """
     if name not in DISTRIBUTIONS:
         raise ValueError(f"'name' must be {' or '.join(map(repr, DISTRIBUTIONS))} (got {name!r})")
@@ -88,8 +91,8 @@ def block_model_graphs(name: str, seed: int = 0, cache: Path = Path('data/cache'
         distribution = Distribution(**{**asdict(distribution), 'num_graphs': tuple(num_graphs)})
     for number in distribution.num_graphs:
         if distribution.num_patterns and number % distribution.num_patterns:
-            raise ValueError(f"'num_graphs' must be multiples of the {distribution.num_patterns} "
-                             f"patterns (got {number})")
+            raise ValueError(f"'num_graphs' must be multiples of {distribution.num_patterns}, "
+                             f"the number of patterns (got {number})")
     parameters = {'name': name, 'seed': seed, 'version': 1, **asdict(distribution)}
     arrays = cached_arrays(cache, name.lower(), parameters, lambda: _draw_all(distribution, seed))
     return {part: _graphs(arrays, part, distribution.vocabulary) for part in PARTS}
@@ -113,7 +116,8 @@ def _draw_all(distribution: Distribution, seed: int) -> dict[str, np.ndarray]:
 
 def _pattern(distribution: Distribution,
              rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Return the edges of a pattern, bool ``[size, size]`` above the diagonal, and its features."""
+    """Draw a pattern, and return its edges, bool ``[size, size]`` above the diagonal, and its
+    features, int ``[size]``."""
     size = distribution.pattern_size
     return (rng.random((size, size)) < distribution.pattern_edges,
             rng.integers(distribution.vocabulary, size=size))
@@ -121,14 +125,16 @@ def _pattern(distribution: Distribution,
 
 def _draw(distribution: Distribution, pattern: tuple[np.ndarray, np.ndarray] | None,
           rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return a graph: pairs of nodes uint8 ``[2, num_pairs]``, features and classes of nodes."""
+    """Draw a graph, and return three uint8 arrays: pairs of nodes ``[2, num_pairs]``, and the
+    features and classes of the nodes."""
     sizes = rng.integers(_MIN_SIZE, _MAX_SIZE + 1, distribution.num_communities)
     community = np.repeat(np.arange(len(sizes)), sizes)
     edge_prob = np.where(community[:, None] == community, distribution.inside,
                          distribution.between)
     if pattern is None:
         features = np.zeros(len(community), np.int64)
-        known = np.cumsum(sizes) - sizes + rng.integers(sizes)  # one node of each community
+        # one node of each community shows its community as a feature
+        known = np.cumsum(sizes) - sizes + rng.integers(sizes)
         features[known] = np.arange(1, len(sizes) + 1)
         label = community
     else:
@@ -138,7 +144,8 @@ def _draw(distribution: Distribution, pattern: tuple[np.ndarray, np.ndarray] | N
         label = np.repeat([0, 1], [len(community), len(of_pattern)])
         edge_prob = np.pad(edge_prob, (0, len(of_pattern)),
                            constant_values=distribution.pattern_edges)
-        edge_prob[len(community):, len(community):] = edges  # drawn once for all its graphs
+        # the edges of a pattern were drawn once, for all of its graphs
+        edge_prob[len(community):, len(community):] = edges
     pairs = np.argwhere(np.triu(rng.random(edge_prob.shape) < edge_prob, k=1)).T
     place = rng.permutation(len(label))
     order = place.argsort()
@@ -158,12 +165,12 @@ def _graphs(arrays: dict[str, np.ndarray], part: str, vocabulary: int) -> list[D
 
 def main(name: Literal['PATTERN', 'CLUSTER'], seed: int = 0, cache: Path = Path('data/cache')
          ) -> None:
-    """Draw a data set and print its statistics.
+    """Draw a data set, and print its statistics.
 
     Args:
         name: The data set.
         seed: The same seed gives the same graphs.
-        cache: Folder of all caches.
+        cache: The folder of all caches.
     """
     graphs = sum(block_model_graphs(name, seed, cache).values(), [])
     nodes = np.array([graph.num_nodes for graph in graphs])

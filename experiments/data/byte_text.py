@@ -1,4 +1,4 @@
-"""Texts, byte by byte."""
+"""Sources that read texts byte by byte."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ from experiments.data.text.document_files import (
 from experiments.data.text.text_table import read_texts
 
 NUM_BYTES = 256
-MAX_REVIEW = 2**16  # bytes; the longest one has 14,000
+MAX_REVIEW = 2**16  # bytes read of a review; the longest review has 14,000
 
 
 class ByteSource(SequenceSource):
-    """Base class of sources that read texts byte by byte."""
+    """Base class of sources that read texts byte by byte, without a tokenizer."""
 
     def unlabelled(self, path: Path) -> Iterator[tuple[str, tuple[np.ndarray, ...]]]:
-        """Yield the line and the bytes of each text of a table, or of both texts of each pair. See
-        :func:`experiments.data.text.text_table.read_texts`."""
+        """Yield each line of a table with its bytes: those of one text, or of both texts of a pair.
+
+        See :func:`experiments.data.text.text_table.read_texts`.
+        """
         for row in read_texts(path):
             yield str(row.line), tuple(np.frombuffer(text.encode(), np.uint8)
                                        for text in row.texts)
@@ -35,7 +37,9 @@ class ByteSource(SequenceSource):
 
 @dataclass(frozen=True)
 class ImdbBytes(ByteSource):
-    """IMDB film reviews as bytes: is a review favourable? Reads the files of aclImdb::
+    """IMDB film reviews as bytes.
+
+    The task is to tell whether a review is favourable. The files are those of aclImdb::
 
         train/pos/0_9.txt        train/neg/0_3.txt        test/pos/0_10.txt        test/neg/0_2.txt
 
@@ -43,10 +47,10 @@ class ImdbBytes(ByteSource):
 
     Args:
         path (str): The folder with ``train`` and ``test``; ``train/unsup`` is not read.
-        dev_is_test (bool): If ``True``, the test reviews are also the development reviews, as in
-            Long Range Arena and Nyströmformer; a model chosen on them is then not tested on unseen
-            reviews. Otherwise a tenth of the training reviews, chosen by their text, is for
-            development.
+        dev_is_test (bool): Whether the test reviews are also the development reviews, as in Long
+            Range Arena and Nyströmformer. A model that is chosen on these reviews is then not
+            tested on unseen reviews. If false, a tenth of the training reviews, chosen by their
+            text, is for development.
     """
 
     path: str
@@ -79,8 +83,9 @@ class ImdbBytes(ByteSource):
 
 @dataclass(frozen=True)
 class DocumentBytes(ByteSource):
-    """Documents, or pairs, byte by byte: a stand-in for Long Range Arena's Text where IMDB is
-    unavailable.
+    """Documents, or pairs of documents, byte by byte.
+
+    They are a stand-in for Long Range Arena's Text where IMDB is unavailable.
 
     Args:
         documents (DocumentSource): The source of the documents.
@@ -106,6 +111,6 @@ def bytes_of(text: str, max_length: int) -> np.ndarray:
 
 
 def of_texts(rows: list[tuple[bytes, int]], max_length: int) -> Sequences:
-    """Return the bytes of texts with labels, cut at ``max_length``."""
+    """Return labelled texts as sequences of bytes, cut at ``max_length``."""
     return Sequences.of((np.frombuffer(text[:max_length], np.uint8) for text, _ in rows),
                         [label for _, label in rows])

@@ -19,16 +19,16 @@ def cached_arrays(cache: Path, name: str, parameters: dict[str, Any],
                   make: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     """Return the result of ``make()``, cached on disk.
 
-    ``cache/name-DIGEST`` holds an ``.npy`` file for each array, without pickle, and
+    The folder ``cache/name-DIGEST`` contains an ``.npy`` file for each array, without pickle, and a
     ``manifest.json`` with ``parameters`` and the digest of each file. The folder is written under
-    another name and then renamed, so it is complete or absent. Damaged arrays, and arrays of other
-    parameters, are computed again.
+    another name and then renamed, so it is either complete or absent. If arrays are damaged, or
+    belong to other parameters, they are computed again.
 
     Args:
         cache (Path): The folder of all caches.
         name (str): The name of the entry.
-        parameters (dict): Everything that the arrays depend on, as JSON values.
-        make (Callable): Returns the arrays by name.
+        parameters (dict): All values that the arrays depend on, as JSON types.
+        make (Callable): A function that computes the arrays, and returns them by name.
 
     Raises:
         OSError: The arrays cannot be written; no partial files remain.
@@ -49,7 +49,8 @@ def cached_arrays(cache: Path, name: str, parameters: dict[str, Any],
 
 
 def _read(folder: Path, parameters: dict) -> dict[str, np.ndarray] | None:
-    """Read the arrays in a folder; return ``None`` if their ``parameters`` or bytes differ."""
+    """Read the arrays in a folder. Return ``None`` if their ``parameters`` or their bytes
+    differ."""
     try:
         manifest = read_json(folder / 'manifest.json')
         if manifest['parameters'] != parameters or not manifest['digests']:

@@ -1,4 +1,4 @@
-"""The binary version of CIFAR-10, in grey and in colour."""
+"""CIFAR-10 from the files of its binary version, in grey and in colour."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ GREY = np.array([0.2989, 0.5870, 0.1140], np.float32)
 
 @dataclass(frozen=True)
 class Cifar10(SequenceSource):
-    """Grey photographs of ten classes, row by row.
+    """Grey photographs of ten classes, pixel by pixel in rows.
 
-    A file holds 10,000 images: a byte for the class, then 1,024 bytes each for red, green and blue.
-    The last tenth of the five training files is for development.
+    A file contains 10,000 images. Each image is a byte for the class, and then 1,024 bytes each for
+    red, green and blue. The last tenth of the five training files is for development.
 
     Args:
         path (str): The folder with ``data_batch_1.bin`` to ``data_batch_5.bin`` and
@@ -43,8 +43,10 @@ class Cifar10(SequenceSource):
 
 @dataclass(frozen=True)
 class CifarColours(SequenceSource):
-    """Photographs of ten classes, row by row, each pixel as red, green and blue: 3,072 bytes, in
-    the order for density estimation. Files and parts are as in :class:`Cifar10`.
+    """Colour photographs of ten classes, pixel by pixel in rows, as red, green and blue.
+
+    The 3,072 bytes of a photograph are in the order for density estimation. Files and parts are
+    those of :class:`Cifar10`.
 
     Args:
         path (str): The folder of the files.
@@ -72,7 +74,7 @@ def _of_files(path: str, of_colours: Callable[[np.ndarray], np.ndarray], about: 
 
 
 def read_cifar(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Read the colours, uint8 ``[10000, 3, 1024]``, and the classes of the images in a file.
+    """Read the images of a file: their colours, uint8 ``[10000, 3, 1024]``, and their classes.
 
     Raises:
         ValueError: The file is missing, has another length, or has an invalid label.
@@ -92,20 +94,24 @@ def read_cifar(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def raster(image: np.ndarray) -> np.ndarray:
-    """Convert colours ``[num_images, 3, num_pixels]`` to raster order, uint8 ``[num_images, 3 *
-    num_pixels]``, with the three colours of each pixel next to each other."""
+    """Convert colours ``[num_images, 3, num_pixels]`` to raster order, uint8
+    ``[num_images, 3 * num_pixels]``.
+
+    In raster order, the three colours of a pixel are next to each other.
+    """
     return np.ascontiguousarray(image.transpose(0, 2, 1)).reshape(len(image), -1)
 
 
 def grey(image: np.ndarray) -> np.ndarray:
-    """Convert colours ``[num_images, 3, num_pixels]`` to grey levels, uint8 ``[num_images,
-    num_pixels]``.
+    """Convert colours ``[num_images, 3, num_pixels]`` to grey levels, uint8
+    ``[num_images, num_pixels]``.
 
     Weights and rounding are those of TensorFlow's ``rgb_to_grayscale``, which Long Range Arena
     uses: 255.5 / 255 times the level, truncated.
     """
     levels = np.empty((len(image), image.shape[2]), np.uint8)
-    for first in range(0, len(image), 1000):  # in float32, a few at a time
+    # a few images at a time, because they are converted to float32
+    for first in range(0, len(image), 1000):
         some = image[first:first + 1000].astype(np.float32) / 255
         levels[first:first + 1000] = np.einsum('nck,c->nk', some, GREY) * 255.5
     return levels

@@ -17,8 +17,9 @@ NUM_PIXELS, NUM_LEVELS, NUM_CLASSES = 64, 17, 10
 
 @dataclass(frozen=True)
 class DigitImages(SequenceSource):
-    """1,797 images of 8 x 8 grey levels from 0 to 16, row by row: a stand-in for Long Range Arena's
-    Image where CIFAR-10 is unavailable.
+    """1,797 images of 8 x 8 grey levels from 0 to 16, pixel by pixel in rows.
+
+    The images are a stand-in for Long Range Arena's Image where CIFAR-10 is unavailable.
 
     Args:
         path (str, optional): Another file in scikit-learn's format, see :func:`read_digits`.
@@ -28,8 +29,8 @@ class DigitImages(SequenceSource):
 
     def read(self, max_length: int) -> SequenceData:
         if max_length < NUM_PIXELS:
-            raise ValueError(f"'max_length' must be at least {NUM_PIXELS}, the pixels of an image "
-                             f"(got {max_length})")
+            raise ValueError(f"'max_length' must be at least {NUM_PIXELS}, the number of pixels "
+                             f"of an image (got {max_length})")
         return SequenceData('stand-in for CIFAR-10: digits of 8 x 8 pixels', NUM_LEVELS,
                             NUM_CLASSES, {
                                 part: Sequences.of_equal_length(rows[:, :-1].astype(np.uint8),
@@ -38,8 +39,10 @@ class DigitImages(SequenceSource):
 
 
 def split_digits(path: str | None = None) -> list[np.ndarray]:
-    """Split the rows of :func:`read_digits` into 1,257 for training, 180 for development and 360
-    for testing, in a fixed, stratified split.
+    """Return the rows of :func:`read_digits` in three parts.
+
+    The parts are 1,257 rows for training, 180 for development and 360 for testing. The split is
+    fixed and stratified.
 
     Args:
         path (str, optional): A file to read in place of scikit-learn's.
@@ -57,14 +60,15 @@ def split_digits(path: str | None = None) -> list[np.ndarray]:
 
 
 def read_digits(path: str | Path) -> np.ndarray:
-    """Read the lines of a digits file, int64 ``[num_images, 65]``: grey levels, then the class."""
+    """Read a digits file, int64 ``[num_images, 65]``. A row has the grey levels of an image and
+    then its class."""
     path = Path(str(path))
     with readable(f"'path' cannot be read: {path}",
-                  'it must be a CSV file, gzipped if its name ends in .gz'):
+                  "'path' must be a CSV file, gzipped if its name ends in .gz"):
         rows = [_row(line, f'{path}, line {number}')
                 for number, line in read_lines(path, 'ascii')]
     if not rows:
-        raise ValueError(f"{path} holds no images")
+        raise ValueError(f"{path} contains no images")
     return np.array(rows)
 
 

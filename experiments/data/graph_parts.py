@@ -1,4 +1,4 @@
-"""Graphs with targets, in three parts."""
+"""Graphs with targets, divided into training, validation and test parts."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ PARTS = 'train', 'val', 'test'
 MASKS = tuple(f'{part}_mask' for part in PARTS)
 Level = Literal['node', 'graph']
 Target = Literal['classes', 'labels', 'values']
-HELD_OUT = .1  # for validation and for test, of graphs or of the nodes of one graph
+HELD_OUT = .1  # share of each of validation and test, of the graphs or of the nodes of one graph
 
 
 class GraphParts(NamedTuple):
-    """The graphs of a task.
+    """The graphs of a task, with their targets.
 
     Attributes:
         about (str): A short description.
-        parts (dict): Graphs of ``train``, ``val`` and ``test``; or one graph in all of them, with
-            ``train_mask``, ``val_mask`` and ``test_mask``.
-        level (str): ``'node'`` or ``'graph'``, what targets are for.
+        parts (dict): The graphs of ``train``, ``val`` and ``test``. A task on one graph has the
+            same graph in all parts, with ``train_mask``, ``val_mask`` and ``test_mask``.
+        level (str): ``'node'`` if each node has a target, or ``'graph'`` if each graph has one.
         target (str): ``'classes'``, ``'labels'`` or ``'values'``.
-        classes (tuple of str, optional): The names of the classes, if they have any.
+        classes (tuple of str, optional): The names of the classes; ``None`` if classes have no
+            names.
     """
 
     about: str
@@ -40,7 +41,7 @@ class GraphParts(NamedTuple):
 
     @property
     def graphs(self) -> list[Data]:
-        """Return the graphs of all parts; one graph that is in all of them once."""
+        """Return the graphs of all parts. A graph that is in all parts is returned once."""
         return list({id(graph): graph for part in self.parts.values() for graph in part}.values())
 
     @property
@@ -54,8 +55,11 @@ class GraphParts(NamedTuple):
         return 1 + max(0, *(int(y.max()) for y in targets))
 
     def features_of(self, name: str) -> int | list[int] | None:
-        """Return the number of real features in an attribute of all graphs, or the number of
-        categories of each feature; ``None`` if they lack it."""
+        """Return the size of an attribute that all graphs have.
+
+        Real features return their number, and categories return the number of categories of each
+        feature. If the graphs lack the attribute, the result is ``None``.
+        """
         graphs = self.graphs
         if name not in graphs[0]:
             return None
@@ -71,25 +75,27 @@ def graph_parts(about: str, graphs: dict[str, Sequence[Data]] | Sequence[Data],
                 target: Target | None = None, level: Level | None = None,
                 classes: tuple[str, ...] | None = None, seed: int = 0, split: int = 0
                 ) -> GraphParts:
-    """Check graphs, find out what their targets are, and divide them.
+    """Check graphs, find out what kind of targets they have, and divide them into parts.
 
-    Targets for nodes have a row for each node. Integers in one column are classes, but 0 and 1 in
-    two dimensions are labels, and so are several columns of 0, 1 and NaN; others are values. One
-    graph is divided by its masks; graphs, or nodes of a graph without masks, are divided at random,
-    80 % for training.
+    Targets for nodes have a row for each node. Integers in one column are classes. In two
+    dimensions, columns of 0 and 1 are labels, and several columns may also contain NaN. All other
+    targets are values.
+
+    One graph is divided by its masks. Several graphs, or the nodes of a graph without masks, are
+    divided at random, with 80 % for training.
 
     Args:
-        about (str): What the graphs are, in messages.
+        about (str): A description of the graphs for messages.
         graphs (dict or sequence): The graphs of ``train``, ``val`` and ``test``, or all graphs.
         target (str, optional): ``'classes'``, ``'labels'`` or ``'values'``.
         level (str, optional): ``'node'`` or ``'graph'``.
         classes (tuple of str, optional): The names of the classes.
-        seed (int): Seed of a random division.
-        split (int): Which of several divisions by masks.
+        seed (int): Seed of the division, if it is random.
+        split (int): Index of the division, if masks contain several.
 
     Returns:
-        GraphParts. The graphs are copies with ``x``; real features are float32, categories int64,
-        classes int64 ``[rows]``, labels and values float32 ``[rows, columns]``.
+        GraphParts. The graphs are copies that have ``x``. Real features are float32 and categories
+        int64. Classes are int64 ``[rows]``, and labels and values are float32 ``[rows, columns]``.
 
     Raises:
         ValueError: A graph is malformed; the message names it.
@@ -113,7 +119,7 @@ def graph_parts(about: str, graphs: dict[str, Sequence[Data]] | Sequence[Data],
     for part, some in parts.items():
         if not some or len(named) == 1 and not some[0][f'{part}_mask'].any():
             raise ValueError(f"{about}: expected training, validation and test examples (got "
-                             f"{len(named)} graphs, and none for {part!r}); give more")
+                             f"{len(named)} graphs, and none for {part!r}); add graphs")
     return GraphParts(about, parts, level, target, classes)
 
 
@@ -128,9 +134,9 @@ def _divided(about: str, graphs: list[Data], seed: int, split: int) -> dict[str,
     graph, = graphs
     given = [name for name in MASKS if name in graph]
     if given and len(given) < len(MASKS):
-        raise ValueError(f"{about}: expected {', '.join(MASKS)} or none of them (got "
+        raise ValueError(f"{about}: expected all of {', '.join(MASKS)}, or none (got "
                          f"{', '.join(given)}); save the graph with all three as .pt, for "
-                         f"experiments.tasks.graphs.OwnGraphs")
+                         "experiments.tasks.graphs.OwnGraphs")
     if given:
         for name in given:
             graph[name] = _mask(graph[name], graph.num_nodes, split, f'{about}: {name!r}')
@@ -162,11 +168,11 @@ def _mask(mask: Tensor, num_nodes: int, split: int, what: str) -> Tensor:
 
 
 def _checked(graph: Data, where: str) -> Data:
-    """Return a copy with ``x``, after checking each attribute alone."""
+    """Return a copy of a graph that has ``x``, after each attribute was checked on its own."""
     graph = copy.copy(graph)
     num_nodes = graph.num_nodes
     if not num_nodes:
-        raise ValueError(f'{where}: expected nodes (got none)')
+        raise ValueError(f'{where}: expected at least one node (got 0)')
     edge_index = graph.edge_index
     if not isinstance(edge_index, Tensor) or edge_index.dtype != torch.int64 or (
             edge_index.dim() != 2 or len(edge_index) != 2):
@@ -201,8 +207,8 @@ def _checked_features(value: object, rows: int, what: str) -> Tensor:
             raise ValueError(f'{what} must be finite (got NaN or infinite values)')
         return _columns(value).float()
     if value.numel() and int(value.min()) < 0:
-        raise ValueError(f'{what} must hold categories from 0, because it has integers (got '
-                         f'{int(value.min())}); give real features as floats')
+        raise ValueError(f'{what} must contain categories from 0, because its dtype is an '
+                         f'integer (got {int(value.min())}); convert real features to floats')
     return _columns(value).long()
 
 
@@ -212,7 +218,8 @@ def _check_alike(named: list[tuple[Data, str]], level: Level) -> None:
         rows = graph.num_nodes if level == 'node' else 1
         if len(graph.y) != rows:
             raise ValueError(f"{where}: expected 'y' of {rows} rows, a row for each {level} (got "
-                             f"{_short(graph.y)}); several targets of a graph are [1, targets]")
+                             f"{_short(graph.y)}); if a graph has several targets, their shape "
+                             "is [1, targets]")
         for name in ('x', 'edge_attr', 'y'):
             if _form(graph, name) != _form(first, name):
                 raise ValueError(f"{where}: expected {name!r} as in the first graph, "
@@ -228,7 +235,10 @@ def _form(graph: Data, name: str) -> str:
 
 
 def _level_of(named: list[tuple[Data, str]]) -> Level:
-    """Return what has a row of targets; a graph of one node does not show it."""
+    """Return whether nodes or graphs have targets.
+
+    The shape of ``y`` shows it, unless a graph has only one node.
+    """
     is_node = any(len(graph.y) == graph.num_nodes > 1 for graph, _ in named)
     return 'node' if is_node else 'graph'
 
@@ -251,17 +261,17 @@ def _are_labels(y: Tensor) -> bool:
 
 def _checked_targets(y: Tensor, target: Target, where: str) -> Tensor:
     if target == 'labels' and not _are_labels(y):
-        raise ValueError(f"{where}: expected labels 0, 1 or NaN in 'y' (got others); "
-                         f"'target' may be 'classes' or 'values'")
+        raise ValueError(f"{where}: expected labels 0, 1 or NaN in 'y' (got other values); use "
+                         "'classes' or 'values' as 'target'")
     if target != 'classes':
         return _columns(y).float()
     if _columns(y).size(1) > 1 or y.is_floating_point() and not bool((y == y.round()).all()):
         raise ValueError(f"{where}: expected classes in 'y', one integer for each row (got "
-                         f"{_short(y)}); 'target' may be 'labels' or 'values'")
+                         f"{_short(y)}); use 'labels' or 'values' as 'target'")
     y = y.flatten().long()
     if bool(((y < 0) & (y != NO_LABEL)).any()):
-        raise ValueError(f"{where}: expected classes from 0 in 'y', or {NO_LABEL} for none (got "
-                         f"{int(y[y != NO_LABEL].min())})")
+        raise ValueError(f"{where}: expected classes from 0 in 'y', or {NO_LABEL} for a missing "
+                         f"class (got {int(y[y != NO_LABEL].min())})")
     return y
 
 

@@ -1,4 +1,4 @@
-"""The user's own graphs: ``.pt``, GraphML, or CSV tables of nodes and edges."""
+"""The user's own graphs, from ``.pt``, GraphML, or CSV tables of nodes and edges."""
 
 from __future__ import annotations
 
@@ -27,29 +27,30 @@ def own_graphs(path: Path, target: Target | None = None, undirected: bool = True
                classes: Sequence[str] | None = None, split: int = 0) -> GraphParts:
     r"""Read graphs from a file or a folder.
 
-    - ``.pt``: a ``Data`` or a list of ``Data`` by ``torch.save``, read without pickled code. One
-      graph may have ``train_mask``, ``val_mask`` and ``test_mask``;
-    - ``.graphml``: one graph. The node attribute ``label`` is the target and ``part`` the part, the
-      other numbers are features, also on edges;
+    - ``.pt``: a ``Data`` or a list of ``Data`` that ``torch.save`` wrote. Pickled code is not
+      loaded. A single graph may have ``train_mask``, ``val_mask`` and ``test_mask``.
+    - ``.graphml``: one graph. The attributes ``label`` and ``part`` of a node are its target and
+      its part. All other attributes are features, of nodes and of edges, and must be numbers.
     - a folder with ``nodes.csv`` and ``edges.csv``::
 
           nodes.csv: graph,node,label,part,charge      edges.csv: graph,source,target,length
                      a,1,carbon,train,0.1                         a,1,2,1.4
                      a,2,oxygen,train,-0.3
 
-      ``graph`` may be omitted for one graph, ``part`` (train, val, test) for a random division.
-      With ``graphs.csv`` (``graph``, ``label``, ``part``) the targets are of graphs. Other columns
-      are features: numbers.
+      ``graph`` may be omitted if there is one graph, and ``part`` (train, val, test) if the
+      division is random. If there is a ``graphs.csv`` (``graph``, ``label``, ``part``), each graph
+      has a target instead of each node. Other columns are features, and must be numbers.
 
     Args:
         path (Path): The file or folder.
-        target (str, optional): ``'classes'`` or ``'values'`` for labels; if omitted, labels with a
-            fraction are values.
-        undirected (bool): Add the reverse of each edge of GraphML and CSV, unless it is there.
-        seed (int): Seed of a random division.
-        classes (sequence of str, optional): The names of the classes in order; if omitted, read
-            from the labels.
-        split (int): Which of several divisions by masks, in ``.pt``.
+        target (str, optional): The kind of the labels, ``'classes'`` or ``'values'``. If omitted,
+            labels with a fraction are values, and other labels are classes.
+        undirected (bool): Whether to add the reverse of each edge of GraphML and CSV files that
+            lack it.
+        seed (int): Seed of the division, if it is random.
+        classes (sequence of str, optional): The names of the classes in order. If omitted, the
+            labels are the names.
+        split (int): Index of the division, if the masks of a ``.pt`` file contain several.
 
     Raises:
         ValueError: A file is missing or malformed; the message names file and line.
@@ -77,11 +78,11 @@ def _of_pt(path: Path) -> list[Data]:
     try:
         with allowing_graphs():
             content = torch.load(path, weights_only=True)
-    except Exception as error:  # pickle and zip raise anything
+    except Exception as error:  # pickle and zip raise many types of errors
         other = re.search(r'GLOBAL ([\w.]+)', str(error))
-        reason = f'it holds {other[1]}, which is not loaded' if other else type(error).__name__
-        raise ValueError(f'{path}: not a file of PyG graphs ({reason}); write it by '
-                         f'torch.save(list_of_data, path), with tensors alone') from error
+        reason = f'it contains {other[1]}, which is not loaded' if other else type(error).__name__
+        raise ValueError(f'{path}: not a file of PyG graphs ({reason}); write the file by '
+                         'torch.save(list_of_data, path), with tensors only') from error
     graphs = content if isinstance(content, list) else [content]
     for number, graph in enumerate(graphs):
         if not isinstance(graph, Data):
@@ -94,7 +95,7 @@ def _of_pt(path: Path) -> list[Data]:
 
 
 class _Rows(NamedTuple):
-    """The rows of a table and where each stands in its file."""
+    """The rows of a table, and the place of each row in its file."""
 
     file: str
     rows: list[dict[str, Any]]
@@ -105,7 +106,7 @@ class _Rows(NamedTuple):
         return list(dict.fromkeys(name for row in self.rows for name in row))
 
     def by_graph(self) -> dict[str, _Rows]:
-        """Return the rows of each graph, in the order of the first ones."""
+        """Return the rows of each graph, in the order of the first rows of the graphs."""
         found: dict[str, _Rows] = {}
         for row, place in zip(self.rows, self.where):
             own = found.setdefault(_graph_of(row), _Rows(self.file, [], []))
@@ -124,10 +125,10 @@ def _table(path: Path, *needed: str) -> _Rows:
     try:
         found = list(csv_rows(path))
     except OSError as error:
-        raise ValueError(f'{path}: cannot be read ({error.strerror}); a folder of graphs has '
-                         f'nodes.csv and edges.csv') from error
+        raise ValueError(f'{path}: cannot be read ({error.strerror}); a folder of graphs must '
+                         'contain nodes.csv and edges.csv') from error
     if not found and 'source' not in needed:
-        raise ValueError(f'{path}: expected rows (got an empty table)')
+        raise ValueError(f'{path}: expected at least one row (got an empty table)')
     for name in needed:
         if found and name not in found[0][1]:
             raise ValueError(f"{path}, line 1: expected the columns {', '.join(needed)} (got "
@@ -146,7 +147,7 @@ def _of_graphml(path: Path) -> tuple[_Tables, bool]:
     edges = [{**attributes, 'source': str(source), 'target': str(end), 'graph': ''}
              for source, end, attributes in graph.edges(data=True)]
     if not nodes:
-        raise ValueError(f'{path}: expected nodes (got none)')
+        raise ValueError(f'{path}: expected at least one node (got 0)')
     return _Tables(
         _Rows(str(path), nodes, [f"{path}, node {row['node']}" for row in nodes]),
         _Rows(str(path), edges, [f"{path}, edge {row['source']} to {row['target']}"
@@ -188,15 +189,15 @@ def _of_tables(about: str, tables: _Tables, target: Target | None, undirected: b
 
 
 def _rows_of_graphs(owners: _Rows, nodes: dict[str, _Rows], level: str) -> dict[str, list[int]]:
-    """Return the rows of targets of each graph."""
+    """Return the indices of the rows of targets of each graph, by the name of the graph."""
     found: dict[str, list[int]] = {}
     for number, (row, place) in enumerate(zip(owners.rows, owners.where)):
         name = _graph_of(row)
         if level == 'graph' and name in found:
             raise ValueError(f'{place}: graph {name!r} is repeated')
         if name not in nodes:
-            raise ValueError(f'{place}: no node of nodes.csv is in graph {name!r}; add its nodes, '
-                             f'or remove the line')
+            raise ValueError(f'{place}: no node of nodes.csv is in graph {name!r}; add nodes of '
+                             'this graph, or remove the line')
         found.setdefault(name, []).append(number)
     for name, own in nodes.items():
         if name not in found:
@@ -206,15 +207,15 @@ def _rows_of_graphs(owners: _Rows, nodes: dict[str, _Rows], level: str) -> dict[
 
 def _targets(table: _Rows, target: Target | None, classes: Sequence[str] | None
              ) -> tuple[Tensor, tuple[str, ...] | None]:
-    """Return the labels as numbers of classes or as values, and the names of the classes."""
+    """Return the labels, as numbers of classes or as values, and the names of the classes."""
     if target == 'labels':
         raise ValueError(f"{table.file}: 'target' must be 'classes' or 'values' (got 'labels'); "
-                         f"graphs with several labels can be saved as .pt")
+                         "save graphs with several labels as .pt")
     labels = []
     for row, place in zip(table.rows, table.where):
         if str(row.get('label', '')).strip() == '':
-            raise ValueError(f"{place}: expected a label in the column 'label' (got none); graphs "
-                             f"with missing targets can be saved as .pt, with the class -100")
+            raise ValueError(f"{place}: expected a label in the column 'label' (got none); save "
+                             "graphs with missing targets as .pt, with the class -100")
         labels.append(str(row['label']).strip())
     numbers = [_number(label) for label in labels]
     if target is None and classes is None:
@@ -232,14 +233,14 @@ def _targets(table: _Rows, target: Target | None, classes: Sequence[str] | None
 
 
 def _parts(table: _Rows) -> list[str] | None:
-    """Return the part of each row, or ``None`` without parts."""
+    """Return the part of each row, or ``None`` if the table states no parts."""
     given = [str(row.get('part', '')).strip() for row in table.rows]
     if not any(given):
         return None
     for name, place in zip(given, table.where):
         if name not in PART_OF:
-            raise ValueError(f"{place}: expected a part out of {', '.join(PARTS)} in the column "
-                             f"'part' (got {name!r:.40})")
+            raise ValueError(f"{place}: expected one of the parts {', '.join(PARTS)} in the "
+                             f"column 'part' (got {name!r:.40})")
     return [PART_OF[name] for name in given]
 
 
@@ -282,7 +283,7 @@ def _features(table: _Rows, names: list[str]) -> Tensor | None:
             number = _number(row.get(name))
             if number is None or not math.isfinite(number):
                 raise ValueError(f"{place}: expected a finite number in the column {name!r} (got "
-                                 f"{row.get(name, '')!r:.40}); each column beside "
+                                 f"{row.get(name, '')!r:.40}); each column besides "
                                  f"{', '.join(sorted(_WORDS))} is a feature")
             values[i, j] = number
     return values

@@ -1,4 +1,5 @@
-"""Heterogeneous graphs as graphs with types of nodes and edges among the features."""
+"""Conversion of heterogeneous graphs to graphs whose features include the types of nodes and
+edges."""
 
 from __future__ import annotations
 
@@ -11,19 +12,21 @@ from experiments.data.batch import NO_LABEL
 
 
 def homogeneous(graph: HeteroData, node_type: str | None = None) -> Data:
-    """Return one graph of all nodes and edges.
+    """Convert a heterogeneous graph to one graph of all nodes and edges.
 
-    Node features are those of each type side by side, zero for other types, and then a 1 for the
-    type. ``edge_attr`` is the number of the edge's type, int64 ``[num_edges, 1]``. Targets and
-    masks are those of ``node_type``; other nodes have none.
+    The features of a node are the features of each type side by side, with zeros for other types,
+    followed by a 1 for the node's type. ``edge_attr`` is the number of the edge's type, int64
+    ``[num_edges, 1]``. Targets and masks are those of ``node_type``; nodes of other types have
+    none.
 
     Args:
         graph (HeteroData): The graph.
-        node_type (str, optional): The type of the nodes with targets; if omitted, the only one
+        node_type (str, optional): The type of the nodes with targets. If omitted, the only type
             with ``y``.
 
     Raises:
-        ValueError: No such type has targets, or several have and ``node_type`` is omitted.
+        ValueError: ``node_type`` has no targets, or is omitted although not exactly one type has
+            targets.
     """
     with_targets = [kind for kind in graph.node_types if 'y' in graph[kind]]
     if node_type is None and len(with_targets) == 1:

@@ -1,4 +1,4 @@
-"""Images in one folder per class."""
+"""Images in folders: each class has a folder."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 SUFFIXES = ('.bmp', '.gif', '.jfif', '.jpe', '.jpeg', '.jpg', '.pbm', '.pgm', '.png', '.pnm',
             '.ppm', '.tif', '.tiff', '.webp')
 FORMATS = ('BMP', 'GIF', 'JPEG', 'PNG', 'PPM', 'TIFF', 'WEBP')
-MAX_PIXELS = 2**26  # of an image before it is resized
+MAX_PIXELS = 2**26  # maximum number of pixels of an image before it is resized
 SEEN = '(rotated by EXIF, transparent pixels white)'
 MODES = ('1', 'L', 'LA', 'P', 'PA', 'RGB', 'RGBA', 'CMYK', 'YCbCr')  # 8 bits for each value
 
 
 @dataclass(frozen=True)
 class ImageFiles(SequenceSource):
-    """Images row by row, one byte per grey level, or three per pixel in colour::
+    """Images of classes, pixel by pixel in rows. A pixel is one byte, or three bytes in colour::
 
         flowers/train/rose/1.jpg        flowers/train/rose/a/2.jpg        flowers/train/tulip/7.png
 
@@ -35,12 +35,13 @@ class ImageFiles(SequenceSource):
 
     Args:
         path (str): The training folder, with one folder of images per class.
-        val (str, optional): The development folder; if omitted, a tenth of ``path``.
-        test (str, optional): The test folder; if omitted, another tenth of ``path``.
-        size (tuple of int, optional): Rows and columns to which images are resized; if omitted, all
+        val (str, optional): The development folder. If omitted, a tenth of the images in ``path``.
+        test (str, optional): The test folder. If omitted, another tenth of the images in ``path``.
+        size (tuple of int, optional): Rows and columns to which images are resized. If omitted, all
             images must have the same size.
-        colour (bool): Read red, green and blue of each pixel instead of its grey level.
-        classes (list of str, optional): The classes in order; if omitted, the training folders.
+        colour (bool): Whether to read red, green and blue of each pixel instead of its grey level.
+        classes (list of str, optional): The names of the classes in order. If omitted, the names of
+            the training folders.
         seed (int): Seed of the division into parts.
     """
 
@@ -54,7 +55,8 @@ class ImageFiles(SequenceSource):
 
     def __post_init__(self):
         if self.size is not None and min(self.size) < 1:
-            raise ValueError(f"'size' must be positive rows and columns (got {self.size})")
+            raise ValueError("'size' must be two positive integers, rows and columns (got "
+                             f"{self.size})")
 
     def read(self, max_length: int) -> SequenceData:
         sizes: dict[tuple[int, int], Path] = {}
@@ -65,7 +67,8 @@ class ImageFiles(SequenceSource):
         return data._replace(shape=(*size, 3 if self.colour else 1))
 
     def unlabelled(self, path: Path) -> Iterator[tuple[str, tuple[np.ndarray]]]:
-        """Yield the name and the bytes of each image below a folder, or of a single file."""
+        """Yield the name and the bytes of each image below a folder, or of the image in a single
+        file."""
         files, left_out = ([path], {}) if path.is_file() else listed(path, SUFFIXES)
         _check_some(files, path)
         tell(path, f'{number_of("image", len(files))} {SEEN}', left_out)
@@ -78,11 +81,11 @@ class ImageFiles(SequenceSource):
         classes = sorted(entry for entry in folder.glob('*')
                          if entry.is_dir() and not entry.name.startswith('.'))
         if not classes:
-            raise ValueError(f'{folder} must contain one folder of images for each class (there '
-                             f'are none)')
+            raise ValueError(f'{folder} must contain one folder of images for each class (got no '
+                             'folders)')
         files, left_out = listed(folder, SUFFIXES)
         inside = [file for file in files if file.parent != folder]
-        left_out['in no folder of a class'] = len(files) - len(inside)
+        left_out['outside the folders of classes'] = len(files) - len(inside)
         labels = [file.relative_to(folder).parts[0] for file in inside]
         for entry in sorted({entry.name for entry in classes} - {*labels}):
             _check_some([], folder / entry)
@@ -91,24 +94,27 @@ class ImageFiles(SequenceSource):
         images = [self._read_image(file, sizes) for file in tqdm(
             inside, desc=f'reading {folder.name}', unit=' images', disable=None)]
         if len(images) > 1 and all(np.array_equal(images[0], image) for image in images[1:]):
-            raise ValueError(f'{folder}: all {len(images):,} images are identical {SEEN}; white '
-                             f'drawings on a transparent ground need a dark background')
+            raise ValueError(f'{folder}: all {len(images):,} images are identical {SEEN}; put '
+                             'white drawings on a dark background, because transparent pixels '
+                             'are read as white')
         return LabelledSequences(images, labels, lambda place: str(inside[place]), str(folder))
 
     def _read_image(self, path: Path, sizes: dict[tuple[int, int], Path]) -> np.ndarray:
-        """Return the bytes of an image and record its size; all must have the size of the first."""
+        """Return the bytes of an image, and record its size. All images must have the size of the
+        first image."""
         image = read_image(path, self.size, self.colour)
         sizes.setdefault(image.shape[:2], path)
         if len(sizes) > 1:
             size, other = next(iter(sizes.items()))
-            raise ValueError(f"{path} has {_pixels(image.shape)} and {other} has {_pixels(size)}; "
-                             f"give the 'size', rows and columns, to which all are resized")
+            raise ValueError(f"{path} has {_pixels(image.shape)} and {other} has "
+                             f"{_pixels(size)}; pass 'size', the rows and columns to which all "
+                             "images are resized")
         return image.reshape(-1)
 
 
 def read_image(path: Path, size: tuple[int, int] | None = None,
                colour: bool = False) -> np.ndarray:
-    """Return the pixels of an image, uint8 ``[rows, columns]``, or ``[rows, columns, 3]`` in
+    """Read an image, and return its pixels, uint8 ``[rows, columns]``, or ``[rows, columns, 3]`` in
     ``colour``.
 
     Raises:
@@ -117,7 +123,8 @@ def read_image(path: Path, size: tuple[int, int] | None = None,
     from PIL import Image, ImageOps
 
     try:
-        # Opened as a file, because Pillow 13 misreads rotated TIFFs that it maps from a path.
+        # The image is opened as a file, because Pillow 13 misreads rotated TIFFs that it maps from
+        # a path.
         with path.open('rb') as file, Image.open(file, formats=FORMATS) as image:
             mode = image.mode
             if image.width * image.height > MAX_PIXELS:

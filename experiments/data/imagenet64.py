@@ -1,4 +1,4 @@
-"""ImageNet at 64 x 64 pixels, in both released formats."""
+"""ImageNet at 64 x 64 pixels, from the files of both releases."""
 
 from __future__ import annotations
 
@@ -28,19 +28,25 @@ STAMPS = 'made_of.json'
 
 @dataclass(frozen=True)
 class ImageNet64(SequenceSource):
-    """Photographs, row by row, each pixel as red, green and blue: 12,288 bytes.
+    """Colour photographs without classes, in bytes of red, green and blue, pixel by pixel in rows.
 
-    Reads either the arrays ``train_data_batch_1.npz`` to ``_10.npz`` and ``val_data.npz``
-    (Chrabaszcz et al., 2017), each with ``data`` uint8 ``[num_images, 12288]``, all reds before the
-    greens and blues; or the pictures ``train_64x64/*.png`` and ``valid_64x64/*.png`` (van den Oord
-    et al., 2016), on which the papers estimate densities. They are converted once to a single array
-    on disk, which is memory-mapped. The last fiftieth of the training images is for development;
-    testing uses the validation images, as in the papers. There are no classes.
+    An image has 12,288 bytes.
+
+    One of two releases is read. Chrabaszcz et al. (2017) released the arrays
+    ``train_data_batch_1.npz`` to ``_10.npz`` and ``val_data.npz``. Each contains ``data``, uint8
+    ``[num_images, 12288]``, with all reds of an image before its greens and blues. Van den Oord et
+    al. (2016) released the pictures ``train_64x64/*.png`` and ``valid_64x64/*.png``, on which the
+    papers estimate densities.
+
+    The images are converted once to a single array on disk, which is memory-mapped. The last
+    fiftieth of the training images is for development. Testing uses the validation images, as in
+    the papers.
 
     Args:
-        path (str): The folder with the files or with the two folders.
-        cache (str): The folder of the converted arrays (16 GB), filed by ``path``. The originals
-            may then be deleted. If one of them changes in size or time, the arrays are made again.
+        path (str): The folder with the arrays or with the two folders of pictures.
+        cache (str): The folder of the converted arrays (16 GB), which are named by ``path``. The
+            original files may then be deleted. If the size or the time of an original file changes,
+            the arrays are made again.
     """
 
     path: str
@@ -68,7 +74,7 @@ class ImageNet64(SequenceSource):
 
 
 def _stamps(folder: Path) -> list[list]:
-    """Return the name, size and time of each file, in types that JSON has."""
+    """Return the name, size and time of each file in a folder, as JSON types."""
     arrays = [path for part in BESIDE for path in sorted(folder.glob(f'{part}_data*.npz'))]
     pictures = [path for beside in BESIDE.values()
                 for path in listed(folder / beside, ('.png',)).files]
@@ -88,7 +94,7 @@ def _images(folder: Path, part: str) -> Iterator[np.ndarray]:
     arrays = sorted(folder.glob(f'{part}_data*.npz'))
     pictures = listed(folder / BESIDE[part], ('.png',)).files
     if not arrays and not pictures:
-        raise ValueError(f"'path' must hold {part}_data*.npz, or the folders train_64x64 and "
+        raise ValueError(f"'path' must contain {part}_data*.npz, or the folders train_64x64 and "
                          f"valid_64x64 with PNG pictures (there are none in {folder})")
     for path in tqdm(arrays, desc=f'reading {part}', unit=' files', disable=None):
         yield raster(read_array(path).reshape(-1, 3, SIDE * SIDE))
@@ -99,16 +105,16 @@ def _images(folder: Path, part: str) -> Iterator[np.ndarray]:
 
 
 def read_array(path: Path) -> np.ndarray:
-    """Read the images of a released file, uint8 ``[num_images, 12288]``, without unpickling.
+    """Read the images of a released array, uint8 ``[num_images, 12288]``, without unpickling.
 
     Raises:
-        ValueError: The file cannot be read, or has other contents.
+        ValueError: The file cannot be read, or has unexpected contents.
     """
     try:
         check_arrays(path)
         with np.load(path, allow_pickle=False) as file:
             images = file['data']
-    except Exception as error:  # whatever NumPy and zipfile raise
+    except Exception as error:  # NumPy and zipfile raise many types of errors
         raise ValueError(f'{path} cannot be read as an array of images ({error})') from error
     if images.dtype != np.uint8 or images.ndim != 2 or images.shape[1] != BYTES:
         raise ValueError(f"{path}: expected 'data' as uint8 of [num_images, {BYTES}] (got "
@@ -146,7 +152,7 @@ def _mapped(path: Path) -> np.ndarray:
     try:
         size = path.stat().st_size
         if size == 0 or size % BYTES:
-            raise ValueError(f'{size:,} bytes are not a whole number of images')
+            raise ValueError(f'its {size:,} bytes are not a whole number of images')
         return np.memmap(path, dtype=np.uint8, mode='r').reshape(-1, BYTES)
     except (OSError, ValueError) as error:
         raise ValueError(f"'cache' is damaged ({path}: {error}); delete {path.parent}") from error

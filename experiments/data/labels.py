@@ -1,4 +1,4 @@
-"""Class labels as text, and the division of examples into parts."""
+"""Class labels as text, and the random division of examples into parts."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from pathlib import Path
 import numpy as np
 
 PARTS = ('train', 'dev', 'test')
-FOLDS = 10  # each missing part gets one
+FOLDS = 10  # a missing part gets one of these folds
 
 
 def given_parts(path: str, val: str | None, test: str | None) -> dict[str, Path]:
-    """Return the given files or folders by part."""
+    """Return the given files or folders by the name of their part."""
     return {part: Path(name) for part, name in zip(PARTS, (path, val, test)) if name is not None}
 
 
 def class_names(labels: Iterable[str], given: Sequence[str] | None, where: str) -> tuple[str, ...]:
-    """Return the names of the classes, given or found, in order. Numbers sort numerically; equal
-    numbers, such as 1 and 01, alphabetically.
+    """Return the names of the classes in order: the given names, or those found among the labels.
+
+    Found names are sorted. Numbers sort numerically. Equal numbers, such as 1 and 01, sort
+    alphabetically.
 
     Args:
         labels (Iterable of str): The label of each training example.
@@ -31,7 +33,7 @@ def class_names(labels: Iterable[str], given: Sequence[str] | None, where: str) 
         ValueError: There are fewer than two classes, or a class is given twice.
     """
     if given is not None and len(set(given)) < len(given):
-        raise ValueError(f"'classes' must be distinct (got {', '.join(given)})")
+        raise ValueError(f"'classes' must be distinct names (got {', '.join(given)})")
     names = dict.fromkeys(labels) if given is None else given
     if len(names) < 2:
         raise ValueError(f"{where}: expected two or more classes (got "
@@ -44,7 +46,7 @@ def class_names(labels: Iterable[str], given: Sequence[str] | None, where: str) 
 
 def class_numbers(labels: Sequence[str], classes: Sequence[str],
                   where: Callable[[int], str]) -> np.ndarray:
-    """Return the class of each example, int64 ``[num_examples]``.
+    """Return the number of each example's class, int64 ``[num_examples]``.
 
     Args:
         labels (list of str): The label of each example.
@@ -64,11 +66,14 @@ def class_numbers(labels: Sequence[str], classes: Sequence[str],
 
 def stratified(keys: Iterable[Hashable], label: np.ndarray, parts: Sequence[str], seed: int,
                where: str) -> dict[str, np.ndarray]:
-    """Divide examples at random: a tenth of each class for each of ``parts``, the rest for
-    training. Equal examples stay in one part; a class with too few examples is for training only.
+    """Divide examples at random into parts.
+
+    A tenth of each class is for each of ``parts``, and the rest for training.
+
+    Equal examples stay in one part. A class with too few examples is for training only.
 
     Args:
-        keys (Iterable): A key of each example; equal keys mark equal examples.
+        keys (Iterable): A key of each example. Two examples are equal if their keys are equal.
         label (np.ndarray): The class of each example, int64 ``[num_examples]``.
         parts (list of str): The parts besides ``train``; if empty, all examples are in ``train``.
         seed (int): Seed of the division.
@@ -89,8 +94,8 @@ def stratified(keys: Iterable[Hashable], label: np.ndarray, parts: Sequence[str]
     own = label[np.unique(different, return_index=True)[1]]
     most = int(np.bincount(own).max())
     if most < FOLDS:
-        raise ValueError(f"{where}: dividing the examples requires {FOLDS} different ones of a "
-                         f"class (got {most} at most); give files for 'val' and 'test'")
+        raise ValueError(f"{where}: expected at least {FOLDS} different examples of a class to "
+                         f"divide them (got {most} at most); give files for 'val' and 'test'")
     part = np.zeros(len(own), dtype=np.int64)
     with warnings.catch_warnings():
         warnings.filterwarnings('ignore', message='The least populated class')

@@ -1,4 +1,4 @@
-"""Baselines for ListOps that read a few tokens of each tree.
+"""Baselines for ListOps, which read only a few tokens of each tree.
 
     python -m experiments.data.listops_baselines
 """
@@ -18,22 +18,24 @@ Glance = Callable[[np.ndarray], Hashable]
 
 
 def glance_accuracies(learn: Sequences, test: Sequences) -> dict[str, float]:
-    """Return the accuracy of guessing the most frequent value of trees with the same few tokens.
+    """Return the accuracies of baselines that know only a few tokens of each tree.
+
+    Each guesses the most frequent value of the trees with the same few tokens.
 
     Args:
-        learn (Sequences): Trees whose values are counted.
+        learn (Sequences): Trees in which values are counted.
         test (Sequences): Trees whose values are guessed.
 
     Returns:
-        dict: The accuracy, from 0 to 1, given nothing, the root, the root and its first argument,
-            and the root and all its arguments that are digits.
+        dict: The accuracy, from 0 to 1, of each baseline. The tokens known are: none, the root, the
+            root and its first argument, or the root and those of its arguments that are digits.
     """
     return {name: _accuracy(glance, learn, test) for name, glance in GLANCES.items()}
 
 
 def majority_accuracy(learn: Sequences, test: Sequences) -> float:
-    """Return the accuracy on ``test`` of guessing the most frequent class of ``learn``, in any
-    task."""
+    """Return the accuracy on ``test`` of always guessing the most frequent class of ``learn``. It
+    applies to any task."""
     return float((test.label == np.bincount(learn.label).argmax()).mean())
 
 
@@ -58,8 +60,8 @@ def _first_argument(tree: np.ndarray) -> Hashable:
 
 
 def _digits_of_root(tree: np.ndarray) -> Hashable:
-    """Return the root's operator, its value on its digit arguments, and the number of other
-    arguments."""
+    """Return a key of what the digits of the root reveal: its operator, its value on its arguments
+    that are digits, and the number of its other arguments."""
     is_operator = (tree >= MIN) & (tree < END)
     level = np.cumsum(is_operator.astype(np.int64) - (tree == END))
     digits = tree[(level == 1) & (tree < MIN)].astype(np.int64)
@@ -82,7 +84,7 @@ def main(num_train: int = 96_000, seed: int = 0, cache: str = 'data/cache') -> N
     Args:
         num_train: Number of trees whose values are counted.
         seed: Seed of the trees.
-        cache: The folder in which they are cached.
+        cache: The folder in which the trees are cached.
     """
     source = GeneratedListOps(num_train, seed=seed, cache=cache)
     parts = source.read(source.max_length).parts

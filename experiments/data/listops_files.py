@@ -1,4 +1,4 @@
-"""ListOps as Long Range Arena released it."""
+"""The files of ListOps as Long Range Arena released them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ BRACKETS = str.maketrans('', '', '()')
 
 @dataclass(frozen=True)
 class ListOpsFiles(SequenceSource):
-    """The files ``basic_train.tsv``, ``basic_val.tsv`` and ``basic_test.tsv``::
+    """ListOps trees of the files ``basic_train.tsv``, ``basic_val.tsv`` and ``basic_test.tsv``::
 
         Source                                   Target
         ( ( ( [MAX 2 ) ( ( [MIN 4 ) 7 ) ] ) ]    4
 
-    Round brackets are left out, as in all published results. Each tree's value is checked against
-    its target, so truncated or corrupted files raise an error.
+    Round brackets are left out, as in all published results. The value of each tree is compared
+    with its target, so that truncated or corrupted files raise an error.
 
     Args:
         path (str): The folder with the files, ``lra_release/listops-1000``.
@@ -42,7 +42,7 @@ class ListOpsFiles(SequenceSource):
 
 
 def read_listops(path: Path, max_length: int) -> Sequences:
-    """Read the trees of one file, cut at ``max_length``.
+    """Read the trees of one file, cut at ``max_length`` tokens.
 
     Raises:
         ValueError: The file is missing or a line is malformed; the message names the file and line.
@@ -60,7 +60,7 @@ def read_listops(path: Path, max_length: int) -> Sequences:
             trees.append(tree[:max_length])
             targets.append(target)
     if not trees:
-        raise ValueError(f'{path} holds no trees')
+        raise ValueError(f'{path} contains no trees')
     return Sequences.of(trees, targets)
 
 

@@ -1,4 +1,4 @@
-"""Baselines that predict a symbol from its neighbours: unigrams, n-grams and PNG."""
+"""Baselines that predict a symbol from symbols near it: unigrams, n-grams and PNG."""
 
 from __future__ import annotations
 
@@ -17,32 +17,33 @@ def ngram_bits(train: Sequence[np.ndarray], test: Sequence[np.ndarray], order: i
     .. math::
         p_k(s \mid c) = \frac{n(c s) + t(c) \, p_{k-1}(s \mid c')}{n(c) + t(c)}
 
-    where c are the k symbols before s, c' is c without the farthest symbol, n counts in the
-    training sequences, and t(c) is the number of different symbols that follow c there;
-    :math:`p_{-1}` is uniform. Sequences are padded with an extra symbol.
+    Here c are the k symbols before s, and c' is c without the farthest symbol. n counts occurrences
+    in the training sequences, and t(c) is the number of different symbols that follow c in them.
+    :math:`p_{-1}` is uniform. Sequences are padded with an additional symbol.
 
     Args:
-        train (sequence of np.ndarray): Sequences to count, of symbols below ``num_symbols``.
+        train (sequence of np.ndarray): Sequences in which n-grams are counted; their symbols are
+            below ``num_symbols``.
         test (sequence of np.ndarray): Sequences to predict.
         order (int): Number of symbols of context, 0 for unigrams. ``(num_symbols + 1) ** (order +
             1)`` must be at most ``2 ** 64``.
         num_symbols (int): Number of different symbols.
-        both_sides (bool): Take the context alternately from before and after the symbol; otherwise
-            all of it from before.
+        both_sides (bool): Whether the context is alternately from before and after the symbol. If
+            false, all of it is from before the symbol.
 
     Raises:
-        ValueError: An argument is out of range, or there is nothing to predict.
+        ValueError: An argument is out of range, or ``test`` has no symbols.
 
     Source: Witten and Bell, "The zero-frequency problem" (1991), method C.
     """
     base = num_symbols + 1
     if order < 0 or num_symbols < 1 or base ** (order + 1) > 2**64:
-        raise ValueError(f"'order' must not be negative and 'num_symbols' positive, and "
-                         f"(num_symbols + 1) ** (order + 1) at most 2 ** 64 (got {order} and "
-                         f"{num_symbols})")
+        raise ValueError("'order' must not be negative, 'num_symbols' must be positive, and "
+                         f"(num_symbols + 1) ** (order + 1) must be at most 2 ** 64 (got {order} "
+                         f"and {num_symbols})")
     learn, asked = (_between_ends(sequences, order, num_symbols) for sequences in (train, test))
     if not asked[1].size:
-        raise ValueError("'test' must hold at least one symbol")
+        raise ValueError("'test' must contain at least one symbol")
     probability = np.full(asked[1].size, 1 / num_symbols)
     offsets = [(-1) ** (k + 1) * (k // 2 + 1) if both_sides else -(k + 1) for k in range(order)]
     for length in range(order + 1):
@@ -63,8 +64,10 @@ def ngram_bits(train: Sequence[np.ndarray], test: Sequence[np.ndarray], order: i
 
 def _between_ends(sequences: Sequence[np.ndarray], order: int,
                   num_symbols: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return all sequences concatenated, each padded by ``order`` end symbols, and the positions of
-    their own symbols."""
+    """Return all sequences concatenated, and the positions of their own symbols, two int arrays.
+
+    Each sequence is padded by ``order`` end symbols.
+    """
     end = np.full(order, num_symbols, dtype=np.uint64)
     row = [end, *(part for sequence in sequences
                   for part in (np.asarray(sequence).astype(np.uint64), end))]
@@ -75,8 +78,11 @@ def _between_ends(sequences: Sequence[np.ndarray], order: int,
 
 def _numbers(row: np.ndarray, places: np.ndarray, offsets: Sequence[int],
              base: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return a number that encodes the symbols at ``offsets`` from each position, and one that also
-    encodes the symbol itself."""
+    """Return two numbers for each position, uint64 arrays.
+
+    The first encodes the symbols at ``offsets`` from the position, and the second also encodes the
+    symbol at the position.
+    """
     context = np.zeros(len(places), dtype=np.uint64)
     for distance in offsets:
         context = context * np.uint64(base) + row[places + distance]
@@ -89,8 +95,9 @@ def _looked_up(keys: np.ndarray, values: np.ndarray, asked: np.ndarray) -> np.nd
 
 
 def png_bits(images: Sequences, shape: tuple[int, int, int]) -> float:
-    """Return the bits per byte of PNG. All images are stacked in one picture, so that the file
-    header is negligible.
+    """Return the bits per byte of PNG files.
+
+    All images are stacked in one picture, so that the header of the file is negligible.
 
     Args:
         images (Sequences): Images in raster order.

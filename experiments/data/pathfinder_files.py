@@ -1,4 +1,4 @@
-"""Pathfinder as Long Range Arena released it."""
+"""The files of Pathfinder as Long Range Arena released them."""
 
 from __future__ import annotations
 
@@ -20,19 +20,22 @@ HARD = 'curv_contour_length_14'
 
 @dataclass(frozen=True)
 class PathfinderFiles(SequenceSource):
-    """Pictures, and lists of them, which are text files despite their suffix ``.npy``::
+    """Pathfinder images from pictures and lists of pictures.
+
+    The lists are text files despite their suffix ``.npy``::
 
         metadata/0.npy            imgs/0 sample_0.png 0 1 1.0 14 4 2 0.5 1 1
         imgs/0/sample_0.png       a grey picture of 32 x 32 pixels; its label is the fourth entry
 
-    There is no published division: ``seed`` draws four fifths for training and a tenth each for
-    development and testing.
+    The release has no division into parts. Four fifths of the pictures are drawn for training, and
+    a tenth each for development and testing.
 
     Args:
         path (str): The folder with ``imgs`` and ``metadata``; the hard set is
             ``lra_release/pathfinder32/curv_contour_length_14``.
         size (int): Pixels of a side.
-        seed (int, optional): Seed of the division; ``None`` for the order of the lists.
+        seed (int, optional): Seed of the division. If ``None``, pictures are divided in the order
+            of the lists.
     """
 
     path: str
@@ -41,8 +44,8 @@ class PathfinderFiles(SequenceSource):
 
     def read(self, max_length: int) -> SequenceData:
         if max_length < self.size**2:
-            raise ValueError(f"'max_length' must be at least {self.size**2}, the pixels of an "
-                             f"image (got {max_length})")
+            raise ValueError(f"'max_length' must be at least {self.size**2}, the number of "
+                             f"pixels of an image (got {max_length})")
         listed = [row for path in self._lists() for row in self._rows(path)]
         [(picture, times)] = Counter(path for path, _ in listed).most_common(1)
         if times > 1:
@@ -70,7 +73,7 @@ class PathfinderFiles(SequenceSource):
         return sorted(lists, key=lambda path: (int(path.stem), path))
 
     def _rows(self, path: Path) -> list[tuple[Path, int]]:
-        """Return the picture and the label of each line of a list."""
+        """Read a list, and return the picture and the label of each line."""
         rows = []
         for number, line in filled_lines(path, 'ascii'):
             found = re.match(r'(imgs/\d+) (sample_\d+\.png) \d+ ([01])\s', line)
@@ -101,7 +104,8 @@ def read_picture(path: Path, size: int) -> np.ndarray:
             if picture.size != (size, size) or picture.mode != 'L':
                 raise ValueError(f'got {picture.size[0]} x {picture.size[1]} pixels of mode '
                                  f'{picture.mode}')
-            picture.verify()  # checks checksums; the picture must be opened again afterwards
+            # verify() compares checksums, and leaves the picture unusable, so it is opened again
+            picture.verify()
         with Image.open(BytesIO(content), formats=['PNG']) as picture:
             return np.asarray(picture)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:

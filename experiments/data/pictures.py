@@ -1,4 +1,4 @@
-"""Pieces of pictures that installed packages contain."""
+"""Pieces of photographs that an installed package contains."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ NAMES = ('china.jpg', 'flower.jpg')
 
 @dataclass(frozen=True)
 class PicturePieces(SequenceSource):
-    """Square pieces of scikit-learn's two photographs, row by row, each pixel as red, green and
-    blue: a stand-in for CIFAR-10 and ImageNet where they are unavailable.
+    """Square pieces of scikit-learn's two photographs, as red, green and blue, pixel by pixel.
 
-    Pieces do not overlap. Of every ten columns of pieces, the eighth and ninth are for testing and
-    the tenth is for development, so that no part has all of the neighbours of another.
+    The pieces are a stand-in for CIFAR-10 and ImageNet where those are unavailable.
+
+    Pieces do not overlap. Of every ten columns of pieces, the eighth and ninth are for testing, and
+    the tenth is for development. Thus no part contains all neighbours of another part.
 
     Args:
         side (int): Pixels of a piece along each side.
@@ -56,7 +57,7 @@ class PicturePieces(SequenceSource):
 
 
 def read_photograph(name: str) -> np.ndarray:
-    """Return one of scikit-learn's pictures, uint8 ``[height, width, 3]``."""
+    """Read one of scikit-learn's photographs, uint8 ``[height, width, 3]``."""
     from PIL import Image
 
     with (files('sklearn.datasets.images') / name).open('rb') as file, Image.open(file) as picture:

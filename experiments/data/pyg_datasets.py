@@ -1,4 +1,4 @@
-"""Data sets of PyG and OGB."""
+"""Graphs from the data sets of PyG and OGB."""
 
 from __future__ import annotations
 
@@ -19,23 +19,25 @@ from experiments.data.saved_graphs import allowing_graphs
 def pyg_dataset(name: str, root: str, arguments: dict[str, Any] | None = None, seed: int = 0,
                 target: Target | None = None, node_type: str | None = None,
                 split: int = 0) -> GraphParts:
-    """Read a data set of ``torch_geometric.datasets`` or, by names such as ``ogbg-molhiv``, of OGB.
+    """Read a data set of ``torch_geometric.datasets``, or of OGB by a name like ``ogbg-molhiv``.
 
-    PyG downloads and processes the files if ``root`` has none. The division is the data set's: its
-    argument ``split``, OGB's indices, or masks of nodes; without any of these it is random.
+    If ``root`` has no files, PyG downloads and processes them. The division into parts is the data
+    set's own: its argument ``split``, OGB's indices, or masks of nodes. If there is none, the
+    division is random.
 
     Args:
         name (str): The class, such as ``'ZINC'`` or ``'LRGBDataset'``.
         root (str): The folder of the data set.
         arguments (dict, optional): Further arguments, such as ``{'name': 'Peptides-func'}``.
-        seed (int): Seed of a random division.
-        target (str, optional): ``'classes'``, ``'labels'`` or ``'values'``; if omitted, what the
-            targets look like.
-        node_type (str, optional): The nodes with targets, in heterogeneous graphs.
-        split (int): Which of several divisions by masks.
+        seed (int): Seed of the division, if it is random.
+        target (str, optional): ``'classes'``, ``'labels'`` or ``'values'``; if omitted, the kind is
+            inferred from the targets.
+        node_type (str, optional): The type of the nodes with targets, for heterogeneous graphs.
+        split (int): Index of the division, if masks contain several.
 
     Raises:
-        ValueError: The data set is unknown, or its files cannot be read; one line that names it.
+        ValueError: The data set is unknown, or its files cannot be read. The message has one line
+            and names the data set.
     """
     arguments = dict(arguments or {})
     is_ogb = name.startswith(('ogbg-', 'ogbn-'))
@@ -48,12 +50,13 @@ def pyg_dataset(name: str, root: str, arguments: dict[str, Any] | None = None, s
             parts = _of_ogb(name, root) if is_ogb else _of_pyg(kind, root, arguments)
     except ImportError as error:
         raise ImportError(f"'dataset' {name} needs a package that is not installed ({error}); "
-                          f"install it, for OGB by pip install ogb") from error
-    except Exception as error:  # the readers of data sets raise anything
+                          "install that package (for OGB: pip install ogb)") from error
+    except Exception as error:  # the readers of data sets raise many types of errors
         reason = ' '.join(f'{type(error).__name__}: {error}'.split())
         raise ValueError(
-            f"'root' cannot be read as {name} (got {root}: {reason:.200}); give the folder that "
-            f"PyG downloads to, or delete its folder 'processed' if another version of PyG wrote it"
+            f"'root' cannot be read as {name} (got {root}: {reason:.200}); pass the folder to "
+            "which PyG downloads, or delete its subfolder 'processed' if another version of PyG "
+            "wrote that"
         ) from error
     about = ' '.join([name, *(str(value) for value in arguments.values())])
     graphs = {part: [homogeneous(graph, node_type) if isinstance(graph, HeteroData) else graph
@@ -69,7 +72,8 @@ def _of_pyg(kind: type[Dataset], root: str, arguments: dict[str, Any]
     default = parameters['split'].default if 'split' in parameters else None
     if 'split' in arguments or default not in ('train', inspect.Parameter.empty):
         return {'all': list(kind(**given))}  # Planetoid's 'public' is a mask
-    with warnings.catch_warnings():  # CSL would give the same graphs for each part
+    # without this error, CSL would return the same graphs for each part
+    with warnings.catch_warnings():
         warnings.filterwarnings('error', message='.*does not provide a standardized splitting')
         return {part: list(kind(split=part, **given)) for part in PARTS}
 

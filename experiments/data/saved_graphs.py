@@ -1,4 +1,4 @@
-"""Loading of saved graphs without pickled code."""
+"""Loading of saved graphs, without running pickled code."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from torch_geometric.data.storage import BaseStorage, EdgeStorage, GlobalStorage
 
 
 def allowing_graphs() -> torch.serialization.safe_globals:
-    """Let ``torch.load(path, weights_only=True)`` load a saved ``Data``.
+    """Return a context in which ``torch.load(path, weights_only=True)`` can load a saved ``Data``.
 
-    PyG allows ``Data`` itself, but not the classes that it is made of.
+    PyG allows ``Data`` itself, but not the classes of which a ``Data`` consists.
     """
     return torch.serialization.safe_globals([
         BaseStorage, DataEdgeAttr, DataTensorAttr, EdgeStorage, GlobalStorage, NodeStorage])

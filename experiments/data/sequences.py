@@ -17,7 +17,7 @@ PARTS = ('train', 'dev', 'test')
 
 
 class Sequences(NamedTuple):
-    """Concatenated sequences. An example is one sequence, or two consecutive ones.
+    """Concatenated sequences with labels. An example is one sequence, or two consecutive sequences.
 
     Attributes:
         tokens (np.ndarray): Ids, unsigned integers ``[num_tokens]``, mostly uint8.
@@ -42,35 +42,37 @@ class Sequences(NamedTuple):
         return self.tokens[self.ptr[number]:self.ptr[number + 1]]
 
     def take(self, examples: np.ndarray) -> Sequences:
-        """Return some of the examples, in the given order."""
+        """Return some of the examples, in the order of ``examples``."""
         width = self.sequences_per_example
         chosen = (width * np.asarray(examples)[:, None] + np.arange(width)).ravel()
         return Sequences.of((self.sequence(number) for number in chosen), self.label[examples])
 
     @classmethod
     def of(cls, sequences: Iterable[np.ndarray], label: Iterable[int]) -> Sequences:
-        """Concatenate sequences ``[length]`` of the same dtype."""
+        """Concatenate arrays ``[length]`` of the same dtype, one for each sequence."""
         sequences = [np.zeros(0, np.uint8), *sequences]
         ptr = np.cumsum([len(sequence) for sequence in sequences])
         return cls(np.concatenate(sequences), ptr, np.asarray(label, dtype=np.int64))
 
     @classmethod
     def of_equal_length(cls, tokens: np.ndarray, label: np.ndarray) -> Sequences:
-        """Take the rows of a matrix ``[num_sequences, length]`` as sequences."""
+        """Return the rows of a matrix ``[num_sequences, length]`` as sequences."""
         ptr = np.arange(len(tokens) + 1) * tokens.shape[1]
         return cls(tokens.reshape(-1), ptr, label.astype(np.int64))
 
 
 class SequenceData(NamedTuple):
-    """The data of a task.
+    """The sequences of a task, in three parts.
 
     Attributes:
-        about (str): A short description; a stand-in says that it is one.
+        about (str): A short description. It says so if the data are a stand-in.
         num_tokens (int): Number of different symbols.
         num_classes (int): Number of classes.
         parts (dict): The sequences of ``train``, ``dev`` and ``test``.
-        shape (tuple, optional): Rows, columns and colours, for images.
-        classes (tuple of str, optional): The names of the classes, if they have any.
+        shape (tuple, optional): Rows, columns and colours of an image; ``None`` if sequences are
+            not images.
+        classes (tuple of str, optional): The names of the classes; ``None`` if classes have no
+            names.
     """
 
     about: str
@@ -87,11 +89,12 @@ class SequenceData(NamedTuple):
 
 
 class SequenceSource(ABC):
-    """Base class of the sources of a task's sequences."""
+    """Base class of sources. A source reads or draws the sequences of a task."""
 
     @abstractmethod
     def read(self, max_length: int) -> SequenceData:
-        """Return all sequences, cut at ``max_length``; every call returns the same.
+        """Return all sequences, cut at ``max_length`` tokens. Every call returns the same
+        sequences.
 
         Raises:
             ValueError: A file is missing or malformed; the message names the file.
@@ -99,21 +102,22 @@ class SequenceSource(ABC):
 
     def unlabelled(self, path: Path) -> Iterator[tuple[str, tuple[np.ndarray, ...]]]:
         """Yield the name of each unlabelled example in a file, and the ids of its one or two
-        sequences. The base class reads a NumPy array, see
-        :func:`experiments.data.token_files.read_tokens`.
+        sequences.
+
+        The base class reads a NumPy array, see :func:`experiments.data.token_files.read_tokens`.
 
         Raises:
-            ValueError: The file is unusable.
+            ValueError: The file cannot be read, or its contents are invalid.
         """
         return token_rows(path)
 
 
 class LabelledSequences(NamedTuple):
-    """The examples of a file in its order.
+    """The labelled examples of a file, in the order of the file.
 
     Attributes:
-        sequences (list of np.ndarray): Ids, ``[length]`` each.
-        labels (list of str): Their labels.
+        sequences (list of np.ndarray): Arrays of ids, ``[length]`` each.
+        labels (list of str): The label of each sequence.
         where (Callable): Returns the location of an example in its file, by its index.
         source (str): The file or folder.
     """
@@ -126,8 +130,10 @@ class LabelledSequences(NamedTuple):
 
 def divided(about: str, parts: dict[str, LabelledSequences], num_tokens: int,
             classes: list[str] | None, seed: int) -> SequenceData:
-    """Return examples with numbered classes in three parts. Missing parts are a tenth each of the
-    training part, see :func:`experiments.data.labels.stratified`.
+    """Return examples in three parts, with their classes as numbers.
+
+    A part that is missing gets a tenth of the training part, see
+    :func:`experiments.data.labels.stratified`.
 
     Raises:
         ValueError: A label is not a class, or there are too few examples to divide.
@@ -147,14 +153,17 @@ def divided(about: str, parts: dict[str, LabelledSequences], num_tokens: int,
 
 
 def check_at_least(least: int, **sizes: int) -> None:
-    """Refuse a size that is too small; the message names it."""
+    """Check that each argument is at least its minimum.
+
+    The arguments are keywords, and an error names the argument.
+    """
     for name, size in sizes.items():
         if size < least:
             raise ValueError(f"'{name}' must be at least {least} (got {size})")
 
 
 def check_labels(label: np.ndarray, num_classes: int, where: str) -> None:
-    """Refuse labels that are not classes.
+    """Check that labels are numbers of classes.
 
     Raises:
         ValueError: A label is out of range; the message begins with ``where``.

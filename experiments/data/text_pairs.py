@@ -1,4 +1,4 @@
-"""Classification of pairs of texts, byte by byte."""
+"""Sources of pairs of texts to classify, byte by byte."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ COLUMNS = 'label, id, id, text, text'
 
 @dataclass(frozen=True)
 class AanPairs(ByteSource):
-    """Does one of two papers of the ACL Anthology cite the other? Long Range Arena's files
-    ``new_aan_pairs.train.tsv``, ``new_aan_pairs.eval.tsv`` and ``new_aan_pairs.test.tsv``::
+    """Pairs of papers of the ACL Anthology, labelled by whether one cites the other.
+
+    Long Range Arena's files are ``new_aan_pairs.train.tsv``, ``new_aan_pairs.eval.tsv`` and
+    ``new_aan_pairs.test.tsv``::
 
         1.0    P05-1001    W03-0402    the first text    the second text
 
-    Columns are separated by tabs, without quoting; the files may have any encoding.
+    Columns are separated by tabs, and nothing is quoted. The files may have any encoding.
 
     Args:
         path (str): The folder with the files, ``lra_release/tsv_data``.
@@ -41,7 +43,7 @@ class AanPairs(ByteSource):
 
 
 def read_pairs(path: Path, max_length: int) -> Sequences:
-    """Read the pairs of one file, each text cut at ``max_length``.
+    """Read the pairs of one file. Each text is cut at ``max_length`` bytes.
 
     Raises:
         ValueError: The file is missing or a line is malformed; the message names the file and line.
@@ -54,15 +56,16 @@ def read_pairs(path: Path, max_length: int) -> Sequences:
                                  unit=' pairs', disable=None):
             label, *columns = line.rstrip('\r\n').split('\t')
             if len(columns) != 4 or not all(columns[2:]):
-                raise ValueError(f'{path}, line {number}: expected {COLUMNS}, between tabs (got '
-                                 f'{len(columns) + 1} columns: {line.strip()!r:.60})')
+                raise ValueError(f'{path}, line {number}: expected the columns {COLUMNS}, '
+                                 f'separated by tabs (got {len(columns) + 1} columns: '
+                                 f'{line.strip()!r:.60})')
             if label not in ('0', '1', '0.0', '1.0'):
                 raise ValueError(f'{path}, line {number}: expected a label 0.0 or 1.0 (got '
                                  f'{label!r:.20})')
             texts += [_bytes(text, max_length) for text in columns[2:]]
             labels.append(int(label[0]))
     if not labels:
-        raise ValueError(f'{path} holds no pairs')
+        raise ValueError(f'{path} contains no pairs')
     return Sequences.of(texts, labels)
 
 
@@ -72,11 +75,13 @@ def _bytes(text: str, max_length: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class DocumentPairs(ByteSource):
-    """Do two documents have the same class? A stand-in for Long Range Arena's Retrieval where the
-    papers of the ACL Anthology are unavailable.
+    """Pairs of documents. The task is to tell whether both have the same class.
 
-    Every document is the first of ``pairs_each`` pairs. The second document is from the same part,
-    and with equal probability of the same class or of another class.
+    The pairs are a stand-in for Long Range Arena's Retrieval where the papers of the ACL Anthology
+    are unavailable.
+
+    Every document is the first of ``pairs_each`` pairs. The second document is drawn from the same
+    part. With equal probability, it has the same class or another class.
 
     Args:
         documents (DocumentSource): The source of the documents.

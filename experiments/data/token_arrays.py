@@ -1,4 +1,4 @@
-"""Sequences of token ids with labels, from NumPy files."""
+"""Labelled sequences of token ids, from NumPy files."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from experiments.data.token_files import check_ids, read_labels, read_tokens
 
 @dataclass(frozen=True)
 class TokenArrays(SequenceSource):
-    """Token ids ``[examples, length]`` and a label for each example, a string or an integer:
-    ``tokens`` and ``label`` in one ``.npz``, or ``NAME.npy`` and ``NAME_label.npy``.
+    """Labelled sequences of token ids, ``[examples, length]``. A label is a string or an integer.
+
+    The arrays are ``tokens`` and ``label`` in one ``.npz`` file, or the files ``NAME.npy`` and
+    ``NAME_label.npy``.
 
     Args:
         path (str): The training file, ``.npz`` or ``NAME.npy``.
-        val (str, optional): The development file; if omitted, a tenth of ``path``.
-        test (str, optional): The test file; if omitted, another tenth of ``path``.
-        padding (int, optional): The id that pads the end of shorter sequences; trailing padding is
-            removed.
-        classes (list of str, optional): The classes in order; if omitted, the labels in the
-            training file.
+        val (str, optional): The development file. If omitted, a tenth of the examples of ``path``.
+        test (str, optional): The test file. If omitted, another tenth of the examples of ``path``.
+        padding (int, optional): The id that pads the end of shorter sequences. Padding at the end
+            of a sequence is removed.
+        classes (list of str, optional): The names of the classes in order. If omitted, the labels
+            in the training file.
         seed (int): Seed of the division into parts.
     """
 
@@ -59,6 +61,6 @@ class TokenArrays(SequenceSource):
             return row
         places = np.flatnonzero(row != self.padding)
         if not len(places):
-            raise ValueError(f"{where}: the sequence is empty, because all ids are the 'padding' "
-                             f"{self.padding}")
+            raise ValueError(f"{where}: expected a sequence with ids other than 'padding' (got "
+                             f"only {self.padding})")
         return row[:places[-1] + 1]

@@ -1,4 +1,4 @@
-"""A bag-of-symbols baseline, which ignores the order of the symbols."""
+"""A baseline that counts symbols and ignores their order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ def token_counts_accuracy(data: SequenceData) -> float:
     """Return the accuracy of a logistic regression on symbol counts, fitted on the training part.
 
     Args:
-        data (SequenceData): The task; the two sequences of a pair are counted separately.
+        data (SequenceData): The sequences of a task. The two sequences of a pair are counted
+            separately.
 
     Returns:
         float: The accuracy on the test part, from 0 to 1.
@@ -27,8 +28,11 @@ def token_counts_accuracy(data: SequenceData) -> float:
 
 
 def token_counts(sequences: Sequences, num_tokens: int) -> np.ndarray:
-    """Count each symbol, int64 ``[num_examples, num_tokens]``, or ``[num_examples, 2 *
-    num_tokens]`` for pairs."""
+    """Return the number of times that each symbol occurs in each example.
+
+    The shape is int64 ``[num_examples, num_tokens]``, or ``[num_examples, 2 * num_tokens]`` for
+    pairs.
+    """
     counts = [np.bincount(sequences.sequence(number), minlength=num_tokens)
               for number in range(sequences.num_sequences)]
     return np.stack(counts).reshape(len(sequences.label), -1)

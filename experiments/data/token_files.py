@@ -14,11 +14,13 @@ MAX_ID = 2**31 - 1
 
 
 def read_tokens(path: Path) -> np.ndarray:
-    """Return token ids, integers ``[num_examples, length]``: the array ``tokens`` of an ``.npz``,
-    or the array of an ``.npy``, which is memory-mapped.
+    """Read token ids, integers ``[num_examples, length]``.
+
+    They are the array ``tokens`` of an ``.npz`` file, or the array of an ``.npy`` file, which is
+    memory-mapped.
 
     Raises:
-        ValueError: The file cannot be read, or has other contents.
+        ValueError: The file cannot be read, or contains something else.
     """
     if path.suffix not in ('.npy', '.npz'):
         raise ValueError(f'{path}: token ids must be in a NumPy file with the suffix .npy or .npz')
@@ -30,11 +32,13 @@ def read_tokens(path: Path) -> np.ndarray:
 
 
 def read_labels(path: Path, num_examples: int) -> list[str]:
-    """Return the label of each example, a string or an integer: the array ``label`` of an ``.npz``,
-    or the array in ``NAME_label.npy`` next to ``NAME.npy``.
+    """Read the label of each example, a string or an integer, and return it as a string.
+
+    The labels are the array ``label`` of an ``.npz`` file, or the array in ``NAME_label.npy`` next
+    to ``NAME.npy``.
 
     Raises:
-        ValueError: The file cannot be read, or has other contents.
+        ValueError: The file cannot be read, or contains something else.
     """
     if path.suffix == '.npz':
         label = _read_array(path, LABEL)
@@ -57,7 +61,7 @@ def token_rows(path: Path) -> Iterator[tuple[str, tuple[np.ndarray]]]:
 
 
 def check_ids(tokens: np.ndarray, where: str) -> np.ndarray:
-    """Refuse invalid ids.
+    """Check that ids are in range, and return them.
 
     Raises:
         ValueError: An id is negative or too large; the message begins with ``where``.
@@ -69,7 +73,7 @@ def check_ids(tokens: np.ndarray, where: str) -> np.ndarray:
 
 
 def _are_characters(text: np.ndarray) -> bool:
-    """Return whether all strings of an array are valid Unicode, which NumPy does not check."""
+    """Return whether all strings of an array are valid Unicode. NumPy does not check this."""
     if not text.dtype.itemsize:
         return False
     code = np.ascontiguousarray(text).view(text.dtype.str.partition('U')[0] + 'u4')
@@ -82,7 +86,7 @@ def _read_array(path: Path, name: str) -> np.ndarray:
         with np.load(path, allow_pickle=False) as file:
             names = file.files
             array = file[name] if name in names else None
-    except Exception as error:  # NumPy and zipfile raise many types
+    except Exception as error:  # NumPy and zipfile raise many types of errors
         raise ValueError(f'{path} cannot be read as NumPy arrays ({error})') from error
     if array is None:
         raise ValueError(f"{path}: there is no array {name!r} (there are "

@@ -1,4 +1,4 @@
-"""Listing of the files to read in a folder, and one-line reports of what was read."""
+"""Lists of the files to read in a folder, and one-line reports of what was read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-# The first bytes of files that are not text, their kind, and the cure.
+# By the first bytes of files that are not text: their kind, and the remedy.
 NO_TEXT = {
     b'\xff\xfe': "UTF-16; save it as 'CSV UTF-8', or in the encoding UTF-8",
     b'\xfe\xff': "UTF-16; save it as 'CSV UTF-8', or in the encoding UTF-8",
@@ -25,14 +25,14 @@ NO_TEXT = {
 
 
 class Listing(NamedTuple):
-    """The files of a folder to read, and the number of left-out files by reason."""
+    """The files of a folder to read, and the numbers of files that are left out, by reason."""
 
     files: list[Path]
     left_out: Counter[str]
 
 
 def listed(folder: Path, suffixes: tuple[str, ...] = ()) -> Listing:
-    """List the files in a folder and its subfolders, sorted by name.
+    """Return the files to read in a folder and its subfolders, sorted by name.
 
     Hidden files, files in hidden folders such as ``.ipynb_checkpoints``, and files with other
     suffixes are left out.
@@ -49,7 +49,7 @@ def listed(folder: Path, suffixes: tuple[str, ...] = ()) -> Listing:
 
 @contextmanager
 def readable(what: str, advice: str = '') -> Iterator[None]:
-    """Turn an OSError while a file is read into a ValueError.
+    """Return a context that turns an OSError, while a file is read, into a ValueError.
 
     Args:
         what (str): The beginning of the message, with the name of the file.
@@ -63,37 +63,39 @@ def readable(what: str, advice: str = '') -> Iterator[None]:
 
 
 def tell(where: str | Path, read: str, left_out: Mapping[str, int]) -> None:
-    """Print one line on what was read of a file or folder, and what was left out by reason."""
+    """Print one line about what was read from a file or folder, and what was left out, by
+    reason."""
     others = ', '.join(f'{reason}: {count:,}' for reason, count in left_out.items() if count)
     line = f'{where}: {read}{f"; left out: {others}" if others else ""}'
-    encoding = sys.stdout.encoding or 'utf-8'  # names may have characters that it lacks
+    # names may have characters that the terminal's encoding lacks
+    encoding = sys.stdout.encoding or 'utf-8'
     print(line.encode(encoding, 'replace').decode(encoding))
 
 
 def number_of(what: str, number: int) -> str:
-    """Return a number and its noun, in the singular for one."""
+    """Return a number with its noun as text; the noun is in the singular for 1."""
     return f'{number:,} {what}{"s" * (number != 1)}'
 
 
 def check_is_text(path: Path) -> None:
-    """Refuse a file that begins like a known format other than text.
+    """Check that a file does not begin like a known format other than text.
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: The file is not text; the message names its format and the cure.
+        ValueError: The file is not text; the message names its format and the remedy.
     """
     try:
         with gzip.open(path) if path.suffix == '.gz' else path.open('rb') as file:
             head = file.read(max(map(len, NO_TEXT)))
     except (EOFError, zlib.error) as error:
-        raise OSError(f'it cannot be unpacked: {error}') from error
+        raise OSError(f'the gzipped data cannot be unpacked: {error}') from error
     for magic, kind in NO_TEXT.items():
         if head.startswith(magic):
             raise ValueError(f'{path}: expected text in UTF-8 (got {kind})')
 
 
 def _reason(path: Path, suffixes: tuple[str, ...]) -> str | None:
-    """Return the reason to leave a file out, if there is one."""
+    """Return the reason to leave a file out, or ``None`` to read it."""
     if any(part.startswith('.') for part in path.parts):
         return 'hidden'
     if suffixes and path.suffix.lower() not in suffixes:

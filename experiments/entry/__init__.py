@@ -1,7 +1,7 @@
-"""Start the command ``graphattn``. In a wheel this is the package ``graphattn_commands``.
+"""The start of the command ``graphattn``. In a wheel, this package is named ``graphattn_commands``.
 
-There it contains the packages ``experiments`` and ``analysis``, whose names could clash with other
-packages in site-packages. In a clone both are at the top.
+In a wheel, the package contains the packages ``experiments`` and ``analysis``, because their names
+could clash with other packages in site-packages. In a clone, both packages are at the top.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ ROOT = HERE if (HERE / 'experiments').is_dir() else HERE.parent.parent
 
 
 def main() -> None:
-    """Run this process's command line, with both packages on its path and on that of its
-    children."""
+    """Run this process's command line.
+
+    The packages ``experiments`` and ``analysis`` are put on the path of this process and of its
+    children.
+    """
     sys.path.insert(0, str(ROOT))
     others = os.environ.get('PYTHONPATH')
     os.environ['PYTHONPATH'] = os.pathsep.join([str(ROOT), *([others] if others else [])])

@@ -1,4 +1,5 @@
-"""Plug-in of pytest: the fixture ``check_attention``. Nothing heavy is imported before its use."""
+"""The plug-in of pytest, with the fixture ``check_attention``. Imports are deferred to its first
+use."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ import pytest
 
 @pytest.fixture
 def check_attention() -> Callable[..., Any]:
-    """Return :func:`graphattn.testing.check_attention`, which raises if something is wrong."""
+    """Return :func:`graphattn.testing.check_attention`, which raises if an implementation of
+    attention is wrong."""
     from graphattn.testing import check_attention
 
     def check(*arguments: Any, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Modules: the loss of a training step, and its metrics."""
+"""Lightning modules: the loss of a training step, and the metrics."""
 
 from experiments.modules.base import Training
 from experiments.modules.classification import Classification

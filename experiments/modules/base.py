@@ -1,4 +1,4 @@
-"""Base class of all trainings: optimiser, learned masks, and checks of checkpoints."""
+"""The base class of all trainings: optimiser, learned masks, and checks of checkpoints."""
 
 from __future__ import annotations
 
@@ -24,30 +24,31 @@ Decay = Literal['cosine', 'linear', 'rsqrt', 'one-cycle']
 
 
 class Training(L.LightningModule):
-    r"""AdamW with linear warm-up and decay of the learning rate, and the penalty of learned masks.
+    r"""Training by AdamW, with warm-up and decay of the rate, and a penalty of learned masks.
 
     .. math:: \mathcal{L} + \lambda \lVert M \rVert_1
 
-    (SparseBERT, Eq. 7.) The norm is the sum over heads and pairs; a mask that several layers share
-    counts once. Biases, norms and mask logits have no weight decay. A training with learned masks
-    saves the frozen masks in its folder as ``masks.npz``, one file per source if the layers do not
-    share theirs.
+    The penalty is SparseBERT's Eq. 7. The norm is the sum over heads and pairs, and a mask that
+    several layers share counts once. Biases, norms and mask logits have no weight decay. A training
+    with learned masks saves the frozen masks in the folder of its run as ``masks.npz``. If layers
+    do not share a source, there is one file per source.
 
     Args:
         model (nn.Module): The model to train.
         lr (float): Peak learning rate.
         weight_decay (float): Decoupled weight decay.
-        warmup (float): Fraction of the steps in which the rate rises.
-        decay (str): The decay of the rate: ``'cosine'``, ``'linear'`` as BERT's, or ``'rsqrt'``,
-            one over the square root of the step (Vaswani et al., 2017). ``'one-cycle'`` is torch's
-            OneCycleLR with straight lines: the rate rises from a 25th of ``lr`` and falls to a
-            250,000th, while beta 1 falls from 0.95 to 0.85 and rises again (Nyströmformer's and
-            SBM-Transformer's protocol).
+        warmup (float): Fraction of the steps in which the learning rate rises.
+        decay (str): The decay of the learning rate: ``'cosine'``, ``'linear'`` as in BERT, or
+            ``'rsqrt'``, one over the square root of the step (Vaswani et al., 2017).
+            ``'one-cycle'`` is torch's OneCycleLR with straight lines, the protocol of Nyströmformer
+            and SBM-Transformer. In it, the rate rises from a 25th of ``lr`` and falls to a
+            250,000th, while beta 1 falls from 0.95 to 0.85 and rises again.
         betas (tuple of float): AdamW's betas.
         eps (float): AdamW's epsilon.
-        mask_weight (float): :math:`\lambda`; requires a :class:`LearnedMaskSource`.
-        mask_lr (float, optional): Peak learning rate of the mask logits, ``lr`` if omitted.
-        freeze (str): How masks are frozen, see :meth:`LearnedMaskSource.freeze`.
+        mask_weight (float): The factor :math:`\lambda` of the penalty; requires a
+            :class:`LearnedMaskSource`.
+        mask_lr (float, optional): Peak learning rate of the mask logits; if omitted, ``lr``.
+        freeze (str): The way in which masks are frozen, see :meth:`LearnedMaskSource.freeze`.
         sparsity (float, optional): Sparsity of the masks, for ``freeze='top-k'``.
 
     Raises:
@@ -55,8 +56,9 @@ class Training(L.LightningModule):
         ValueError: A value is out of range, or a mask option is given without learned masks.
     """
 
-    batch_kind = TokenBatch  # the batches of its data module
-    pretrained_tokenizer: Path | None = None  # of the weights that it starts from
+    batch_kind = TokenBatch  # the class of the batches that the data module makes
+    # the tokenizer of the weights that the training starts from
+    pretrained_tokenizer: Path | None = None
 
     def __init__(self, model: nn.Module, lr: float = 1e-3, weight_decay: float = 0.,
                  warmup: float = 0.1, decay: Decay = 'cosine',
@@ -89,7 +91,8 @@ class Training(L.LightningModule):
             name = 'mask_weight' if mask_weight > 0. else 'mask_lr'
             raise ValueError(f"'{name}' requires a model whose source is a LearnedMaskSource")
         for source in self.mask_sources:
-            source.freeze(freeze, sparsity)  # fails now rather than after the training
+            # an invalid option raises here rather than after the training
+            source.freeze(freeze, sparsity)
         self.model = model
         self.lr, self.weight_decay, self.warmup, self.decay = lr, weight_decay, warmup, decay
         self.betas, self.eps = betas, eps
@@ -111,24 +114,28 @@ class Training(L.LightningModule):
 
     def log_means(self, values: dict[str, Tensor], weight: int | Tensor, *,
                   prog_bar: bool = False) -> None:
-        """Log means over ``weight`` examples of a batch, for means over the epoch and all
-        processes."""
-        # Lightning divides by the mean of the processes' weights, which it rounds for integer
-        # weights.
+        """Log the means over ``weight`` examples of a batch.
+
+        Lightning averages these means over the epoch and over all processes.
+        """
+        # Lightning divides by the mean of the processes' weights. If weights are integers, it
+        # rounds this mean.
         exact = torch.as_tensor(weight, dtype=torch.float64)
         self.log_dict(values, prog_bar=prog_bar, on_step=False, on_epoch=True, sync_dist=True,
                       batch_size=exact)
 
     def mask_penalty(self, graphs: list[BipartiteGraph | PairMask]) -> Tensor | float:
-        """Return the penalty of the masks of a forward pass."""
+        """Return the penalty of the learned masks in a forward pass; 0 without learned masks."""
         masks = {id(graph): graph for graph in graphs if isinstance(graph, PairMask | MaskGraph)}
         if self.mask_weight == 0.:
             return 0.
         return self.mask_weight * sum(mask.norm() for mask in masks.values())
 
     def parameter_groups(self) -> list[dict]:
-        """Return the parameters that AdamW optimises; a group may set its own ``lr`` and
-        ``weight_decay``."""
+        """Return the parameters that AdamW optimises, in groups.
+
+        A group may set its own ``lr`` and ``weight_decay``.
+        """
         masks = [source.logit for source in self.mask_sources]
         others = [p for p in self.parameters() if not any(p is mask for mask in masks)]
         groups = [
@@ -160,7 +167,7 @@ class Training(L.LightningModule):
         self._save_masks()
 
     def on_test_end(self) -> None:
-        self._save_masks()  # of the tested weights, which need not be the last
+        self._save_masks()  # the masks of the tested weights, which need not be the last weights
 
     def _save_masks(self) -> None:
         if not self.trainer.is_global_zero:
@@ -174,18 +181,19 @@ class Training(L.LightningModule):
                        source.freeze(self.freeze_masks_by, self.sparsity, generator))
 
     def on_load_checkpoint(self, checkpoint: dict) -> None:
-        """Refuse the checkpoint of another model before anything changes."""
+        """Check that a checkpoint is from the same model, before anything changes."""
         mine = {name: tuple(value.shape) for name, value in self.state_dict().items()}
         saved = {name: tuple(value.shape) for name, value in checkpoint['state_dict'].items()}
         if mine != saved:
             name = min(name for name in mine.keys() | saved.keys()
                        if mine.get(name) != saved.get(name))
-            raise ValueError(f"'ckpt_path' holds another model: {name!r} is {saved.get(name)} "
-                             f"there and {mine.get(name)} here; use the config.yaml of its run")
+            raise ValueError(f"'ckpt_path' must contain the same model: {name!r} is "
+                             f"{saved.get(name)} there and {mine.get(name)} here; use the "
+                             "config.yaml of its run")
 
 
 def share_of_peak(step: int, total: int, warmup: float, decay: Decay) -> float:
-    """Return the learning rate at a step of ``total``, as a fraction of its peak."""
+    """Return the learning rate at ``step`` of ``total`` steps, as a fraction of its peak."""
     rise = max(1, round(warmup * total))
     if step < rise:
         return (step + 1) / rise
@@ -196,7 +204,10 @@ def share_of_peak(step: int, total: int, warmup: float, decay: Decay) -> float:
 
 
 def check_numbers(**numbers: float) -> None:
-    """Refuse arguments that are not numbers; the message names them."""
+    """Check that arguments are numbers.
+
+    The arguments are keywords, and an error names the argument.
+    """
     for name, number in numbers.items():
         if not isinstance(number, Real) or isinstance(number, bool):
             raise TypeError(f"'{name}' must be a number (got {type(number).__name__})")

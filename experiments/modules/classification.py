@@ -20,17 +20,22 @@ from graphattn.sources import BlockModelSource
 
 
 class Classification(Training):
-    r"""Cross-entropy, plus ``density_weight`` times the mean density of the sampled graphs.
+    r"""Training of a classifier by cross-entropy, plus a penalty of the density of graphs.
+
+    The penalty is ``density_weight`` times the mean density of the sampled graphs:
 
     .. math:: \mathcal{L} + \lambda \mathcal{L}_s
 
-    (SBM-Transformer, Sec. 5.2.) Logs loss, accuracy, and the density of each head and layer.
+    This is the loss of SBM-Transformer, Sec. 5.2. Loss, accuracy, and the density of each head and
+    layer are logged.
 
     Args:
-        model (nn.Module): ``model(tokens, ptr, return_graphs=True)`` returns logits and graphs.
-        density_weight (float): :math:`\lambda`; requires heads that sample their graphs.
-        pretrained (str, optional): A checkpoint to initialise the encoder from, for example of
-            :class:`experiments.modules.SelfPretraining`, see
+        model (nn.Module): The model. ``model(tokens, ptr, return_graphs=True)`` must return logits
+            and graphs.
+        density_weight (float): The factor :math:`\lambda` of the density; requires heads that
+            sample their graphs.
+        pretrained (str, optional): A checkpoint from which the encoder is initialised, for example
+            of :class:`experiments.modules.SelfPretraining`. See
             :func:`experiments.runs.pretrained.load_encoder`.
         **kwargs: Arguments of :class:`experiments.modules.Training`.
 
@@ -69,7 +74,8 @@ class Classification(Training):
         self.evaluate(batch, 'test')
 
     def predict_step(self, batch: TokenBatch, batch_idx: int = 0) -> Tensor:
-        """Return the probability of each class, ``[num_examples, num_classes]``."""
+        """Return the probability of each class for each example,
+        ``[num_examples, num_classes]``."""
         return self.model(batch.tokens, batch.ptr).softmax(dim=-1)
 
     def evaluate(self, batch: TokenBatch,
@@ -83,7 +89,7 @@ class Classification(Training):
 
     def log_pass(self, stage: str, batch: TokenBatch, loss: Tensor, logits: Tensor,
                  graphs: list[BipartiteGraph | PairMask]) -> None:
-        """Log the results of a batch; ``stage`` is train, val or test."""
+        """Log the results of a batch. ``stage`` is train, val or test."""
         num_labels = (batch.label != NO_LABEL).sum()
         is_right = logits.argmax(dim=-1) == batch.label
         accuracy = is_right.sum().float() / num_labels.clamp(min=1)

@@ -9,9 +9,9 @@ from graphattn.graphs import PairMask
 
 
 def densities(graphs: list[BipartiteGraph | PairMask], num_sequences: int) -> dict[str, Tensor]:
-    """Return the mean density of each head of each layer.
+    """Return the mean density of each head of each layer, by name.
 
-    Layers that share a graph are reported once, and so are heads.
+    A graph that several layers share is reported once, and so is a graph that all heads share.
 
     Args:
         graphs (list): The graph of each layer.

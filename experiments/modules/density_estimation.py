@@ -1,4 +1,4 @@
-"""Estimating the density of images, byte by byte."""
+"""Training of a model that estimates the density of images, byte by byte."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from graphattn.models import CausalLanguageModel
 
 
 class DensityEstimation(Classification):
-    r"""Cross-entropy of every symbol of a sequence, the first included, in nats and in bits per
-    symbol ("bits/dim").
+    r"""Training by the cross-entropy of every symbol of a sequence, the first included.
+
+    The loss is logged in nats, and in bits per symbol ("bits/dim"):
 
     .. math:: -\frac{1}{n \ln 2} \sum_{i=1}^n \ln p(t_i \mid t_1, ..., t_{i-1})
 
-    The last entry of the model's vocabulary is the start token. The model reads it to predict the
-    first symbol, and symbol i to predict symbol i + 1, so that position embeddings are those of the
-    predicted positions, as in Child et al. (2019).
+    The last entry of the model's vocabulary is the start token. The model reads the start token to
+    predict the first symbol, and symbol i to predict symbol i + 1. Position embeddings are
+    therefore those of the predicted positions, as in Child et al. (2019).
 
     Args:
-        model (CausalLanguageModel): The model to train; its vocabulary has one entry more than
-            there are symbols.
+        model (CausalLanguageModel): The model to train. Its vocabulary must have one entry more
+            than there are symbols.
         **kwargs: Arguments of :class:`experiments.modules.Classification`.
 
     Raises:
@@ -64,6 +65,6 @@ def start_of(model: CausalLanguageModel) -> int:
 
 
 def behind_start(tokens: Tensor, ptr: Tensor, start: int) -> Tensor:
-    """Shift each sequence by one token, with ``start`` as the first."""
+    """Shift the tokens of each sequence by one place, and put ``start`` in the first place."""
     is_first = tokens.new_zeros(len(tokens) + 1, dtype=torch.bool).index_fill(0, ptr[:-1], True)
     return tokens.roll(1).masked_fill(is_first[:-1], start)

@@ -1,4 +1,4 @@
-"""Training of a document classifier."""
+"""Training of a classifier of documents."""
 
 from __future__ import annotations
 
@@ -23,13 +23,17 @@ STAGES = ('val', 'test')
 
 
 class DocumentClassification(Classification):
-    """Cross-entropy, with accuracy, micro and macro F1 over all documents of a part.
+    """Training of a classifier of documents by cross-entropy.
+
+    Accuracy, micro F1 and macro F1 are computed over all documents of a part.
 
     Metrics are computed on the whole part, not averaged over batches or processes. With one label
-    per document, micro F1 equals the accuracy; macro F1 is the mean over the classes. Diffuser's
-    Table S.3 does not say which "average F1" it reports. After the training, ``dev.json`` in the
-    run's folder has the development metrics of the last and the best epoch. The last epoch is
-    tested, so that nothing is chosen on the reported part.
+    per document, micro F1 equals the accuracy. Macro F1 is the mean over the classes. Diffuser's
+    Table S.3 does not say which "average F1" it reports.
+
+    After the training, ``dev.json`` in the run's folder contains the development metrics of the
+    last and the best epoch. The last epoch is tested, so that nothing is chosen on the reported
+    part.
 
     Args:
         model (nn.Module): A :class:`graphattn.models.SequenceClassifier`, new or pre-trained
@@ -82,7 +86,7 @@ class DocumentClassification(Classification):
         self.dev = checkpoint['dev']
 
     def _log_metrics(self, stage: str) -> dict[str, float]:
-        """Log the metrics of all processes, and reset them."""
+        """Log the metrics over all processes, and reset them. Return the metrics by name."""
         values = self.means.compute()
         values |= {name: float(value) for name, value in self.metrics[stage].compute().items()}
         self.metrics[stage].reset()
@@ -91,7 +95,8 @@ class DocumentClassification(Classification):
 
 
 def new_metrics(num_classes: int) -> MetricCollection:
-    """Return accuracy and F1, averaged over classes that occur in labels or predictions."""
+    """Return the accuracy and the F1 scores. Macro F1 is the mean over classes that occur in labels
+    or predictions."""
     return MetricCollection({
         'accuracy': MulticlassAccuracy(num_classes, average='micro'),
         'micro_f1': MulticlassF1Score(num_classes, average='micro'),

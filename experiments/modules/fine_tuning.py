@@ -37,20 +37,20 @@ LAST, BEST = 'last epoch', 'best epoch, chosen on these sets'
 
 
 class FineTuning(Training):
-    """Cross-entropy, or the mean squared error of a score, with BERT's recipe.
+    """Fine-tuning by BERT's recipe, with cross-entropy, or with the mean squared error of a score.
 
-    Logs the metrics of each development set after every epoch. After the training, ``dev.json`` in
-    the run's folder has the metrics of the last and the best epoch. The best epoch is chosen on the
-    reported sets, as is usual for GLUE, so its metrics are optimistic.
+    The metrics of each development set are logged after every epoch. After the training,
+    ``dev.json`` in the run's folder contains the metrics of the last and the best epoch. The best
+    epoch is chosen on the reported sets, as is usual for GLUE, so its metrics are optimistic.
 
     Args:
-        pretrained (str): A checkpoint of masked language modelling, within its run's folder.
+        pretrained (str): A checkpoint of masked language modelling, in the folder of its run.
         task (str): The task of the data, one of :data:`experiments.data.text.glue_files.TASKS`.
         source (GraphSource, Pattern or str, optional): The source of the edges, see
             :func:`experiments.runs.pretrained.pretrained_classifier`; if omitted, the source of the
-            pre-training, with learned masks frozen.
-        freeze_how (str, optional): How masks are frozen: ``'threshold'`` (the default),
-            ``'sample'`` or ``'top-k'``.
+            pre-training, whose learned masks are frozen.
+        freeze_how (str, optional): The way in which masks are frozen: ``'threshold'`` (the
+            default), ``'sample'`` or ``'top-k'``.
         sparsity (float, optional): Fraction of the pairs that ``'top-k'`` drops.
         pooling (str): ``'pooler'`` as in BERT, or ``'mean'`` as in SBM-Transformer (Table 7).
         dropout (float): Dropout probability before the classification head.
@@ -90,21 +90,22 @@ class FineTuning(Training):
         self.dev: list[dict[str, float]] = []
 
     def prepare_data(self) -> None:
-        """Refuse data that do not fit the model, before they are read and the folder is made."""
+        """Check that the data fit the model, before the data are read and the folder of the run is
+        made."""
         data, encoder = self.trainer.datamodule, self.model.encoder
         name = getattr(data, 'task', type(data).__name__)
         if name != self.task_name:
-            raise ValueError(f"'task' must be the same for model and data (got {self.task_name!r} "
-                             f"and {name!r})")
+            raise ValueError("'task' must be the same for model and data (got "
+                             f"{self.task_name!r} for the model and {name!r} for the data)")
         longest = encoder.position_embedding.num_embeddings
         if data.max_length > longest:
-            raise ValueError(f"'max_length' must be at most {longest}, the positions of the "
-                             f"pre-trained model (got {data.max_length})")
+            raise ValueError(f"'max_length' must be at most {longest}, the number of positions "
+                             f"of the pre-trained model (got {data.max_length})")
         num_tokens = encoder.token_embedding.num_embeddings
         if data.tokenizer.get_vocab_size() > num_tokens:
-            raise ValueError(f"'tokenizer' must be the tokenizer of the pre-trained model, with "
-                             f"{num_tokens} tokens (got one with "
-                             f"{data.tokenizer.get_vocab_size()})")
+            raise ValueError("'tokenizer' must be the tokenizer of the pre-trained model, with "
+                             f"{num_tokens} tokens (got {data.tokenizer.get_vocab_size()} "
+                             "tokens)")
         check_same_vocabulary(data.tokenizer, self.pretrained_tokenizer)
 
     @cache_host_copies
@@ -149,8 +150,11 @@ class FineTuning(Training):
         self.dev = checkpoint['dev']
 
     def predict_step(self, batch: TextBatch, batch_idx: int = 0) -> Tensor:
-        """Return the probability of each class, ``[num_examples, num_classes]``, or the score of
-        each example, ``[num_examples, 1]``."""
+        """Return the predictions for a batch.
+
+        They are the probability of each class, ``[num_examples, num_classes]``, or the score of
+        each example, ``[num_examples, 1]``.
+        """
         output, _ = self._output(batch)
         return output.softmax(dim=-1) if self.task.classes else output
 
@@ -177,7 +181,7 @@ class FineTuning(Training):
                 self.means.add(f'density/{place}', density, num_sequences)
 
     def _log_metrics(self, stage: str) -> dict[str, float]:
-        """Log the metrics of all processes, and reset them."""
+        """Log the metrics over all processes, and reset them. Return the metrics by name."""
         values = self.means.compute()
         values |= {f'{metric}/{name}': float(value)
                    for name, collection in self.metrics.items()
@@ -189,28 +193,30 @@ class FineTuning(Training):
 
 
 def new_metrics(num_classes: int) -> MetricCollection:
-    """Return the metrics of a task with classes, or with scores if ``num_classes`` is 0."""
+    """Return the metrics of a task. If ``num_classes`` is 0, these are metrics of scores instead of
+    classes."""
     if not num_classes:
         with warnings.catch_warnings():
-            warnings.simplefilter('ignore')  # it warns about keeping all scores, which are few
+            # the metric warns that it keeps all scores, but these are few
+            warnings.simplefilter('ignore')
             return MetricCollection({'spearman': SpearmanCorrCoef(), 'pearson': PearsonCorrCoef()})
     metrics = {'accuracy': MulticlassAccuracy(num_classes, average='micro'),
                'macro_f1': MulticlassF1Score(num_classes, average='macro'),
                'matthews': Matthews(num_classes)}
     metrics |= {'f1': BinaryF1Score()} if num_classes == 2 else {'published_f1': PublishedF1(3)}
-    # Compute groups would pass PublishedF1's state to the other metrics.
+    # Compute groups would copy PublishedF1's state into the other metrics.
     return MetricCollection(metrics, compute_groups=False)
 
 
 class Matthews(MulticlassConfusionMatrix):
-    r"""Correlation of predictions and labels (Matthews, 1975; Gorodkin, 2004).
+    r"""Matthews' correlation of predictions and labels (Matthews, 1975; Gorodkin, 2004).
 
     .. math::
         \frac{c s - \sum_k p_k t_k}{\sqrt{(s^2 - \sum_k p_k^2)(s^2 - \sum_k t_k^2)}}
 
-    Of s examples, c are right; class k is predicted p_k times and true t_k times. If all
-    predictions or all labels are of one class, it is 0, as in scikit-learn, which GLUE uses;
-    torchmetrics returns a small nonzero value there for two classes.
+    Of s examples, c are right. Class k is predicted p_k times and true t_k times. If all
+    predictions or all labels are of one class, the correlation is 0, as in scikit-learn, which GLUE
+    uses. For two classes, torchmetrics returns a small nonzero value there.
     """
 
     def compute(self) -> Tensor:
@@ -222,13 +228,13 @@ class Matthews(MulticlassConfusionMatrix):
 
 
 class PublishedF1(MulticlassConfusionMatrix):
-    r"""F1 of class 1 against class 0, ignoring examples with class 2 as label or prediction.
+    r"""F1 of class 1 against class 0. Examples with class 2 as label or prediction are ignored.
 
     .. math:: \frac{2 C_{11}}{2 C_{11} + C_{01} + C_{10}}
 
-    Nyströmformer's script computes this F1 on MNLI too, where 1 is neutral and 0 contradiction.
-    SBM-Transformer follows that protocol (Sec. 5.3) and has not released its own script, so its
-    Table 4 probably reports this F1.
+    Nyströmformer's script computes this F1 on MNLI too, where class 1 is neutral and class 0 is
+    contradiction. SBM-Transformer follows the protocol of Nyströmformer (Sec. 5.3) but has not
+    released a script for it. Its Table 4 therefore probably reports this F1.
     """
 
     def compute(self) -> Tensor:

@@ -1,4 +1,4 @@
-"""Gathering of rows from all processes."""
+"""Rows from all processes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch.distributed as dist
 
 
 def gathered(rows: list) -> list:
-    """Return the rows of all processes, sorted, so that they do not depend on the number of
+    """Return the rows of all processes, sorted, so that the result does not depend on the number of
     processes."""
     if dist.is_available() and dist.is_initialized():
         parts = [None] * dist.get_world_size()

@@ -1,4 +1,4 @@
-"""Training of a model that predicts classes, labels or values of graphs or of their nodes."""
+"""Training of a model that predicts classes, labels or values, of graphs or of their nodes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ STAGES = 'train', 'val', 'test'
 
 
 class GraphPrediction(Training):
-    r"""Train a model on PyG batches.
+    r"""Training of a model on PyG batches.
 
     ========== ==================================== ========================================
     target     loss                                 metrics of a whole part
@@ -43,19 +43,21 @@ class GraphPrediction(Training):
     values     absolute error                       mean absolute error (MAE)
     ========== ==================================== ========================================
 
-    Balanced accuracy is the mean over classes of the share that is right, the accuracy of PATTERN
-    and CLUSTER. Labels and values that are NaN, and the class -100, are missing and do not count.
-    Means over labels leave out labels with one class only, as in OGB.
+    Balanced accuracy is the mean over classes of the share of examples that are right. It is the
+    accuracy that PATTERN and CLUSTER report. NaN as a label or value, and -100 as a class, mark a
+    missing target, which does not count. Means over labels leave out labels of which only one class
+    occurs, as in OGB.
 
     Targets are ``y`` of a batch. In graphs with ``train_mask``, ``val_mask`` and ``test_mask``,
-    only nodes of the stage's mask count, and in batches of a ``NeighborLoader``, only their seeds.
+    only the nodes in the mask of the stage count. In batches of a ``NeighborLoader``, only the
+    seeds count.
 
     Args:
-        model (nn.Module): ``model(data, return_graphs=True)`` returns the output of each graph or
-            node, and graphs of attention.
+        model (nn.Module): The model. ``model(data, return_graphs=True)`` must return the output of
+            each graph or node, and the graphs of attention.
         target (str): ``'classes'``, ``'labels'`` or ``'values'``.
-        balanced (bool): Weight each class by the share of the other classes in a batch, as for
-            PATTERN and CLUSTER.
+        balanced (bool): Whether to weight each class by the share of the other classes in a batch,
+            as for PATTERN and CLUSTER.
         density_weight (float): Weight of the density of sampled graphs in the loss
             (SBM-Transformer, Sec. 5.2).
         **kwargs: Arguments of :class:`experiments.modules.Training`.
@@ -105,7 +107,8 @@ class GraphPrediction(Training):
         self.evaluate(batch, 'test')
 
     def predict_step(self, batch: Data, batch_idx: int = 0) -> Tensor:
-        """Return the probability of each class or label, or the values."""
+        """Return the predictions for a batch: the probability of each class or label, or the
+        values."""
         out = self.model(batch)
         if self.target == 'values':
             return out
@@ -113,7 +116,7 @@ class GraphPrediction(Training):
 
     def evaluate(self, batch: Data, stage: str
                  ) -> tuple[Tensor, list[BipartiteGraph | PairMask]]:
-        """Return the loss of a batch and the graphs of its attention, and add to the metrics."""
+        """Return the loss of a batch and the graphs of its attention, and update the metrics."""
         out, graphs = self.model(batch, return_graphs=True)
         out, y = _counted(batch, stage, out, self.target)
         loss = self.loss(out, y)
@@ -125,15 +128,18 @@ class GraphPrediction(Training):
         return loss, graphs
 
     def loss(self, out: Tensor, y: Tensor) -> Tensor:
-        """Return the mean loss of outputs ``[num_examples, out_channels]`` over the targets that
-        are given, 0 without any."""
+        """Return the mean loss of outputs ``[num_examples, out_channels]`` over all targets that
+        are not missing.
+
+        The loss is 0 if all targets are missing.
+        """
         is_given = _is_given(y)
         out, y = out[is_given], y[is_given]
         if not len(y):
             return 0. * out.sum()
         if self.target == 'classes':
             weight = _class_weights(y, out.size(1)).to(out.dtype) if self.balanced else None
-            if weight is not None and not weight.any():  # all are of one class
+            if weight is not None and not weight.any():  # all targets are of one class
                 return 0. * out.sum()
             return F.cross_entropy(out, y, weight)
         if self.target == 'labels':
@@ -150,10 +156,10 @@ class GraphPrediction(Training):
         self._log('test')
 
     def _log(self, stage: str) -> None:
-        """Log the metrics of a part, over all processes, and reset them."""
+        """Log the metrics of a part over all processes, and reset them."""
         metrics = self.metrics[f'{stage}_']
         values = self.means[stage].compute()
-        if values:  # a resumed epoch may have no batch left
+        if values:  # a resumed epoch may have no batches left
             values |= {name: float(value) for name, value in metrics.compute().items()}
         metrics.reset()
         shown = 'loss', 'accuracy', 'average_precision', 'mae'
@@ -162,16 +168,19 @@ class GraphPrediction(Training):
 
 
 def _counted(batch: Data, stage: str, out: Tensor, target: Target) -> tuple[Tensor, Tensor]:
-    """Return the outputs and targets that count in a stage: classes int64 ``[num_examples]``, or
-    labels or values ``[num_examples, out_channels]``."""
+    """Return the outputs and the targets that count in a stage.
+
+    Classes are int64 ``[num_examples]``, and labels or values are ``[num_examples, out_channels]``.
+    """
     y = batch.y
     is_class = target == 'classes'
     if y.numel() != (len(out) if is_class else out.numel()) or is_class and y.is_floating_point():
         shape = len(out) if is_class else f'{len(out)}, {out.size(1)}'
-        raise ValueError(f"'y' of a batch must hold {target} of shape [{shape}], as the model's "
-                         f"output (got {y.dtype} of shape {tuple(y.shape)})")
+        raise ValueError(f"'y' of a batch must contain {target} of shape [{shape}], the shape of "
+                         f"the model's output (got {y.dtype} of shape {tuple(y.shape)})")
     y = y.flatten().long() if is_class else y.reshape(out.shape).to(out.dtype)
-    if getattr(batch, 'input_id', None) is not None:  # seeds of a NeighborLoader come first
+    # in a batch of a NeighborLoader, the seeds come first
+    if getattr(batch, 'input_id', None) is not None:
         return out[:batch.batch_size], y[:batch.batch_size]
     mask = getattr(batch, f'{stage}_mask', None)
     return (out[mask], y[mask]) if isinstance(mask, Tensor) else (out, y)
@@ -182,7 +191,10 @@ def _is_given(y: Tensor) -> Tensor:
 
 
 def _or_missing(out: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Return outputs and targets, or one missing target: each process must update its metrics."""
+    """Return outputs and targets, or, if there are none, an output with a missing target.
+
+    Each process must update its metrics.
+    """
     if len(y):
         return out, y
     missing = torch.nan if y.is_floating_point() else NO_LABEL
@@ -190,7 +202,8 @@ def _or_missing(out: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _class_weights(y: Tensor, num_classes: int) -> Tensor:
-    """Return ``1 - share`` for each class that occurs, 0 for others (Dwivedi et al., 2020)."""
+    """Return ``1 - share`` for each class that occurs, and 0 for the other classes,
+    ``[num_classes]`` (Dwivedi et al., 2020)."""
     count = torch.bincount(y, minlength=num_classes)
     return (len(y) - count) / len(y) * (count > 0)
 
@@ -214,7 +227,8 @@ def _metrics(target: Target, out_channels: int) -> MetricCollection:
 
 
 class _BalancedAccuracy(MulticlassAccuracy):
-    """The mean share that is right over the classes that occur among the targets."""
+    """The share of examples that are right, averaged over the classes that occur among the
+    targets."""
 
     def compute(self) -> Tensor:
         num_examples = self.tp + self.fn
@@ -229,7 +243,8 @@ class _MeanAbsoluteError(MeanAbsoluteError):
 
 
 class _OverLabels(Metric):
-    """The mean of a metric over the labels that have both classes. NaN is no class."""
+    """The mean of a metric over those labels of which both classes occur. NaN marks a missing
+    label."""
 
     def __init__(self, kind: type[Metric], num_labels: int):
         super().__init__()
@@ -238,14 +253,14 @@ class _OverLabels(Metric):
 
     def update(self, out: Tensor, y: Tensor) -> None:
         target = torch.where(y.isnan(), NO_LABEL, y).long()
-        # Both metrics depend on the order alone; sigmoids of large outputs are ties.
+        # Both metrics depend only on the order of outputs. Sigmoids of large outputs would be ties.
         order = F.softsign(out.double()) / 2 + .5
         self.metric.update(order, target)
         self.seen += torch.stack([(target == value).sum(dim=0) for value in (0, 1)])
 
     def compute(self) -> Tensor:
         has_both = (self.seen > 0).all(dim=0)
-        with warnings.catch_warnings():  # of labels that are left out
+        with warnings.catch_warnings():  # the metric warns about labels that are left out below
             warnings.filterwarnings('ignore', message='No (positive|negative) samples')
             return self.metric.compute()[has_both].mean()
 

@@ -1,4 +1,4 @@
-"""BERT's pre-training: masked tokens and next sentences."""
+"""BERT's pre-training: prediction of masked tokens and of next sentences."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from graphattn.graphs import PairMask
 
 
 class LanguageModelling(Training):
-    r"""The losses of masked tokens and of next sentences, and the penalty of masks.
+    r"""Training by the losses of masked tokens and next sentences, and the penalty of masks.
 
     .. math:: \mathcal{L}_\mathrm{MLM} + \mathcal{L}_\mathrm{NSP} + \lambda \lVert M \rVert_1
 
-    (SparseBERT, Sec. 3.1.1 and Eq. 7.) Logs both losses and accuracies, and the density of every
-    head. For development and testing, it also logs the perplexity of the masked tokens; the unigram
-    entropy, the lowest loss without context; and the loss in bits per token (BPC in Longformer's
-    script), per character and per byte of the text, by the average length of a token,
+    This is the loss of SparseBERT, Sec. 3.1.1 and Eq. 7. Both losses, both accuracies, and the
+    density of every head are logged. Development and testing also log three kinds of numbers: the
+    perplexity of the masked tokens; the unigram entropy, which is the lowest loss without context;
+    and the loss in bits. Bits are given per token (BPC in Longformer's script), and per character
+    and per byte of the text, from the average length of a token:
 
     .. math::
         \mathrm{BPC} = \frac{\mathcal{L}_\mathrm{MLM}}{\ln 2} \cdot
@@ -36,15 +37,15 @@ class LanguageModelling(Training):
     Args:
         model (nn.Module): A :class:`graphattn.models.MaskedLanguageModel`.
         roberta (str, optional): The model.safetensors or pytorch_model.bin of a Hugging Face
-            RoBERTa to initialise from, see :func:`experiments.runs.pretrained.roberta`; its
-            positions are repeated for longer sequences.
-        pretrained (str, optional): A checkpoint to initialise from, for example of a model trained
-            on shorter sequences.
+            RoBERTa to initialise the model from, see :func:`experiments.runs.pretrained.roberta`.
+            For longer sequences, its positions are repeated.
+        pretrained (str, optional): A checkpoint to initialise the model from, for example of a
+            model trained on shorter sequences.
         **kwargs: Arguments of :class:`experiments.modules.Training`.
 
     Raises:
         TypeError, ValueError: As :class:`experiments.modules.Training`, the weights do not fit the
-            model, or both checkpoints are given.
+            model, or both ``roberta`` and ``pretrained`` are given.
     """
 
     batch_kind = TextBatch
@@ -53,7 +54,8 @@ class LanguageModelling(Training):
                  pretrained: str | None = None, **kwargs):
         super().__init__(model, **kwargs)
         if roberta is not None and pretrained is not None:
-            raise ValueError("'pretrained' and 'roberta' exclude each other (got both); give one")
+            raise ValueError("'pretrained' and 'roberta' exclude each other (got both); pass one "
+                             "of them")
         if roberta is not None:
             with_roberta(roberta, model)
         if pretrained is not None:
@@ -96,18 +98,20 @@ class LanguageModelling(Training):
         return loss, graphs
 
     def _loss(self, name: str, logits: Tensor, target: Tensor, size: int) -> Tensor:
-        """Return the cross-entropy, 0 if there is nothing to predict, and log it with the
-        accuracy."""
+        """Return the cross-entropy, and log it with the accuracy.
+
+        The loss is 0 if there is nothing to predict.
+        """
         loss = F.cross_entropy(logits, target, reduction='sum') / max(1, size)
         accuracy = (logits.argmax(dim=-1) == target).sum().float() / max(1, size)
         self.log_means({f'{name}_loss': loss, f'{name}_accuracy': accuracy}, size)
         return loss
 
     def _log_whole(self, stage: str) -> None:
-        """Log the metrics that derive from means over the whole evaluation."""
+        """Log the metrics that are derived from means over the whole evaluation."""
         measured = self.trainer.callback_metrics
         loss = measured[f'{stage}/mlm_loss']
-        # A mean over the batches' sums would depend on the number of hidden tokens in each batch.
+        # A mean over the sums of batches would depend on the number of hidden tokens in each batch.
         self.log(f'{stage}/loss', loss + measured.get(f'{stage}/nsp_loss', 0.), prog_bar=True)
         self.log(f'{stage}/perplexity', loss.exp())
         data = self.trainer.datamodule

@@ -1,4 +1,4 @@
-"""Means over all examples of an evaluation, over all processes."""
+"""Means over all examples of an evaluation and over all processes."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from torchmetrics import MeanMetric
 
 
 class Means:
-    """Weighted means by name. NaN propagates."""
+    """Weighted means by name. A NaN makes its mean NaN."""
 
     def __init__(self):
         self._means: dict[str, MeanMetric] = {}
 
     def add(self, name: str, value: Tensor, weight: int) -> None:
-        """Add a mean over ``weight`` examples."""
+        """Add a value that is a mean over ``weight`` examples."""
         value = value.detach()
         if name not in self._means:
             mean = MeanMetric(nan_strategy=math.nan).to(value.device)
-            # Half-precision training changes the default dtype, in which long sums stop growing.
+            # The dtype is set, because half-precision training changes the default dtype. Long sums
+            # in half precision stop growing.
             self._means[name] = mean.set_dtype(torch.promote_types(value.dtype, torch.float32))
         self._means[name].update(value, weight)
 

@@ -23,12 +23,15 @@ from graphattn.models import MultipleChoiceModel
 
 
 class MultipleChoice(Training):
-    """Cross-entropy of the right choice among the choices of its question, and accuracy.
+    """Training of a multiple-choice model by cross-entropy.
+
+    A question's choices are compared with each other. The accuracy is logged.
 
     Args:
         model (nn.Module): A :class:`graphattn.models.MultipleChoiceModel`.
-        global_question (bool): Tokens of the question, and of choices in the same sequence, attend
-            to all tokens and are attended by all. Requires layers that share a PatternSource.
+        global_question (bool): Whether the tokens of the question, and of choices in the same
+            sequence, attend to all tokens and are attended by all. This requires layers that share
+            a PatternSource.
         pretrained (str, optional): A checkpoint to initialise the encoder from.
         **kwargs: Arguments of :class:`experiments.modules.Training`.
 

@@ -33,8 +33,12 @@ from graphattn.utils.files import write_whole
 
 
 class Answered(NamedTuple):
-    """Result of a question: the n-best answers with scores, the margin of no answer over the best
-    one, and the correctness of both."""
+    """The result of a question: the best answers with their scores, the margin, and the scores of
+    two predictions.
+
+    The margin is the score of no answer minus the score of the best answer. The two predictions are
+    the best answer and no answer; ``scores`` and ``scores_of_none`` are their exact match and F1.
+    """
 
     id: str
     best: list[tuple[str, float]]
@@ -45,27 +49,32 @@ class Answered(NamedTuple):
 
 
 class QuestionAnswering(Training):
-    r"""Cross-entropy of the start and end of an answer; exact match and F1 of the prediction.
+    r"""Training of a model that finds answers, by the cross-entropy of their start and end.
+
+    Exact match and F1 of the predictions are logged. The loss of a window is
 
     .. math:: -\tfrac12 \log \sum_{i \in A} p_\mathrm{first}(i)
         - \tfrac12 \log \sum_{j \in B} p_\mathrm{last}(j)
 
-    A and B are the first and last tokens of all answers in a window (Longformer, App. D; for one
-    answer it is BERT's loss). The prediction for a question is the best span over all of its
-    windows. If questions may lack an answer, as in SQuAD 2.0, the prediction is no answer if its
-    score, the minimum over the windows, exceeds the score of the best span by more than a
-    threshold. The threshold maximises F1 on the development part, as in SQuAD's evaluation.
-    ``predictions.json`` and ``nbest.json`` in the run's folder hold the predictions for the test
+    where A and B are the first and the last tokens of all answers in the window (Longformer, App.
+    D; for one answer it is BERT's loss). The prediction for a question is the best span over all of
+    its windows.
+
+    If questions may lack an answer, as in SQuAD 2.0, the score of no answer is its minimum over the
+    windows. The prediction is no answer if this score exceeds the score of the best span by more
+    than a threshold. The threshold maximises F1 on the development part, as in SQuAD's evaluation.
+    ``predictions.json`` and ``nbest.json`` in the run's folder contain the predictions for the test
     part.
 
     Args:
         model (nn.Module): A :class:`graphattn.models.SpanModel`.
-        words (str): How answers are normalised before comparison: ``'squad'`` or ``'triviaqa'``.
+        words (str): The normalisation of answers before they are compared: ``'squad'`` or
+            ``'triviaqa'``.
         may_have_none (bool): Whether some questions have no answer.
-        global_question (bool): The question's tokens attend to all tokens and are attended by all.
-            Requires layers that share a PatternSource.
-        link_equal (bool): Add edges between the words of the question and equal words of the text,
-            so that the graph depends on words as well as positions.
+        global_question (bool): Whether the question's tokens attend to all tokens and are attended
+            by all. This requires layers that share a PatternSource.
+        link_equal (bool): Whether to add edges between the words of the question and equal words of
+            the text. The graph then depends on words as well as positions.
         max_answer (int): Maximum number of tokens of an answer.
         num_best (int): Number of answers per question in ``nbest.json``.
         pretrained (str, optional): A checkpoint to initialise the encoder from.
@@ -151,7 +160,8 @@ class QuestionAnswering(Training):
             self.means.add('loss', span_loss(logits, batch), num_windows)
             spans = best_spans(logits, batch.ptr, batch.offset[:, 0] >= 0,
                                num_best=self.num_best, max_tokens=self.max_answer)
-            spans = [part.cpu() for part in spans]  # values are read one by one
+            # values of these tensors are read one by one, which is faster on the CPU
+            spans = [part.cpu() for part in spans]
             none = logits[batch.ptr[:-1]].float().sum(dim=1).tolist()
             batch = batch._replace(offset=batch.offset.cpu())
             best = [list(self._texts(batch, spans, window)) for window in range(num_windows)]
@@ -160,8 +170,8 @@ class QuestionAnswering(Training):
             for text, score in (row for window in range(begin, end) for row in best[window]):
                 scores[text] = max(score, scores.get(text, -math.inf))
             ranked = sorted(scores.items(), key=lambda row: (-row[1], row[0]))[:self.num_best]
-            # In the precision of the stored threshold, which is one of the margins: rounding must
-            # not move it across its own question.
+            # The margin is rounded to the precision of the stored threshold, which is one of the
+            # margins. Otherwise, rounding could move the threshold across its own question.
             margin = torch.tensor(min(none[begin:end]) - ranked[0][1] if ranked else math.inf,
                                   dtype=self.threshold.dtype).item()
             accepted = batch.accepted[number]
@@ -184,7 +194,7 @@ class QuestionAnswering(Training):
         return self.may_have_none and row.margin > float(self.threshold)
 
     def _log(self, stage: str, answered: list[Answered]) -> None:
-        """Log the metrics of all processes, and reset them."""
+        """Log the metrics over all processes, and reset them."""
         scores = np.array([row.scores_of_none if self._says_none(row) else row.scores
                            for row in answered]).reshape(-1, 2)
         has_answer = np.array([row.has_answer for row in answered], dtype=bool)
@@ -200,8 +210,9 @@ class QuestionAnswering(Training):
 
 
 def span_loss(logits: Tensor, batch: QuestionBatch) -> Tensor:
-    """Return the negative log-probability of all answers, averaged over windows and both ends."""
-    # In float32, like torch's cross-entropy under autocast.
+    """Return the negative log-probability of all answers, averaged over windows and over start and
+    end."""
+    # The loss is computed in float32, as torch's cross-entropy is under autocast.
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     is_answer = torch.zeros_like(logits, dtype=torch.bool)
     is_answer[batch.first, 0] = True
@@ -217,11 +228,12 @@ def span_loss(logits: Tensor, batch: QuestionBatch) -> Tensor:
 
 
 def best_threshold(answered: list[Answered]) -> float:
-    """Return the largest margin at which an answer is predicted, chosen for the best mean F1."""
+    """Return the largest margin at which an answer is predicted. It is chosen for the best mean
+    F1."""
     rows = sorted(answered, key=lambda row: row.margin)
     gain = np.cumsum([0., *(row.scores[1] - row.scores_of_none[1] for row in rows)])
     margins = np.array([-math.inf, *(row.margin for row in rows)])
-    # Equal margins stay on the same side of the threshold.
+    # Questions with equal margins stay on the same side of the threshold.
     is_last = np.append(margins[1:] != margins[:-1], True) & (margins < math.inf)
     threshold = margins[is_last][np.argmax(gain[is_last])]
     return float(np.clip(threshold, -1e30, 1e30))

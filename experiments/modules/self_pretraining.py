@@ -1,4 +1,4 @@
-"""Pre-training on the inputs of a task."""
+"""Pre-training on the inputs of a task, without its labels."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from graphattn.models import CausalLanguageModel
 
 
 class SelfPretraining(Classification):
-    r"""Cross-entropy of next tokens on the inputs of a task, without its labels.
+    r"""Training by the cross-entropy of next tokens, on the inputs of a task without its labels.
 
     .. math:: -\frac{1}{|I|} \sum_{i \in I} \log p(t_{i+1} \mid t_1, ..., t_i)
 
-    I is the set of tokens that are neither the last of their sequence nor padding.
-    :class:`experiments.modules.Classification` then starts from the encoder (``pretrained``),
-    without the causal restriction.
+    I is the set of tokens that are neither the last of their sequence nor padding. After the
+    pre-training, :class:`experiments.modules.Classification` starts from the encoder
+    (``pretrained``), without the causal restriction.
 
     Args:
         model (CausalLanguageModel): The model to train.
@@ -44,8 +44,9 @@ class SelfPretraining(Classification):
 
 
 def next_tokens(tokens: Tensor, ptr: Tensor, padding_token: int | None = None) -> Tensor:
-    """Return the next token of each token in its sequence; ``NO_LABEL`` for the last token and for
-    padding.
+    """Return the next token of each token in its sequence.
+
+    The last token of a sequence and padding have no next token, which ``NO_LABEL`` marks.
 
     Args:
         tokens (Tensor): Ids of all sequences, int64 ``[num_tokens]``.
@@ -53,7 +54,7 @@ def next_tokens(tokens: Tensor, ptr: Tensor, padding_token: int | None = None) -
         padding_token (int, optional): The id of padding.
 
     Returns:
-        int64 Tensor ``[num_tokens]``, NO_LABEL where there is nothing to predict.
+        int64 Tensor ``[num_tokens]``, ``NO_LABEL`` where there is nothing to predict.
     """
     is_last = tokens.new_zeros(len(tokens) + 1, dtype=torch.bool).index_fill(0, ptr[1:], True)[1:]
     is_padding = tokens == (NO_LABEL if padding_token is None else padding_token)

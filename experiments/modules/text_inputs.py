@@ -1,4 +1,4 @@
-"""Further inputs of a text encoder: edges of questions, and segments."""
+"""Additional inputs of a text encoder: edges of questions, and segments."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from graphattn.sources import PatternSource
 
 def graph_of_questions(encoder: Encoder, tokens: Tensor, ptr: Tensor, num_asked: Tensor, *,
                        is_global: bool, links_equal: bool) -> BipartiteGraph | None:
-    """Return the graph of the encoder's pattern with edges of the questions, or None without such
-    edges.
+    """Return the graph of the encoder's pattern with additional edges of the questions.
+
+    ``None`` if no edges are requested.
 
     Args:
         encoder (Encoder): The encoder, whose layers share a source.
@@ -25,9 +26,10 @@ def graph_of_questions(encoder: Encoder, tokens: Tensor, ptr: Tensor, num_asked:
         ptr (Tensor): The start of each sequence, int64 ``[num_sequences + 1]``.
         num_asked (Tensor): Number of leading tokens of each sequence that belong to the question,
             [CLS] and [SEP] included, int64 ``[num_sequences]``.
-        is_global (bool): The question's tokens attend to all tokens of their sequence and are
-            attended by all, as in Longformer's tasks.
-        links_equal (bool): Add edges between the words of the question and equal words of the text.
+        is_global (bool): Whether the question's tokens attend to all tokens of their sequence and
+            are attended by all, as in Longformer's tasks.
+        links_equal (bool): Whether to add edges between the words of the question and equal words
+            of the text.
     """
     if not is_global and not links_equal:
         return None
@@ -54,13 +56,16 @@ def _equal_tokens(tokens: Tensor, ptr: Tensor, num_asked: Tensor) -> BipartiteGr
 
 
 def segments_for(encoder: Encoder, segments: Tensor) -> Tensor | None:
-    """Return the segments for an encoder: None if it has a single segment, like RoBERTa."""
+    """Return the segments to pass to an encoder.
+
+    ``None`` if the encoder has a single segment, like RoBERTa.
+    """
     known = 0 if encoder.segment_embedding is None else encoder.segment_embedding.num_embeddings
     return segments if known > 1 else None
 
 
 def check_shares_a_pattern(encoder: Encoder, option: str) -> None:
-    """Refuse an encoder whose graph cannot be extended by edges, as an option requires.
+    """Check that edges can be added to an encoder's graph, as an option requires.
 
     Raises:
         ValueError: The layers do not share a single pattern for all heads.

@@ -1,1 +1,1 @@
-"""Studies of the papers' claims: each is a command that writes a table and a figure."""
+"""Studies of the papers' claims. Each study is a command that writes a table and a figure."""

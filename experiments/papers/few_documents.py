@@ -18,13 +18,14 @@ SOURCES = {
 
 
 def few_documents() -> Iterator[tuple[str, Document]]:
-    """Yield the package and the sentences of some docstrings, without repetition."""
+    """Yield the package and the sentences of some docstrings. No sentence is repeated."""
     return distinct((package, english_sentences(text)) for package, path in _files()
                     for text in docstrings(path))
 
 
 def write_few_documents(folder: Path) -> None:
-    """Write the documents as a corpus, atomically."""
+    """Write the documents of :func:`few_documents` as a corpus. The folder is complete or
+    absent."""
     with new_folder(folder) as temporary:
         text = ''.join('\n'.join(document) + '\n\n' for _, document in few_documents())
         (temporary / 'corpus.txt').write_text(text, encoding='utf-8')

@@ -1,4 +1,4 @@
-"""The figures of studies: bars, points and curves, with deviations over seeds."""
+"""Figures of studies: bars, points and curves, with deviations over seeds."""
 
 from __future__ import annotations
 
@@ -11,30 +11,33 @@ from matplotlib.figure import Figure
 
 from experiments.papers.runs import spread_of
 
-Levels = dict[str, dict[str, float]]  # names and values of horizontal lines, by panel
+Levels = dict[str, dict[str, float]]  # the names and values of horizontal lines, by panel
 STYLES = ('-', '--', '-.', ':', (0, (5, 1, 1, 1, 1, 1)))
 
 
 def bars(rows: list[dict], label: str, columns: Sequence[str], title: str, **options) -> Figure:
-    """Draw a bar for each row, with its note; rows without a deviation are baselines, in grey.
+    """Draw a bar for each row.
+
+    A note of the row is written at its bar. Rows without a deviation are baselines, in grey.
 
     Args:
-        rows (list): Rows of the table. Missing values have no bar.
+        rows (list): Rows of the table. A missing value has no bar.
         label (str): The column of the names of bars.
-        columns (sequence of str): The columns to draw, with a panel each.
-        title (str): The claim and the data.
+        columns (sequence of str): The columns to draw. Each column has a panel.
+        title (str): The title, which states the claim and the data.
         **options: As in :func:`points`.
     """
     return _by_name(_bar, rows, label, columns, title, **options)
 
 
 def points(rows: list[dict], label: str, columns: Sequence[str], title: str, **options) -> Figure:
-    """Draw a point for each row, for differences that are small relative to the values.
+    """Draw a point for each row. Points suit differences that are small relative to the values.
 
     Args:
         rows, label, columns, title: As in :func:`bars`.
-        panel (str, optional): A column with a panel for each of its values, if one column is drawn.
-        series (str, optional): A column with a colour for each of its values.
+        panel (str, optional): A column whose values have a panel each. It requires a single column
+            to draw.
+        series (str, optional): A column whose values have a colour each.
         levels (dict, optional): Names and values of horizontal lines, by panel.
     """
     return _by_name(_point, rows, label, columns, title, **options)
@@ -44,15 +47,15 @@ def curves(rows: list[dict], x: str, columns: Sequence[str], title: str, *, pane
            series: str | None = None, ylabel: str = 'score, %',
            levels: dict[str, float] | None = None,
            styles: dict[str, dict] | None = None) -> Figure:
-    """Draw columns over another column.
+    """Draw curves of columns over another column.
 
     Args:
         rows (list): Rows of the table.
         x (str): The column of the x axis.
-        columns (sequence of str): The columns to draw, with a curve each.
-        title (str): The claim and the data.
-        panel (str): A column with a panel for each of its values.
-        series (str, optional): A column with a curve for each of its values.
+        columns (sequence of str): The columns to draw. Each column has a curve.
+        title (str): The title, which states the claim and the data.
+        panel (str): A column whose values have a panel each.
+        series (str, optional): A column whose values have a curve each.
         ylabel (str): Label of the y axis.
         levels (dict, optional): Names and values of horizontal lines, in the colours of the curves.
         styles (dict, optional): Line styles by series.
@@ -72,7 +75,7 @@ def curves(rows: list[dict], x: str, columns: Sequence[str], title: str, *, pane
 
 def panels_of(names: Sequence[str], title: str, size: tuple[float, float] = (4., 4.),
               **options) -> tuple[Figure, Sequence[Axes]]:
-    """Return a figure with a panel of ``size`` for each name, and room for a legend."""
+    """Return a figure and its axes: a panel of ``size`` for each name, with room for a legend."""
     width = max(8., size[0] * len(names) + 2.2)  # titles are wide
     figure = Figure(figsize=(width, size[1]), layout='constrained')
     panels = figure.subplots(1, len(names), squeeze=False, **options)[0]
@@ -84,7 +87,7 @@ def panels_of(names: Sequence[str], title: str, size: tuple[float, float] = (4.,
 
 
 def plot(axes: Axes, rows: list[dict], x: str, column: str, **style) -> None:
-    """Draw the values of a column over another, with known deviations."""
+    """Draw the values of a column over another column, with deviations where they are known."""
     rows = [row for row in rows if row.get(column) is not None]
     axes.errorbar([row[x] for row in rows], [row[column] for row in rows],
                   *([row.get(spread_of(name)) or 0. for row in rows] for name in (column, x)),
@@ -92,7 +95,8 @@ def plot(axes: Axes, rows: list[dict], x: str, column: str, **style) -> None:
 
 
 def history(run: Path, column: str) -> tuple[list[int], list[float]]:
-    """Return the steps and values of a column of a run's metrics; empty if it has none."""
+    """Return the steps and the values of a column of a run's metrics. Both lists are empty if the
+    run has no such column."""
     with (run / 'metrics.csv').open(newline='', encoding='utf-8') as file:
         rows = [row for row in csv.DictReader(file) if row.get(column)]
     return [int(row['step']) for row in rows], [float(row[column]) for row in rows]
@@ -100,7 +104,7 @@ def history(run: Path, column: str) -> tuple[list[int], list[float]]:
 
 def plot_histories(axes: Axes, runs: Sequence[Path], column: str, factor: float = 1.,
                    label: str | None = None, **style) -> None:
-    """Draw a line for each run (seed); the first has the label."""
+    """Draw a line for each run. Only the first line has the label."""
     for number, run in enumerate(runs):
         steps, values = history(run, column)
         axes.plot(steps, [factor * value for value in values],
@@ -108,7 +112,7 @@ def plot_histories(axes: Axes, runs: Sequence[Path], column: str, factor: float 
 
 
 def split(rows: list[dict], column: str) -> dict[str, list[dict]]:
-    """Group rows by the value of a column, in order of first occurrence."""
+    """Group rows by the value of a column. Values are in the order of their first occurrence."""
     return {value: [row for row in rows if row.get(column) == value]
             for value in dict.fromkeys(row.get(column) for row in rows)}
 

@@ -1,4 +1,4 @@
-"""Trainings that share configs, and their means over seeds."""
+"""Trainings that share configs, and means over their seeds."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ SOURCE = f'{ENCODER}.source'
 
 @dataclass(frozen=True)
 class Runs:
-    """Runs of :meth:`Study.trained` that share configs; equal arguments mean the same run.
+    """Runs of :meth:`Study.trained` that share configs.
+
+    Runs with the same arguments are trained once.
 
     Args:
         study (Study): The study of the runs.
         name (str): Prefix of the names of the runs.
-        configs (tuple): Configs of :mod:`experiments.train`; later ones override earlier ones.
+        configs (tuple): Configs of :mod:`experiments.train`; a later config overrides earlier
+            configs.
         options (tuple): Further command-line options.
     """
 
@@ -33,10 +36,10 @@ class Runs:
     options: tuple[str, ...] = ()
 
     def fit(self, name: str, seed: int, *options: str, suffix: str = '') -> Path:
-        """Train with further options.
+        """Train a model with further options, and return the folder of its run.
 
         Args:
-            name (str): Describes the options in the name of the run.
+            name (str): Part of the run's name that describes the options.
             seed (int): Seed of batches, initialisation and samples.
             *options: Further command-line options.
             suffix (str): Suffix of the name of the run.
@@ -47,19 +50,22 @@ class Runs:
 
 
 def config_options(*configs: Path | str) -> list[str]:
-    """Return options for configs, files or JSON, of which later ones override earlier ones."""
+    """Return command-line options for configs, which are files or JSON. Later configs override
+    earlier configs."""
     return [part for config in configs for part in ('--config', str(config))]
 
 
 def at_scale(folder: Path, scale: ScaleName, name: str) -> tuple[Path, ...]:
-    """Return the configs of a scale in a folder. The config of smoke tests, if any, holds only
-    changes to the small one."""
+    """Return the configs of a scale in a folder.
+
+    If there is a config of smoke tests, it contains only the changes of the config ``small``.
+    """
     scales = ('small', 'smoke') if scale == 'smoke' else (scale,)
     return tuple(path for one in scales if (path := folder / one / name).exists())
 
 
 def pattern_source(pattern: Pattern | str | Sequence[Pattern | str], **arguments) -> dict:
-    """Return the config of a source with a pattern, or with a pattern for each head."""
+    """Return the config of a source with one pattern, or with a pattern for each head."""
     said = list(map(str, pattern)) if isinstance(pattern, list | tuple) else str(pattern)
     return {'class_path': 'graphattn.sources.PatternSource',
             'init_args': {'pattern': said, **arguments}}
@@ -67,11 +73,11 @@ def pattern_source(pattern: Pattern | str | Sequence[Pattern | str], **arguments
 
 def over_seeds(runs: Iterable[Path],
                metrics: dict[str, tuple[str, float]]) -> dict[str, float | None]:
-    """Return test means and deviations, and the mean density of all heads.
+    """Return means and deviations of the test metrics, and the mean density of all heads.
 
     Args:
         runs (iterable of Path): Trainings that differ in the seed.
-        metrics (dict): A metric of summary.json and its factor, by column.
+        metrics (dict): For each column, the name of a metric in summary.json, and a factor.
     """
     reports = [read_summary(run) for run in runs]
     scores: dict[str, float | None] = {}
@@ -88,7 +94,7 @@ def mean_and_spread(column: str, values: Sequence[float],
 
     Args:
         column (str): Column of the mean.
-        values (sequence of float): The values, possibly none.
+        values (sequence of float): The values of the seeds; may be empty.
         name (str, optional): Prefix of the column of the deviation, as in :func:`spread_of`.
     """
     return {column: statistics.mean(values) if values else None,
@@ -96,18 +102,19 @@ def mean_and_spread(column: str, values: Sequence[float],
 
 
 def spread_of(column: str) -> str:
-    """Return the column of the deviation of a column: ``accuracy, spread`` for ``accuracy, %``."""
+    """Return the name of the column with the deviation of a column: ``accuracy, spread`` for
+    ``accuracy, %``."""
     return f'{column.partition(",")[0]}, spread'
 
 
 def chosen(what: str, asked: Sequence[str], known: Iterable[str],
            between: str = ', ', at: str = '') -> tuple[str, ...]:
-    """Check and return the requested names.
+    """Check requested names, and return them.
 
     Raises:
         ValueError: A name is unknown; the message names the argument ``what``.
     """
     if unknown := [name for name in asked if name not in known]:
-        raise ValueError(f"'{what}' must be some of {between.join(known)}{at} "
-                         f"(got {between.join(unknown)})")
+        raise ValueError(f"'{what}' must be names from {between.join(known)}{at} (got "
+                         f"{between.join(unknown)})")
     return tuple(asked)

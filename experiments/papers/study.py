@@ -1,4 +1,4 @@
-"""Scale, results and shared runs of studies."""
+"""The scale, the results and the shared runs of a study."""
 
 from __future__ import annotations
 
@@ -26,13 +26,15 @@ ScaleName = Literal['smoke', 'small', 'paper']
 
 @dataclass(frozen=True)
 class Study:
-    """A study at a scale: ``out/scale/name`` holds its results, ``out/scale/runs`` its runs.
+    """A study at a scale.
+
+    ``out/scale/name`` contains its results, and ``out/scale/runs`` contains its runs.
 
     Args:
         name (str): Name of the study.
-        scale (str): ``'smoke'`` is a quick test, ``'small'`` takes minutes on two cores,
-            ``'paper'`` has the paper's sizes; each study documents other differences.
-        out (Path): The folder of all studies, which share runs.
+        scale (str): ``'smoke'`` is a quick test, ``'small'`` takes minutes on two cores, and
+            ``'paper'`` has the paper's sizes. Each study documents other differences.
+        out (Path): The folder of all studies. Studies share runs.
 
     Raises:
         ValueError: The folder is not writable.
@@ -52,24 +54,24 @@ class Study:
 
     @property
     def cache(self) -> tuple[str, str]:
-        """Return options that cache data in a folder of this scale."""
+        """Return the options that make a run cache its data in a folder of this scale."""
         return '--data.init_args.cache', str(self.out / self.scale / 'cache')
 
     def trained(self, run: str, *options: str) -> Path:
-        """Run ``experiments.train fit`` with these options, once.
+        """Run ``experiments.train fit`` with some options once, and return the folder of the run.
 
-        A finished run with the same options is reused, and a killed one is resumed. Studies may run
-        concurrently: a study waits for a run that another study is training.
+        If a run with the same options is finished, it is reused. If it was killed, it is resumed.
+        Studies may run concurrently: a study waits for a run that another study is training.
 
         Args:
             run (str): Name of the run's folder.
-            *options: Command-line options; configs are compared by content.
+            *options: Command-line options. Configs are compared by content.
 
         Returns:
             The run's folder.
 
         Raises:
-            ValueError: The folder holds a run with other options.
+            ValueError: The folder contains a run with other options.
         """
         folder = self.out / self.scale / 'runs' / run
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -81,11 +83,12 @@ class Study:
         train_once(train.main, folder, options, f'\n{self.name}: {folder.name}')
 
     def made(self, name: str, build: Callable[[Path], object]) -> Path:
-        """Return a folder that all studies of a scale share, built once.
+        """Return a folder that all studies of a scale share. It is built once.
 
         Args:
             name (str): Name of the folder.
-            build (Callable): Builds the folder atomically if it is missing.
+            build (Callable): A function that builds the folder, called if it is missing. It must
+                leave the folder complete or absent.
         """
         folder = self.out / self.scale / name
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -95,8 +98,11 @@ class Study:
         return folder
 
     def report(self, rows: list[dict], figure: Figure, about: str = '', **others: Figure) -> None:
-        """Print the rows and their description, and write rows and figures to the study's folder,
-        ``others`` under their names."""
+        """Print the rows and their description, and write the rows and the figure to the study's
+        folder.
+
+        Further figures, ``others``, are written under their names.
+        """
         if about:
             print(f'\n{about}')
         report(rows, 'table', self.folder)
@@ -105,7 +111,7 @@ class Study:
 
 
 def restored(run: Path) -> tuple[Training, L.LightningDataModule, L.Trainer]:
-    """Return the module of a run, its data, and a trainer with its test settings."""
+    """Return the module of a run, its data, and a trainer with the settings of its test."""
     trained = load_run(run)
     trainer = L.Trainer(
         default_root_dir=run, limit_test_batches=trained.config['trainer']['limit_test_batches'],
@@ -115,5 +121,5 @@ def restored(run: Path) -> tuple[Training, L.LightningDataModule, L.Trainer]:
 
 
 def data_of(run: Path) -> L.LightningDataModule:
-    """Return the data of a run's training."""
+    """Return the data module of a run's training."""
     return built(read_yaml(run / 'config.yaml'), data=L.LightningDataModule).data

@@ -1,8 +1,8 @@
-"""Crash-safe checkpoints: one of them is always intact.
+"""Crash-safe checkpoints: at any time, at least one is intact.
 
-A checkpoint is a zip file with its SHA-256 as the comment at its end, so ``torch.load`` reads it
-too. The checksums of zip files do not suffice: they do not cover the directory, where one flipped
-bit can hide a tensor, and ``torch.load`` does not check them.
+A checkpoint is a zip file with its SHA-256 as the comment at its end, so that ``torch.load`` can
+read it too. The checksums of zip files do not suffice. They do not include the directory, where one
+flipped bit can hide a tensor, and ``torch.load`` does not check them.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ TRAINING_STATE = {'callbacks', 'epoch', 'global_step', 'loops', 'lr_schedulers',
 
 
 class DurableCheckpoints(TorchCheckpointIO):
-    """Writes a checkpoint to a temporary file, reads it back, and then renames it.
+    """Checkpointing that writes to a temporary file, reads the file back, and then renames it.
 
-    The old ``last.ckpt`` becomes ``previous.ckpt``. At any time, one of the two names is an intact
-    checkpoint. The system's temporary directory is not used.
+    The old ``last.ckpt`` becomes ``previous.ckpt``. At any time, at least one of the two is an
+    intact checkpoint. The system's temporary directory is not used.
     """
 
     def __init__(self):
@@ -40,13 +40,13 @@ class DurableCheckpoints(TorchCheckpointIO):
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path,
                         storage_options: Any | None = None) -> None:
         path = Path(path)
-        # A fixed name, so that killed runs leave at most one file.
+        # The name is fixed, so that killed runs leave at most one temporary file.
         temporary = path.with_name(f'.{path.name}.part')
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             write_checkpoint(checkpoint, temporary)
             read_checkpoint(temporary)
-            # A checkpoint at the end of an epoch replaces the one of the same step.
+            # A checkpoint at the end of an epoch replaces a checkpoint of the same step.
             if path.name == LAST and self._step(path) not in (None, checkpoint['global_step']):
                 path.replace(path.with_name(PREVIOUS))
             temporary.replace(path)
@@ -62,7 +62,8 @@ class DurableCheckpoints(TorchCheckpointIO):
         return read_checkpoint(Path(path))
 
     def _step(self, path: Path) -> int | None:
-        """Return the step of a checkpoint; ``None`` if it is damaged, missing or elsewhere."""
+        """Return the step of a checkpoint. It is ``None`` if the file is damaged, missing, or a
+        link."""
         if path not in self._steps:
             try:
                 self._steps[path] = read_checkpoint(path)['global_step']
@@ -74,17 +75,17 @@ class DurableCheckpoints(TorchCheckpointIO):
 class EpochCheckpoints(ModelCheckpoint):
     """Lightning's ModelCheckpoint, which also works in a moved or copied folder.
 
-    Lightning records absolute paths. In another folder it would forget the score of the best
-    checkpoint, and replace it by a worse one.
+    Lightning records absolute paths. In another folder, it would forget the score of the best
+    checkpoint, and replace this checkpoint by a worse one.
     """
 
     @property
     def state_key(self) -> str:
-        # The key of ModelCheckpoint, as in older checkpoints.
+        # The key is that of ModelCheckpoint, which older checkpoints have.
         return super().state_key.replace(type(self).__qualname__, ModelCheckpoint.__qualname__)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        best = self._here(state_dict['best_model_path'])  # empty before the first one
+        best = self._here(state_dict['best_model_path'])  # empty before the first checkpoint
         if not best or Path(best).is_file():
             paths = 'best_model_path', 'kth_best_model_path', 'last_model_path'
             state_dict = {
@@ -99,10 +100,12 @@ class EpochCheckpoints(ModelCheckpoint):
 
 
 class StepCheckpoints(Checkpoint):
-    """Writes a checkpoint every ``every`` steps, after the evaluation if the step has one.
+    """A callback that writes a checkpoint every ``every`` steps.
 
-    On resumption, Lightning assumes that a checkpoint's evaluation is done. The end of an epoch
-    always has a checkpoint.
+    If the step has an evaluation, the checkpoint is written after it.
+
+    On resumption, Lightning assumes that the evaluation of a checkpoint is done. A checkpoint is
+    always written at the end of an epoch.
 
     Args:
         path (Path): The checkpoint.
@@ -118,7 +121,8 @@ class StepCheckpoints(Checkpoint):
 
     def on_train_batch_end(self, trainer: L.Trainer, *_) -> None:
         before, self.step, loop = self.step, trainer.global_step, trainer.fit_loop
-        # While gradients accumulate, the step is unchanged; a checkpoint would lose them.
+        # While gradients accumulate, the step is unchanged. A checkpoint would lose these
+        # gradients.
         self.is_due = (self.step != before and self.step % self.every == 0
                        and not trainer.is_last_batch)
         if not loop.epoch_loop._should_check_val_fx(loop._data_fetcher):
@@ -134,7 +138,7 @@ class StepCheckpoints(Checkpoint):
 
 
 def write_checkpoint(checkpoint: dict[str, Any], path: Path) -> None:
-    """Write a checkpoint that :func:`read_checkpoint` can verify, and flush it to disk.
+    """Write a checkpoint that :func:`read_checkpoint` can verify, and flush the file to disk.
 
     Raises:
         OSError: The disk is full, or permission is denied.
@@ -152,7 +156,7 @@ def write_checkpoint(checkpoint: dict[str, Any], path: Path) -> None:
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """Read a checkpoint of :func:`write_checkpoint`, on the CPU.
+    """Read a checkpoint that :func:`write_checkpoint` wrote, onto the CPU.
 
     Raises:
         OSError: The file does not exist, or permission is denied.
@@ -163,24 +167,26 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     content = path.read_bytes()
     digest = hashlib.sha256(memoryview(content)[:-DIGEST_SIZE]).hexdigest()
     if digest.encode() != content[-DIGEST_SIZE:]:
-        raise ValueError('the checksum is wrong: the file is damaged, or not a checkpoint of '
-                         'experiments.train')
+        raise ValueError('the checksum is wrong: the file is damaged, or it is not a checkpoint '
+                         'of experiments.train')
     try:
         checkpoint = torch.load(io.BytesIO(content), weights_only=True, map_location='cpu')
-    except Exception as error:  # unpickling can raise many types
+    except Exception as error:  # unpickling can raise many types of errors
         raise ValueError(str(error)) from error
     if not isinstance(checkpoint, dict) or 'state_dict' not in checkpoint:
-        raise ValueError("not a checkpoint of experiments.train: it has no 'state_dict'")
+        raise ValueError("it is not a checkpoint of experiments.train: it has no 'state_dict'")
     return checkpoint
 
 
 def newest_good(path: Path) -> Path:
-    """Return the checkpoint to resume from: ``path``, or the previous one if ``last.ckpt`` is
-    damaged or missing.
+    """Return the checkpoint to resume from.
+
+    It is ``path``, or the previous checkpoint if ``last.ckpt`` is damaged or missing.
 
     Raises:
         OSError: The file does not exist, or permission is denied.
-        ValueError: The checkpoint and the previous one, if any, are damaged or have only weights.
+        ValueError: The checkpoint is damaged or contains only weights, and so does the previous
+            checkpoint if there is one.
     """
     try:
         _check_resumable(path)
@@ -210,5 +216,5 @@ def _flush(folder: Path) -> None:
 
 @rank_zero_only
 def say(line: str) -> None:
-    """Print a line to standard error, once for all processes."""
+    """Print a line to standard error, in only one of all processes."""
     print(line, file=sys.stderr)

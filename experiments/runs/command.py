@@ -13,15 +13,16 @@ from graphattn.style import in_style
 from graphattn.utils.extras import with_advice
 
 INTERRUPTED = 130  # the status of shells
-_listening: list[int] = []  # signals that are handled while a command runs
-ENDING = signal.SIGTERM, signal.SIGHUP  # sent by schedulers, and by a closed terminal
-# Lines of jsonargparse's errors that list alternatives or repeat the value.
+_listening: list[int] = []  # the signals that are handled while a command runs
+# schedulers send the first, and a closed terminal sends the second
+ENDING = signal.SIGTERM, signal.SIGHUP
+# The beginnings of those lines of jsonargparse's errors that list alternatives or repeat the value.
 REPEATED = ('Does not validate against any', 'Subtypes:', 'Errors:', 'Given value',
             "Expected a <class 'NoneType'>")
 
 
 class Ended(KeyboardInterrupt):
-    """Ends a command on a signal other than SIGINT, like a KeyboardInterrupt."""
+    """An interrupt that ends a command on a signal other than SIGINT, like a KeyboardInterrupt."""
 
     def __init__(self, number: int):
         super().__init__(number)
@@ -33,7 +34,10 @@ class Ended(KeyboardInterrupt):
 
 @contextmanager
 def ending_signals() -> Iterator[None]:
-    """Raise :class:`Ended` once on signals that end a command; ignored signals stay ignored."""
+    """Return a context in which signals that end a command raise :class:`Ended`, once.
+
+    Signals that are ignored stay ignored.
+    """
     is_main = threading.current_thread() is threading.main_thread()
     ours = [number for number in ENDING if is_main and signal.getsignal(number) == signal.SIG_DFL]
     _listening.extend(ours)
@@ -63,9 +67,11 @@ def status_of(interrupt: KeyboardInterrupt) -> int:
 
 
 def run_or_exit(command: Callable[[], object]) -> None:
-    """Run a command, with figures in the style of the project. A user error exits with a message of
-    one line and status 2, without a traceback; Ctrl-C, SIGTERM and SIGHUP exit with 128 plus the
-    signal's number."""
+    """Run a command, with figures in the style of the project.
+
+    A user error exits with a message of one line and status 2, without a traceback. Ctrl-C, SIGTERM
+    and SIGHUP exit with 128 plus the signal's number.
+    """
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors='replace')  # for ASCII terminals
     try:
@@ -80,7 +86,7 @@ def run_or_exit(command: Callable[[], object]) -> None:
 
 
 def in_short(error: Exception) -> str:
-    """Return an error as one line, without the config that jsonargparse repeats."""
+    """Return the message of an error in one line, without the config that jsonargparse repeats."""
     lines = [line.strip() for line in with_advice(error).splitlines()]
     reasons = [line.removeprefix('- ') for line in lines]
     if any(line.startswith(REPEATED[0]) for line in reasons):

@@ -1,4 +1,4 @@
-"""Command lines of functions."""
+"""Functions as commands: their arguments become the command line."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from experiments.runs.command import run_or_exit
 
 
 def run_function(function: Callable[..., object], as_positional: bool = True) -> None:
-    """Run a function with the arguments of the command line. Errors are messages of one line, see
-    :func:`~experiments.runs.command.run_or_exit`.
+    """Run a function with the arguments of the command line.
+
+    An error exits with a message of one line, see :func:`~experiments.runs.command.run_or_exit`.
 
     Args:
         function (Callable): The function to run.
-        as_positional (bool): Arguments without a default are positional on the command line.
+        as_positional (bool): Whether arguments without a default are positional on the command
+            line.
     """
     def run() -> None:
         try:

@@ -14,48 +14,58 @@ from lightning.pytorch.cli import LightningArgumentParser
 from graphattn.utils.reading import check_aliases, read_yaml
 from graphattn.utils.trust import importing_only
 
-_load = get_loader('yaml')  # reads 1e-3 as a number, unlike YAML 1.1
+_load = get_loader('yaml')  # reads 1e-3 as a number, unlike a reader of YAML 1.1
 
 
 class Parser(LightningArgumentParser):
-    """A faster jsonargparse parser. jsonargparse fills in the defaults of nested classes twice at
-    each level, and parses their values again: sixteen times at the fourth level. This parser does
-    both once."""
+    """A faster jsonargparse parser.
 
-    is_nested = True  # for all but the outermost parser
+    jsonargparse fills in the defaults of nested classes twice at each level, and parses their
+    values again, which is sixteen times at the fourth level. This parser does both once.
+    """
+
+    is_nested = True  # true for all parsers but the outermost
 
     def parse_object(self, obj: Namespace | dict[str, Any], namespace: Namespace | None = None,
                      env: bool | None = None, defaults: bool = True, **kwargs: Any) -> Namespace:
-        if defaults and self.is_nested:  # obj is the namespace, and its nested values are filled in
+        # obj is the namespace here, and its nested values are filled in
+        if defaults and self.is_nested:
             namespace, defaults = self.get_defaults(skip_validation=True), False
         return super().parse_object(obj, namespace, env, defaults, **kwargs)
 
     def _apply_actions(self, cfg: Namespace | dict[str, Any], *args: Any,
                        **kwargs: Any) -> Namespace:
-        is_parsed = self.is_nested and not args and not kwargs  # else obj overrides that namespace
+        # otherwise, obj overrides that namespace
+        is_parsed = self.is_nested and not args and not kwargs
         return cfg if is_parsed else super()._apply_actions(cfg, *args, **kwargs)
 
 
 def bound_aliases() -> None:
-    """Make jsonargparse refuse YAML with exponentially growing aliases, and round-trip all
-    strings."""
+    """Configure how jsonargparse reads and writes YAML.
+
+    Exponentially growing aliases are refused, and all strings are written so that they are read
+    back unchanged.
+    """
     set_loader('yaml', _load_checked, exceptions=(yaml.YAMLError,))
     set_dumper('yaml', _dump)
 
 
 def _load_checked(text: str) -> Any:
-    """Load a config, or the value of one option. An option's only spelling of None is 'null', which
-    is handled elsewhere; '#1.csv' would be read as a comment."""
+    """Load a config, or the value of one option.
+
+    The value of an option is None only if it is spelled 'null', which is handled elsewhere.
+    Otherwise, '#1.csv' would be read as a comment.
+    """
     check_aliases(text)
     try:
         value = _load(text)
-    except TypeError as error:  # raised by jsonargparse for '?' and '1:'
+    except TypeError as error:  # jsonargparse raises it for '?' and '1:'
         raise yaml.YAMLError('names must be strings') from error
     return text if value is None else value
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes strings that would be read as another type."""
+    """A dumper that quotes strings which would be read as another type."""
 
 
 def _quoted_if_needed(dumper: _Dumper, text: str) -> yaml.ScalarNode:
@@ -64,8 +74,10 @@ def _quoted_if_needed(dumper: _Dumper, text: str) -> yaml.ScalarNode:
 
 
 def _is_read_as_itself(text: str) -> bool:
-    """Return whether both jsonargparse (1e5 is a number) and PyYAML (2026-01-01 is a date) read a
-    text as itself."""
+    """Return whether a text without quotes is read as itself.
+
+    Both jsonargparse (1e5 is a number) and PyYAML (2026-01-01 is a date) must read it so.
+    """
     try:
         return _load(text) == yaml.safe_load(text) == text
     except (yaml.YAMLError, TypeError, ValueError):  # ValueError: an invalid date
@@ -81,7 +93,7 @@ def _dump(config: dict[str, Any]) -> str:
 
 
 def laid_over(*paths: Path) -> dict[str, Any]:
-    """Read and merge configs; later ones override earlier ones, as on the command line.
+    """Read and merge configs. Later configs override earlier configs, as on the command line.
 
     Raises:
         ValueError: A file is not YAML.
@@ -94,7 +106,7 @@ def laid_over(*paths: Path) -> dict[str, Any]:
 
 
 def lay_over(config: dict[str, Any], other: dict[str, Any]) -> None:
-    """Update ``config`` in place by ``other``, recursively."""
+    """Update ``config`` in place with the values of ``other``, recursively."""
     for name, value in other.items():
         if isinstance(value, dict) and isinstance(config.get(name), dict):
             lay_over(config[name], value)
@@ -106,9 +118,9 @@ def built(config: dict[str, Any], trust: Iterable[str] | None = (), **types: typ
     """Build the objects that a config describes.
 
     Args:
-        config (dict): Has ``class_path`` and ``init_args`` under each of the names.
+        config (dict): A config with ``class_path`` and ``init_args`` under each of the names.
         trust (iterable of str, optional): Packages whose classes the config may name, besides
-            :data:`graphattn.utils.trust.TRUSTED`; all packages if ``None``.
+            :data:`graphattn.utils.trust.TRUSTED`; with ``None``, all packages.
         **types: The required base class of the object under each name.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Heads without edges of their own."""
+"""Heads that attend along no edges of their own."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ KEPT = 0.1
 
 
 def heads_without_edges(model: nn.Module, density: dict[str, float]) -> list[str]:
-    r"""Return the heads that keep (almost) no edges except for exploration.
+    r"""Return the names of the heads that keep no edges, or almost none, except for exploration.
 
-    For a block model, these are the heads whose density without exploration is at most
-    :math:`0.1 \, \delta`, so that in training at least ten of eleven edges are drawn by
-    exploration; with :math:`\delta = 0`, they are the empty heads. For a learned mask, they are the
-    heads without a value that is on. Fixed edges count as kept; heads of patterns are never dead.
+    In a block model, these are the heads whose density without exploration is at most
+    :math:`0.1 \, \delta`. In training, at least ten of eleven of their edges are then drawn by
+    exploration. With :math:`\delta = 0`, they are the heads without edges. In a learned mask, they
+    are the heads without a value that is on. Fixed edges count as kept, so heads of patterns are
+    never dead.
 
     Args:
-        model (nn.Module): The trained model; its layers have sources of one kind, or share one.
+        model (nn.Module): The trained model. Its layers have sources of one kind, or share a
+            source.
         density (dict): The density of each head in evaluation, without exploration, by names such
             as ``layer0/head1``.
 
@@ -33,7 +35,7 @@ def heads_without_edges(model: nn.Module, density: dict[str, float]) -> list[str
 
 def _is_lost(sources: list[BlockModelSource | LearnedMaskSource], place: str,
              density: float) -> bool:
-    # Layers or heads that share a graph have one common name and one source.
+    # Layers or heads that share a graph have one name and one source in common.
     layer, head = (int(name.removeprefix(kind)) if name.startswith(kind) else 0
                    for kind, name in zip(('layer', 'head'), place.split('/')))
     source = sources[layer]

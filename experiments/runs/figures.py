@@ -17,7 +17,7 @@ from graphattn.style import COLOURS
 from graphattn.utils.files import write_whole
 
 CURVES_PER_ROW, MASKS_PER_ROW = 3, 4
-MIN_SHOWN = 0.1  # fraction of the density of the densest head
+MIN_SHOWN = 0.1  # least density of a shown head, as a fraction of the densest head's
 HEADS_PER_COLUMN = 16  # in a legend
 STYLES = '-', '--', ':', '-.'
 
@@ -29,8 +29,9 @@ def report_figure(figure: Figure, name: str, out: Path) -> None:
 
 
 def training_curves(history: list[dict[str, float]]) -> Figure:
-    """Plot all metrics by epoch, such as loss, accuracy, and the density of each head on
-    development data (or on training data if there is none).
+    """Plot all metrics by epoch, such as loss, accuracy, and the density of each head.
+
+    Densities are those on development data, or on training data if there is none.
 
     Args:
         history (list): The dict of metrics of each epoch, as in metrics.csv.
@@ -62,7 +63,7 @@ def training_curves(history: list[dict[str, float]]) -> Figure:
                  xlim=(0.5, history[-1]['epoch'] + 1.5))
         axes.grid()
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-        if metric == 'density':  # too many lines for a legend inside
+        if metric == 'density':  # densities have too many lines for a legend inside
             axes.legend(loc='center left', bbox_to_anchor=(1, 0.5), ncols=max(1, columns))
         else:
             axes.legend()
@@ -74,18 +75,19 @@ def training_curves(history: list[dict[str, float]]) -> Figure:
 def received_attention(
     model: nn.Module, images: Tensor, titles: list[str], shape: tuple[int, int], draws: int = 32,
 ) -> Figure:
-    """Draw the number of queries that attend to each pixel, for every head, next to the image (SBM,
-    Fig. 7).
+    """Draw the fraction of queries that attend to each pixel, for every head (SBM, Fig. 7).
 
-    A head with less than ``MIN_SHOWN`` of the densest head's pairs, whose panels would be blank, is
-    only named below the others.
+    The image is drawn next to the heads.
+
+    The panels of a head with less than ``MIN_SHOWN`` of the densest head's pairs would be blank.
+    Such a head is only named below the others.
 
     Args:
         model (nn.Module): A classifier whose heads attend along graphs.
         images (Tensor): Token ids, int64 ``[num_images, num_pixels]``.
         titles (list): The title of each image.
         shape (tuple): Height and width of an image.
-        draws (int): Number of sampled graphs to average.
+        draws (int): Number of sampled graphs over which the fraction is averaged.
     """
     maps, names = [], []
     for layer, received in enumerate(received_shares(model, images, draws)):
@@ -121,16 +123,16 @@ def received_attention(
 
 @torch.no_grad()
 def received_shares(model: nn.Module, images: Tensor, draws: int = 1) -> list[Tensor]:
-    """Return the fraction of an image's queries that attend to each pixel.
+    """Return the fraction of an image's queries that attend to each pixel, for every head.
 
     Args:
         model (nn.Module): A classifier whose heads attend along graphs.
         images (Tensor): Token ids, int64 ``[num_images, num_pixels]``.
-        draws (int): Number of sampled graphs to average.
+        draws (int): Number of sampled graphs over which the fraction is averaged.
 
     Returns:
-        list of Tensor, one per layer, float32 ``[heads, num_images, num_pixels]``; NaN where a
-        pixel is excluded as padding. The mean over pixels is the density.
+        list of Tensor, one per layer, float32 ``[heads, num_images, num_pixels]``. A pixel that is
+        excluded as padding is NaN. The mean over pixels is the density.
     """
     was_training = model.training
     model.eval()
@@ -155,8 +157,10 @@ def received_shares(model: nn.Module, images: Tensor, draws: int = 1) -> list[Te
 
 
 def _received(graph: BipartiteGraph | PairMask, lengths: list[int]) -> Tensor:
-    """Return the number of queries that attend to each token, or their weight in a soft mask,
-    ``[heads, num_tokens]``."""
+    """Return the number of queries that attend to each token, ``[heads, num_tokens]``.
+
+    In a soft mask, it is the sum of their weights.
+    """
     if isinstance(graph, PairMask):
         return torch.cat([graph.dense(length).sum(dim=1) for length in lengths], dim=1).float()
     return graph.out_degree().view(-1, sum(lengths)).float()

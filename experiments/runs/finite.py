@@ -1,4 +1,4 @@
-"""Ends a training with non-finite values before they reach a checkpoint."""
+"""The end of a training with non-finite values, before these values reach a checkpoint."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 from torch.optim import Optimizer
 
-AT_ONCE = 50  # GPU losses to read at once, because reading synchronises
+AT_ONCE = 50  # GPU losses are read in groups of this size, because reading synchronises
 ADVICE = ("earlier checkpoints are kept; train with a smaller 'lr', or with "
           "'trainer.gradient_clip_val', in another folder")
 
 
 class StayFinite(Callback):
-    """Raises a ValueError on a non-finite loss, and before a checkpoint of non-finite
-    parameters."""
+    """A callback that raises a ValueError at non-finite values.
+
+    It checks the loss of every step, and the parameters before a checkpoint is written.
+    """
 
     def __init__(self):
-        self.unread: list[tuple[Tensor, int, float]] = []  # loss, step and learning rate
+        # the loss, the step and the learning rate of each loss that was not read yet
+        self.unread: list[tuple[Tensor, int, float]] = []
         self.loss: Tensor | None = None  # the last one
         self.step, self.rate = 0, math.nan
 
@@ -49,7 +52,7 @@ class StayFinite(Callback):
 
     @property
     def where(self) -> str:
-        """Return a description of the last step."""
+        """Return a description of the last step, for messages."""
         loss = 'unknown' if self.loss is None else f'{float(self.loss):.4g}'
         return (f'after step {self.step}, where the loss was {loss} at the learning rate '
                 f'{self.rate:.3g}')

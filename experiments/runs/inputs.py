@@ -1,4 +1,4 @@
-"""Digests of a run's input files, to detect changes."""
+"""Digests of the input files of a run, which show whether the files have changed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hashlib import blake2b, file_digest
 from pathlib import Path
 from typing import Any
 
-# Options that name no input, although a file of that name may exist.
+# Options that do not name an input, even if a file of that name exists.
 NO_INPUTS = {'cache', 'class_path', 'classes', 'columns', 'label', 'task', 'pattern'}
 
 
@@ -28,7 +28,7 @@ def inputs_of(config: dict[str, Any]) -> dict[str, str]:
 
 
 def flat(value: Any, name: str) -> dict[str, Any]:
-    """Return the values in nested dicts and lists by their dotted names."""
+    """Return the values in nested dicts and lists, by their dotted names."""
     if not isinstance(value, dict | list) or not value:
         return {name: value}
     parts = value.items() if isinstance(value, dict) else enumerate(value)
@@ -37,7 +37,7 @@ def flat(value: Any, name: str) -> dict[str, Any]:
 
 
 def digest(path: Path) -> str:
-    """Return a digest of a file's contents, or of the names and contents of a folder's files."""
+    """Return the digest of a file, or of a folder with all of its files, by names and contents."""
     whole = blake2b(digest_size=16)
     for file in _files(path):
         whole.update(str(file.relative_to(path)).encode(errors='surrogateescape') + b'\0')
@@ -46,7 +46,7 @@ def digest(path: Path) -> str:
     return whole.hexdigest()
 
 
-@cache  # the runs of a study share their files
+@cache  # cached, because the runs of a study share their files
 def _digest_of_file(path: Path, size: int, changed: int) -> bytes:
     with path.open('rb') as content:
         return file_digest(content, blake2b).digest()
@@ -62,5 +62,5 @@ def _files(path: Path) -> Iterator[Path]:
 def _is_there(path: Path) -> bool:
     try:
         return path.is_file() or path.is_dir()
-    except (OSError, ValueError):  # not a valid file name: too long, or with a null byte
+    except (OSError, ValueError):  # not a valid file name: it is too long, or contains a null byte
         return False

@@ -20,16 +20,17 @@ if TYPE_CHECKING:
 
 
 class Run(NamedTuple):
-    """The contents of a run's folder.
+    """A loaded run: its trained module, its data, its config, and names.
 
     Attributes:
         module (LightningModule): The trained module, in evaluation mode. Call its ``model`` with
             tokens and ``ptr``.
         data (LightningDataModule): The data of the training.
         config (dict): All options, resolved.
-        tokenizer (tokenizers.Tokenizer, optional): The tokenizer of a run on text.
-        classes (list of str, optional): The names of the classes, if they have any; empty if the
-            task predicts a score.
+        tokenizer (tokenizers.Tokenizer, optional): The tokenizer of a run on text; ``None`` for
+            other runs.
+        classes (list of str, optional): The names of the classes. Empty if the task predicts a
+            score, and ``None`` if classes have no names.
     """
 
     module: L.LightningModule
@@ -40,12 +41,15 @@ class Run(NamedTuple):
 
 
 def load_run(folder: str | Path, trust: Iterable[str] = ()) -> Run:
-    """Load a run with its tested weights: the last, or the best if ``select_on`` chose them.
+    """Load a run with the weights that were tested.
+
+    They are the last weights, or the best if ``select_on`` chose them.
 
     Args:
-        folder: The run's ``--trainer.default_root_dir``.
-        trust: Packages whose classes its config.yaml may name, such as ``'mypackage.'``, besides
-            graphattn, experiments and torch.nn. Classes of other packages could run any command.
+        folder: The folder of the run, its ``--trainer.default_root_dir``.
+        trust: Packages whose classes the run's config.yaml may name, such as ``'mypackage.'``,
+            besides graphattn, experiments and torch.nn. Classes of other packages could run any
+            command.
 
     Raises:
         OSError: A file of the run is missing.
@@ -69,10 +73,10 @@ def load_run(folder: str | Path, trust: Iterable[str] = ()) -> Run:
                                 f"is none{f'; there are runs in {runs}' if runs else ''})")
     config = read_yaml(folder / 'config.yaml')
     if not isinstance(config, dict):
-        raise ValueError(f'{folder}: config.yaml holds no options')
+        raise ValueError(f'{folder}: config.yaml contains no options')
     for name in ('model', 'data', 'seed_everything'):
         if config.get(name) is None:
-            raise ValueError(f"{folder}: config.yaml is incomplete: it has no {name!r}")
+            raise ValueError(f"{folder}: config.yaml must contain {name!r} (got none)")
     checkpoints = folder / 'checkpoints'
     has_best = config.get('select_on') is not None and (checkpoints / BEST).exists()
     path = checkpoints / (BEST if has_best else LAST)
@@ -84,7 +88,7 @@ def load_run(folder: str | Path, trust: Iterable[str] = ()) -> Run:
         made = built(config, trust, model=L.LightningModule, data=L.LightningDataModule)
     except Untrusted as error:
         raise ValueError(f"{folder / 'config.yaml'}: {error}") from error
-    except Exception as error:  # the named classes can raise anything
+    except Exception as error:  # the named classes can raise any error
         raise ValueError(f"{folder}: the model or data of config.yaml cannot be built "
                          f"{_other_versions(folder)}: {in_short(error)}") from error
     try:
@@ -106,10 +110,10 @@ def load_run(folder: str | Path, trust: Iterable[str] = ()) -> Run:
 
 
 def _other_versions(folder: Path) -> str:
-    """Return the versions of a run that differ from the installed ones, in brackets."""
+    """Return, in brackets, the versions of a run that differ from the installed versions."""
     try:
         saved = read_json(folder / 'summary.json')['versions']
-        other = [f'{name} {saved.get(name)} and not {version}'
+        other = [f'{name} {saved.get(name)} instead of {version}'
                  for name, version in versions().items() if saved.get(name) != version]
     except (OSError, ValueError, KeyError, AttributeError) as error:
         return f'(its versions are unknown: {error})'

@@ -1,4 +1,4 @@
-"""Lightning's loggers by name; they write below the run's folder, never to a network."""
+"""Lightning's loggers by name. They write below the run's folder, and never to a network."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NEEDS = {'tensorboard': 'tensorboard', 'wandb': 'wandb'}
 
 
 def new_logger(name: LoggerName, folder: Path, *, is_resumed: bool) -> Logger:
-    """Return the logger that writes into ``folder/name``.
+    """Return a logger that writes into ``folder/name``.
 
     CSVLogger overwrites its file, so a resumed run logs to a new subfolder, ``version_0``,
     ``version_1`` and so on.
@@ -29,11 +29,12 @@ def new_logger(name: LoggerName, folder: Path, *, is_resumed: bool) -> Logger:
         return CSVLogger(folder, name, version=None if is_resumed else '')
     if name == 'tensorboard':
         return TensorBoardLogger(folder, name, version='')
-    folder.mkdir(parents=True, exist_ok=True)  # otherwise W&B writes to the temporary directory
+    # without this folder, W&B writes to the temporary directory
+    folder.mkdir(parents=True, exist_ok=True)
     return WandbLogger(name=folder.name, save_dir=folder, project='graphattn', offline=True)
 
 
 def close(logger: Logger | None) -> None:
-    """Close a run's log, because the next run of this process would append to it."""
+    """Close the log of a run, because the next run of this process would append to it."""
     if isinstance(logger, WandbLogger):
         logger.experiment.finish()

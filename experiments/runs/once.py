@@ -18,25 +18,27 @@ ENDINGS = {'.yaml', '.yml'}
 
 def train_once(train: Callable[[list[str]], None], folder: Path, options: Sequence[str],
                announcement: str) -> None:
-    """Train into a folder unless its training is finished; a killed training is resumed.
+    """Train into a folder, unless the training there is finished. A killed training is resumed.
 
-    ``options.json`` in the folder records the options, to detect a training with others.
+    ``options.json`` in the folder records the options. A training with other options in the same
+    folder is an error.
 
     Args:
-        train (Callable): :func:`experiments.train.main`.
+        train (Callable): The function :func:`experiments.train.main`.
         folder (Path): The folder of the run.
-        options (list of str): Options of ``fit``; configs are compared by content.
-        announcement (str): Printed before a training.
+        options (list of str): Options of ``fit``. Configs are compared by content.
+        announcement (str): Text that is printed before a training.
 
     Raises:
-        ValueError: The folder holds a run with other options, or its data have changed.
+        ValueError: The folder contains a run with other options, or the data of the run have
+            changed.
     """
     said = json.dumps([_said(option) for option in options], indent=1)
     record = folder / 'options.json'
     has_begun = (folder / CONFIG).exists()
     if has_begun and not (record.exists() and record.read_text(encoding='utf-8') == said):
-        raise ValueError(f'{folder} holds a run with other options, see {record.name} there; '
-                         f'choose another folder or delete this one')
+        raise ValueError(f'{folder} contains a run with other options, see {record.name} there; '
+                         f'choose another folder, or delete {folder}')
     if has_begun and (folder / SUMMARY).exists():
         check_inputs(read_summary(folder).get('inputs', {}), read_yaml(folder / CONFIG), folder)
         return
@@ -48,7 +50,7 @@ def train_once(train: Callable[[list[str]], None], folder: Path, options: Sequen
 
 
 def _said(option: str) -> str:
-    """Return the content of the config that an option names, also after ``--config=``; otherwise
-    the option."""
+    """Return the content of the config that an option names, also after ``--config=``. An option
+    that names no config is returned as it is."""
     path = Path(option.partition('=')[2] if option.startswith('--') else option)
     return path.read_text(encoding='utf-8') if path.suffix in ENDINGS and path.is_file() else option

@@ -1,4 +1,4 @@
-"""The rules for starting and resuming the one run of a folder."""
+"""The rules by which a run starts and resumes in a folder. A folder contains one run."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ from experiments.runs.summary import read_summary
 from graphattn.utils.reading import read_yaml
 
 CONFIG = 'config.yaml'
-WHAT_IT_IS = 'seed_everything', 'model', 'data'  # entries of a config; the trainer may differ
+# entries of a config that must not change; the trainer may differ
+WHAT_IT_IS = 'seed_everything', 'model', 'data'
 FREE = {'num_workers', 'cache'}  # data options that do not change results
 
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """Lock a folder against other runs; the first process of a run holds the lock.
+    """Return a context in which other runs cannot use a folder. Only the first process of a run
+    locks it.
 
     The folder is created for the lock, and removed afterwards if it is still empty.
 
@@ -60,25 +62,29 @@ def has_checkpoint(folder: Path) -> bool:
 
 
 def is_finished(folder: Path, config: str) -> bool:
-    """Check that a folder is free or holds the run of a config, and return whether it is finished.
+    """Return whether the run of a config is finished in a folder.
+
+    The folder must be free, or contain this run.
 
     Args:
         folder (Path): The folder of the run.
-        config (str): The run's config.yaml.
+        config (str): The text of the run's config.yaml.
 
     Raises:
-        ValueError: The folder holds something else, or the data have changed.
+        ValueError: The folder contains another run or other results, or the data of the run have
+            changed.
     """
     path, summary = folder / CONFIG, folder / SUMMARY
     if not path.exists():
         if summary.exists():
-            raise ValueError(f"'trainer.default_root_dir' holds other results, {summary} of "
-                             f"several seeds or of a test; choose another folder")
+            raise ValueError("'trainer.default_root_dir' must not contain other results, "
+                             f"{summary} of several seeds or of a test; choose another folder")
         return False
     if path.read_text(encoding='utf-8') != config:
         other = _difference(flat(read_yaml(path), ''), flat(yaml.safe_load(config), ''))
-        raise ValueError(f"'trainer.default_root_dir' holds another run: {path} differs from this "
-                         f"run's config{other}; choose another folder or delete this one")
+        raise ValueError(f"'trainer.default_root_dir' must not contain another run: {path} "
+                         f"differs from this run's config{other}; choose another folder, or "
+                         "delete that run")
     if not summary.exists():
         return False
     check_inputs(read_summary(folder).get('inputs', {}), yaml.safe_load(config), folder)
@@ -93,18 +99,21 @@ def check_inputs(before: dict[str, str], config: dict[str, Any], folder: Path) -
     """
     if (name := changed_input(before, config)) is not None:
         raise ValueError(f"the data of {name!r} have changed since the training of the run in "
-                         f"{folder}; restore them or choose another folder")
+                         f"{folder}; restore the data, or choose another folder")
 
 
 def changed_input(before: dict[str, str], config: dict[str, Any]) -> str | None:
-    """Return the first option whose data have changed, if any; missing data count as unchanged."""
+    """Return the first option whose data have changed, or ``None``. Missing data count as
+    unchanged."""
     now = inputs_of(config)
     return next((name for name in before if now.get(name, before[name]) != before[name]), None)
 
 
 def identity(config: str) -> dict[str, Any]:
-    """Return the identity of a run, for its checkpoints: all options except the trainer's, and
-    digests of the input files."""
+    """Return the identity of a run, which its checkpoints contain.
+
+    It is all options except those of the trainer, and digests of the input files.
+    """
     plain = yaml.safe_load(config)
     options = {name: value for part in WHAT_IT_IS
                for name, value in flat(plain.get(part), part).items()}
@@ -113,13 +122,13 @@ def identity(config: str) -> dict[str, Any]:
 
 def check_goes_on(checkpoint: Path, state: dict[str, Any], mine: dict[str, Any],
                   limits: Mapping[str, int | None]) -> None:
-    """Check that a checkpoint is of the same run; only options of the trainer may differ.
+    """Check that a checkpoint belongs to the same run. Only options of the trainer may differ.
 
     Args:
         checkpoint (Path): The checkpoint to resume.
-        state (dict): Its contents.
-        mine (dict): The :func:`identity` of the resuming run.
-        limits (dict): ``max_epochs`` and ``max_steps`` of the resuming run.
+        state (dict): The contents of the checkpoint.
+        mine (dict): The :func:`identity` of the run that resumes.
+        limits (dict): ``max_epochs`` and ``max_steps`` of the run that resumes.
 
     Raises:
         ValueError: Model, seed or data differ from those of the checkpoint, or the checkpoint has
@@ -127,15 +136,15 @@ def check_goes_on(checkpoint: Path, state: dict[str, Any], mine: dict[str, Any],
     """
     for name, least in (('max_epochs', state['epoch'] + 1), ('max_steps', state['global_step'])):
         if limits.get(name) is not None and 0 <= limits[name] < least:
-            raise ValueError(f"'trainer.{name}' must be at least {least}, which {checkpoint} has "
-                             f"reached (got {limits[name]})")
+            raise ValueError(f"'trainer.{name}' must be at least {least}, because {checkpoint} "
+                             f"has reached it (got {limits[name]})")
     saved = identity_in(state)
     if saved is None:  # of an earlier version
         return
     for name, digest in saved['inputs'].items():
         if mine['inputs'].get(name, digest) != digest:
             raise ValueError(f"the data of {name!r} have changed since {checkpoint} was written; "
-                             f"restore them or start another run")
+                             "restore the data, or start another run")
     free = FREE.union(*(set(one['inputs']) for one in (saved, mine)))
     theirs, ours = ({name: value for name, value in one['options'].items()
                      if name not in free and name.split('.')[-1] not in FREE}
@@ -145,16 +154,16 @@ def check_goes_on(checkpoint: Path, state: dict[str, Any], mine: dict[str, Any],
                     if name not in theirs or name not in ours or theirs[name] != ours[name])
         raise ValueError(f"{name!r} must be {theirs.get(name)!r} as in {checkpoint} (got "
                          f"{ours.get(name)!r}), because a resumed run may change options of the "
-                         f"trainer only; start another run to change it")
+                         f"trainer only; to change {name!r}, start another run")
 
 
 def identity_in(checkpoint: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the :func:`identity` in a checkpoint, if it has one."""
+    """Return the :func:`identity` in a checkpoint, or ``None`` if the checkpoint has none."""
     return checkpoint.get('callbacks', {}).get('RunFolder', {}).get('identity')
 
 
 def _difference(theirs: dict[str, Any], ours: dict[str, Any]) -> str:
-    """Describe the first option that differs, in brackets."""
+    """Return a description, in brackets, of the first option that differs."""
     for name in {**theirs, **ours}:
         if theirs.get(name) != ours.get(name):
             return (f" ({name.removeprefix('.')} is {theirs.get(name)!r} there and "

@@ -1,4 +1,4 @@
-"""Pre-trained models for other tasks."""
+"""Pre-trained models as the beginning of other models."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def pretrained_classifier(
     pooling: Literal['pooler', 'mean'] = 'pooler',
     dropout: float = 0.1,
 ) -> SequenceClassifier:
-    """Return the encoder and pooler of a masked language model with a new classification head.
+    """Return a classifier with the encoder and pooler of a masked language model, and a new head.
 
     Args:
-        checkpoint: A checkpoint of :class:`experiments.modules.LanguageModelling`, within its run's
-            folder, whose config.yaml has the sizes.
-        num_classes (int): Number of outputs of the head.
+        checkpoint: A checkpoint of :class:`experiments.modules.LanguageModelling`, in the folder of
+            its run. The config.yaml of the run states the sizes.
+        num_classes (int): Number of outputs of the new head.
         source (GraphSource, Pattern or str, optional): The source of the edges. If omitted, the
-            source of the pre-training, with learned masks frozen, so that they are the same for all
-            examples (SparseBERT, Sec. 4.2).
-        freeze_how (str, optional): How learned masks are frozen, ``'threshold'`` if omitted; see
-            :meth:`graphattn.sources.LearnedMaskSource.freeze`.
+            source of the pre-training. Its learned masks are then frozen, so that they are the same
+            for all examples (SparseBERT, Sec. 4.2).
+        freeze_how (str, optional): The way in which learned masks are frozen; if omitted,
+            ``'threshold'``. See :meth:`graphattn.sources.LearnedMaskSource.freeze`.
         sparsity (float, optional): Fraction of the pairs that ``'top-k'`` drops.
-        pooling (str): ``'pooler'``, or the ``'mean'`` over tokens.
+        pooling (str): The input of the head: ``'pooler'``, or the ``'mean'`` over tokens.
         dropout (float): Dropout probability before the head.
 
     Raises:
@@ -55,19 +55,24 @@ def pretrained_classifier(
         num_frozen = _freeze_masks(encoder, freeze_how or 'threshold', sparsity)
     for name, value in (('freeze_how', freeze_how), ('sparsity', sparsity)):
         if value is not None and num_frozen == 0:
-            raise ValueError(f"'{name}' requires a learned mask of the pre-trained model, and "
-                             f"there is none to freeze (got {value!r}); omit it")
+            raise ValueError(f"'{name}' requires a pre-trained model with a learned mask (got "
+                             f"{value!r}, and no mask to freeze); omit '{name}'")
     classifier = SequenceClassifier(encoder, num_classes, pooling=pooling, dropout=dropout)
     if pooling == 'pooler':
         if model.pooler is None:
-            raise ValueError(f"'pooling' must be 'mean': {checkpoint} was trained without a pooler")
+            raise ValueError(f"'pooling' must be 'mean', because {checkpoint} was trained "
+                             "without a pooler")
         classifier.pooler.load_state_dict(model.pooler.state_dict())
     return classifier
 
 
 def load_encoder(encoder: Encoder, checkpoint: str | Path) -> None:
-    """Load the parameters of a trained encoder of the same sizes, sources included. The sources may
-    differ if their parameters have the same names, such as a source and its causal form.
+    """Load the parameters of a trained encoder into an encoder of the same sizes.
+
+    The parameters of sources are included.
+
+    The sources may differ if their parameters have the same names, such as a source and its causal
+    form.
 
     Args:
         encoder (Encoder): The encoder to initialise.
@@ -80,13 +85,15 @@ def load_encoder(encoder: Encoder, checkpoint: str | Path) -> None:
 
 
 def tokenizer_of(checkpoint: str | Path) -> Path:
-    """Return the path of the tokenizer of a checkpoint's run, which exists for runs on text."""
+    """Return the path of the tokenizer of a checkpoint's run. The file exists if the run is on
+    text."""
     return Path(checkpoint).parent.parent / 'tokenizer.json'
 
 
 def load_model(model: nn.Module, checkpoint: str | Path) -> None:
-    """Load all parameters of a trained model of the same sizes, like :func:`load_encoder` for an
-    encoder.
+    """Load all parameters of a trained model into a model of the same sizes.
+
+    :func:`load_encoder` does the same for an encoder.
 
     Args:
         model (nn.Module): The model to initialise.
@@ -121,16 +128,18 @@ def roberta(
     *,
     tile_positions: bool = True,
 ) -> nn.Module:
-    """Return a model with the weights of a Hugging Face RoBERTa, as Diffuser is initialised (Sec.
+    """Return ``model`` with the weights of a Hugging Face RoBERTa, as Diffuser is initialised (Sec.
     4).
 
-    The data require RoBERTa's tokenizer.json.
+    The data must be encoded with RoBERTa's tokenizer.json.
 
     Args:
-        weights: RoBERTa's model.safetensors or pytorch_model.bin, next to its config.json.
-        model: The model to initialise, of the same sizes and norm_eps, see
-            :func:`graphattn.models.load_roberta`. A new head is unchanged.
-        tile_positions (bool): Repeat the positions in a model for longer sequences.
+        weights: The path of RoBERTa's model.safetensors or pytorch_model.bin. Its config.json must
+            be in the same folder.
+        model: The model to initialise, which must have the same sizes and norm_eps, see
+            :func:`graphattn.models.load_roberta`. A head that RoBERTa lacks is unchanged.
+        tile_positions (bool): Whether to repeat RoBERTa's positions if the model is for longer
+            sequences.
 
     Raises:
         ValueError: The files cannot be read, or do not fit the model.
@@ -142,7 +151,7 @@ def roberta(
         state_dict = (load_file(weights) if Path(weights).suffix == '.safetensors'
                       else torch.load(weights, weights_only=True, map_location='cpu'))
         config = json.loads(config_path.read_text(encoding='utf-8'))
-    except Exception as error:  # unpickling, safetensors and JSON raise many types
+    except Exception as error:  # unpickling, safetensors and JSON raise many types of errors
         raise ValueError(f"'weights' cannot be read: {weights} with {config_path} "
                          f"({error})") from error
     load_roberta(model, state_dict, config, tile_positions=tile_positions)
@@ -150,7 +159,7 @@ def roberta(
 
 
 def _load(checkpoint: Path) -> tuple[MaskedLanguageModel, dict]:
-    """Return the model and the arguments of its encoder."""
+    """Return the model of a checkpoint, and the arguments of its encoder."""
     config_path = checkpoint.parent.parent / 'config.yaml'
     try:
         saved = read_checkpoint(checkpoint)['state_dict']
@@ -158,7 +167,7 @@ def _load(checkpoint: Path) -> tuple[MaskedLanguageModel, dict]:
         model = built({'model': config}, model=nn.Module).model
         model.load_state_dict({name.removeprefix('model.'): value for name, value in saved.items()
                                if name.startswith('model.')})
-    except Exception as error:  # unpickling, YAML and the named classes raise many types
+    except Exception as error:  # unpickling, YAML and the named classes raise many types of errors
         raise ValueError(f"'pretrained' cannot be read: {checkpoint} with {config_path} "
                          f"({error})") from error
     if not isinstance(model, MaskedLanguageModel):
@@ -168,8 +177,8 @@ def _load(checkpoint: Path) -> tuple[MaskedLanguageModel, dict]:
 
 
 def _freeze_masks(encoder: Encoder, how: str, sparsity: float | None) -> int:
-    """Replace learned masks by fixed ones, and return their number."""
-    # A separate generator, so that the masks depend on the run's seed alone.
+    """Replace learned masks by fixed masks, in place, and return the number of masks."""
+    # The generator is separate, so that the masks depend only on the seed of the run.
     generator = torch.Generator().manual_seed(torch.initial_seed())
     learned = [(parent, name, child) for parent in encoder.modules()
                for name, child in parent.named_children() if isinstance(child, LearnedMaskSource)]
@@ -179,9 +188,10 @@ def _freeze_masks(encoder: Encoder, how: str, sparsity: float | None) -> int:
 
 
 def _with_source(encoder: Encoder, arguments: dict, source: GraphSource) -> Encoder:
-    """Return a copy of ``encoder`` with another source.
+    """Return a copy of ``encoder`` that has another source.
 
-    A source without parameters returns the same graph in every layer, so the layers share it.
+    A source without parameters returns the same graph in every layer, so the layers share such a
+    source.
     """
     has_parameters = next(source.parameters(), None) is not None
     sizes = {name: value for name, value in arguments.items()

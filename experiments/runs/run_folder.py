@@ -1,4 +1,4 @@
-"""The folder of a training run."""
+"""The folder of a training run: its config, metrics, summary and figures."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ LOST = 'heads_without_edges'
 
 
 class SaveConfig(SaveConfigCallback):
-    """Writes the resolved config.yaml when training begins, after all checks."""
+    """A callback that writes the resolved config.yaml when the training begins, after all
+    checks."""
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Write nothing, because the checkpoint to resume from has not been read."""
+        """Write nothing yet, because the checkpoint to resume from was not read."""
 
     @rank_zero_only
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -47,7 +48,7 @@ class SaveConfig(SaveConfigCallback):
         folder = Path(trainer.default_root_dir)
         if not (folder / CONFIG).exists():  # there were no steps
             self._write(folder)
-        for ending in 'yaml', 'csv', 'json', 'png':  # partial files of a killed process
+        for ending in 'yaml', 'csv', 'json', 'png':  # remove partial files of a killed process
             for path in folder.glob(f'.*-????????.{ending}'):
                 path.unlink()
 
@@ -65,7 +66,7 @@ def config_text(parser: ArgumentParser, config: Namespace) -> str:
 
 
 def save_tokenizer(trainer: L.Trainer) -> None:
-    """Write the tokenizer of the data, if they have one."""
+    """Write the tokenizer of the data into the folder of the run, if the data have one."""
     if hasattr(trainer.datamodule, 'load_tokenizer'):
         tokenizer = trainer.datamodule.load_tokenizer()
         write_whole(Path(trainer.default_root_dir) / 'tokenizer.json',
@@ -73,24 +74,26 @@ def save_tokenizer(trainer: L.Trainer) -> None:
 
 
 class RunFolder(Callback):
-    """Writes metrics.csv after each epoch, and summary.json and figures at the end.
+    """A callback that writes metrics.csv after each epoch, and summary.json and figures at the end.
 
-    Checkpoints contain the metrics of past epochs, so those of a resumed run are complete. An epoch
-    that is resumed in its middle has the training metrics of its remaining batches only.
+    Checkpoints contain the metrics of past epochs, so a resumed run has the metrics of all epochs.
+    If an epoch was resumed in its middle, its training metrics are those of its remaining batches
+    only.
 
     Args:
-        identity (dict): The identity of the run, see :func:`experiments.runs.one_run.identity`,
-            saved in its checkpoints.
+        identity (dict): The identity of the run, see :func:`experiments.runs.one_run.identity`. It
+            is saved in the checkpoints.
     """
 
     def __init__(self, identity: dict[str, Any] | None = None):
         self.identity = identity
         self.go_on = 'the same command resumes'
         self.history: list[dict[str, float]] = []
-        self.evaluated: dict[str, float] = {}  # metrics since the last row of the history
+        # the metrics that were measured since the last row of the history
+        self.evaluated: dict[str, float] = {}
         self.seconds = 0.
         self.is_training = False  # False if this process only evaluates
-        self.has_steps = False  # False if the resumed run has ended
+        self.has_steps = False  # False if the resumed run had already ended
         self.weights = {'epoch': 0, 'step': 0}  # of the tested weights
 
     def state_dict(self) -> dict:
@@ -112,7 +115,8 @@ class RunFolder(Callback):
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.has_steps = True
         _check_schedules(trainer)
-        self._epoch_start = time.perf_counter()  # of an epoch that is resumed in its middle
+        # the start of an epoch that is resumed in its middle
+        self._epoch_start = time.perf_counter()
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._epoch_start = time.perf_counter()
@@ -132,7 +136,7 @@ class RunFolder(Callback):
         row = {'epoch': trainer.current_epoch, 'step': trainer.global_step,
                **_metrics(trainer, 'train'), **self.evaluated}
         if self.history and self.history[-1]['epoch'] == row['epoch']:
-            self.history.pop()  # of a partial epoch, cut by a limit
+            self.history.pop()  # remove the row of a partial epoch, which a limit cut
         self.history.append(row)
         self.evaluated = {}
         self.weights = {'epoch': row['epoch'] + 1, 'step': row['step']}
@@ -141,7 +145,7 @@ class RunFolder(Callback):
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not self.has_steps and trainer.is_global_zero:
-            print(f'nothing to train after step {trainer.global_step}')
+            print(f'nothing is left to train after step {trainer.global_step}')
 
     def on_test_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not trainer.is_global_zero:
@@ -154,7 +158,7 @@ class RunFolder(Callback):
                    if not name.startswith('test/density/')}
         trained = {'epochs': len(self.history), 'seconds': round(self.seconds, 1)}
         if not self.is_training and (folder / SUMMARY).exists():
-            # A checkpoint knows only of the training before it.
+            # A checkpoint contains only the training that preceded it.
             trained = {name: read_summary(folder)[name] for name in trained}
         summary = {
             **metrics, 'density': density, LOST: lost, **trained,
@@ -169,7 +173,7 @@ class RunFolder(Callback):
         print()
         width = max([21, *map(len, metrics)])
         for name, value in metrics.items():
-            # The threshold of questions is -1e30 if no answer is ever predicted.
+            # The threshold of question answering is -1e30 if no answer is ever predicted.
             print(f'test {name:<{width}} {value:{".4f" if abs(value) < 1e9 else ".0e"}}')
         for place, value in density.items():
             print(f'density {place:<18} {value:.1%}')
@@ -189,7 +193,7 @@ class RunFolder(Callback):
             self.tell(str(exception) or 'interrupted', Path(trainer.default_root_dir))
 
     def tell(self, what: str, folder: Path) -> None:
-        """Print the reason for the end of a run, and how to resume it."""
+        """Print the reason for the end of a run, and how to resume the run."""
         if not self.is_training:
             rest = ''
         elif has_checkpoint(folder):
@@ -219,10 +223,10 @@ class RunFolder(Callback):
 
 
 def _check_schedules(trainer: L.Trainer) -> None:
-    """Check that a checkpoint has no schedule of another length.
+    """Check that a checkpoint does not contain a learning-rate schedule of another length.
 
     Raises:
-        ValueError: The schedule would end before or after the training.
+        ValueError: The schedule in the checkpoint would end before or after the training.
     """
     steps = trainer.estimated_stepping_batches
     for config in trainer.lr_scheduler_configs:
@@ -233,7 +237,8 @@ def _check_schedules(trainer: L.Trainer) -> None:
 
 
 def _metrics(trainer: L.Trainer, stage: str) -> dict[str, float]:
-    """Return the metrics of a stage; for training also metrics without a stage in their name."""
+    """Return the metrics of a stage. For training, metrics without a stage in their name are
+    included."""
     return {name: float(value) for name, value in trainer.callback_metrics.items()
             if name.startswith(f'{stage}/')
             or stage == 'train' and not name.startswith('val/') and name != LOST}

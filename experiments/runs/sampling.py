@@ -1,4 +1,4 @@
-"""Sampling of images from a model, byte by byte."""
+"""Sampling of images from a language model, byte by byte."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from graphattn.models import CausalLanguageModel
 @torch.no_grad()
 def sample(model: CausalLanguageModel, start: int, length: int, number: int, *,
            temperature: float = 1., generator: torch.Generator | None = None) -> Tensor:
-    """Sample sequences from a model, symbol by symbol.
+    """Sample sequences from a language model, symbol by symbol.
 
     Args:
         model (CausalLanguageModel): A model whose edges do not depend on tokens.
-        start (int): The start token; it is never sampled, nor are larger ids.
+        start (int): The start token. Neither this id nor larger ids are sampled.
         length (int): Number of symbols of each sequence.
         number (int): Number of sequences.
         temperature (float): Divisor of the logits.
-        generator (torch.Generator, optional): The random generator; torch's default if omitted.
+        generator (torch.Generator, optional): The random generator. If omitted, torch's default
+            generator.
 
     Returns:
         int64 Tensor ``[number, length]``.
@@ -41,12 +42,12 @@ def sample(model: CausalLanguageModel, start: int, length: int, number: int, *,
 
 
 def pictures(rows: dict[str, np.ndarray], shape: tuple[int, int, int], levels: int) -> Figure:
-    """Draw images in rows, with the name of each row next to it.
+    """Draw images in rows, with the name of each row beside it.
 
     Args:
         rows (dict): Images ``[num_images, height * width * colours]`` by the name of their row.
         shape (tuple): Height, width and number of colours.
-        levels (int): Number of levels of each colour; the last is the brightest.
+        levels (int): Number of levels of each colour; the last level is the brightest.
     """
     most = max(len(images) for images in rows.values())
     figure = Figure(figsize=(1.1 * most + 1.4, 1.2 * len(rows) + .3), layout='constrained')

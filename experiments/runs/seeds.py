@@ -1,4 +1,4 @@
-"""Runs of several seeds, and their mean and standard deviation."""
+"""Runs with several seeds, and the mean and standard deviation of their results."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ from experiments.runs.tables import report
 
 def train_seeds(train: Callable[[list[str]], None], options: Sequence[str], folder: Path,
                 seeds: Sequence[int]) -> None:
-    """Train into ``folder/seedN`` for each seed, unless finished, and report mean and standard
-    deviation of the test metrics.
+    """Train into ``folder/seedN`` for each seed N, and report means and deviations.
+
+    Runs that are finished are not trained again.
 
     Args:
-        train (Callable): :func:`experiments.train.main`.
+        train (Callable): The function :func:`experiments.train.main`.
         options (list of str): Options of ``fit``, except for the seed and the folder.
         folder (Path): The folder of all runs, of ``seeds.csv`` and of ``summary.json``.
         seeds (list of int): The seeds.
 
     Raises:
-        ValueError: A folder holds a run with other options.
+        ValueError: A folder contains a run with other options.
     """
     runs = {seed: folder / f'seed{seed}' for seed in seeds}
     for seed, run in runs.items():
@@ -41,14 +42,17 @@ def train_seeds(train: Callable[[list[str]], None], options: Sequence[str], fold
 
 
 def _train(train: Callable[[list[str]], None], arguments: list[str]) -> None:
-    sys.argv = [sys.argv[0], *arguments]  # Lightning passes it to the other processes
+    sys.argv = [sys.argv[0], *arguments]  # Lightning passes these arguments to the other processes
     train(arguments)
 
 
 @contextmanager
 def _as_a_process_of_its_own() -> Iterator[None]:
-    """Reset the environment variables that Lightning sets for a run's processes, and their process
-    group."""
+    """Return a context that undoes, at its end, what a run changes in this process.
+
+    It restores the command line and the environment variables, which Lightning sets, and ends the
+    process group.
+    """
     arguments, environment = sys.argv, dict(os.environ)
     try:
         yield
@@ -62,7 +66,7 @@ def _as_a_process_of_its_own() -> Iterator[None]:
 
 @rank_zero_only
 def _report(summaries: dict[int, dict], folder: Path) -> None:
-    # Integers are counts that all seeds share: parameters, epochs, threads.
+    # Metrics that are integers are counts that all seeds share: parameters, epochs, threads.
     measured = {seed: {name: value for name, value in summary.items() if isinstance(value, float)}
                 for seed, summary in summaries.items()}
     names = list(dict.fromkeys(name for row in measured.values() for name in row))

@@ -31,21 +31,25 @@ def read_summary(folder: Path) -> dict[str, Any]:
 
 
 def without_nan(value: Any) -> Any:
-    """Replace non-finite numbers, which JSON lacks, by ``None``."""
+    """Return a value in which non-finite numbers, which JSON lacks, are replaced by ``None``."""
     if isinstance(value, dict):
         return {name: without_nan(part) for name, part in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def with_nan(value: Any) -> Any:
-    """Replace ``None`` by NaN, so that a non-finite value is not read as a missing one."""
+    """Return a value in which ``None`` is replaced by NaN, so that a non-finite value is not read
+    as missing."""
     if isinstance(value, dict):
         return {name: with_nan(part) for name, part in value.items()}
     return math.nan if value is None else value
 
 
 def spread(values: Sequence[float]) -> float | None:
-    """Return the standard deviation: ``None`` for a single value, NaN if a value is not finite."""
+    """Return the standard deviation of values.
+
+    A single value has none, which returns ``None``. If a value is not finite, the result is NaN.
+    """
     if len(values) < 2:
         return None
     return statistics.stdev(values) if all(map(math.isfinite, values)) else math.nan

@@ -1,4 +1,5 @@
-"""Ends all processes of a run together, so that none waits forever for a dead or stopped one."""
+"""The common end of all processes of a run, so that none waits forever for a dead or stopped
+one."""
 
 from __future__ import annotations
 
@@ -18,21 +19,22 @@ from lightning.pytorch.callbacks import Callback
 from experiments.runs.command import listen_again, status_of
 
 PERIOD = 1.  # seconds between checks of the other processes
-PATIENCE = 10  # checks for which a process may stay stopped
+PATIENCE = 10  # the number of checks for which a process may stay stopped
 STOPPED = 128 + signal.SIGSTOP
-Look = Callable[[], tuple[str, int] | None]  # the failure of another process, and an exit status
+# returns the failure of another process and an exit status, or None
+Look = Callable[[], tuple[str, int] | None]
 
 
 class EndTogether(Callback):
-    """Ends all processes of a run that Lightning has started when one of them ends or is stopped.
+    """A callback that ends all processes of a run when one of them ends or is stopped.
 
-    A process that blocks in a collective operation handles no signals, so a thread monitors the
-    other processes: it detects a dead process within ``PERIOD`` seconds, and a stopped process
-    within ``PERIOD * PATIENCE``.
+    Lightning starts the processes. A process that blocks in a collective operation handles no
+    signals, so a thread monitors the other processes. It detects a dead process within ``PERIOD``
+    seconds, and a stopped process within ``PERIOD * PATIENCE`` seconds.
 
     Args:
-        tell (Callable): Called in the first process with a description of the failure, before it
-            ends.
+        tell (Callable): A function that is called in the first process before it ends, with a
+            description of the failure.
     """
 
     def __init__(self, tell: Callable[[str], None]):
@@ -54,7 +56,7 @@ class EndTogether(Callback):
             threading.Thread(target=_watch, args=(look, self._end), daemon=True).start()
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        # At SIGTERM, Lightning blocks on all other processes, which have not received the signal.
+        # At SIGTERM, Lightning waits for all other processes, which have not received the signal.
         listen_again()
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -66,14 +68,17 @@ class EndTogether(Callback):
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule,
                      exception: BaseException) -> None:
         if self.is_child and isinstance(exception, KeyboardInterrupt):
-            os._exit(status_of(exception))  # at once: the first process waits, and reports
+            # end at once, because the first process waits and reports
+            os._exit(status_of(exception))
         if isinstance(exception, RuntimeError) and any(name in str(exception)
                                                        for name in ('gloo', 'NCCL')):
-            time.sleep(PERIOD * PATIENCE)  # a lost connection; the thread finds the dead process
+            # the connection is lost; in this time, the thread finds the dead process
+            time.sleep(PERIOD * PATIENCE)
         self._kill()
 
     def _look_at_children(self) -> tuple[str, int] | None:
-        """Return the failure of a child process and an exit status, if there is one."""
+        """Return the failure of a child process and an exit status, or ``None`` if no child has
+        failed."""
         for rank, child in enumerate(self.children, start=1):
             if code := child.poll():
                 status = 128 - code if code < 0 else code
@@ -87,7 +92,7 @@ class EndTogether(Callback):
         if self.children:
             self.tell(what)
         sys.stderr.flush()
-        os._exit(status)  # the main thread may be blocked
+        os._exit(status)  # sys.exit would not end a blocked main thread
 
     def _kill(self) -> None:
         for child in self.children:
@@ -95,12 +100,13 @@ class EndTogether(Callback):
 
 
 def _watch(look: Look, end: Callable[[str, int], None]) -> None:
-    """Check the other processes until there is a reason to end."""
+    """Check the other processes repeatedly, until there is a reason to end."""
     patience = PATIENCE
     while True:
         time.sleep(PERIOD)
         found = look()
-        # Counts checks, not seconds, because Ctrl-Z stops all processes, this one included.
+        # Checks are counted instead of seconds, because Ctrl-Z stops all processes, this one
+        # included.
         patience = patience - 1 if found is not None and found[1] == STOPPED else PATIENCE
         if found is not None and (found[1] != STOPPED or patience == 0):
             end(*found)
@@ -116,7 +122,7 @@ def _look_at(parent: int) -> Look:
 
 
 def _is_stopped(process: int) -> bool:
-    """Return whether a process was stopped by SIGSTOP, if the system reports it."""
+    """Return whether a process was stopped by SIGSTOP, as far as the system reports it."""
     try:
         state = Path(f'/proc/{process}/stat').read_text('utf-8', 'replace').rpartition(')')[2]
     except OSError:

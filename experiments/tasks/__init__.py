@@ -1,4 +1,4 @@
-"""Data modules, one task per file."""
+"""Data modules. Each file contains one task."""
 
 from experiments.tasks.choices import Choices
 from experiments.tasks.digits import Digits

@@ -13,7 +13,12 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 
 class ResumableLoader(DataLoader):
-    """Resumes within an epoch, because its sampler (from this module) reads the trainer's progress.
+    """A data loader that resumes within an epoch, because its sampler reads the progress of the
+    trainer.
+
+    The sampler must be from this module. Lightning creates the iterator before it reads the
+    checkpoint, and workers would start at once. Here, workers start with the first requested batch.
+    The empty state prevents a warning of Lightning.
 
     Lightning creates the iterator before it reads the checkpoint, and workers would start at once.
     Here they start with the first requested batch. The empty state prevents a warning of Lightning.
@@ -30,22 +35,26 @@ class ResumableLoader(DataLoader):
 
 
 class BatchStream(DistributedSampler):
-    """The endless sequence of a run's batches: batch g is number ``g % len`` of epoch ``g // len``.
+    """The endless sequence of the batches of a run.
 
-    An iteration yields one epoch's number of batches from ``batches_done()`` on, so a run that
-    resumes in the middle of an epoch neither repeats nor skips one. Each epoch has another order
-    and contains each example once over all processes, except for at most ``num_processes - 1``
-    examples that the last batch cannot divide evenly. It is a DistributedSampler so that Lightning
-    does not split its batches again.
+    Batch g is number ``g % len`` of epoch ``g // len``.
+
+    An iteration yields the number of batches of one epoch, beginning with batch ``batches_done()``.
+    Thus a run that resumes in the middle of an epoch neither repeats nor skips a batch.
+
+    Each epoch has another order. It contains each example once over all processes, except for at
+    most ``num_processes - 1`` examples that cannot be divided evenly in the last batch. The class
+    is a DistributedSampler, so that Lightning does not divide its batches again.
 
     Args:
         num_examples (int): Number of examples of an epoch.
-        batch_size (int): Examples per batch and process.
+        batch_size (int): Number of examples per batch and process.
         num_processes (int): Number of training processes.
         rank (int): Rank of this process.
         seed (int): Seed of the orders.
-        shuffle (bool): Shuffle each epoch; otherwise all epochs keep the order of the examples.
-        batches_done (Callable): Returns the number of finished batches of the run.
+        shuffle (bool): Whether to shuffle each epoch. If false, all epochs keep the order of the
+            examples.
+        batches_done (Callable): A function that returns the number of finished batches of the run.
 
     Raises:
         ValueError: There are fewer examples than processes.
@@ -61,7 +70,7 @@ class BatchStream(DistributedSampler):
         self.seed, self.shuffle, self.batches_done = seed, shuffle, batches_done
 
     def set_epoch(self, epoch: int) -> None:
-        """Ignore the epoch, which follows from ``batches_done``."""
+        """Ignore the number of the epoch, because it follows from ``batches_done``."""
 
     def __len__(self) -> int:
         whole, rest = divmod(self.num_examples, self.batch_size * self.num_processes)
@@ -88,13 +97,13 @@ class BatchStream(DistributedSampler):
 
 
 class ShuffledEpochs(DistributedSampler):
-    """Shuffles each epoch by the run's seed and the epoch alone.
+    """A sampler that shuffles each epoch, by the seed of the run and the number of the epoch alone.
 
-    A resumed epoch continues after its finished batches.
+    An epoch that is resumed continues after its finished batches.
 
     Args:
         examples (Dataset): The examples to shuffle.
-        batch_size (int): Examples per batch and process.
+        batch_size (int): Number of examples per batch and process.
         trainer (Trainer): The trainer of the run.
     """
 
@@ -108,18 +117,19 @@ class ShuffledEpochs(DistributedSampler):
 
 
 def batches_of_epoch(trainer: L.Trainer) -> int:
-    """Count the finished batches of the training epoch."""
+    """Return the number of finished batches of the current training epoch."""
     return trainer.fit_loop.epoch_loop.batch_progress.current.processed
 
 
 def batches_of_run(trainer: L.Trainer) -> int:
-    """Count the finished batches of the run."""
+    """Return the number of finished training batches of the run."""
     return trainer.fit_loop.epoch_loop.batch_progress.total.processed
 
 
 def each_once(examples: Sized, trainer: L.Trainer | None) -> UnrepeatedDistributedSampler:
-    """Sample every example once over all processes, in order; without a trainer there is one
-    process.
+    """Return a sampler of every example once over all processes, in order.
+
+    Without a trainer, there is one process.
 
     Raises:
         ValueError: There are fewer examples than processes.

@@ -27,33 +27,36 @@ AT_ONCE = 256
 
 
 class Choices(TokenizedTask):
-    """Multiple-choice questions, with one sequence per choice, as in BERT for SWAG::
+    """Multiple-choice questions as token sequences, in one of two forms.
+
+    Without documents, each choice has a sequence, as in BERT for SWAG::
 
         [CLS] she opens the door [SEP] she walks into the room [SEP] ^ the first token represents
         the choice
 
-    or with all choices in one sequence before the documents, as in Longformer for WikiHop, with
-    [MASK] in place of Longformer's extra tokens. Long documents are cut into pieces, each preceded
-    by the question and all choices; a choice's logit is the mean over the pieces::
+    With documents, all choices are in one sequence before the documents, as in Longformer for
+    WikiHop, with [MASK] in place of Longformer's extra tokens. Long documents are cut into pieces.
+    The question and all choices precede each piece, and the logit of a choice is the mean over the
+    pieces::
 
         [CLS] country ancient rome [SEP] [MASK] italy [MASK] greece [SEP] rome is ... [SEP] ...
                                             ^            ^
 
     Args:
         questions (ChoiceSource): The source of the questions.
-        tokenizer (str, optional): A tokenizer.json or vocab.txt. If omitted, one of at most
+        tokenizer (str, optional): A tokenizer.json or vocab.txt. If omitted, a tokenizer of at most
             ``vocab_size`` tokens is trained on the training part.
-        vocab_size (int): Maximum vocabulary size of a tokenizer that is trained.
-        max_length (int): Maximum number of tokens of a sequence. Without documents, the longer of
-            the question and the choice is cut.
-        batch_size (int): Questions per step and process.
-        seed (int): Seed of the order.
+        vocab_size (int): Maximum vocabulary size of the tokenizer, if it is trained.
+        max_length (int): Maximum number of tokens of a sequence. Without documents, the question or
+            the choice is cut, whichever is longer.
+        batch_size (int): Number of questions per step and process.
+        seed (int): Seed of the training order.
         num_workers (int): Number of data-loading workers per training process.
         cache (str): The folder of trained tokenizers.
 
     Raises:
-        ValueError: A value is out of range, the files are unusable, or the model does not fit the
-            data.
+        ValueError: A value is out of range, a file cannot be read or is malformed, or the model
+            does not fit the data.
     """
 
     shortest = 5
@@ -100,7 +103,7 @@ class Choices(TokenizedTask):
 
 
 class EncodedChoices:
-    """Questions as token ids.
+    """Multiple-choice questions as token ids.
 
     Args:
         questions (list): The questions to encode.
@@ -113,7 +116,8 @@ class EncodedChoices:
             ``[num_questions]``.
 
     Raises:
-        ValueError: A question and its choices leave no room for documents; the message has its id.
+        ValueError: A question and its choices leave no room for documents. The message names the id
+            of the question.
     """
 
     def __init__(self, questions: list[ChoiceQuestion], tokenizer: Tokenizer, max_length: int,
@@ -136,7 +140,7 @@ class EncodedChoices:
                                  for number in range(len(questions))], dtype=np.int64)
 
     def batch(self, numbers: Sequence[int]) -> ChoiceBatch:
-        """Return a batch of some questions."""
+        """Return a batch of some questions, by their indices."""
         tokens, first, num_global, selected, choice = [], [], [], [], []
         start, choice_ptr, ptr = 0, [0], [0]
         for number in numbers:
@@ -155,14 +159,18 @@ class EncodedChoices:
                              for array in arrays))
 
     def _sequences(self, number: int) -> Iterable[tuple[np.ndarray, int, int, list[int], list]]:
-        """Yield, for each sequence of a question: tokens, the number in the first segment, the
-        number of global tokens, the positions of choices, and the choices there."""
+        """Yield the sequences of a question.
+
+        Each is a tuple: the tokens, the length of the first segment, the number of global tokens,
+        the positions of the choices in the sequence, and the indices of these choices.
+        """
         text, choices, documents = self.parts[number]
         cls, sep = [self.special.cls], [self.special.sep]
         if not documents:
             for which, choice in enumerate(choices):
                 room = self.max_length - 3
-                # The longer text keeps the rest of the room, and at least half.
+                # The longer text keeps the room that the shorter text leaves, and at least half of
+                # all room.
                 keep = min(len(text), max(-(-room // 2), room - len(choice)))
                 tokens = np.concatenate([cls, text[:keep], sep, choice[:room - keep], sep])
                 yield tokens, keep + 2, 0, [0], [which]
@@ -173,18 +181,18 @@ class EncodedChoices:
         read = np.concatenate([np.append(document, sep) for document in documents])
         room = self.max_length - len(before)
         if room < 2:
-            raise ValueError(f"'max_length' must be at least {len(before) + 2}, for question "
-                             f"{self.ids[number]!r} with its {len(choices)} choices and two tokens "
-                             f"of the document (got {self.max_length})")
+            raise ValueError(f"'max_length' must be at least {len(before) + 2}, to hold question "
+                             f"{self.ids[number]!r} with its {len(choices)} choices and two "
+                             f"tokens of the document (got {self.max_length})")
         for begin, end in window_spans(len(read), room, room):
             yield (np.concatenate([before, read[begin:end]]), len(before), len(before),
                    places.tolist(), list(range(len(choices))))
 
     @rank_zero_only
     def describe(self, about: str, name: str) -> None:
-        """Print the number of questions, and their lengths."""
+        """Print the number of questions and the lengths of their sequences."""
         counts = [len(choices) for _, choices, _ in self.parts]
-        range_of = dict.fromkeys((min(counts), max(counts)))  # a single number if they are equal
+        range_of = dict.fromkeys((min(counts), max(counts)))  # a single number if the two are equal
         most = np.bincount(self.label).max()
         print(f'{about}, {name:<5} {len(self.label):>7,} questions of '
               f'{" to ".join(map(str, range_of))} choices; the most frequent label has '
@@ -192,7 +200,7 @@ class EncodedChoices:
 
 
 class _Batches(Dataset):
-    """Maps a list of (epoch, question index) to a batch."""
+    """A data set that maps a list of (epoch, question index) to a batch."""
 
     def __init__(self, encoded: EncodedChoices):
         self.encoded = encoded

@@ -1,4 +1,4 @@
-"""Handwritten digits as sequences of 64 pixels."""
+"""Handwritten digits as sequences of 64 pixels, a classification task."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from graphattn.layers import GraphAttention
 
 
 class Digits(L.LightningDataModule):
-    """The 1,797 8x8 images that ship with scikit-learn, in a fixed stratified split::
+    """The 1,797 images of 8x8 pixels that ship with scikit-learn, in a fixed stratified split::
 
         0  0  5 13  9  1  0  0         tokens: 64 grey levels from 0 to 16, row by row
         0  0 13 15 10 15  5  0         label:  0
@@ -30,9 +30,9 @@ class Digits(L.LightningDataModule):
         ...                            1,257 for training, 180 for development, 360 for testing
 
     Args:
-        batch_size (int): Images per step and process.
-        path (str, optional): A file to read instead, CSV or gzipped CSV: 64 grey levels and the
-            class on each line.
+        batch_size (int): Number of images per step and process.
+        path (str, optional): A file to read instead, CSV or gzipped CSV. Each line has 64 grey
+            levels and the class.
 
     Raises:
         ValueError: The file cannot be read, or a line is malformed.
@@ -47,7 +47,7 @@ class Digits(L.LightningDataModule):
         self.train = None
 
     def setup(self, stage: str | None = None) -> None:
-        if self.train is None:  # called by fit, and by the test at its end
+        if self.train is None:  # fit calls setup, and so does the test at its end
             self.train, self.val, self.test = (
                 TensorDataset(torch.from_numpy(part[:, :-1]), torch.from_numpy(part[:, -1]))
                 for part in split_digits(self.path))
@@ -63,16 +63,19 @@ class Digits(L.LightningDataModule):
         return self._in_order(self.test)
 
     def unlabelled(self, path: Path, size: int) -> Iterator[tuple[list[str], TokenBatch]]:
-        """Return batches of unlabelled images, rows of 64 grey levels in a NumPy array.
+        """Return batches of the unlabelled images in a NumPy array, whose rows are 64 grey levels.
 
         Raises:
-            ValueError: The file is unusable, or a row has another length.
+            ValueError: The file cannot be read, or a row has another length.
         """
         return unlabelled_batches(_images(path), size)
 
     def figures(self, model: nn.Module) -> dict[str, Figure]:
-        """Draw the received-attention map of every head next to test images (SBM, Fig. 7), if heads
-        attend along graphs."""
+        """Draw, for every head, the attention that each pixel receives, next to test images (SBM,
+        Fig. 7).
+
+        Nothing is drawn if heads do not attend along graphs.
+        """
         if not any(isinstance(module, GraphAttention) for module in model.modules()):
             return {}
         image, label = self.test.tensors
@@ -95,6 +98,6 @@ def _images(path: Path) -> Iterator[tuple[str, tuple[np.ndarray]]]:
 
 
 def collate_images(samples: list[tuple[Tensor, Tensor]]) -> TokenBatch:
-    """Collate images into a ragged batch of equally long sequences."""
+    """Collate images into a ragged batch of sequences of equal length."""
     image, label = (torch.stack(part) for part in zip(*samples))
     return TokenBatch(image.flatten(), torch.arange(len(image) + 1) * image.size(1), label)

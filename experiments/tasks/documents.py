@@ -30,29 +30,29 @@ ENCODED_AT_ONCE = 256
 
 
 class Documents(TokenizedTask):
-    """Documents of hundreds to thousands of tokens, each with a class::
+    """Documents of hundreds to thousands of tokens. Each document has a class::
 
         tokens    [CLS] it was the best of times , ... far better rest [SEP]
         label     negative
 
-    Longer documents are cut to ``max_length`` tokens, and their number is printed. In a pair, [CLS]
-    a [SEP] b [SEP], the longer text is cut first. Training batches hold documents of similar
-    length. Their order depends on (``seed``, epoch) alone.
+    Documents longer than ``max_length`` tokens are cut, and their number is printed. In a pair,
+    [CLS] a [SEP] b [SEP], the longer text is cut first. A training batch consists of documents of
+    similar length. The order of the batches depends only on (``seed``, epoch).
 
     Args:
         documents (DocumentSource): The source of the documents.
-        tokenizer (str, optional): A tokenizer.json or vocab.txt. If omitted, one of at most
+        tokenizer (str, optional): A tokenizer.json or vocab.txt. If omitted, a tokenizer of at most
             ``vocab_size`` tokens is trained on the training part.
-        vocab_size (int): Maximum vocabulary size of a tokenizer that is trained.
+        vocab_size (int): Maximum vocabulary size of the tokenizer, if it is trained.
         max_length (int): Maximum number of tokens of a document, [CLS] and [SEP] included.
-        batch_size (int): Documents per step and process.
-        seed (int): Seed of the order.
+        batch_size (int): Number of documents per step and process.
+        seed (int): Seed of the training order.
         num_workers (int): Number of data-loading workers per training process.
         cache (str): The folder of trained tokenizers.
 
     Raises:
-        ValueError: A value is out of range, the files are unusable, a part has no documents, a
-            class has no training documents, or the model does not fit the data.
+        ValueError: A value is out of range, a file cannot be read or is malformed, a part has no
+            documents, a class has no training documents, or the model does not fit the data.
     """
 
     shortest = NUM_SPECIAL + 1
@@ -91,8 +91,9 @@ class Documents(TokenizedTask):
     def check_model(self, model: nn.Module) -> None:
         super().check_model(model)
         if model.num_classes != len(self.collection.classes):
-            raise ValueError(f"'num_classes' of the model must be {len(self.collection.classes)}, "
-                             f"as in the documents (got {model.num_classes})")
+            raise ValueError("'num_classes' of the model must be "
+                             f"{len(self.collection.classes)}, the number of classes of the "
+                             f"documents (got {model.num_classes})")
 
     def setup(self, stage: str | None = None) -> None:
         tokenizer = self.load_tokenizer()
@@ -112,10 +113,11 @@ class Documents(TokenizedTask):
         return self._in_order('test')
 
     def unlabelled(self, path: Path, size: int) -> Iterator[tuple[list[str], TokenBatch]]:
-        """Yield the line numbers and batches of ``size`` unlabelled texts of a table, in its order.
+        """Yield batches of ``size`` unlabelled texts of a table, in its order, with their line
+        numbers.
 
         Raises:
-            ValueError: The file is unusable; the message names the line.
+            ValueError: The file cannot be read, or a line is malformed. The message names the line.
         """
         rows, tokenizer = read_texts(path, self.documents.columns), self.load_tokenizer()
         while some := list(islice(rows, size)):
@@ -131,12 +133,13 @@ class Documents(TokenizedTask):
 
 
 class EncodedDocuments(Dataset):
-    """Token ids and classes; ``documents[i]`` is (ids int64 ``[length]``, class).
+    """Documents as token ids. ``documents[i]`` is a pair of ids, int64 ``[length]``, and a class.
 
     Args:
         documents (list): The documents to encode.
         tokenizer (tokenizers.Tokenizer): The tokenizer.
-        max_length (int): Maximum number of tokens of a document; longer ones are cut at the end.
+        max_length (int): Maximum number of tokens of a document. Longer documents are cut at the
+            end.
         name (str): Label of the progress bar.
 
     Attributes:
@@ -164,11 +167,12 @@ class EncodedDocuments(Dataset):
         return self.tokens[begin:end].long(), self.label[index]
 
     def rolled(self, shift: int, keep_ends: bool) -> EncodedDocuments:
-        """Return the same documents with position i moved to i + ``shift``.
+        """Return the same documents with the token at position i moved to i + ``shift``.
 
         Args:
-            shift (int): Number of positions; tokens wrap around at the end of a document.
-            keep_ends (bool): Keep [CLS] and [SEP] in place.
+            shift (int): Number of positions. Tokens that move past the end of a document continue
+                at its beginning.
+            keep_ends (bool): Whether [CLS] and [SEP] stay in place.
         """
         rolled, end = copy.copy(self), int(keep_ends)
         rolled.tokens = torch.cat([
@@ -179,7 +183,7 @@ class EncodedDocuments(Dataset):
 
     @rank_zero_only
     def describe(self, name: str) -> None:
-        """Print the number of documents, and their lengths."""
+        """Print the number of documents and their lengths."""
         num_cut = int((self.full_lengths > self.lengths).sum())
         print(f'{name:<5} {len(self):>7,} documents of {len(self.label.unique())} classes; tokens: '
               f'median {np.median(self.full_lengths):,.0f}, longest {self.full_lengths.max():,}; '
@@ -187,7 +191,7 @@ class EncodedDocuments(Dataset):
 
 
 class _Batches(Dataset):
-    """Maps a list of (epoch, document index) to a batch."""
+    """A data set that maps a list of (epoch, document index) to a batch."""
 
     def __init__(self, documents: EncodedDocuments):
         self.documents = documents
@@ -198,8 +202,8 @@ class _Batches(Dataset):
 
 def encode(documents: Iterable[Document | Pair], tokenizer: Tokenizer,
            max_length: int) -> Iterator[tuple[np.ndarray, int]]:
-    """Yield the ids of each document, int32 ``[length]``, cut to ``max_length``, and its uncut
-    length."""
+    """Yield the ids of each document, int32 ``[length]``, cut to ``max_length``, and its length
+    before the cut."""
     special, documents = special_tokens(tokenizer), iter(documents)
     while some := list(islice(documents, ENCODED_AT_ONCE)):
         encodings = iter(tokenizer.encode_batch_fast(

@@ -1,4 +1,4 @@
-"""Finding repeated tokens, a synthetic task that requires full attention."""
+"""Detection of repeated tokens, a synthetic task that requires full attention."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from experiments.tasks.synthetic import Synthetic
 
 
 class Duplicates(Synthetic):
-    """Sequences of random integers; a token is 1 if it occurs elsewhere in its sequence::
+    """Sequences of random integers. The label of a token is 1 if the token occurs elsewhere in its
+    sequence::
 
         tokens  1 4 3 7 3 2 3 1        each uniform in {1, ..., length}
         label   1 0 1 0 1 0 1 1        63.1 % ones at length 256
 
-    (SBM-Transformer, Sec. 5.1.) Arguments are as in :class:`Synthetic`.
+    The task is that of SBM-Transformer, Sec. 5.1. Arguments are those of :class:`Synthetic`.
     """
 
     def draw(self, rng: np.random.Generator) -> TokenBatch:
@@ -26,7 +27,7 @@ class Duplicates(Synthetic):
 
 
 def occurs_twice(tokens: Tensor) -> Tensor:
-    """Return which tokens of each row occur more than once, bool ``[num_rows, length]``."""
+    """Return whether each token occurs more than once in its row, bool ``[num_rows, length]``."""
     count = torch.zeros(tokens.size(0), int(tokens.max()) + 1, dtype=torch.long)
     count.scatter_add_(1, tokens, torch.ones_like(tokens))
     return count.gather(1, tokens) > 1

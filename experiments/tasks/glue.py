@@ -1,4 +1,4 @@
-"""GLUE's sentences and pairs of sentences, encoded, cut and batched."""
+"""GLUE's tasks: sentences and pairs of sentences, encoded, cut and batched."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Glue(L.LightningDataModule):
-    """A GLUE task, from its distributed folder of ``.tsv`` files::
+    """A GLUE task, from the folder of ``.tsv`` files that GLUE distributes::
 
         index  sentence1                sentence2              label
         0      No weapons were found.   Weapons were found.    not_entailment
@@ -36,13 +36,13 @@ class Glue(L.LightningDataModule):
     The labels of the test sets are not public, so the development sets are used for testing.
 
     Args:
-        path (str): The task's folder, with ``train.tsv`` and ``dev.tsv`` (MNLI:
-            ``dev_matched.tsv`` and ``dev_mismatched.tsv``).
+        path (str): The folder of the task, with ``train.tsv`` and ``dev.tsv``. MNLI has
+            ``dev_matched.tsv`` and ``dev_mismatched.tsv`` instead of the latter.
         task (str): One of ``TASKS``: MNLI, QQP, QNLI, SST-2, CoLA, STS-B, MRPC, RTE.
-        tokenizer (str, optional): A tokenizer.json or vocab.txt; if omitted, the tokenizer of the
-            pre-trained model's run.
-        batch_size (int): Examples per step and process.
-        max_length (int): Maximum number of tokens of an example; in a pair, the longer sentence is
+        tokenizer (str, optional): A tokenizer.json or vocab.txt. If omitted, the tokenizer of the
+            pre-trained model.
+        batch_size (int): Number of examples per step and process.
+        max_length (int): Maximum number of tokens of an example. In a pair, the longer sentence is
             cut first, as in BERT.
 
     Raises:
@@ -67,7 +67,8 @@ class Glue(L.LightningDataModule):
 
     @property
     def classes(self) -> list[str]:
-        """Return the names of the classes in order; empty if the task predicts a score."""
+        """Return the names of the classes in order. The list is empty if the task predicts a
+        score."""
         return list(TASKS[self.task].classes)
 
     @cached_property
@@ -93,8 +94,8 @@ class Glue(L.LightningDataModule):
                                sampler=ShuffledEpochs(train, self.batch_size, self.trainer))
 
     def val_dataloader(self) -> list[DataLoader]:
-        """Return a loader for each development set; each yields every example exactly once over all
-        processes."""
+        """Return a loader for each development set. Each loader yields every example exactly once
+        over all processes."""
         return [DataLoader(self.sets[name], 2 * self.batch_size, collate_fn=collate,
                            sampler=each_once(self.sets[name], self.trainer))
                 for name in TASKS[self.task].dev]
@@ -103,10 +104,11 @@ class Glue(L.LightningDataModule):
         return self.val_dataloader()
 
     def unlabelled(self, path: Path, size: int) -> Iterator[tuple[list[str], TextBatch]]:
-        """Yield the numbers and batches of ``size`` rows of a test set as distributed.
+        """Yield batches of ``size`` rows of a test set, as GLUE distributes it, with the numbers of
+        the rows.
 
         Raises:
-            ValueError: The file is unusable; the message names the line.
+            ValueError: The file cannot be read, or a line is malformed. The message names the line.
         """
         rows = read_test_rows(path, TASKS[self.task])
         bar = tqdm(desc=path.stem, unit=' rows', disable=None)
@@ -119,7 +121,8 @@ class Glue(L.LightningDataModule):
 
 
 class Examples(Dataset):
-    """Encoded rows; ``examples[i]`` is (tokens, length of the first segment, label)."""
+    """Encoded rows. ``examples[i]`` is a tuple of the tokens, the length of the first segment, and
+    the label."""
 
     def __init__(self, rows: list[Row], tokenizer: Tokenizer, max_length: int, name: str):
         special = special_tokens(tokenizer)
@@ -149,7 +152,7 @@ class Examples(Dataset):
 
 
 def collate(examples: list[tuple[Tensor, Tensor, Tensor]]) -> TextBatch:
-    """Collate examples into a ragged batch, without tokens to predict."""
+    """Collate examples into a ragged batch. No tokens are selected for prediction."""
     tokens, first, label = zip(*examples)
     segments = [(torch.arange(len(ids)) >= length).long() for ids, length in zip(tokens, first)]
     ptr = torch.tensor([0, *(len(ids) for ids in tokens)]).cumsum(0)

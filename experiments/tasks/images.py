@@ -1,4 +1,4 @@
-"""Density estimation of images, and samples from the model."""
+"""Density estimation of images, and images that are sampled from the model."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ SAMPLES = 8
 
 
 class Images(LongRange):
-    """Images of one size as sequences of bytes in raster order. A run ends with samples from the
-    model.
+    """Images of one size, as sequences of bytes in raster order.
+
+    At the end of a run, images are sampled from the model.
 
     Args:
-        source (SequenceSource): The source of the images, which has their shape.
-        num_samples (int): Number of samples in ``samples.png``; 0 for none.
+        source (SequenceSource): The source of the images. It must state the shape of the images.
+        num_samples (int): Number of sampled images in ``samples.png``; 0 for none.
         **kwargs: Arguments of :class:`LongRange`. There is no [CLS].
 
     Raises:
@@ -41,14 +42,15 @@ class Images(LongRange):
         super().prepare_data()
         num_tokens = self.trainer.lightning_module.model.encoder.token_embedding.num_embeddings
         if num_tokens != self.data.num_tokens + 1:
-            raise ValueError(f"'num_tokens' of the encoder must be {self.data.num_tokens + 1}, the "
-                             f"symbols of {self.data.about} and a start token (got {num_tokens})")
+            raise ValueError(f"'num_tokens' of the encoder must be {self.data.num_tokens + 1}, "
+                             f"the number of symbols of {self.data.about} and a start token (got "
+                             f"{num_tokens})")
         if self.data.shape is None:
             raise ValueError(f"'source' must be a source of images (got "
                              f"{type(self.source).__name__})")
 
     def figures(self, model: nn.Module) -> dict[str, Figure]:
-        """Draw test images next to as many samples from the model."""
+        """Draw test images, next to the same number of images that are sampled from the model."""
         if not self.num_samples:
             return {}
         length, num_tokens = int(np.prod(self.data.shape)), self.data.num_tokens

@@ -31,24 +31,24 @@ from graphattn.models import CausalLanguageModel
 
 
 class LongRange(L.LightningDataModule):
-    """Sequences of up to thousands of symbols, or pairs of sequences, each with a class::
+    """Sequences of up to thousands of symbols, or pairs of such sequences, each with a class::
 
         tokens    [MAX 2 9 [MIN 4 7 ] 0 ]      the grey levels of an image      the bytes of a text
         label     9                            horse                            favourable
 
-    Longer sequences are cut at the end. The training order depends on (``seed``, epoch) alone;
-    every example of the other parts is read once.
+    Sequences longer than ``max_length`` are cut at the end. The training order depends only on
+    (``seed``, epoch). Every example of the other parts is read once.
 
     Args:
         source (SequenceSource): The source of the sequences.
         max_length (int): Maximum number of tokens of a sequence, [CLS] included.
-        cls (bool): Prepend an additional symbol, [CLS], to each sequence.
-        batch_size (int): Examples per step and process.
-        seed (int): Seed of the order.
+        cls (bool): Whether to prepend an additional symbol, [CLS], to each sequence.
+        batch_size (int): Number of examples per step and process.
+        seed (int): Seed of the training order.
 
     Raises:
-        ValueError: A value is out of range, the files are unusable, or the model does not fit the
-            data.
+        ValueError: A value is out of range, a file cannot be read or is malformed, or the model
+            does not fit the data.
     """
 
     def __init__(self, source: SequenceSource, max_length: int, cls: bool = False,
@@ -76,7 +76,7 @@ class LongRange(L.LightningDataModule):
         self.read()
 
     def train_dataloader(self) -> DataLoader:
-        # Indexed by the batches of the whole run, so that it can resume at any batch.
+        # Batches are indexed over the whole run, so that the run can resume at any batch.
         sequences = self.data.parts['train']
         sampler = BatchStream(len(sequences.label), self.batch_size, self.trainer.world_size,
                               self.trainer.global_rank, seed=self.seed, shuffle=True,
@@ -91,18 +91,20 @@ class LongRange(L.LightningDataModule):
         return self._longest_first('test')
 
     def unlabelled(self, path: Path, size: int) -> Iterator[tuple[list[str], TokenBatch]]:
-        """Yield the names and batches of ``size`` unlabelled examples of a file, in its order.
+        """Yield batches of ``size`` unlabelled examples of a file, in its order, with their names.
 
         Raises:
-            ValueError: The file is unusable.
+            ValueError: The file cannot be read, or an example is malformed.
         """
         rows = ((name, [ids[:self.max_length - self.cls] for ids in sequences])
                 for name, sequences in self.source.unlabelled(path))
         return unlabelled_batches(rows, size, self._cls_token)
 
     def _longest_first(self, part: str) -> DataLoader:
-        """Yield every example once over all processes, longest first, so that a lack of memory
-        shows at once."""
+        """Return a loader of every example once over all processes, the longest first.
+
+        Thus a lack of memory shows at once.
+        """
         sequences = self.data.parts[part]
         length = np.diff(sequences.ptr).reshape(len(sequences.label), -1).sum(axis=1)
         order = np.argsort(-length, kind='stable').tolist()
@@ -115,7 +117,7 @@ class LongRange(L.LightningDataModule):
         return self.read().num_tokens if self.cls else None
 
     def read(self) -> SequenceData:
-        """Return all sequences, read once and cached."""
+        """Return all sequences of the task. They are read once and then kept."""
         if self.data is None:
             data = self.source.read(self.max_length - self.cls)
             if empty := [part for part in PARTS if not len(data.parts[part].label)]:
@@ -127,7 +129,7 @@ class LongRange(L.LightningDataModule):
 
 
 class _Batches(Dataset):
-    """Maps a list of (epoch, example index) to a batch."""
+    """A data set that maps a list of (epoch, example index) to a batch."""
 
     def __init__(self, sequences: Sequences, cls_token: int | None):
         self.sequences, self.cls_token = sequences, cls_token
@@ -137,7 +139,7 @@ class _Batches(Dataset):
 
 
 def collate(some: Sequences, cls_token: int | None = None) -> TokenBatch:
-    """Collate sequences into a batch, each after ``cls_token`` if given."""
+    """Collate sequences into a batch. If ``cls_token`` is given, it precedes each sequence."""
     tokens, ptr = some.tokens.astype(np.int64), some.ptr
     if cls_token is not None:
         tokens = np.insert(tokens, ptr[:-1], cls_token)
@@ -147,13 +149,13 @@ def collate(some: Sequences, cls_token: int | None = None) -> TokenBatch:
 
 def unlabelled_batches(rows: Iterator[tuple[str, Iterable[np.ndarray]]], size: int,
                        cls_token: int | None = None) -> Iterator[tuple[list[str], TokenBatch]]:
-    """Yield the names and batches of ``size`` unlabelled examples.
+    """Yield batches of ``size`` unlabelled examples, with their names.
 
     Args:
         rows (Iterator): The name of each example, and the ids, ``[length]``, of its one or two
             sequences.
         size (int): Number of examples of a batch.
-        cls_token (int, optional): Prepended to each sequence.
+        cls_token (int, optional): A token that is prepended to each sequence.
     """
     while some := list(islice(rows, size)):
         names, examples = zip(*some)
@@ -162,26 +164,26 @@ def unlabelled_batches(rows: Iterator[tuple[str, Iterable[np.ndarray]]], size: i
 
 
 def check_model(model: nn.Module, data: SequenceData, max_length: int, cls: bool) -> None:
-    """Refuse a model that does not fit the data.
+    """Check that a model fits the data.
 
     Raises:
-        ValueError: Its vocabulary or positions are too few, or it is a classifier with another
-            number of classes or of sequences per example.
+        ValueError: The model has too few tokens in its vocabulary or too few positions, or it is a
+            classifier with another number of classes or of sequences per example.
     """
     encoder = model.encoder
     positions, num_tokens = (table.num_embeddings for table in (
         encoder.position_embedding, encoder.token_embedding))
     if max_length > positions:
-        raise ValueError(f"'max_length' must be at most {positions}, the positions of the model "
-                         f"(got {max_length})")
+        raise ValueError(f"'max_length' must be at most {positions}, the number of positions of "
+                         f"the model (got {max_length})")
     if num_tokens < data.num_tokens + cls:
         raise ValueError(f"'num_tokens' of the encoder must be at least {data.num_tokens + cls}, "
-                         f"the symbols of {data.about} (got {num_tokens})")
+                         f"the number of symbols of {data.about} (got {num_tokens})")
     if isinstance(model, CausalLanguageModel):
         return  # not a classifier
     if model.num_classes != data.num_classes:
-        raise ValueError(f"'num_classes' of the model must be {data.num_classes}, as in "
-                         f"{data.about} (got {model.num_classes})")
+        raise ValueError(f"'num_classes' of the model must be {data.num_classes}, the number of "
+                         f"classes of {data.about} (got {model.num_classes})")
     width = data.parts['train'].sequences_per_example
     if width != model.sequences_per_example:
         raise ValueError(f"'model' must be a {('SequenceClassifier', 'PairClassifier')[width - 1]} "
@@ -190,7 +192,7 @@ def check_model(model: nn.Module, data: SequenceData, max_length: int, cls: bool
 
 @rank_zero_only
 def describe(data: SequenceData) -> None:
-    """Print a description of the data, and the share of the largest class."""
+    """Print a description of the data, with the share of the largest class in each part."""
     print(data.about)
     for part in PARTS:
         sequences = data.parts[part]

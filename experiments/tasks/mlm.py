@@ -1,4 +1,4 @@
-"""BERT's pre-training, masked tokens and next sentences, on any text."""
+"""BERT's pre-training on any text: prediction of masked tokens and of next sentences."""
 
 from __future__ import annotations
 
@@ -35,11 +35,12 @@ if TYPE_CHECKING:
 
 STAGES = ('train', 'val', 'test')
 MIN_LENGTH = 8
-MASKED, REPLACED = 0.8, 0.1  # of the selected tokens; the rest are unchanged
+# shares of the selected tokens; the other selected tokens are unchanged
+MASKED, REPLACED = 0.8, 0.1
 
 
 class MaskedLanguage(L.LightningDataModule):
-    r"""Sequences of a corpus with hidden tokens to predict::
+    r"""Sequences of a corpus, in which hidden tokens must be predicted::
 
         tokens    [CLS] the loss [MASK] zero . [SEP] it is lamp minimum . [SEP]
         segments    0    0   0     0     0   0   0    1  1   1     1    1   1
@@ -47,39 +48,41 @@ class MaskedLanguage(L.LightningDataModule):
         target                     is                        a
         label     0: the second segment follows the first; 1: it is from another document
 
-    (Devlin et al., BERT, Sec. 3.1 and Appendix A.2.) In each epoch, a new 15 % of the tokens are
-    selected: 80 % of them become [MASK], 10 % a random word, 10 % are unchanged. A sequence
-    consists of whole sentences of a document; the sequences are fixed. In half of them, the second
-    segment is replaced by an equally long piece of another document. The replaced sentences are not
-    reused as in BERT's code, but appear in another epoch. A sequence depends on (``seed``, epoch,
-    its index) alone, not on processes, workers or resumption.
+    The task is that of BERT (Devlin et al., Sec. 3.1 and Appendix A.2). In each epoch, a new 15 %
+    of the tokens are selected. Of these, 80 % become [MASK], 10 % become a random word, and 10 %
+    are unchanged. A sequence consists of whole sentences of a document, and is the same in every
+    epoch. In half of the sequences, the second segment is replaced by an equally long piece of
+    another document. The replaced sentences are not reused as in BERT's code, but appear in another
+    epoch. A sequence depends only on (``seed``, epoch, its index), not on processes, workers or
+    resumption.
 
     With ``max_length=4096``, ``next_sentence=False`` and ``short_share=0``, a sequence is a whole
-    document, or as much of it as fits, as in Longformer's and Diffuser's pre-training.
+    document, or the part of a document that fits, as in Longformer's and Diffuser's pre-training.
 
-    One document in twenty is for development, and for testing with other masks.
+    One document in twenty is for development. The same documents are for testing, with other masks.
 
     Args:
         corpus (str): A text file, a folder, or a saved data set, see
-            :func:`experiments.data.text.corpus.read_documents`; or ``'docs'``, which collects the
-            documentation of the installed Python first.
-        tokenizer (str, optional): A tokenizer.json or vocab.txt. If omitted, one of at most
+            :func:`experiments.data.text.corpus.read_documents`. With ``'docs'``, the corpus is the
+            documentation of the installed Python, which is collected first.
+        tokenizer (str, optional): A tokenizer.json or vocab.txt. If omitted, a tokenizer of at most
             ``vocab_size`` tokens is trained on the corpus.
-        vocab_size (int): Maximum vocabulary size of a tokenizer that is trained.
-        byte_pairs (bool): Train a byte-pair tokenizer, like RoBERTa's; otherwise a case-insensitive
-            WordPiece tokenizer, like BERT's.
+        vocab_size (int): Maximum vocabulary size of the tokenizer, if it is trained.
+        byte_pairs (bool): Whether the trained tokenizer is a byte-pair tokenizer, like RoBERTa's.
+            If false, it is a case-insensitive WordPiece tokenizer, like BERT's.
         max_length (int): Maximum number of tokens of a sequence, special tokens included.
-        batch_size (int): Sequences per step and process.
-        next_sentence (bool): Make two segments and a label; otherwise one segment.
-        short_share (float): Fraction of shorter sequences.
+        batch_size (int): Number of sequences per step and process.
+        next_sentence (bool): Whether a sequence has two segments and a label. If false, it has one
+            segment.
+        short_share (float): Fraction of sequences that are shorter than ``max_length``.
         masked_share (float): Fraction of the tokens to predict.
-        seed (int): Seed of masks, pairs and order.
+        seed (int): Seed of the masks, the pairs of segments, and the order.
         num_workers (int): Number of data-loading workers per training process.
         cache (str): The folder of tokenizers and encoded corpora.
 
     Raises:
-        ValueError: A value is out of range, the corpus or the tokenizer is unusable, or the model
-            is too small for the sequences or the vocabulary.
+        ValueError: A value is out of range, the corpus or the tokenizer cannot be read or is
+            malformed, or the model is too small for the sequences or the vocabulary.
     """
 
     def __init__(
@@ -129,15 +132,14 @@ class MaskedLanguage(L.LightningDataModule):
         for part in ('train', 'val'):
             encoded = EncodedCorpus(folder / part)
             if self.next_sentence and encoded.num_documents < 2:
-                raise ValueError(f"'corpus' must have two documents for training and two for "
-                                 f"development if 'next_sentence' is true (there is one for "
-                                 f"{part})")
+                raise ValueError("'corpus' must have two documents for training and two for "
+                                 f"development if 'next_sentence' is true (got one for {part})")
             self._cut(encoded)
         write_whole(Path(self.trainer.default_root_dir) / 'tokenizer.json',
                     lambda path: tokenizer.save(str(path)))
 
     def setup(self, stage: str | None = None) -> None:
-        # The first process has written the files in prepare_data.
+        # The first process has already written the files, in prepare_data.
         tokenizer = self.load_tokenizer()
         special = special_tokens(tokenizer)
         folder = self._encoded_folder(tokenizer)
@@ -148,11 +150,11 @@ class MaskedLanguage(L.LightningDataModule):
                          for name, part in parts.items()}
 
     def load_tokenizer(self) -> Tokenizer:
-        """Load the given tokenizer, or the trained one."""
+        """Load the given tokenizer, or the tokenizer that was trained on the corpus."""
         return load_tokenizer(self.tokenizer_path or self._trained_tokenizer)
 
     def train_dataloader(self) -> DataLoader:
-        # Indexed by the batches of the whole run, so that it can resume at any batch.
+        # Batches are indexed over the whole run, so that the run can resume at any batch.
         return self._loader('train', lambda: batches_of_run(self.trainer), shuffle=True)
 
     def val_dataloader(self) -> DataLoader:
@@ -162,7 +164,7 @@ class MaskedLanguage(L.LightningDataModule):
         return self._loader('test', lambda: 0, shuffle=False)
 
     def figures(self, model: nn.Module) -> dict[str, Figure]:
-        """Draw the learned masks, if there are any (SparseBERT, Fig. 5 and 6)."""
+        """Draw the learned masks of a model, if it has any (SparseBERT, Fig. 5 and 6)."""
         sources = [module for module in model.modules() if isinstance(module, LearnedMaskSource)]
         names = ['masks'] if len(sources) == 1 else [f'masks{i}' for i in range(len(sources))]
         return {name: mask_probabilities(source.probability())
@@ -214,8 +216,8 @@ class MaskedLanguage(L.LightningDataModule):
     def _check_length(self, model: nn.Module) -> None:
         positions = model.encoder.position_embedding.num_embeddings
         if self.max_length > positions:
-            raise ValueError(f"'max_length' must be at most {positions}, the positions of the "
-                             f"model (got {self.max_length})")
+            raise ValueError(f"'max_length' must be at most {positions}, the number of positions "
+                             f"of the model (got {self.max_length})")
 
     @staticmethod
     def _check_vocabulary(model: nn.Module, tokenizer: Tokenizer) -> None:
@@ -223,11 +225,11 @@ class MaskedLanguage(L.LightningDataModule):
         vocab_size = tokenizer.get_vocab_size()
         if vocab_size > num_tokens:
             raise ValueError(f"'num_tokens' of the encoder must be at least {vocab_size}, the "
-                             f"vocabulary of the tokenizer (got {num_tokens})")
+                             f"size of the tokenizer's vocabulary (got {num_tokens})")
 
 
 class _Examples(Dataset):
-    """Maps a list of (epoch, sequence index) to a batch."""
+    """A data set that maps a list of (epoch, sequence index) to a batch."""
 
     def __init__(self, corpus: EncodedCorpus, begin: np.ndarray, special: SpecialTokens, *,
                  max_length: int, next_sentence: bool, masked_share: float,
@@ -269,19 +271,20 @@ class _Examples(Dataset):
         a = self._tokens(first, cut)
         is_random = last - first == 1 or rng.random() < 0.5
         if is_random:
-            # As long as the replaced text, so that the length does not reveal the label.
+            # The piece is as long as the replaced text, so that its length does not reveal the
+            # label.
             displaced = len(self._tokens(cut, last)) or max(1, self.room - len(a))
             b = self._elsewhere(first, displaced, rng)
         else:
             b = self._tokens(cut, last)
-        # The longer text is cut, the first in a tie.
+        # The longer text is cut, or the first text in a tie.
         half = (self.room + 1) // 2
         keep_a = min(len(a), max(half, self.room - len(b)))
         keep_b = min(len(b), self.room - keep_a)
         return [_shorten(a, keep_a, rng), _shorten(b, keep_b, rng)], int(is_random)
 
     def _elsewhere(self, sentence: int, size: int, rng: np.random.Generator) -> np.ndarray:
-        """Return whole sentences from a random position of another document, at least ``size``
+        """Return whole sentences from a random position of another document, with at least ``size``
         tokens."""
         corpus = self.corpus
         own = np.searchsorted(corpus.document_ptr, sentence, side='right') - 1
@@ -299,7 +302,7 @@ class _Examples(Dataset):
 
     def _mask(self, tokens: np.ndarray,
               rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Hide some of ``tokens`` in place; return their positions and original ids."""
+        """Hide some of ``tokens`` in place, and return their positions and their original ids."""
         candidates = np.flatnonzero(~self.is_special[tokens])
         count = min(len(candidates), max(1, round(self.masked_share * len(tokens))))
         selected = np.sort(rng.choice(candidates, count, replace=False))
@@ -312,7 +315,7 @@ class _Examples(Dataset):
 
 
 def _shorten(tokens: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
-    """Drop tokens from random ends, as in BERT, until ``size`` are left."""
+    """Return ``tokens`` cut to ``size``. Each token is dropped from a random end, as in BERT."""
     excess = len(tokens) - size
     if excess <= 0:
         return tokens

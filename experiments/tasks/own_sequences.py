@@ -1,4 +1,4 @@
-"""Classification of images and of token ids from the user's files."""
+"""Classification of images and of token ids in the user's files."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from experiments.tasks.own_data import fit_model
 
 
 class OwnSequences(LongRange):
-    """Sequences whose classes, symbols and lengths are read from the files.
+    """Sequences from the user's files. Classes, symbols and lengths are read from the files.
 
     Args:
         source (SequenceSource): The source of the sequences.
-        classes (list of str, optional): The names of the classes in order; if omitted, read from
-            the files.
-        seed (int): Seed of the order.
-        batch_size (int): Examples per step and process.
+        classes (list of str, optional): The names of the classes in order. If omitted, the names
+            are read from the files.
+        seed (int): Seed of the training order.
+        batch_size (int): Number of examples per step and process.
         max_length (int): Maximum number of tokens of a sequence.
     """
 
@@ -36,8 +36,8 @@ class OwnSequences(LongRange):
         return data
 
     def fill_options(self, options: Namespace) -> None:
-        """Write the classes of the files and the required sizes of the model into the options of a
-        run."""
+        """Write values into the options of a run: the classes of the files, and the sizes that the
+        model needs."""
         data = self.read()
         self.classes = list(data.classes)
         options['data.init_args.classes'] = self.classes
@@ -45,7 +45,7 @@ class OwnSequences(LongRange):
 
 
 class ImageFolder(OwnSequences):
-    """Images in one folder per class, as sequences of bytes::
+    """Images as sequences of bytes. The images of each class are in one folder::
 
         flowers/rose/1.jpg        flowers/rose/2.jpg        flowers/tulip/7.png
 
@@ -53,10 +53,11 @@ class ImageFolder(OwnSequences):
         path, val, test, size, colour, classes: As in
             :class:`experiments.data.image_files.ImageFiles`.
         seed (int): Seed of the division into parts and of the training order.
-        batch_size (int): Images per step and process.
+        batch_size (int): Number of images per step and process.
 
     Raises:
-        ValueError: As there, or a value is out of range.
+        ValueError: As in :class:`experiments.data.image_files.ImageFiles`, or a value is out of
+            range.
     """
 
     def __init__(self, path: str, val: str | None = None, test: str | None = None,
@@ -71,16 +72,18 @@ class ImageFolder(OwnSequences):
 
 
 class TokenIds(OwnSequences):
-    """Sequences of token ids and their classes, from ``.npz`` or ``.npy``.
+    """Sequences of token ids with their classes, from ``.npz`` or ``.npy`` files.
 
     Args:
         path, val, test, padding, classes: As in :class:`experiments.data.token_arrays.TokenArrays`.
         seed (int): Seed of the division into parts and of the training order.
-        max_length (int, optional): Maximum number of tokens; longer sequences are cut at the end.
-        batch_size (int): Sequences per step and process.
+        max_length (int, optional): Maximum number of tokens of a sequence. Longer sequences are cut
+            at the end.
+        batch_size (int): Number of sequences per step and process.
 
     Raises:
-        ValueError: As there, or a value is out of range.
+        ValueError: As in :class:`experiments.data.token_arrays.TokenArrays`, or a value is out of
+            range.
     """
 
     def __init__(self, path: str, val: str | None = None, test: str | None = None,

@@ -1,4 +1,5 @@
-"""Labels that depend on neighbours at known distances, which a learned mask must find."""
+"""A synthetic task whose labels depend on neighbours at known distances, which a learned mask must
+find."""
 
 from __future__ import annotations
 
@@ -12,18 +13,18 @@ CLS, SEP, FIRST = 0, 1, 2
 
 
 class Planted(Synthetic):
-    r"""Random tokens, labelled by the sign of a sum over tokens at certain distances::
+    r"""Random tokens, each labelled by the sign of a sum over tokens at certain distances::
 
         tokens  [CLS]  x_1  x_2  ...  x_i  ...  [SEP]       each of num_symbols symbols
         label     -                    1 if sum over d of v(x_{i-d}) + v(x_{i+d}) > 0 else 0
 
-    where the value v of each symbol is drawn once from a normal distribution and centred.
+    The value v of each symbol is drawn once from a normal distribution, and the values are centred.
     Neighbours beyond the ends count as 0. A head that attends with equal weights to exactly these
-    distances can compute the label; all other keys are noise. [CLS] and [SEP] have no label.
+    distances can compute the label. All other keys are noise. [CLS] and [SEP] have no label.
 
     Args:
         distances (list of int): The planted distances d.
-        num_symbols (int): Number of symbols; the vocabulary also has [CLS] and [SEP].
+        num_symbols (int): Number of symbols, besides [CLS] and [SEP].
         **kwargs: Arguments of :class:`Synthetic`.
 
     Raises:
@@ -33,14 +34,15 @@ class Planted(Synthetic):
     def __init__(self, distances: list[int], num_symbols: int = 32, **kwargs):
         super().__init__(**kwargs)
         if not distances or not all(1 <= d <= self.length - 3 for d in distances):
-            raise ValueError(f"'distances' must be from 1 to {self.length - 3}, between the ends "
-                             f"of {self.length} tokens (got {distances})")
+            raise ValueError(f"'distances' must be from 1 to {self.length - 3}, so that both "
+                             f"tokens lie between the ends of {self.length} tokens (got "
+                             f"{distances})")
         if num_symbols < 2:
             raise ValueError(f"'num_symbols' must be at least 2 (got {num_symbols})")
         self.distances, self.num_symbols = distances, num_symbols
         value = np.random.default_rng((self.seed, 3)).normal(size=num_symbols)
-        value -= value.mean()  # so that half of the labels are 1
-        self.value = np.concatenate([np.zeros(FIRST), value])  # [CLS] and [SEP] count as 0
+        value -= value.mean()  # centred, so that half of the labels are 1
+        self.value = np.concatenate([np.zeros(FIRST), value])  # [CLS] and [SEP] have value 0
 
     def draw(self, rng: np.random.Generator) -> TokenBatch:
         tokens = rng.integers(FIRST, FIRST + self.num_symbols, (self.batch_size, self.length))

@@ -1,4 +1,4 @@
-"""Questions answered by spans of a text."""
+"""Questions whose answers are spans of a text."""
 
 from __future__ import annotations
 
@@ -34,29 +34,31 @@ class Questions(TokenizedTask):
         segments    0    0   0   0   0    1   1   1    1   1    1   1    1    1   1    1
         first, last                                                 ^    ^
 
-    Longer texts are cut into overlapping windows, each with the whole question. In training,
-    windows are independent examples; the target of a window without an answer is [CLS], as in BERT.
-    A window that contains only parts of answers is left out. A warning lists questions without a
-    window that contains a whole answer. In testing, a question is answered from all of its windows.
+    A text that is too long is cut into overlapping windows. Each window begins with the whole
+    question. In training, windows are independent examples. The target of a window without an
+    answer is [CLS], as in BERT. A window that contains only parts of answers is left out. A warning
+    lists questions for which no window contains a whole answer. In testing, a question is answered
+    from all of its windows.
 
     Args:
         questions (QuestionSource): The source of the questions.
-        tokenizer (str, optional): A tokenizer.json or vocab.txt. If omitted, one of at most
+        tokenizer (str, optional): A tokenizer.json or vocab.txt. If omitted, a tokenizer of at most
             ``vocab_size`` tokens is trained on the training part.
-        vocab_size (int): Maximum vocabulary size of a tokenizer that is trained.
+        vocab_size (int): Maximum vocabulary size of the tokenizer, if it is trained.
         max_length (int): Maximum number of tokens of a window.
-        stride (int): Number of tokens from the start of a window to the start of the next.
-        max_question (int): Maximum number of tokens of a question; longer ones are cut.
-        learn_empty (bool): Train on windows without an answer. Longformer leaves them out for
-            TriviaQA.
-        batch_size (int): Windows per step and process; in testing, questions.
-        seed (int): Seed of the order.
+        stride (int): Number of tokens from the start of a window to the start of the next window.
+        max_question (int): Maximum number of tokens of a question. Longer questions are cut.
+        learn_empty (bool): Whether to train on windows without an answer. Longformer leaves such
+            windows out for TriviaQA.
+        batch_size (int): Number of windows per step and process. In testing, it is the number of
+            questions.
+        seed (int): Seed of the training order.
         num_workers (int): Number of data-loading workers per training process.
         cache (str): The folder of trained tokenizers.
 
     Raises:
-        ValueError: A value is out of range, the files are unusable, or the model does not fit the
-            data.
+        ValueError: A value is out of range, a file cannot be read or is malformed, or the model
+            does not fit the data.
     """
 
     shortest = NUM_SPECIAL + 2
@@ -121,12 +123,12 @@ class EncodedQuestions:
         questions (list): The questions to encode.
         tokenizer (tokenizers.Tokenizer): The tokenizer.
         max_length (int): Maximum number of tokens of a window.
-        stride (int): Number of tokens from the start of a window to the start of the next.
+        stride (int): Number of tokens from the start of a window to the start of the next window.
         max_question (int): Maximum number of tokens of a question.
         name (str): Label of the progress bar.
 
     Attributes:
-        question (np.ndarray): The question of each window, int64 ``[num_windows]``; the windows of
+        question (np.ndarray): The question of each window, int64 ``[num_windows]``. The windows of
             a question are consecutive.
         window_length (np.ndarray): The number of tokens of each window, int64 ``[num_windows]``.
         window_ptr (np.ndarray): The first window of each question, int64 ``[num_questions + 1]``.
@@ -158,13 +160,16 @@ class EncodedQuestions:
         self.answers = [self._answers(number) for number in range(len(questions))]
 
     def _answers(self, number: int) -> list[tuple[int, int, int]]:
-        """Return the context, first token and last token of each answer of a question."""
+        """Return a tuple for each answer of a question: its context, its first token and its last
+        token."""
         return [(context, *tokens) for context, begin, end in self.questions[number].spans
                 if (tokens := tokens_of(self.texts[self.text_of[number][context]][1], begin, end))]
 
     def answers_in(self, window: int) -> tuple[list[tuple[int, int]], bool]:
-        """Return the first and last token, within the window, of each answer that a window
-        contains, and whether it also contains a part of one."""
+        """Return the answers in a window, and whether the window also contains a part of an answer.
+
+        An answer is a pair of its first and last token, as positions in the window.
+        """
         whole, has_part, begin, end = [], False, self.begin[window], self.end[window]
         before = 2 + len(self.asked[self.question[window]]) - begin
         for context, first, last in self.answers[self.question[window]]:
@@ -176,8 +181,9 @@ class EncodedQuestions:
         return whole, has_part
 
     def to_learn(self, learn_empty: bool) -> np.ndarray:
-        """Return the windows to train on, int64, and warn about questions whose answers are in no
-        window.
+        """Return the indices of the windows to train on, int64.
+
+        A warning lists the questions whose answers are in no window.
 
         Raises:
             ValueError: No window contains an answer.
@@ -190,18 +196,18 @@ class EncodedQuestions:
         lost = [question.id for question, is_held in zip(self.questions, held)
                 if question.spans and not is_held]
         if lost:
-            warnings.warn(f"no window holds a whole answer of {len(lost)} questions: "
+            warnings.warn(f"no window contains a whole answer of {len(lost)} questions: "
                           f"{listed(lost)}; raise 'max_length' or lower 'stride'", stacklevel=2)
-        # A question whose answer is in no window is not a question without an answer.
+        # A question whose answer is in no window must not count as a question without an answer.
         is_empty &= np.array([is_held or not question.spans for question, is_held in zip(
             self.questions, held)], dtype=bool)[self.question]
         if not has_whole.any():
-            raise ValueError("'max_length' must leave room for answers (no training window holds "
-                             "one)")
+            raise ValueError("'max_length' must leave room for answers (no training window "
+                             "contains an answer)")
         return np.flatnonzero(has_whole | is_empty & learn_empty)
 
     def questions_batch(self, numbers: Sequence[int]) -> QuestionBatch:
-        """Return all windows of some questions."""
+        """Return a batch of all windows of some questions."""
         windows = [range(*self.window_ptr[number:number + 2]) for number in numbers]
         return self.batch(list(chain.from_iterable(windows)), numbers, list(map(len, windows)))
 
@@ -210,8 +216,8 @@ class EncodedQuestions:
         """Return a batch of some windows.
 
         Args:
-            windows (sequence of int): The windows.
-            numbers (sequence of int): Their questions.
+            windows (sequence of int): Indices of the windows.
+            numbers (sequence of int): Indices of the questions of these windows.
             counts (sequence of int): Number of windows of each question.
         """
         special = self.special
@@ -243,7 +249,7 @@ class EncodedQuestions:
 
     @rank_zero_only
     def describe(self, about: str, name: str) -> None:
-        """Print the number of questions, and their lengths."""
+        """Print the number of questions and the lengths of their windows."""
         num_without = sum(not question.accepted for question in self.questions)
         print(f'{about}, {name:<5} {len(self.questions):>7,} questions, {num_without:,} without an '
               f'answer; {len(self.question):,} windows, the longest of '
@@ -251,7 +257,7 @@ class EncodedQuestions:
 
 
 class _Windows(Dataset):
-    """Maps a list of (epoch, window index) to a batch."""
+    """A data set that maps a list of (epoch, window index) to a batch."""
 
     def __init__(self, encoded: EncodedQuestions, chosen: np.ndarray):
         self.encoded, self.chosen = encoded, chosen
@@ -263,7 +269,7 @@ class _Windows(Dataset):
 
 
 def window_spans(length: int, room: int, stride: int) -> list[tuple[int, int]]:
-    """Return the spans of the windows that cover a text.
+    """Return the spans of the windows that cover a text, as pairs of begin and end.
 
     Example:
         >>> window_spans(10, 6, 2)
@@ -275,11 +281,12 @@ def window_spans(length: int, room: int, stride: int) -> list[tuple[int, int]]:
 
 
 def tokens_of(offset: np.ndarray, begin: int, end: int) -> tuple[int, int] | None:
-    """Return the first and last token that overlap the characters from ``begin`` to ``end``, or
-    None if these are blanks or dropped by the tokenizer.
+    """Return the first and the last token that overlap the characters from ``begin`` to ``end``.
+
+    ``None`` if these characters are blanks, or if the tokenizer drops them.
 
     Args:
-        offset (np.ndarray): Start and end of each token, ``[num_tokens, 2]``.
+        offset (np.ndarray): Start and end of each token in characters, ``[num_tokens, 2]``.
     """
     first = int(np.searchsorted(offset[:, 1], begin, side='right'))
     last = int(np.searchsorted(offset[:, 0], end, side='left')) - 1
@@ -288,7 +295,8 @@ def tokens_of(offset: np.ndarray, begin: int, end: int) -> tuple[int, int] | Non
 
 def _encode(tokenizer: Tokenizer, texts: list[str],
             name: str) -> Iterable[tuple[np.ndarray, np.ndarray]]:
-    """Yield ids int32 ``[num_tokens]`` and offsets int32 ``[num_tokens, 2]`` of each text."""
+    """Yield the ids, int32 ``[num_tokens]``, and the offsets, int32 ``[num_tokens, 2]``, of each
+    text."""
     for begin in tqdm(range(0, len(texts), AT_ONCE), desc=name, unit=f' x {AT_ONCE}',
                       disable=len(texts) <= AT_ONCE or None):
         for encoding in tokenizer.encode_batch(texts[begin:begin + AT_ONCE],

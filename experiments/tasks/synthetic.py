@@ -1,4 +1,4 @@
-"""Tasks with generated sequences."""
+"""The base class of tasks with generated sequences."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from experiments.tasks.batch_stream import ResumableLoader, batches_of_epoch
 
 
 class Synthetic(L.LightningDataModule, ABC):
-    """Draws new training batches in every epoch; development and test batches are fixed.
+    """Base class of synthetic tasks.
+
+    Training batches are new in every epoch. Development and test batches are fixed.
 
     Args:
         length (int): Number of tokens per sequence.
-        batch_size (int): Sequences per step and process.
+        batch_size (int): Number of sequences per step and process.
         steps_per_epoch (int): Number of training batches between evaluations.
         eval_batches (int): Number of batches for development, and for testing.
         seed (int): Seed of the sequences.
@@ -39,7 +41,7 @@ class Synthetic(L.LightningDataModule, ABC):
 
     @abstractmethod
     def draw(self, rng: np.random.Generator) -> TokenBatch:
-        """Return one batch of ``batch_size`` sequences. Subclasses implement this method."""
+        """Draw a batch of ``batch_size`` sequences. Subclasses implement this method."""
 
     def train_dataloader(self) -> DataLoader:
         return ResumableLoader(self._batches('train', 2**62), batch_size=None,
@@ -67,8 +69,10 @@ class _Batches(Dataset):
 
 
 class _FreshIndices(DistributedSampler):
-    """Indices that no earlier epoch and no other process has used. A resumed epoch continues after
-    its finished batches.
+    """A sampler of indices that no earlier epoch and no other process has used.
+
+    A resumed epoch continues after its finished batches. The class is a DistributedSampler, so that
+    Lightning does not divide its indices again.
 
     It is a DistributedSampler so that Lightning does not divide its indices again.
     """

@@ -1,4 +1,4 @@
-"""Classification of texts or pairs of texts from the user's table."""
+"""Classification of texts, or of pairs of texts, in the user's table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from experiments.tasks.own_data import fit_model
 
 
 class Text(Documents):
-    """The texts of a CSV or JSON lines file, each with a class::
+    """The texts of a CSV or JSON lines file. Each text, or pair of texts, has a class::
 
         text,label                       text_a,text_b,label
         "It rains, and rains.",weather   It rains.,The street is wet.,entailed
@@ -25,7 +25,8 @@ class Text(Documents):
             :class:`experiments.tasks.Documents`.
 
     Raises:
-        ValueError: As in these two classes.
+        ValueError: As in :class:`experiments.data.text.text_table.TextTable` and
+            :class:`experiments.tasks.Documents`.
     """
 
     shortest = 5  # [CLS] a [SEP] b [SEP]
@@ -40,7 +41,8 @@ class Text(Documents):
         self.classes = classes
 
     def fill_options(self, options: Namespace) -> None:
-        """Write the classes and the required sizes of the model into the options of a run."""
+        """Write values into the options of a run: the classes of the table, and the sizes that the
+        model needs."""
         self.classes = list(self.collection.classes)
         options['data.init_args.classes'] = self.classes
         num_tokens = self.vocab_size

@@ -1,4 +1,4 @@
-"""Base class of text tasks: tokenizer, checks of the model, and order of batches."""
+"""The base class of text tasks: tokenizer, checks of the model, and order of batches."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ BATCHES_IN_BUCKET = 32
 
 
 class TokenizedTask(L.LightningDataModule):
-    """Texts as token ids, in batches of similar length.
+    """Base class of text tasks: texts as token ids, in batches of similar length.
 
-    The training order depends on (``seed``, epoch) alone, and batches are indexed over the whole
-    run, so a run can resume at any batch, with any number of workers.
+    The training order depends only on (``seed``, epoch), and batches are indexed over the whole
+    run. A run can therefore resume at any batch, with any number of workers.
 
     Args:
-        tokenizer (str, optional): A tokenizer.json or vocab.txt. If omitted, one of at most
+        tokenizer (str, optional): A tokenizer.json or vocab.txt. If omitted, a tokenizer of at most
             ``vocab_size`` tokens is trained on the training part.
-        vocab_size (int): Maximum vocabulary size of a tokenizer that is trained.
+        vocab_size (int): Maximum vocabulary size of the tokenizer, if it is trained.
         max_length (int): Maximum number of tokens of a sequence.
-        batch_size (int): Examples per step and process.
-        seed (int): Seed of the order.
+        batch_size (int): Number of examples per step and process.
+        seed (int): Seed of the training order.
         num_workers (int): Number of data-loading workers per training process.
         cache (str): The folder of trained tokenizers.
 
@@ -67,11 +67,11 @@ class TokenizedTask(L.LightningDataModule):
     @property
     @abstractmethod
     def shortest(self) -> int:
-        """Return the minimum of ``max_length``."""
+        """Return the smallest allowed ``max_length``."""
 
     @abstractmethod
     def texts(self) -> Iterable[str]:
-        """Yield the texts to train a tokenizer on."""
+        """Yield the texts on which a tokenizer is trained."""
 
     def prepare_data(self) -> None:
         model = None if self.trainer is None else self.trainer.lightning_module.model
@@ -86,30 +86,30 @@ class TokenizedTask(L.LightningDataModule):
         tokenizer = self.load_tokenizer()
         num_tokens = model.encoder.token_embedding.num_embeddings
         if tokenizer.get_vocab_size() > num_tokens:
-            raise ValueError(f"'num_tokens' of the encoder must be at least "
-                             f"{tokenizer.get_vocab_size()}, the vocabulary of the tokenizer (got "
-                             f"{num_tokens})")
+            raise ValueError("'num_tokens' of the encoder must be at least "
+                             f"{tokenizer.get_vocab_size()}, the size of the tokenizer's "
+                             f"vocabulary (got {num_tokens})")
         check_same_vocabulary(tokenizer, self.trainer.lightning_module.pretrained_tokenizer)
 
     def check_model(self, model: nn.Module) -> None:
-        """Refuse a model that does not fit the data, before anything is written."""
+        """Check that a model fits the data, before anything is written."""
         positions = model.encoder.position_embedding.num_embeddings
         if self.max_length > positions:
-            raise ValueError(f"'max_length' must be at most {positions}, the positions of the "
-                             f"model (got {self.max_length})")
+            raise ValueError(f"'max_length' must be at most {positions}, the number of positions "
+                             f"of the model (got {self.max_length})")
 
     def load_tokenizer(self) -> Tokenizer:
-        """Load the given tokenizer, or the trained one."""
+        """Load the given tokenizer, or the tokenizer that was trained."""
         return load_tokenizer(self.tokenizer_path or self._trained_tokenizer)
 
     def for_training(self, batches: Dataset, lengths: np.ndarray) -> DataLoader:
-        """Return a loader of endless batches of examples of similar length.
+        """Return a loader of endless training batches. The examples of a batch have similar length.
 
         Args:
-            batches (Dataset): Maps a list of (epoch, example index) to a batch.
+            batches (Dataset): A data set that maps a list of (epoch, example index) to a batch.
             lengths (np.ndarray): Number of tokens of each example, int64 ``[num_examples]``.
         """
-        # Indexed by the batches of the whole run, so that it can resume at any batch.
+        # Batches are indexed over the whole run, so that the run can resume at any batch.
         sampler = BucketStream(lengths, self.batch_size, self.trainer.world_size,
                                self.trainer.global_rank, seed=self.seed, shuffle=True,
                                batches_done=lambda: batches_of_run(self.trainer))
@@ -118,8 +118,10 @@ class TokenizedTask(L.LightningDataModule):
 
     def longest_first(self, collate: Callable[[list[int]], tuple],
                       lengths: np.ndarray) -> DataLoader:
-        """Yield every example once over all processes, longest first, so that a lack of memory
-        shows at once."""
+        """Return a loader of every example once over all processes, the longest first.
+
+        Thus a lack of memory shows at once.
+        """
         order = np.argsort(-lengths, kind='stable').tolist()
         return DataLoader(order, self.batch_size, sampler=each_once(order, self.trainer),
                           collate_fn=collate)
@@ -133,16 +135,17 @@ class TokenizedTask(L.LightningDataModule):
 
 
 class BucketStream(BatchStream):
-    """Batches documents of similar length, so that no process waits for the long documents of
-    another.
+    """A stream of batches of documents of similar length.
 
-    A shuffled epoch is cut into pieces of a few batches, and each piece is sorted by length; then
-    the batches are shuffled. The documents left out of the last batch are random.
+    Thus no process waits for the long documents of another process.
+
+    A shuffled epoch is cut into pieces of a few batches, and each piece is sorted by length. Then
+    the batches are shuffled. The documents that are left out of the last batch are random.
 
     Args:
         lengths (np.ndarray): The length of each document, int64 ``[num_documents]``.
-        *args: Arguments of :class:`experiments.tasks.batch_stream.BatchStream` after the number of
-            examples.
+        *args: Arguments of :class:`experiments.tasks.batch_stream.BatchStream` after
+            ``num_examples``.
         **kwargs: Keyword arguments of :class:`experiments.tasks.batch_stream.BatchStream`.
     """
 

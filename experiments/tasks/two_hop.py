@@ -1,4 +1,5 @@
-"""Labels that depend on a token two edges away, which one hop of one layer cannot reach."""
+"""A synthetic task whose labels depend on a token two edges away. One hop of one layer cannot reach
+it."""
 
 from __future__ import annotations
 
@@ -13,27 +14,28 @@ from graphattn.patterns import parse
 
 
 class TwoHop(Synthetic):
-    r"""One token of each sequence is the answer, which tokens two edges away must predict::
+    r"""One token of a sequence is the answer, which tokens two edges away must predict::
 
         tokens   f  f  f  f  a  f  f  f  f     SlidingWindow(1): the neighbours attend to a
         label    -  -  a  -  -  -  a  -  -     theirs do not, but to tokens that do
 
-    The answer is one of ``num_symbols`` symbols, the fillers are from ``num_symbols`` others, and
-    all are drawn independently. Query i has a label if the answer's position p is in
+    The answer is one of ``num_symbols`` symbols, and the fillers are from ``num_symbols`` other
+    symbols. All are drawn independently. Query i has a label if the position p of the answer is in
 
     .. math::
         \mathcal{N}^2(i) \setminus (\mathcal{N}(i) \cup \{i\}), \qquad
         \mathcal{N}^2(i) = \bigcup_{j \in \mathcal{N}(i)} \mathcal{N}(j)
 
-    with the pattern's keys :math:`\mathcal{N}`. The output of one hop of one layer at query i is a
-    function of the tokens in :math:`\mathcal{N}(i) \cup \{i\}`, which are all fillers. Every draw
-    of fillers and position occurs once with each answer, so the accuracy of such a model is exactly
-    1 / ``num_symbols``, for any weights.
+    where :math:`\mathcal{N}(i)` is the set of keys of query i in the pattern. The output of one hop
+    of one layer at query i is a function of the tokens in :math:`\mathcal{N}(i) \cup \{i\}`, which
+    are all fillers. Every draw of fillers and position occurs once with each answer. Thus the
+    accuracy of such a model is exactly 1 / ``num_symbols``, for any weights.
 
     Args:
-        pattern (str): Expression of the model's pattern, see :func:`graphattn.patterns.parse`.
-        num_symbols (int): Number of answers, which are the classes; the vocabulary has twice as
-            many symbols.
+        pattern (str): Expression of the pattern along which the model attends, see
+            :func:`graphattn.patterns.parse`.
+        num_symbols (int): Number of answers, which are the classes. The vocabulary has
+            ``2 * num_symbols`` symbols.
         **kwargs: Arguments of :class:`Synthetic`.
 
     Raises:
@@ -50,8 +52,8 @@ class TwoHop(Synthetic):
             raise ValueError(f"'batch_size' must be a multiple of {num_symbols}, because each "
                              f"answer occurs equally often (got {self.batch_size})")
         if parse(pattern).is_random:
-            raise ValueError(f"'pattern' must not be random, because the model would attend along "
-                             f"another draw (got {pattern!r})")
+            raise ValueError("'pattern' must not be random, because the model would attend along "
+                             f"another random graph (got {pattern!r})")
         self.asks = two_edges_away(parse(pattern).build(self.length)).numpy()
         self.places = self.asks.any(axis=0).nonzero()[0]
         if len(self.places) == 0:
@@ -73,7 +75,7 @@ class TwoHop(Synthetic):
 
 
 def two_edges_away(graph: BipartiteGraph) -> Tensor:
-    """Return which keys are exactly two edges away from each query, bool
+    """Return whether each key is exactly two edges away from each query, bool
     ``[num_queries, num_keys]``."""
     is_key = graph.to_mask()
     in_two = is_key.float() @ is_key.float() > 0

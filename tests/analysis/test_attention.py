@@ -214,7 +214,7 @@ def test_stationary_probabilities_that_are_lost_are_refused(monkeypatch):
     monkeypatch.setattr('analysis.mixing.limits.MAX_DENSE', 3)
     steps = [(0, 1, 1.), (1, 0, 1.), (1, 2, 1e-13), (2, 3, 1.), (3, 2, 1.), (3, 0, 1.), (0, 0, 1.)]
     source, target, weight = zip(*steps)
-    with pytest.raises(ValueError, match="'graph' has stationary probabilities that are lost"):
+    with pytest.raises(ValueError, match="'graph' must have stationary probabilities above"):
         directed_laplacian(sp.csr_array((weight, (source, target))), weights=True)
 
 

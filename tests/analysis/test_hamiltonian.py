@@ -294,7 +294,7 @@ def test_same_seed_same_path():
 def test_a_wrong_witness_is_never_returned(monkeypatch, wrong):
     monkeypatch.setitem(DIRECTED_CONSTRUCTIONS, 'order of the tokens', lambda links: wrong)
     chain = BipartiteGraph(torch.tensor([[0, 1, 2], [1, 2, 3]]), 4)
-    with pytest.raises(RuntimeError, match='an invalid path was found'):
+    with pytest.raises(RuntimeError, match='path that was found is invalid'):
         hamiltonian_path(chain)
 
 

@@ -179,7 +179,7 @@ def test_a_run_that_was_stopped_early_is_trained_no_further(epochs, steps, tmp_p
     assert 'left to train' not in capsys.readouterr().out
     resume(tmp_path, *options)
     assert read_summary(tmp_path) == before
-    assert f'nothing to train after step {steps}\n' in capsys.readouterr().out
+    assert f'nothing is left to train after step {steps}\n' in capsys.readouterr().out
     (tmp_path / 'checkpoints' / LAST).unlink()  # goes on from the epoch before
     resume(tmp_path, *options)
     assert weights(tmp_path)['global_step'] == steps
@@ -297,7 +297,7 @@ def test_seeds_of_a_config_that_has_changed_are_refused(form, tmp_path):
         config.write_text('init_args: {lr: 0.003}\n')
     fit(tmp_path, '--seeds=1', '--trainer.max_epochs=1', form.format(config))
     config.write_text(config.read_text().replace('0.003', '0.1').replace('3.0e-3', '0.1'))
-    with pytest.raises(ValueError, match='seed3 holds a run with other options'):
+    with pytest.raises(ValueError, match='seed3 contains a run with other options'):
         fit(tmp_path, '--seeds=1', '--trainer.max_epochs=1', form.format(config))
 
 

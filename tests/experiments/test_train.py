@@ -358,5 +358,5 @@ def test_two_processes_divide_drawn_batches_once(tmp_path):
 
 @pytest.mark.parametrize('options', [[], ['--data.path', 'my.csv']])
 def test_what_is_trained_must_be_said(options):
-    with pytest.raises(ValueError, match="'config' .* such as graphattn train --config digits/"):
+    with pytest.raises(ValueError, match="'config' .* as in graphattn train --config digits/"):
         train.main(['fit', *options])

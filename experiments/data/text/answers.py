@@ -1,4 +1,4 @@
-"""Exact match and F1 of an answer, as in the evaluations of SQuAD and TriviaQA."""
+"""Exact match and F1 of an answer, computed as the evaluations of SQuAD and TriviaQA do."""
 
 from __future__ import annotations
 
@@ -13,14 +13,18 @@ _BLANK_FOR_PUNCTUATION = str.maketrans(dict.fromkeys(f'{string.punctuation}â€˜â€
 
 
 def squad_words(text: str) -> list[str]:
-    """Return the words of an answer as SQuAD's evaluation compares them: in lower case, without
-    punctuation and articles."""
+    """Return the words of an answer as SQuAD's evaluation compares them.
+
+    The words are in lower case, without punctuation and articles.
+    """
     return _ARTICLE.sub(' ', text.lower().translate(_NOT_PUNCTUATION)).split()
 
 
 def trivia_words(text: str) -> list[str]:
-    """Return the words as in TriviaQA's evaluation: punctuation, underscores included, separates
-    words."""
+    """Return the words of an answer as TriviaQA's evaluation compares them.
+
+    Punctuation, underscores included, separates words.
+    """
     return _ARTICLE.sub(' ', text.lower().translate(_BLANK_FOR_PUNCTUATION)).split()
 
 
@@ -29,10 +33,10 @@ WORDS = {'squad': squad_words, 'triviaqa': trivia_words}
 
 def agreement(answer: str, accepted: Iterable[str],
               words: Callable[[str], list[str]] = squad_words) -> tuple[float, float]:
-    """Exact match and F1 with the accepted answer that agrees best.
+    """Return exact match and F1 of an answer with the accepted answer that agrees best.
 
-    F1 counts common words with multiplicity. The empty text means no answer; if no answer is
-    accepted, only the empty text is right. (As in the official scripts of SQuAD 1.1 and 2.0.)
+    F1 counts common words with multiplicity. The empty text means no answer. If no answer is
+    accepted, only the empty text is right. (The official scripts of SQuAD 1.1 and 2.0 do the same.)
 
     Args:
         answer (str): The answer to evaluate.

@@ -1,4 +1,4 @@
-"""Multiple-choice questions, from the files that their makers distribute."""
+"""Multiple-choice questions, read from the files of their publishers."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ NUM_ENDINGS = 4
 
 
 class ChoiceQuestion(NamedTuple):
-    """A question and its choices.
+    """A multiple-choice question and its choices.
 
     Attributes:
-        id (str): Unique within its part.
+        id (str): An id that is unique within its part.
         text (str): The question, or the beginning of a story.
-        choices (tuple): The answers, or the continuations.
-        documents (tuple): The texts to read for the question, if any.
+        choices (tuple): The answers, or the continuations of the story.
+        documents (tuple): The texts to read for the question; may be empty.
         label (int): Index of the right choice.
     """
 
@@ -38,7 +38,7 @@ class ChoiceSource(ABC):
 
     @abstractmethod
     def read(self) -> QuestionData:
-        """Return all questions; every call returns the same.
+        """Return all questions. Every call returns the same questions.
 
         Raises:
             ValueError: A file is missing or malformed; the message names the file and the line or
@@ -48,7 +48,9 @@ class ChoiceSource(ABC):
 
 @dataclass(frozen=True)
 class Swag(ChoiceSource):
-    """SWAG: how does a story continue? Reads ``train.csv`` and ``val.csv``, with a header::
+    """SWAG: questions about how a story continues.
+
+    The files are ``train.csv`` and ``val.csv``, with a header::
 
         ,video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label
 
@@ -58,8 +60,8 @@ class Swag(ChoiceSource):
     Args:
         train (str): train.csv.
         dev (str): val.csv.
-        test (str, optional): Another labelled file; dev if omitted, because SWAG's test file has no
-            labels.
+        test (str, optional): Another labelled file. If omitted, ``dev`` is also the test file,
+            because SWAG's test file has no labels.
         about (str): A short description of the files.
     """
 
@@ -74,8 +76,9 @@ class Swag(ChoiceSource):
 
 @dataclass(frozen=True)
 class WikiHop(ChoiceSource):
-    """WikiHop and MedHop: which candidate does a relation lead to over several documents? Reads
-    their files::
+    """WikiHop and MedHop: questions about relations, answered from several documents.
+
+    The files are::
 
         [{"id": "WH_train_0", "query": "participant_of juan rossell", "answer": "1996 olympics",
           "candidates": ["1996 olympics", "olympic games"], "supports": ["The 2004 ..."]}]
@@ -83,7 +86,8 @@ class WikiHop(ChoiceSource):
     Args:
         train (str): train.json.
         dev (str): dev.json.
-        test (str, optional): Another file with answers, unlike the published one; dev if omitted.
+        test (str, optional): Another file with answers, which the published test file lacks. If
+            omitted, ``dev`` is also the test file.
     """
 
     train: str

@@ -1,4 +1,5 @@
-r"""Text corpora: files, folders, data sets, and the documentation of the installed Python.
+r"""Text corpora from files, folders, saved data sets, and the documentation of the installed
+Python.
 
     python -m experiments.data.text.corpus --out data/docs
 
@@ -36,13 +37,13 @@ MAX_ABBREVIATION = 16  # letters, with preceding punctuation
 def read_documents(path: str | Path) -> Iterator[Document]:
     """Yield the documents of a corpus, each a list of sentences.
 
-    ``path`` is a text file, a folder of text files (``*.txt``, in the order of their names), or a
-    folder that Hugging Face's ``save_to_disk`` wrote (its ``train`` split, if it has splits; each
-    row's ``text`` is a document).
+    ``path`` is a text file, a folder of text files (``*.txt``, read in the order of their names),
+    or a folder that Hugging Face's ``save_to_disk`` wrote. Of such a data set, each row's ``text``
+    is a document, and only the split ``train`` is read if there are splits.
 
-    A text file is in BERT's format if at least half of its lines end a sentence: line breaks
-    separate sentences, blank lines separate documents. Any other text file is one document; its
-    lines are joined and cut into sentences.
+    A text file is in BERT's format if at least half of its lines end a sentence. In this format,
+    line breaks separate sentences, and blank lines separate documents. Any other text file is one
+    document, whose lines are joined and then cut into sentences.
 
     Raises:
         ValueError: There is no text, the text is not UTF-8, or a data set has no column ``text``.
@@ -59,7 +60,7 @@ def read_documents(path: str | Path) -> Iterator[Document]:
 
 
 def text_files(path: Path) -> list[Path]:
-    """Return ``path`` itself, or the text files in it.
+    """Return ``path`` if it is a text file, or all text files in the folder ``path``.
 
     Raises:
         ValueError: There are no text files.
@@ -74,7 +75,8 @@ def text_files(path: Path) -> list[Path]:
 
 
 def is_held_out(document: Document) -> bool:
-    """Return whether a document is for development: one in twenty, chosen by its text."""
+    """Return whether a document is for development. This is one document in twenty, chosen by its
+    text."""
     digest = blake2b('\n'.join(document).encode(), digest_size=8).digest()
     return int.from_bytes(digest) < HELD_OUT_SHARE * 2**64
 
@@ -121,14 +123,15 @@ def _read_data_set(path: Path) -> Iterator[Document]:
 
     try:
         data = load_from_disk(str(path))
-    except Exception as error:  # Arrow and JSON raise many types
+    except Exception as error:  # Arrow and JSON raise many types of errors
         raise ValueError(f"'corpus' cannot be read: {path} ({error})") from error
     if isinstance(data, DatasetDict):
         if 'train' not in data:
-            raise ValueError(f"'corpus' must have a split 'train' ({path} has {', '.join(data)})")
+            raise ValueError(f"'corpus' must have a split 'train' ({path} has the splits "
+                             f"{', '.join(data)})")
         data = data['train']
     if 'text' not in data.column_names:
-        raise ValueError(f"'corpus' must have a column 'text' ({path} has "
+        raise ValueError(f"'corpus' must have a column 'text' ({path} has the columns "
                          f"{', '.join(data.column_names)})")
     for number, row in enumerate(data.select_columns('text')):
         if not isinstance(row['text'], str | None):
@@ -141,22 +144,24 @@ def _read_data_set(path: Path) -> Iterator[Document]:
 
 
 def build_docs(out: Path) -> dict:
-    """Write the documentation of the installed Python as a corpus, atomically.
+    """Write the documentation of the installed Python as a corpus, complete or not at all.
 
-    A document is the docstrings of one module, or one licence. Code, tables and markup are removed,
-    and so are repeated sentences, because licences and inherited docstrings repeat each other.
+    A document is the docstrings of one module, or one licence. Code, tables and markup are removed.
+    Repeated sentences are removed as well, because licences and inherited docstrings repeat each
+    other.
 
     Args:
-        out (Path): A folder that does not exist yet, or is empty.
+        out (Path): The folder to write, which must be empty or not exist yet.
 
     Returns:
-        The counts that ``sources.json`` holds.
+        The counts that ``sources.json`` contains.
 
     Raises:
         ValueError: ``out`` exists and is not an empty folder.
     """
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
-        raise ValueError(f"'out' must be a new or empty folder (there is something at {out})")
+        raise ValueError(f"'out' must be a new or empty folder (got {out}, which exists and is "
+                         "not empty)")
     with new_folder(out) as folder:
         return _write_docs(folder)
 
@@ -179,7 +184,7 @@ def _write_docs(folder: Path) -> dict:
 
 
 def installed_documents() -> Iterator[tuple[str, Document]]:
-    """Yield the package and the sentences of every module and licence, in a fixed order."""
+    """Yield the package and the sentences of every module and every licence, in a fixed order."""
     for package, texts in _installed_texts():
         yield package, [sentence for text in texts for sentence in english_sentences(text)]
 
@@ -192,7 +197,8 @@ def installed_docstrings() -> Iterator[tuple[str, Document]]:
 
 
 def _installed_texts() -> Iterator[tuple[str, Iterator[str]]]:
-    """Yield the package of every module and licence, and its docstrings or its text."""
+    """Yield the package of every module and every licence, with the docstrings of the module or the
+    text of the licence."""
     paths = sysconfig.get_paths()
     roots = dict.fromkeys(Path(paths[name]) for name in ('stdlib', 'purelib', 'platlib'))
     files = [(root, file) for root in roots for file in sorted(root.rglob('*'))
@@ -214,7 +220,7 @@ def _is_source(path: Path) -> bool:
 
 
 def docstrings(path: Path) -> Iterator[str]:
-    """Yield the docstrings of a source file. It is parsed, never executed."""
+    """Yield the docstrings of a source file. The file is parsed, never executed."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')  # other people's escape sequences
@@ -228,7 +234,7 @@ def docstrings(path: Path) -> Iterator[str]:
 
 
 def _definitions(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield module, classes and functions in the order of the file."""
+    """Yield the module, classes and functions of a syntax tree, in the order of the file."""
     yield node
     for child in node.body:
         if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -243,7 +249,8 @@ def _whole_text(path: Path) -> Iterator[str]:
 
 
 def distinct(documents: Iterable[tuple[str, Document]]) -> Iterator[tuple[str, Document]]:
-    """Drop sentences that an earlier document has, and documents that are then too short."""
+    """Yield documents without the sentences of earlier documents. Documents that are then too short
+    are dropped."""
     seen: set[bytes] = set()
     for package, document in documents:
         fresh = []
@@ -275,11 +282,14 @@ def english_sentences(text: str) -> list[str]:
 
 
 def _blocks(text: str) -> Iterator[str]:
-    """Yield paragraphs as joined lines: lines of one indentation, without a new list item or code
-    between them."""
+    """Yield paragraphs, each as its joined lines.
+
+    The lines of a paragraph have the same indentation, and no list item or code begins between
+    them.
+    """
     block: list[str] = []
     item_indent = 0
-    block_indent: int | None = None  # in a list item, of the second line
+    block_indent: int | None = None  # indentation of the second line of a list item
     code_indent: int | None = None  # deeper lines are code
     for line in [*text.expandtabs().splitlines(), '']:
         bare = line.strip()
@@ -335,7 +345,8 @@ _MARKUP = [(re.compile(pattern), replacement) for pattern, replacement in [
 
 
 def _is_english(sentence: str) -> bool:
-    """Return whether a text starts and ends like a sentence, and is nearly all plain words."""
+    """Return whether a text begins and ends like a sentence, and consists nearly only of plain
+    words."""
     words = sentence.split()
     if not 4 <= len(words) <= 100 or not re.match(r'["\'(]*[A-Z]', sentence):
         return False
@@ -354,7 +365,7 @@ def main(out: str = 'data/docs') -> None:
     """Collect the documentation of the installed Python into a corpus.
 
     Args:
-        out: The folder to make.
+        out: The folder to write.
     """
     counts = build_docs(Path(out))
     for part in ('train', 'val'):

@@ -1,4 +1,4 @@
-"""Rows of CSV files."""
+"""Reader of the rows of CSV files."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from experiments.data.what_was_read import check_is_text, number_of, tell
 from graphattn.utils.reading import MAX_LINE_LENGTH, read_lines
 
 SEPARATORS = {',': 'commas', ';': 'semicolons', '\t': 'tabs', '|': 'vertical bars'}
-# Messages of the csv module, and their meaning for the user.
+# Messages of the csv module, and what each means for the user.
 MEANINGS = {
-    'expected after': 'text follows a closing quotation mark; a quotation mark inside a quoted '
-                      'text must be doubled, ""',
+    'expected after': 'text follows a closing quotation mark; double each quotation mark inside '
+                      'a quoted text, ""',
     'unexpected end of data': 'a quotation mark is never closed'}
 
 
 def csv_rows(path: Path, separator: str = ',') -> Iterator[tuple[int, dict[str, str]]]:
-    r"""Yield the first line number and the columns of each row of a file with a header; at the end,
-    print one line that summarises what was read.
+    r"""Yield the number of the first line and the columns of each row of a CSV file with a header.
 
-    The separator is the one that gives the header the most columns, or the one in a first line such
-    as ``sep=;``. Line breaks of Windows and old Macs are accepted. Blank rows and columns without a
-    name are skipped.
+    At the end, one line is printed that summarises what was read.
+
+    The separator is the character that gives the header the most columns, or the character in a
+    first line such as ``sep=;``. Line breaks of Windows and old Macs are accepted. Blank rows and
+    columns without a name are skipped.
 
     Args:
         path (Path): The file, see :func:`graphattn.utils.reading.read_lines`.
@@ -43,7 +44,7 @@ def csv_rows(path: Path, separator: str = ',') -> Iterator[tuple[int, dict[str, 
     csv.field_size_limit(MAX_LINE_LENGTH)
     check_is_text(path)
     lines = (line for _, part in read_lines(path) for line in io.StringIO(part, newline=''))
-    first, last = next(lines, ''), 0  # last: the last line of the row before
+    first, last = next(lines, ''), 0  # last is the number of the last line of the row before
     if said := re.fullmatch('sep=(.)\r?\n?', first):
         first, last = next(lines, ''), 1
     separator = said[1] if said else _separator(first, separator)
@@ -71,7 +72,8 @@ def csv_rows(path: Path, separator: str = ',') -> Iterator[tuple[int, dict[str, 
 
 
 def _separator(header: str, usual: str) -> str:
-    """Return the separator that gives a header the most columns; the usual one in a tie."""
+    """Return the separator that gives a header the most columns, or the usual separator in a
+    tie."""
     def num_columns(separator: str) -> int:
         return len(next(csv.reader([header], delimiter=separator), []))
 

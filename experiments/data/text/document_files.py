@@ -1,6 +1,7 @@
-"""Collections of labelled documents, from the files that their makers distribute.
+"""Collections of labelled documents, read from the files of their publishers.
 
-Nothing is downloaded or unpacked: ``path`` is the collection after both.
+Nothing is downloaded or unpacked here: ``path`` is a collection that was already downloaded and
+unpacked.
 """
 
 from __future__ import annotations
@@ -29,19 +30,19 @@ NINE_ONE = (0.9, 0.1)
 
 
 class Document(NamedTuple):
-    """A text and its class index."""
+    """A text, and the index of its class."""
 
     text: str
     label: int
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """All that is read of it."""
+        """The text alone, as a tuple."""
         return (self.text,)
 
 
 class Pair(NamedTuple):
-    """Two texts and the class index of the pair."""
+    """Two texts, and the index of the class of the pair."""
 
     first: str
     second: str
@@ -49,19 +50,20 @@ class Pair(NamedTuple):
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """All that is read of it."""
+        """The two texts, as a tuple."""
         return (self.first, self.second)
 
 
 class Collection(NamedTuple):
-    """The names of the classes, and the documents or pairs of ``train``, ``dev`` and ``test``."""
+    """The names of the classes, and the documents or pairs of the parts ``train``, ``dev`` and
+    ``test``."""
 
     classes: tuple[str, ...]
     parts: dict[str, list[Document]] | dict[str, list[Pair]]
 
 
 class DocumentSource(ABC):
-    """Base class of the sources of documents for classification.
+    """Base class of sources. A source reads the documents of a classification task.
 
     Attributes:
         columns (list of str, optional): The text columns of a table of unlabelled documents, see
@@ -72,7 +74,7 @@ class DocumentSource(ABC):
 
     @abstractmethod
     def read(self) -> Collection:
-        """Return all documents; every call returns the same.
+        """Return all documents. Every call returns the same documents.
 
         Raises:
             ValueError: A file is missing or malformed; the message names the file and line.
@@ -81,18 +83,20 @@ class DocumentSource(ABC):
 
 @dataclass(frozen=True)
 class Hyperpartisan(DocumentSource):
-    """SemEval-2019 task 4, by article: is a news article extremely one-sided? Reads the files::
+    """SemEval-2019 task 4, by article: news articles that are extremely one-sided, or are not.
+
+    The files are::
 
         <article id="0000001" title="..."><p>It is time.</p></article>
         <article id="0000001" hyperpartisan="true" ... />               in the file of labels
 
-    An article's text is its body, without the title, URLs, and repeated blanks. Longformer's split
-    is not clean: of its 65 test articles, 51 are in its training part. It is used unchanged, with a
-    warning. Without ``splits``, the articles are divided 8/1/1 by their text (:func:`part_of`), so
-    that no text is in two parts.
+    The text of an article is its body, without the title, URLs, and repeated blanks. Longformer's
+    split is not clean: 51 of its 65 test articles are also in its training part. It is used
+    unchanged, with a warning. Without ``splits``, the articles are divided 8/1/1 by their text
+    (:func:`part_of`), so that no text is in two parts.
 
-    XML is parsed by expat. A document type declaration, the only place for entity declarations, is
-    an error, so nothing expands and no other file is read.
+    XML is parsed by expat. A document type declaration is an error. Entities can be declared only
+    there, so no entity expands and no other file is read.
 
     Args:
         articles (str): articles-training-byarticle-20181122.xml.
@@ -131,7 +135,9 @@ class Hyperpartisan(DocumentSource):
 
 @dataclass(frozen=True)
 class Newsgroups(DocumentSource):
-    """20 Newsgroups: which group was a message posted to? Reads the files of 20news-bydate::
+    """20 Newsgroups: messages, labelled by the group that each was posted to.
+
+    The files are those of 20news-bydate::
 
         20news-bydate-train/sci.space/60822        20news-bydate-test/sci.space/61546
 
@@ -140,9 +146,9 @@ class Newsgroups(DocumentSource):
 
     Args:
         path (str): The folder with the two folders.
-        strip_headers (bool): Leave out everything before the first blank line, such as sender and
-            subject. The papers do not say whether they do; with headers the task is easier.
-            Messages without a body are skipped and counted.
+        strip_headers (bool): Whether to leave out everything before the first blank line, such as
+            sender and subject. The papers do not say whether they leave out headers; with headers
+            the task is easier. Messages without a body are skipped and counted.
         seed (int): Seed of the division.
     """
 
@@ -174,7 +180,9 @@ class Newsgroups(DocumentSource):
 
 @dataclass(frozen=True)
 class Imdb(DocumentSource):
-    """IMDB film reviews: is a review favourable? Reads the files of aclImdb::
+    """IMDB film reviews, labelled by whether each is favourable.
+
+    The files are those of aclImdb::
 
         train/pos/0_9.txt        train/neg/0_3.txt        test/pos/0_10.txt        test/neg/0_2.txt
 
@@ -204,18 +212,21 @@ class Imdb(DocumentSource):
 
 @dataclass(frozen=True)
 class AmazonReviews(DocumentSource):
-    """Amazon reviews: how many stars does a long review give? Reads one JSON object per line::
+    """Amazon reviews, labelled by the number of stars that each gives.
+
+    The file has a JSON object per line::
 
         {"reviewText": "I bought this lamp ...", "overall": 4.0, ...}
 
-    (He and McAuley, 2016.) Diffuser uses two sets: A-512 is Electronics with ``longer_than=512``;
-    A-2048 is Books with ``longer_than=2048, num_sampled=10_000``. Reviews are divided 8/1/1 by
-    their text, so that a review filed under two products stays in one part.
+    The reviews are those of He and McAuley (2016). Diffuser uses two sets: A-512 is Electronics
+    with ``longer_than=512``, and A-2048 is Books with ``longer_than=2048, num_sampled=10_000``.
+    Reviews are divided 8/1/1 by their text. Thus a review that is filed under two products stays in
+    one part.
 
     Args:
         path (str): A ``.json`` or ``.json.gz`` file.
-        longer_than (int): Keep reviews with more words than this.
-        num_sampled (int, optional): Number of reviews to sample; all if omitted.
+        longer_than (int): Reviews with at most this number of words are dropped.
+        num_sampled (int, optional): Number of reviews to sample. If omitted, all reviews are kept.
         seed (int): Seed of the sample and of the split.
     """
 
@@ -237,9 +248,9 @@ class AmazonReviews(DocumentSource):
             numbered = ((rng.random(), place, review) for place, review in enumerate(reviews))
             chosen = sorted(nsmallest(self.num_sampled, numbered), key=lambda entry: entry[1])
             if len(chosen) < self.num_sampled:
-                raise ValueError(f"'num_sampled' must be at most {len(chosen)}, the reviews of "
-                                 f"more than {self.longer_than} words in {self.path} (got "
-                                 f"{self.num_sampled})")
+                raise ValueError(f"'num_sampled' must be at most {len(chosen)}, the number of "
+                                 f"reviews with more than {self.longer_than} words in "
+                                 f"{self.path} (got {self.num_sampled})")
             reviews = (review for _, _, review in chosen)
         return Collection(('1', '2', '3', '4', '5'), divide(reviews, self.seed))
 
@@ -257,7 +268,7 @@ class AmazonReviews(DocumentSource):
 
 
 def part_of(text: str, seed: int = 0, shares: tuple[float, ...] = EIGHT_ONE_ONE) -> str:
-    """Return whether a document belongs to train, dev or test.
+    """Return the part that a document belongs to: ``'train'``, ``'dev'`` or ``'test'``.
 
     The part depends only on the text, without its case and blanks, and on the seed, so that equal
     texts belong to the same part. The sizes of the parts differ from ``shares`` by chance.
@@ -265,7 +276,8 @@ def part_of(text: str, seed: int = 0, shares: tuple[float, ...] = EIGHT_ONE_ONE)
     Args:
         text (str): The document.
         seed (int): Seed of the division.
-        shares (tuple): The shares of train, dev and test; trailing ones may be omitted.
+        shares (tuple): The shares of train, dev and test; the shares of the last parts may be
+            omitted.
     """
     key = f'{seed} {" ".join(text.lower().split())}'.encode()
     number = int.from_bytes(blake2b(key, digest_size=8).digest()) / 2**64
@@ -275,7 +287,8 @@ def part_of(text: str, seed: int = 0, shares: tuple[float, ...] = EIGHT_ONE_ONE)
 
 def divide(documents: Iterable[Document], seed: int,
            shares: tuple[float, ...] = EIGHT_ONE_ONE) -> dict[str, list[Document]]:
-    """Divide documents by :func:`part_of`, keeping their order."""
+    """Return the documents of each part, as :func:`part_of` divides them. Documents keep their
+    order."""
     parts: dict[str, list[Document]] = {part: [] for part in PARTS[:len(shares)]}
     for document in documents:
         parts[part_of(document.text, seed, shares)].append(document)
@@ -283,8 +296,9 @@ def divide(documents: Iterable[Document], seed: int,
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[int, dict]]:
-    """Yield the number and the object of each line of a ``.json`` or ``.json.gz`` file; at the end,
-    print one line that summarises what was read. Blank lines are skipped.
+    """Yield the number and the object of each line of a ``.json`` or ``.json.gz`` file.
+
+    Blank lines are skipped. At the end, one line is printed that summarises what was read.
 
     Raises:
         ValueError: The file cannot be read, or a line is not one JSON object in UTF-8.
@@ -317,7 +331,7 @@ _WEB_ADDRESS = re.compile(r'(https?://|www\.)\S+')
 
 
 def _read_articles(path: str) -> list[_Article]:
-    """Return the ``<article>`` elements of a file, each id once.
+    """Return the ``<article>`` elements of a file. Each id occurs once.
 
     Raises:
         ValueError: The file cannot be read, is not well-formed XML in UTF-8, has a document type
@@ -362,13 +376,13 @@ def _read_articles(path: str) -> list[_Article]:
         with Path(path).open('rb') as file:
             parser.ParseFile(file)
     except OSError as error:
-        raise ValueError(f'{path} cannot be read ({error.strerror}); unpack the archive and give '
-                         f'the XML file in it') from error
+        raise ValueError(f'{path} cannot be read ({error.strerror}); unpack the archive, and '
+                         'pass the XML file in it') from error
     except expat.ExpatError as error:
         raise ValueError(f'{path}, line {error.lineno}: not well-formed XML in UTF-8 '
                          f'({expat.errors.messages[error.code]})') from error
     if not articles:
-        raise ValueError(f'{path} holds no articles')
+        raise ValueError(f'{path} contains no articles')
     return list(articles.values())
 
 
@@ -381,7 +395,7 @@ def _truth(article: _Article, path: str) -> int:
 
 
 def _read_split(path: Path, known: Iterable[int]) -> dict[str, list[int]]:
-    """Return the ids of each part, and warn about ids in two parts."""
+    """Read the ids of each part from a file, and warn about ids that are in two parts."""
     with readable(f"'splits' cannot be read: {path}"):
         split = read_json(path)
     if sorted(split) != sorted(PARTS) or not all(isinstance(ids, list) for ids in split.values()):
@@ -397,7 +411,7 @@ def _read_split(path: Path, known: Iterable[int]) -> dict[str, list[int]]:
              if (shared := [number for number in split[later] if number in ids[earlier]])]
     if leaks:
         warnings.warn(f'{path} leaks: {", ".join(leaks)}; test results are not on unseen '
-                      f"articles (leave out 'splits' for a clean split)", stacklevel=3)
+                      "articles; omit 'splits' for a clean split", stacklevel=3)
     return split
 
 
@@ -408,20 +422,20 @@ def _article_id(number: object, path: Path) -> int:
 
 
 def _folders(path: Path) -> tuple[str, ...]:
-    """Return the names of the folders in a folder; refuse files other than hidden ones."""
+    """Return the names of the folders in a folder. Files raise an error, unless they are hidden."""
     entries = sorted(path.iterdir()) if path.is_dir() else []
     entries = [entry for entry in entries if not entry.name.startswith('.')]
     if not entries:
-        raise ValueError(f"'path' must hold the folder {path.name} with one folder for each class "
-                         f"(there is none in {path.parent})")
+        raise ValueError(f"'path' must contain the folder {path.name} with one folder for each "
+                         f"class (there is none in {path.parent})")
     for entry in entries:
         if not entry.is_dir():
-            raise ValueError(f'{entry}: expected a folder, one for each class')
+            raise ValueError(f'{entry}: expected only folders, one for each class (got a file)')
     return tuple(entry.name for entry in entries)
 
 
 def document_paths(folder: Path, *suffixes: str) -> list[Path]:
-    """List the documents in a folder, and print what is left out, if anything.
+    """Return the documents in a folder, and print which files are left out, if any.
 
     Raises:
         ValueError: There are no documents.

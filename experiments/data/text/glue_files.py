@@ -1,4 +1,4 @@
-"""GLUE's eight tasks on sentences and pairs of sentences, as distributed."""
+"""The eight GLUE tasks on sentences or pairs of sentences, from GLUE's files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from graphattn.utils.reading import filled_lines
 
 @dataclass(frozen=True)
 class GlueTask:
-    """Columns and labels of a task's files.
+    """The columns and labels of the files of a GLUE task.
 
     Attributes:
         text (tuple): The columns of the one or two sentences.
@@ -24,8 +24,8 @@ class GlueTask:
         dev (tuple): File names of the development sets, without ``.tsv``.
         test (tuple): File names of the test sets, without ``.tsv``.
         columns (tuple): Column names of files without a header.
-        has_broken_rows (bool): Whether the files are known to have rows that lack a sentence, which
-            are skipped.
+        has_broken_rows (bool): Whether some rows of the files are known to lack a sentence. Such
+            rows are skipped.
     """
 
     text: tuple[str, ...]
@@ -41,7 +41,7 @@ class GlueTask:
 BINARY, SENTENCES = ('0', '1'), ('sentence1', 'sentence2')
 ENTAILMENT = ('entailment', 'not_entailment')
 TASKS = {
-    # In this order, classes 0 and 1 are the two that SBM-Transformer's Table 4 counts.
+    # The order matters: classes 0 and 1 are the two that SBM-Transformer's Table 4 counts.
     'MNLI': GlueTask(SENTENCES, 'gold_label', ('contradiction', 'neutral', 'entailment'),
                      'accuracy', dev=('dev_matched', 'dev_mismatched'),
                      test=('test_matched', 'test_mismatched')),
@@ -58,14 +58,14 @@ TASKS = {
 
 
 class Row(NamedTuple):
-    """One row of a file: its one or two sentences, and its class or score."""
+    """A row of a file: its one or two sentences, and its class or score."""
 
     text: tuple[str, ...]
     label: int | float
 
 
 def read_rows(path: Path, task: GlueTask) -> Iterator[Row]:
-    """Yield the rows of one of a task's files.
+    """Yield the rows of a file of a GLUE task.
 
     Raises:
         ValueError: The file cannot be read, has no rows or lacks a column, or a line is malformed.
@@ -90,7 +90,7 @@ def read_rows(path: Path, task: GlueTask) -> Iterator[Row]:
         yield Row(tuple(entries[i] for i in positions),
                   _parse_label(entries[label], task.classes, where))
     if num_rows == 0:
-        raise ValueError(f'{path} holds no rows')
+        raise ValueError(f'{path} contains no rows')
     if num_broken:
         print(f'{path}: skipped {num_broken} of {num_rows + num_broken} rows that lack a sentence')
 
@@ -98,11 +98,11 @@ def read_rows(path: Path, task: GlueTask) -> Iterator[Row]:
 def _header(lines: Iterator[tuple[int, list[str]]], path: Path) -> list[str]:
     for _, columns in lines:
         return columns
-    raise ValueError(f'{path} holds no rows')
+    raise ValueError(f'{path} contains no rows')
 
 
 def _positions(path: Path, columns: list[str], needed: tuple[str, ...]) -> list[int]:
-    """Return the position of each needed column, which must be unique."""
+    """Return the position of each needed column. Each name must occur once."""
     for name in needed:
         if name not in columns:
             raise ValueError(f'{path}, line 1: expected a column {name!r} (got '
@@ -113,8 +113,10 @@ def _positions(path: Path, columns: list[str], needed: tuple[str, ...]) -> list[
 
 
 def read_test_rows(path: Path, task: GlueTask) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the number and the sentences of each row of a test set, which has a header and no
-    labels. A missing sentence is empty, because GLUE's server requires every row.
+    """Yield the number and the sentences of each row of a test set.
+
+    The file has a header and no labels. A missing sentence is read as an empty text, because GLUE's
+    server requires a prediction for every row.
 
     Raises:
         ValueError: The file cannot be read, has no rows or lacks a column, or a line is malformed.
@@ -130,13 +132,13 @@ def read_test_rows(path: Path, task: GlueTask) -> Iterator[tuple[str, tuple[str,
         is_empty = False
         yield entries[0], tuple(entries[i] if i < len(entries) else '' for i in positions)
     if is_empty:
-        raise ValueError(f'{path} holds no rows')
+        raise ValueError(f'{path} contains no rows')
 
 
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number and the entries of each line; quotation marks are ordinary text."""
+    """Yield the number and the entries of each line. Quotation marks are read as ordinary text."""
     with readable(f"'path' cannot be read: {path}",
-                  'it must be the folder of one task, as GLUE distributes it'):
+                  "'path' must be the folder of one task, as GLUE distributes it"):
         for number, line in filled_lines(path):
             yield number, line.rstrip('\r\n').split('\t')
 

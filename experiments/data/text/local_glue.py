@@ -1,15 +1,15 @@
-r"""Stand-ins for three GLUE tasks, in GLUE's file formats, from installed documentation.
+r"""Stand-ins for three GLUE tasks, in GLUE's file formats, made from installed documentation.
 
     python -m experiments.data.text.local_glue --out data/local_glue
 
-They are not GLUE, and results on them are not GLUE results. Sentences come from the documentation
-of the installed Python and its packages; development sentences come from documents that
-``experiments.data.text.corpus`` also holds out:
+The tasks are not GLUE, and results on them are not GLUE results. Sentences come from the
+documentation of the installed Python and its packages. Development sentences come from documents
+that ``experiments.data.text.corpus`` also holds out:
 
-- ``CoLA``: is a sentence original (1), or were some of its words exchanged (0)?
-- ``RTE``: does the second sentence follow the first in its document (``entailment``), or is it from
-  another document (``not_entailment``)?
-- ``SST-2``: is a sentence from torch (1) or from the standard library (0)?
+- ``CoLA``: whether a sentence is original (1), or some of its words were exchanged (0);
+- ``RTE``: whether the second sentence follows the first in its document (``entailment``), or is
+  from another document (``not_entailment``);
+- ``SST-2``: whether a sentence is from torch (1) or from the standard library (0).
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def build_local_glue(
     num_dev: int = 1000,
     seed: int = 0,
 ) -> None:
-    """Write the three tasks, all or none.
+    """Write the files of the three tasks. Either all files are written or none.
 
     Args:
         out (Path): A new or empty folder.
-        documents (Iterable): Pairs of the package and the sentences of a document; sentences must
-            be unique.
+        documents (Iterable): Pairs of the package and the sentences of a document. No sentence may
+            be repeated.
         num_train (int): Number of rows of each ``train.tsv``.
         num_dev (int): Number of rows of each ``dev.tsv``.
         seed (int): Seed of the choice of rows.
@@ -59,7 +59,8 @@ def build_local_glue(
     if seed < 0:
         raise ValueError(f"'seed' must not be negative (got {seed})")
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
-        raise ValueError(f"'out' must be a new or empty folder (there is something at {out})")
+        raise ValueError(f"'out' must be a new or empty folder (got {out}, which exists and is "
+                         "not empty)")
     parts: dict[str, list[tuple[str, Document]]] = {'train': [], 'dev': []}
     for package, document in documents:
         parts['dev' if is_held_out(document) else 'train'].append((package, document))
@@ -81,10 +82,11 @@ def build_local_glue(
 
 def exchanged_words(documents: list[tuple[str, Document]], size: int,
                     rng: np.random.Generator) -> Rows:
-    """Make CoLA's rows: every other sentence has two neighbouring words exchanged or four shuffled.
+    """Return CoLA's rows. In every other sentence, two neighbouring words are exchanged or four are
+    shuffled.
 
-    The first and last words stay in place, and so do words with capitals or punctuation, which
-    would give the change away.
+    The first and the last word stay in place, and so do words with capitals or punctuation, because
+    these would reveal the change.
     """
     sentences = [sentence for _, document in documents for sentence in document]
     rows: Rows = []
@@ -98,7 +100,7 @@ def exchanged_words(documents: list[tuple[str, Document]], size: int,
         if len(rows) == size:
             return _shuffled(rows, rng)
     raise ValueError(f"'num_train' and 'num_dev' require {size} sentences with words to exchange "
-                     f"(there are {len(rows)})")
+                     f"(got {len(rows)})")
 
 
 def _disturb(words: list[str], rng: np.random.Generator) -> list[str] | None:
@@ -118,11 +120,15 @@ def _disturb(words: list[str], rng: np.random.Generator) -> list[str] | None:
 
 def following_sentences(documents: list[tuple[str, Document]], size: int,
                         rng: np.random.Generator) -> Rows:
-    """Make RTE's rows: no sentence is repeated as the first one, or as the true second one."""
+    """Return RTE's rows, of two sentences each.
+
+    No sentence occurs twice as the first one of a row, or twice as a second one that follows the
+    first.
+    """
     pairs = [(number, first) for number, (_, document) in enumerate(documents)
              for first in range(0, len(document) - 1, 2)]
     if len(pairs) < size or len(documents) < 2:
-        raise ValueError(f"'num_train' and 'num_dev' require {size} pairs of sentences (there are "
+        raise ValueError(f"'num_train' and 'num_dev' require {size} pairs of sentences (got "
                          f"{len(pairs)})")
     rows: Rows = []
     for index, chosen in enumerate(rng.permutation(len(pairs))[:size]):
@@ -137,7 +143,8 @@ def following_sentences(documents: list[tuple[str, Document]], size: int,
 
 
 def sources(documents: list[tuple[str, Document]], size: int, rng: np.random.Generator) -> Rows:
-    """Make SST-2's rows: half of the sentences from torch, half from the standard library."""
+    """Return SST-2's rows. Half of the sentences are from torch, and half from the standard
+    library."""
     rows: Rows = []
     for label, name in enumerate(('python', 'torch')):
         sentences = [sentence for package, document in documents if package == name
@@ -145,7 +152,7 @@ def sources(documents: list[tuple[str, Document]], size: int, rng: np.random.Gen
         wanted = (size + label) // 2
         if len(sentences) < wanted:
             raise ValueError(f"'num_train' and 'num_dev' require {wanted} sentences of {name} "
-                             f"(there are {len(sentences)})")
+                             f"(got {len(sentences)})")
         rows += [(sentences[index], label)
                  for index in rng.choice(len(sentences), wanted, replace=False)]
     return _shuffled(rows, rng)
@@ -166,7 +173,7 @@ def main(out: str = 'data/local_glue', num_train: int = 4000, num_dev: int = 100
     """Make stand-ins for CoLA, RTE and SST-2 from installed documentation.
 
     Args:
-        out: The folder to make.
+        out: The folder to write.
         num_train: Number of training rows of each task.
         num_dev: Number of development rows of each task.
         seed: Seed of the choice of rows.

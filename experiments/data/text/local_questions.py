@@ -1,17 +1,17 @@
-r"""Stand-ins for SQuAD and SWAG, in their file formats, from installed documentation.
+r"""Stand-ins for SQuAD and SWAG, in their file formats, made from installed documentation.
 
     python -m experiments.data.text.local_questions --out data/local_questions
 
-They are not SQuAD or SWAG, and results on them are not results on those sets. They come from
-docstrings of the installed Python and its packages, which
-:func:`experiments.data.text.document_files.part_of` divides by their text into training,
-development and testing.
+The stand-ins are not SQuAD or SWAG, and results on them are not results on those sets. They are
+made from docstrings of the installed Python and its packages.
+:func:`experiments.data.text.document_files.part_of` divides the docstrings by their text into
+training, development and testing.
 
 - ``squad/train.json``, ``dev.json``, ``test.json``: the first sentence of a docstring, or a
-  definition in it, has a gap; which word of the rest of the docstring is missing? On request, some
-  words do not occur in the rest, as in SQuAD 2.0.
-- ``swag/train.csv``, ``val.csv``, ``test.csv``: which of four sentences follows a sentence? The
-  other three are from other docstrings.
+  definition in it, has a gap. The answer is the word of the rest of the docstring that fills the
+  gap. On request, some words do not occur in the rest, as in SQuAD 2.0.
+- ``swag/train.csv``, ``val.csv``, ``test.csv``: the answer is which of four sentences follows a
+  given sentence. The other three sentences are from other docstrings.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ which while will with within without would your'''.split())
 
 def build_local_questions(out: Path, documents: Iterable[tuple[str, Document]],
                           share_without: float = 0., seed: int = 0) -> None:
-    """Write the files, all or none.
+    """Write the files of both stand-ins. Either all files are written or none.
 
     Args:
         out (Path): A new or empty folder.
         documents (Iterable): Pairs of the package and the sentences of a docstring.
-        share_without (float): Probability that no word of the rest fills a gap.
+        share_without (float): Probability that no word of the rest of the docstring fills a gap.
         seed (int): Seed of the gaps and of the wrong sentences.
 
     Raises:
@@ -63,7 +63,8 @@ def build_local_questions(out: Path, documents: Iterable[tuple[str, Document]],
         raise ValueError(f"'share_without' must be in [0, 1) (got {share_without})")
     check_at_least(0, seed=seed)
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
-        raise ValueError(f"'out' must be a new or empty folder (there is something at {out})")
+        raise ValueError(f"'out' must be a new or empty folder (got {out}, which exists and is "
+                         "not empty)")
     parts: dict[str, list[Document]] = {part: [] for part in PARTS}
     for _, document in documents:
         parts[part_of(' '.join(document))].append(document)
@@ -76,7 +77,7 @@ def build_local_questions(out: Path, documents: Iterable[tuple[str, Document]],
                           for paragraph in gaps(document, share_without, rng)]
             rows = following_sentences(some, rng)
             if not paragraphs or not rows:
-                raise ValueError(f"'documents' must yield questions for every part (there are "
+                raise ValueError("'documents' must yield questions for every part (got "
                                  f"{len(paragraphs)} gaps and {len(rows)} choices for {part})")
             rows_of_part = (row for paragraph in paragraphs for row in paragraph['qas'])
             for place, row in enumerate(rows_of_part):
@@ -90,8 +91,10 @@ def build_local_questions(out: Path, documents: Iterable[tuple[str, Document]],
 
 
 def gaps(document: Document, share_without: float, rng: np.random.Generator) -> list[dict]:
-    """Make SQuAD's paragraphs, each with the questions on one first sentence or definition of a
-    docstring."""
+    """Return SQuAD's paragraphs of a docstring.
+
+    Each paragraph has the questions on one sentence: the first of the docstring, or a definition.
+    """
     asked = [0, *(place for place, sentence in enumerate(document[1:], 1)
                   if _DEFINES.search(sentence))]
     paragraphs = []
@@ -129,7 +132,7 @@ def _place_of(word: str, text: str) -> int | None:
 
 def following_sentences(documents: list[Document],
                         rng: np.random.Generator) -> list[tuple[object, ...]]:
-    """Make SWAG's rows."""
+    """Return SWAG's rows, each a sentence, four endings and a label."""
     pairs = [pair for document in documents for pair in zip(document, document[1:])]
     if len(pairs) <= NUM_ENDINGS:
         return []
@@ -147,8 +150,8 @@ def main(out: str = 'data/local_questions', share_without: float = 0., seed: int
     """Make stand-ins for SQuAD and SWAG from installed documentation.
 
     Args:
-        out: The folder to make.
-        share_without: Probability that no word of the rest fills a gap.
+        out: The folder to write.
+        share_without: Probability that no word of the rest of the docstring fills a gap.
         seed: Seed of the gaps and of the wrong sentences.
     """
     build_local_questions(Path(out), distinct(installed_docstrings()), share_without, seed)

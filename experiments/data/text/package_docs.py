@@ -1,4 +1,5 @@
-r"""Classification of installed documentation by package, a task of long documents.
+r"""A classification task of long documents: which package a piece of installed documentation is
+from.
 
     python -m experiments.data.text.package_docs --out data/cache/package_docs
 
@@ -32,30 +33,31 @@ from graphattn.utils.files import new_folder
 from graphattn.utils.reading import read_json
 
 MASK = 'package'
-SHORT = 5  # letters; shorter names, such as pip, occur within other words
+SHORT = 5  # number of letters; shorter names, such as pip, occur within other words
 
 
 @dataclass(frozen=True)
 class PackageDocs(DocumentSource):
-    """Documentation of installed packages, labelled by package::
+    """Documents from installed packages, labelled by the name of the package::
 
         text     Returns the package array of the Fourier coefficients. ...
         label    numpy
 
-    A document is the English text of one module's docstrings; a sentence of two modules is kept in
-    the first only. Every package with enough documents is a class, and so is the standard library.
-    The documents are divided 8/1/1 by their text.
+    A document is the English text of one module's docstrings. A sentence that occurs in several
+    modules is kept only in the first of them. Every package with enough documents is a class, and
+    so is the standard library. The documents are divided 8/1/1 by their text.
 
     The names of all classes are replaced by the word "package" in all documents, so that no
     document contains a label, see :func:`names_pattern`. Replacing only a document's own label
     would leave the names of other classes as a hint.
 
     Args:
-        path (str): A folder of :func:`build_package_docs`; created if missing.
+        path (str): A folder that :func:`build_package_docs` wrote. If it is missing, it is written.
         min_words (int): Documents with fewer words are left out.
         min_documents (int): Packages with fewer documents are left out.
-        num_classes (int, optional): Number of classes, the packages with the most documents; use it
-            for the same number of classes on every machine. All packages if omitted.
+        num_classes (int, optional): Number of classes. The packages with the most documents are the
+            classes, so that every machine can have the same number. If omitted, all packages are
+            classes.
         seed (int): Seed of the division.
 
     Raises:
@@ -84,10 +86,11 @@ class PackageDocs(DocumentSource):
         packages = sorted((package for package in count if count[package] >= self.min_documents),
                           key=lambda package: (-count[package], package))
         if len(packages) < (self.num_classes or 2):
-            raise ValueError(f"'num_classes' must be at most {len(packages)}, the packages with "
-                             f"{self.min_documents} documents of {self.min_words} words in "
-                             f"{folder} (got {self.num_classes or 'none, which needs 2'}); lower "
-                             f"it, 'min_documents' or 'min_words'")
+            raise ValueError(f"'num_classes' must be at most {len(packages)}, the number of "
+                             f"packages with {self.min_documents} documents of {self.min_words} "
+                             f"words in {folder} (got "
+                             f"{self.num_classes or 'none, which needs 2'}); lower "
+                             "'num_classes', 'min_documents' or 'min_words'")
         classes = tuple(sorted(packages[:self.num_classes]))
         label = {package: number for number, package in enumerate(classes)}
         names = _names(folder / 'names.json', classes)
@@ -118,7 +121,7 @@ def _names(path: Path, packages: tuple[str, ...]) -> dict[str, list[str]]:
 
 
 def build_package_docs(out: Path, documents: Iterable[tuple[str, Sentences]]) -> None:
-    """Write documents and the names of their packages, atomically.
+    """Write documents and the names of their packages into a folder, complete or not at all.
 
     Args:
         out (Path): A new folder.
@@ -129,7 +132,7 @@ def build_package_docs(out: Path, documents: Iterable[tuple[str, Sentences]]) ->
     with new_folder(out) as folder:
         with (folder / 'documents.json').open('w', encoding='utf-8') as file:
             for package, sentences in documents:
-                if not package.isidentifier():  # licences are outside of the packages
+                if not package.isidentifier():  # licences do not belong to a package
                     continue
                 names[package] = variants([package, *distributions.get(package, [])])
                 row = {'package': package, 'text': ' '.join(sentences)}
@@ -157,7 +160,7 @@ def names_pattern(names: Iterable[str]) -> re.Pattern[str]:
     """Compile a pattern that finds names in a text, in any case.
 
     A name of at least five letters matches any word that contains it, as torch matches PyTorch and
-    torchvision; a shorter name matches only whole words and their plurals.
+    torchvision. A shorter name matches only whole words and their plurals.
 
     Example:
         >>> pattern = names_pattern(['torch', 'pip'])
@@ -175,7 +178,7 @@ def main(out: str = 'data/cache/package_docs') -> None:
     """Collect the documentation of the installed packages.
 
     Args:
-        out: The folder to make; an existing one is read.
+        out: The folder to write. If it exists, it is read instead.
     """
     classes, parts = PackageDocs(out).read()
     print(f'{len(classes)} classes: {", ".join(classes)}')

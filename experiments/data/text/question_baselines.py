@@ -1,4 +1,4 @@
-"""Baselines for questions that learn almost nothing."""
+"""Baselines for questions, which learn almost nothing."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ NEARBY = 10  # words
 
 
 def longest_match_scores(questions: list[Question]) -> dict[str, float]:
-    """Return exact match and F1 of :func:`longest_match`, from 0 to 1."""
+    """Return the mean exact match and the mean F1 of :func:`longest_match`, from 0 to 1."""
     scores = [agreement(longest_match(question), question.accepted) for question in questions]
     return dict(zip(('exact_match', 'f1'), np.mean(scores, axis=0).tolist()))
 
 
 def longest_match(question: Question) -> str:
-    """Return the word of the context with the longest match to the gap's neighbours on both sides;
-    in a tie, the word with the most words of the question nearby."""
+    """Return the word of the context whose neighbours match those of the gap for the most words, on
+    both sides.
+
+    In a tie, it is the word that has the most words of the question nearby.
+    """
     before, _, after = (_words(part) for part in question.text.partition(GAP))
     asked = {*before, *after}
     best = (-1, -1), ''
@@ -42,8 +45,11 @@ def longest_match(question: Question) -> str:
 
 
 def choice_accuracies(data: QuestionData) -> dict[str, float]:
-    """Return the accuracies, from 0 to 1, of the most frequent label of training and of the choice
-    that shares the most of its words with the question."""
+    """Return the accuracies of two baselines, from 0 to 1.
+
+    One predicts the most frequent label of the training part. The other predicts the choice that
+    shares the largest fraction of its words with the question.
+    """
     test = data.parts['test']
     most, = Counter(question.label for question in data.parts['train']).most_common(1)
     return {'most frequent number': float(np.mean([question.label == most[0]
@@ -53,7 +59,7 @@ def choice_accuracies(data: QuestionData) -> dict[str, float]:
 
 
 def most_shared(question: ChoiceQuestion) -> int:
-    """Return the choice with the largest fraction of its words in the question."""
+    """Return the index of the choice with the largest fraction of its words in the question."""
     asked = {*_words(question.text)}
     shares = [np.mean([word in asked for word in words]) if (words := _words(choice)) else 0.
               for choice in question.choices]

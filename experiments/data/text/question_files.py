@@ -1,4 +1,4 @@
-"""Questions and the texts with their answers, from the files that their makers distribute."""
+"""Questions, and the texts with their answers, read from the files of their publishers."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from experiments.data.text.answers import trivia_words
 from experiments.data.what_was_read import readable
 from graphattn.utils.reading import json_value, read_text
 
-MAX_FILE = 2**31  # bytes; TriviaQA's web questions have 700 MB
-MAX_SPANS = 64  # per document, as in Longformer
+MAX_FILE = 2**31  # maximum bytes of a file; TriviaQA's web questions have 700 MB
+MAX_SPANS = 64  # maximum number of answers per document, as in Longformer
 MAX_NAMED = 20
 
 
 class Question(NamedTuple):
-    """A question and its answers.
+    """A question, the texts to read, and the answers.
 
     Attributes:
-        id (str): Unique within its part.
+        id (str): An id that is unique within its part.
         text (str): The question.
-        contexts (tuple): The texts that may hold the answer.
-        spans (tuple): Targets: the index of the context, and the start and end of the answer in
-            characters; empty if there is none.
+        contexts (tuple): The texts that may contain the answer.
+        spans (tuple): The targets of training. Each is the index of a context, and the start and
+            end of an answer in it, in characters. Empty if no text contains an answer.
         accepted (tuple): The accepted answers; empty if the question has no answer.
     """
 
@@ -41,18 +41,19 @@ class Question(NamedTuple):
 
 
 class QuestionData(NamedTuple):
-    """Questions of ``train``, ``dev`` and ``test``, each with an id, and a short description."""
+    """The questions of ``train``, ``dev`` and ``test``, and a short description of the data. Each
+    question has an id."""
 
     about: str
     parts: dict[str, list]
 
 
 class QuestionSource(ABC):
-    """Base class of the sources of questions."""
+    """Base class of sources. A source reads the questions of a task."""
 
     @abstractmethod
     def read(self) -> QuestionData:
-        """Return all questions; every call returns the same.
+        """Return all questions. Every call returns the same questions.
 
         Raises:
             ValueError: A file is missing or malformed; the message names the file and the line or
@@ -74,8 +75,8 @@ class Squad(QuestionSource):
     Args:
         train (str): train-v1.1.json or train-v2.0.json.
         dev (str): dev-v1.1.json or dev-v2.0.json.
-        test (str, optional): Another labelled file; dev if omitted, because SQuAD's test file is
-            not public.
+        test (str, optional): Another labelled file. If omitted, ``dev`` is also the test file,
+            because SQuAD's test file is not public.
         about (str): A short description of the files.
     """
 
@@ -91,18 +92,19 @@ class Squad(QuestionSource):
 
 @dataclass(frozen=True)
 class TriviaQa(QuestionSource):
-    """TriviaQA's questions with the Wikipedia or web pages that were retrieved for them.
+    """TriviaQA's questions, with the Wikipedia or web pages that were retrieved for each question.
 
-    Every occurrence of one of the answer's names in a page is an answer (distant supervision).
-    Pages without one are left out in training. From a file that is marked as verified, only the
-    verified entries are read. Wikipedia questions are answered from all of their pages, web
-    questions once for each page, as in the official evaluation.
+    Every occurrence of one of the answer's names in a page counts as an answer (distant
+    supervision). In training, pages without an answer are left out. If a file is marked as
+    verified, only its verified entries are read. A Wikipedia question is answered from all of its
+    pages, and a web question once for each page, as in the official evaluation.
 
     Args:
         train (str): wikipedia-train.json or web-train.json in the folder ``qa``.
         dev (str): The development file, such as wikipedia-dev.json or verified-wikipedia-dev.json.
-        evidence (str): The folder with ``wikipedia`` and ``web``, which hold a text file per page.
-        test (str, optional): Another file with answers; dev if omitted.
+        evidence (str): The folder with the folders ``wikipedia`` and ``web``, which contain a text
+            file per page.
+        test (str, optional): Another file with answers. If omitted, ``dev`` is also the test file.
         max_words (int): Maximum number of words of a page; 4,096 in Longformer's setup.
     """
 
@@ -165,21 +167,24 @@ class TriviaQa(QuestionSource):
     def _page(folder: Path, name: str) -> str:
         path = folder / name
         if not path.resolve().is_relative_to(folder.resolve()):
-            raise ValueError(f"'evidence' must hold the pages (got {name!r:.60}, which is outside "
-                             f"of {folder})")
+            raise ValueError(f"'evidence' must contain the pages (got {name!r:.60}, which is "
+                             f"outside of {folder})")
         with readable(f"'evidence' cannot be read: {path}"):
             return read_text(path)
 
 
 def read_parts(files: Any, read: Callable[[str], Sequence[NamedTuple]],
                learn: Callable[[str], Sequence[NamedTuple]] | None = None) -> dict[str, list]:
-    """Return the parts of a source; without a test file, the development part is also the test
-    part.
+    """Return the parts of a source.
+
+    Without a test file, the development part is also the test part.
 
     Args:
-        files (Any): Has the paths ``train``, ``dev`` and ``test``; ``test`` may be ``None``.
-        read (Callable): Returns the questions of a file.
-        learn (Callable, optional): Returns the trainable questions of a file; ``read`` if omitted.
+        files (Any): An object with the paths ``train``, ``dev`` and ``test``; ``test`` may be
+            ``None``.
+        read (Callable): A function that returns the questions of a file.
+        learn (Callable, optional): A function that returns the questions of a file that can be
+            trained on. If omitted, ``read`` is used.
 
     Raises:
         ValueError: A part has no questions, or an id is repeated.
@@ -210,7 +215,7 @@ def _squad_questions(path: str) -> Iterator[Question]:
 
 
 def _squad_question(row: Any, context: str, where: str) -> Question:
-    # In SQuAD 2.0, questions without an answer lack these keys, or have is_impossible.
+    # In SQuAD 2.0, questions without an answer lack these keys, or set is_impossible.
     answers = value_of(row, 'answers', list, where)
     if 'is_impossible' in row and value_of(row, 'is_impossible', bool, where):
         answers = []
@@ -234,7 +239,8 @@ def _trainable(path: str, questions: Iterable[Question]) -> list[Question]:
 
 
 def _names(answer: dict, where: str) -> tuple[list[str], tuple[str, ...]]:
-    """Return the names of an answer in a text, and the accepted ones."""
+    """Return the names of an answer that may occur in a text, and the accepted answers in normal
+    form."""
     aliases = value_of(answer, 'Aliases', list, where)
     human = _list_in(answer, 'HumanAnswers', where)
     names = [value_of(answer, 'Value', str, where), *aliases, *human]
@@ -246,7 +252,10 @@ def _names(answer: dict, where: str) -> tuple[list[str], tuple[str, ...]]:
 
 
 def _spans(text: str, names: list[str]) -> Iterator[tuple[int, int]]:
-    """Yield the spans of a text that match one of the names as whole words, in any case."""
+    """Yield the start and end of each place in a text that matches one of the names.
+
+    A match is a whole word, or several, in any case.
+    """
     if not names:
         return
     by_length = sorted(names, key=len, reverse=True)
@@ -259,13 +268,13 @@ def _spans(text: str, names: list[str]) -> Iterator[tuple[int, int]]:
 
 
 def _list_in(row: dict, name: str, where: str) -> list:
-    """Return the list of a key that may be missing."""
+    """Return the list of a key, or an empty list if the key is missing."""
     return value_of(row, name, list, where) if name in row else []
 
 
 def _check_ids(path: str, questions: Sequence[NamedTuple]) -> None:
     if not questions:
-        raise ValueError(f'{path} holds no questions')
+        raise ValueError(f'{path} contains no questions')
     seen: set[str] = set()
     for question in questions:
         if question.id in seen:
@@ -274,17 +283,17 @@ def _check_ids(path: str, questions: Sequence[NamedTuple]) -> None:
 
 
 def listed(ids: list[str]) -> str:
-    """Name the first few ids, and the number of further ones."""
+    """Return a text that lists the first few ids, and the number of further ids."""
     more = f' and {len(ids) - MAX_NAMED} more' if len(ids) > MAX_NAMED else ''
     return ', '.join(ids[:MAX_NAMED]) + more
 
 
 def read_file(path: str, kind: type) -> Any:
-    """Return the JSON object (``dict``) or array (``list``) in a file.
+    """Read the JSON object (``dict``) or array (``list``) in a file.
 
     Raises:
-        ValueError: The file cannot be read, or has other contents; the message names the file and
-            line.
+        ValueError: The file cannot be read, or contains something else; the message names the file
+            and line.
     """
     with readable(f'{path} cannot be read'):
         return json_value(read_text(Path(path), max_bytes=MAX_FILE), path, kind)

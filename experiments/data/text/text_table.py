@@ -1,4 +1,4 @@
-"""Tables of labelled texts, in CSV and JSON lines."""
+"""Tables of labelled texts, in CSV or JSON lines."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ JSON = ('.json', '.jsonl', '.ndjson')
 
 @dataclass(frozen=True)
 class TextTable(DocumentSource):
-    """Texts or pairs of texts with their labels, one per row::
+    """Texts with labels, or pairs of texts with labels, one per row::
 
         text,label                              {"text_a": "It rains.", "text_b": "It is wet.",
         "It rains, and rains.",weather            "label": "entailed"}
 
     Files are ``.csv`` or ``.tsv`` with a header, or ``.json``, ``.jsonl`` or ``.ndjson`` with an
-    object on each line; all may be gzipped (``.gz``). Labels are strings or integers.
+    object on each line. Any file may be gzipped (``.gz``). Labels are strings or integers.
 
     Args:
         path (str): The training file.
-        val (str, optional): The development file; if omitted, a tenth of ``path``.
-        test (str, optional): The test file; if omitted, another tenth of ``path``.
-        columns (list of str, optional): The column of the text, or the two columns of a pair; if
-            omitted ``text``, or ``text_a`` and ``text_b``.
+        val (str, optional): The development file. If omitted, a tenth of the rows of ``path``.
+        test (str, optional): The test file. If omitted, another tenth of the rows of ``path``.
+        columns (list of str, optional): The column of the text, or the two columns of a pair. If
+            omitted, ``text``, or ``text_a`` and ``text_b``.
         label (str): The column of the label.
-        classes (list of str, optional): The classes in order; if omitted, the labels in the
-            training file.
+        classes (list of str, optional): The names of the classes in order. If omitted, the labels
+            in the training file.
         seed (int): Seed of the division into parts.
     """
 
@@ -79,14 +79,15 @@ class TextTable(DocumentSource):
 
 
 class Row(NamedTuple):
-    """The number of a row's first line, its text or pair, and its label if requested."""
+    """A row of a table: the number of its first line, its one or two texts, and its label if
+    requested."""
 
     line: int
     texts: tuple[str, ...]
     label: str | None
 
     def with_class(self, number: int) -> Document | Pair:
-        """Return the text or pair with the index of its class."""
+        """Return the text or the pair, with the index of its class."""
         return (Document if len(self.texts) == 1 else Pair)(*self.texts, number)
 
 
@@ -96,7 +97,7 @@ def read_texts(path: Path, columns: Sequence[str] | None = None,
 
     Args:
         path (Path): The file.
-        columns (list of str, optional): The one or two text columns; if omitted ``text``, or
+        columns (list of str, optional): The one or two text columns; if omitted, ``text``, or
             ``text_a`` and ``text_b``.
         label (str, optional): The column of the label; if omitted, no labels are read.
 
@@ -117,12 +118,13 @@ def read_texts(path: Path, columns: Sequence[str] | None = None,
         for name in (*columns, *([] if label is None else [label])):
             if name not in row:
                 raise ValueError(f"{where}: expected a column {name!r:.60} (got "
-                                 f"{', '.join(row):.200}); name your columns in the first line of "
-                                 f"a CSV file, and give 'columns' and 'label' if the names differ")
+                                 f"{', '.join(row):.200}); name your columns in the first line "
+                                 "of a CSV file, and pass 'columns' and 'label' if the names "
+                                 "differ")
         texts = tuple(_text(row[name], name, where) for name in columns)
         yield Row(number, texts, None if label is None else _label(row[label], label, where))
     if not number:
-        raise ValueError(f'{path} holds no texts')
+        raise ValueError(f'{path} contains no texts')
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:

@@ -1,4 +1,4 @@
-"""WordPiece and byte-pair tokenizers, trained on a corpus or read from a file."""
+"""WordPiece and byte-pair tokenizers, which are trained on a corpus or read from a file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NAMES = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]')
 ROBERTA_NAMES = ('<pad>', '<unk>', '<s>', '</s>', '<mask>')
 UNKNOWN = 'a \uffff'  # in no vocabulary
 TRAINING = 'training a tokenizer'
-COVERAGE = 0.9999  # of all characters; rarer ones become [UNK]
+COVERAGE = 0.9999  # share of all characters that have a token; rarer characters become [UNK]
 
 
 def train_tokenizer(texts: Callable[[], Iterable[str]], vocab_size: int) -> Tokenizer:
@@ -41,14 +41,15 @@ def train_tokenizer(texts: Callable[[], Iterable[str]], vocab_size: int) -> Toke
     first: [PAD] = 0, [UNK] = 1, [CLS] = 2, [SEP] = 3, [MASK] = 4. Training is deterministic.
 
     Args:
-        texts (Callable): Returns pieces of text, the same in each of two calls.
-        vocab_size (int): The most tokens that the vocabulary may hold.
+        texts (Callable): A function that returns pieces of text. It is called twice, and must
+            return the same pieces.
+        vocab_size (int): Maximum number of tokens in the vocabulary.
 
     Returns:
-        tokenizers.Tokenizer; ``save(path)`` writes its tokenizer.json.
+        tokenizers.Tokenizer; its method ``save(path)`` writes a tokenizer.json.
 
     Raises:
-        ValueError: 'vocab_size' has no room for the special tokens and the letters.
+        ValueError: ``vocab_size`` is too small for the special tokens and the letters.
     """
     from tokenizers import Tokenizer
     from tokenizers.models import WordPiece
@@ -57,8 +58,8 @@ def train_tokenizer(texts: Callable[[], Iterable[str]], vocab_size: int) -> Toke
     learner = Tokenizer(WordPiece(unk_token='[UNK]'))
     _process_as_bert(learner)
     letters = _letters(_watched(texts(), 'counting letters'), learner)
-    # The trainer would number single letters in random order, which then breaks ties. As special
-    # tokens they keep the given order.
+    # The trainer would number single letters in random order, and this order breaks ties. Letters
+    # that are special tokens keep the given order.
     given = [*NAMES, *letters, *(f'##{letter}' for letter in letters)]
     if len(given) > vocab_size:
         raise ValueError(f"'vocab_size' must be at least {len(given)}, for the special tokens and "
@@ -76,15 +77,15 @@ def train_tokenizer(texts: Callable[[], Iterable[str]], vocab_size: int) -> Toke
 def train_byte_pairs(texts: Callable[[], Iterable[str]], vocab_size: int) -> Tokenizer:
     """Train a byte-pair tokenizer on texts, like roberta-base's.
 
-    It is lossless: a text can be restored from its tokens, byte for byte. The special tokens come
-    first: <s> = 0, <pad> = 1, </s> = 2, <unk> = 3, <mask> = 4.
+    The tokenizer is lossless: a text can be restored from its tokens, byte for byte. The special
+    tokens come first: <s> = 0, <pad> = 1, </s> = 2, <unk> = 3, <mask> = 4.
 
     Args:
-        texts (Callable): Returns pieces of text.
-        vocab_size (int): The most tokens that the vocabulary may hold.
+        texts (Callable): A function that returns pieces of text.
+        vocab_size (int): Maximum number of tokens in the vocabulary.
 
     Raises:
-        ValueError: 'vocab_size' has no room for the special tokens and the bytes.
+        ValueError: ``vocab_size`` is too small for the special tokens and the bytes.
     """
     from tokenizers import Tokenizer
     from tokenizers.decoders import ByteLevel as Decoder
@@ -110,7 +111,7 @@ def train_byte_pairs(texts: Callable[[], Iterable[str]], vocab_size: int) -> Tok
 
 
 def _watched(texts: Iterable[str], name: str) -> Iterable[str]:
-    """Show a progress bar in a terminal if the texts take longer than a second.
+    """Return the texts, with a progress bar in a terminal if they take longer than a second.
 
     A caller that passes the iterable to compiled code must keep a reference to it. Otherwise an
     interrupt is lost when the bar is closed, in the first Python code after that call.
@@ -119,7 +120,7 @@ def _watched(texts: Iterable[str], name: str) -> Iterable[str]:
 
 
 def _letters(texts: Iterable[str], tokenizer: Tokenizer) -> list[str]:
-    """Return the characters that make up nearly all of the texts, most frequent first."""
+    """Return the characters that make up nearly all of the texts, the most frequent first."""
     count: Counter[str] = Counter()
     for text in texts:
         count.update(tokenizer.normalizer.normalize_str(text))
@@ -133,7 +134,8 @@ def _letters(texts: Iterable[str], tokenizer: Tokenizer) -> list[str]:
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
-    """Load a tokenizer.json, or a vocab.txt as a lower-casing WordPiece tokenizer.
+    """Load a tokenizer from a tokenizer.json, or a lower-casing WordPiece tokenizer from a
+    vocab.txt.
 
     Raises:
         ValueError: The file cannot be read, lacks a special token, or has gaps in its ids.
@@ -154,8 +156,8 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
                              f'without gaps, but the last id is {max(ids):,}')
         tokenizer.encode(UNKNOWN)
     except Exception as error:  # tokenizers raises plain Exception
-        raise ValueError(f"'tokenizer' cannot be read: {path} ({error}); it must be a "
-                         f"tokenizer.json or a vocab.txt") from error
+        raise ValueError(f"'tokenizer' cannot be read: {path} ({error}); 'tokenizer' must be a "
+                         "tokenizer.json or a vocab.txt") from error
     special_tokens(tokenizer, path)
     if path.suffix == '.txt':
         _frame_as_bert(tokenizer)
@@ -165,19 +167,20 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
 
 
 def check_same_vocabulary(tokenizer: Tokenizer, pretrained: Path | None) -> None:
-    """Refuse a tokenizer whose ids differ from those of a pre-trained model.
+    """Check that a tokenizer has the same ids as the tokenizer of a pre-trained model.
 
     Args:
         tokenizer (tokenizers.Tokenizer): The tokenizer of the data.
-        pretrained (Path, optional): The tokenizer file of the pre-training, if there is one.
+        pretrained (Path, optional): The tokenizer file of the pre-trained model. Nothing is checked
+            if it is ``None``.
 
     Raises:
-        ValueError: The two assign different ids to some tokens.
+        ValueError: The two tokenizers give different ids to some tokens.
     """
     if (pretrained is not None and pretrained.exists()
             and load_tokenizer(pretrained).get_vocab() != tokenizer.get_vocab()):
         raise ValueError(f"'tokenizer' must be the tokenizer of the pre-training, {pretrained} "
-                         f"(got one with other ids)")
+                         "(got a tokenizer with other ids)")
 
 
 def special_tokens(tokenizer: Tokenizer, source: str | Path = 'the tokenizer') -> SpecialTokens:
@@ -196,18 +199,20 @@ def special_tokens(tokenizer: Tokenizer, source: str | Path = 'the tokenizer') -
 
 
 def cut(texts: list[list[int]], room: int) -> list[list[int]]:
-    """Remove tokens from the end of the longer text (the second in a tie) until ``room`` are
-    left."""
+    """Cut one or two texts to ``room`` tokens in total.
+
+    Tokens are removed from the end of the longer text, or of the second text in a tie.
+    """
     if len(texts) == 1:
         return [texts[0][:room]]
     first, second = (len(text) for text in texts)
-    # The longer text keeps the rest of the room, and at least half.
+    # The longer text keeps the room that the shorter text leaves, and at least half of all room.
     keep_first = min(first, max(-(-room // 2), room - second))
     return [texts[0][:keep_first], texts[1][:room - keep_first]]
 
 
 def framed(texts: list[list[int]], special: SpecialTokens) -> np.ndarray:
-    """Return [CLS] a [SEP], or [CLS] a [SEP] b [SEP], int32."""
+    """Return the ids of [CLS] a [SEP], or of [CLS] a [SEP] b [SEP], int32 ``[length]``."""
     return np.array([special.cls, *(token for text in texts for token in (*text, special.sep))],
                     dtype=np.int32)
 
@@ -223,7 +228,8 @@ def _process_as_bert(tokenizer: Tokenizer) -> None:
 
 
 def _frame_as_bert(tokenizer: Tokenizer) -> None:
-    """Make ``encode(a, b)`` return [CLS] a [SEP] b [SEP] with segments 0 and 1."""
+    """Configure a tokenizer so that ``encode(a, b)`` returns [CLS] a [SEP] b [SEP] with segments 0
+    and 1."""
     from tokenizers.processors import BertProcessing
 
     ids = special_tokens(tokenizer)
@@ -233,7 +239,8 @@ def _frame_as_bert(tokenizer: Tokenizer) -> None:
 
 def _read_vocabulary(path: Path) -> dict[str, int]:
     numbers: dict[str, int] = {}
-    # Not splitlines(), because other Unicode line breaks are tokens of some vocabularies.
+    # splitlines() is not used, because some vocabularies contain other Unicode line breaks as
+    # tokens.
     for number, word in enumerate(read_text(path).removesuffix('\n').split('\n')):
         if numbers.setdefault(word, number) != number:
             raise ValueError(f'line {number + 1}: {word!r:.60} is listed twice')

@@ -1,8 +1,9 @@
-r"""Ablation of Diffuser's parts, one at a time (Table S.7).
+r"""Ablation of the parts of Diffuser, one part at a time (Table S.7).
 
     python -m experiments.papers.diffuser.ablation --scale small
 
-The paper averages over Long Range Arena; here the task is classification of long documents.
+The paper averages over the tasks of Long Range Arena. Here, the task is the classification of long
+documents.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from experiments.papers.study import ScaleName
 from experiments.runs.command_line import run_function
 
 SEEDS = {'smoke': 1, 'small': 1, 'paper': 3}
-# Average accuracy on Long Range Arena, in per cent.
+# The paper's average accuracies on Long Range Arena, in per cent.
 PAPER = {'Diffuser': 57.31, 'without local edges': 52.65, 'without random edges': 55.74,
          'without global edges': 55.19, 'without diffusion': 52.36, 'evenly spaced keys': 57.07}
 
 
 def main(scale: ScaleName = 'small', **kwargs) -> None:
-    """Train a classifier without each of the parts.
+    """Train a classifier of documents without each of the parts in turn.
 
     Args:
         scale: Scale of the study.
@@ -31,8 +32,8 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
              'without global edges': runs.diffuser(num_global=0).diffused(),
              'without diffusion': runs.diffuser(),
              'evenly spaced keys': runs.diffuser(uniform=True).diffused()}
-    runs.compared('model', kinds, seeds, 'The paper: diffusion and local edges matter most, even '
-                  'spacing does no harm.', ('paper, average', PAPER))
+    runs.compared('model', kinds, seeds, 'The paper: diffusion and local edges matter most; even '
+                                         'spacing does no harm.', ('paper, average', PAPER))
 
 
 if __name__ == '__main__':

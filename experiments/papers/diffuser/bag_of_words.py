@@ -1,4 +1,4 @@
-r"""Logistic regression on word counts, the baseline for models of documents.
+r"""Logistic regression on counts of words, the baseline for models of documents.
 
     python -m experiments.papers.diffuser.bag_of_words \
         experiments.data.text.package_docs.PackageDocs
@@ -9,14 +9,14 @@ from __future__ import annotations
 from experiments.data.text.document_files import Collection, DocumentSource
 from experiments.runs.command_line import run_function
 
-STRENGTHS = (1., 10., 100.)  # inverse L2 penalties, chosen on the development part
+STRENGTHS = (1., 10., 100.)  # inverse L2 penalties; one of them is chosen on the development part
 
 
 def bag_of_words(collection: Collection) -> dict[str, dict[str, float]]:
     """Return accuracy and macro F1 of a logistic regression on TF-IDF features, for dev and test.
 
     Args:
-        collection (Collection): The documents, which are not cut.
+        collection (Collection): The documents, which are used in full length.
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression

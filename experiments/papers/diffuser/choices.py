@@ -2,9 +2,10 @@ r"""Multiple choice (SparseBERT, Table 2; Diffuser, Table S.4).
 
     python -m experiments.papers.diffuser.choices --scale small
 
-Compares models with several attentions, and two baselines: the most frequent label, and the choice
-that shares most of its words with the question. The paper's scale uses SWAG and WikiHop, which must
-be downloaded first; smaller scales use a stand-in, consecutive sentences of docstrings.
+The study compares models with several kinds of attention, and two baselines: the most frequent
+label, and the choice that shares the largest fraction of its words with the question. The scale
+``paper`` uses SWAG and WikiHop, which must be downloaded first. Smaller scales use a stand-in,
+consecutive sentences of docstrings.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ FILES = {'train': 'swag/train.csv', 'dev': 'swag/val.csv', 'test': 'swag/test.cs
 DEFAULT = {'smoke': (FULL,), 'small': (FULL, NO_DIAGONAL, DIFFUSER),
            'paper': (FULL, NO_DIAGONAL, 'Longformer', 'BigBird', DIFFUSER)}
 METRICS = {'accuracy, %': ('accuracy', 100.)}
-# Full attention on WikiHop is RoBERTa on pieces of 512 tokens.
+# On WikiHop, the paper's full attention is RoBERTa on pieces of 512 tokens.
 PAPER = {'SWAG': {FULL: 82.5, NO_DIAGONAL: 83.5},
          'WikiHop': {FULL: 71.82, 'Longformer': 75.30, 'BigBird': 74.54, DIFFUSER: 75.80}}
 
@@ -41,13 +42,13 @@ PAPER = {'SWAG': {FULL: 82.5, NO_DIAGONAL: 83.5},
 def main(scale: ScaleName = 'small', sets: list[str] | None = None,
          names: list[str] | None = None, seeds: PositiveInt | None = None,
          out: Path = Path('runs/studies')) -> None:
-    """Train a model of each attention on each set.
+    """Train a model with each kind of attention on each data set.
 
     Args:
         scale: Scale of the study.
-        sets: Data sets of the paper's scale, swag and wikihop.
-        names: The attentions.
-        seeds: Number of trainings of each.
+        sets: Data sets of the scale paper, swag and wikihop.
+        names: Names of the kinds of attention.
+        seeds: Number of trainings of each kind of attention.
         out: The folder of all studies.
     """
     study = Study('choices', scale, out)

@@ -2,12 +2,12 @@ r"""Attention diffusion along the patterns of Diffuser, BigBird and Longformer (
 
     python -m experiments.papers.diffuser.diffusion --scale small
 
-Trains classifiers of long documents along each pattern with one hop and with five, and with full
-attention. Nothing is pre-trained, whereas the paper starts from RoBERTa's weights.
+The study trains classifiers of long documents along each pattern, with one hop and with five hops,
+and with full attention. Nothing is pre-trained, whereas the paper starts from RoBERTa's weights.
 
-The class is predicted from [CLS]. It is global in BigBird and Longformer, so that the first layer
-sees the whole document. In the code of Diffuser's authors it is never global, so Diffuser is
-trained both ways.
+The class is predicted from the token [CLS]. In BigBird and Longformer, [CLS] is global, so that its
+first layer sees the whole document. In the code of Diffuser's authors, [CLS] is never global.
+Diffuser is therefore trained both ways.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from experiments.papers.study import ScaleName
 from experiments.runs.command_line import run_function
 
 SEEDS = {'smoke': 1, 'small': 3, 'paper': 3}
-# Average F1 over five sets of documents, in per cent.
+# The paper's average F1 over five sets of documents, in per cent.
 PAPER = {'BigBird': 80.14, 'BigBird, diffused': 80.84, 'Longformer': 80.86,
          'Longformer, diffused': 81.24, 'Diffuser': 81.80}
 
 
 def main(scale: ScaleName = 'small', **kwargs) -> None:
-    """Train a classifier for each kind of attention.
+    """Train a classifier of documents with each kind of attention.
 
     Args:
         scale: Scale of the study.

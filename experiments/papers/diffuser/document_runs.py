@@ -1,4 +1,4 @@
-"""Shared trainings of the studies of diffusion: classifiers of long documents."""
+"""Trainings of document classifiers, which the studies of diffusion share."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ from graphattn.patterns import (
 DOCUMENTS = '--data.init_args.documents.init_args'
 CONFIGS = Path(__file__).parent / 'configs'
 METRICS = {'accuracy, %': ('accuracy', 100.), 'macro F1, %': ('macro_f1', 100.)}
-# Local, global and random keys per query (Table S.10). At the small scale, documents and counts are
-# a quarter of the paper's, so densities are equal.
+# Numbers of local, global and random keys per query (Table S.10). At the small scale, documents and
+# numbers are a quarter of the paper's, so densities are equal.
 COUNT = {'smoke': 8, 'small': 16, 'paper': 64}
 CLUSTERS = {'smoke': 4, 'small': 32, 'paper': 128}
 HOPS, TELEPORT = 5, 0.1  # Sec. "Ablation Studies"
@@ -49,9 +49,10 @@ class Attention:
     """A kind of attention: the source of its edges, and the number of hops.
 
     Args:
-        name (str): Name of the run's folder; equal names mean equal edges.
-        edges (Pattern or tuple): A pattern, drawn with the seed of the run and shared by all
-            layers, or command-line options for the source.
+        name (str): Name of the run's folder. Two kinds of attention with equal names must have
+            equal edges.
+        edges (Pattern or tuple): A pattern, or command-line options for the source. The pattern is
+            built with the seed of the run, and all layers share it.
         hops (int): Number of hops.
         teleport (float): Fraction of its original value that a token keeps in each hop.
     """
@@ -76,11 +77,13 @@ class Attention:
 
 @dataclass(frozen=True)
 class DocumentRuns:
-    """Runs of :meth:`Study.trained` on long documents; the same arguments are the same run.
+    """Runs of :meth:`Study.trained` on long documents.
+
+    Runs with the same arguments are trained once.
 
     Args:
-        study (Study): The study, whose scale chooses the config and whose folder holds the runs.
-        documents (Path, optional): Another config of :mod:`experiments.train`, for your own
+        study (Study): The study. Its scale determines the config, and its folder contains the runs.
+        documents (Path, optional): Another config of :mod:`experiments.train`, such as for your own
             documents.
     """
 
@@ -101,8 +104,8 @@ class DocumentRuns:
             window (int, optional): Width of the blocks.
             num_global (int, optional): Number of global tokens.
             num_random (int, optional): Number of random keys per query.
-            uniform (bool): Replace random keys by evenly spaced ones.
-            cls_global (bool): Make [CLS] one of the global tokens.
+            uniform (bool): Whether to replace random keys by evenly spaced keys.
+            cls_global (bool): Whether [CLS] is one of the global tokens.
         """
         counts = [self.count if count is None else count
                   for count in (window, num_global, num_random)]
@@ -115,8 +118,8 @@ class DocumentRuns:
 
         Args:
             density_weight (float): Weight of the penalty on density.
-            max_length (int): Maximum number of tokens of a document, because sampled graphs start
-                with a quarter of all pairs.
+            max_length (int): Maximum number of tokens of a document. It limits the memory, because
+                sampled graphs begin with a quarter of all pairs.
         """
         try:
             model = laid_over(*self._configs)['model']['init_args']['model']
@@ -141,8 +144,10 @@ class DocumentRuns:
 
     @property
     def longformer(self) -> Attention:
-        """Return attention along Longformer's edges, in windows of eight times Diffuser's width,
-        with one hop."""
+        """Return attention along Longformer's edges, with one hop.
+
+        Windows are eight times as wide as Diffuser's.
+        """
         return Attention('longformer', get('longformer', radius=4 * self.count, num_global=1))
 
     @property
@@ -151,24 +156,25 @@ class DocumentRuns:
         return Attention('full', Full())
 
     def trained(self, attention: Attention, seed: int) -> Path:
-        """Train a classifier with this attention in all layers."""
+        """Train a classifier with this attention in all layers, and return the folder of its
+        run."""
         return self._runs.fit(f'{attention.name}-{attention.hops}-{attention.teleport:g}', seed,
                               *attention.options(seed))
 
     def scored(self, attention: Attention, seeds: range) -> dict[str, float | None]:
-        """Return test means and deviations over the classifiers of these seeds."""
+        """Return means and deviations of the test metrics over the classifiers of these seeds."""
         return over_seeds((self.trained(attention, seed) for seed in seeds), METRICS)
 
     def compared(self, column: str, kinds: dict[str, Attention], seeds: range, title: str,
                  paper: tuple[str, dict[str, float]]) -> None:
-        """Report a row and a bar for each kind of attention.
+        """Write the table and the figure of a study, with a row for each kind of attention.
 
         Args:
-            column (str): Column of the names.
-            kinds (dict): The attentions by name.
+            column (str): Name of the column with the names.
+            kinds (dict): The kinds of attention by name.
             seeds (range): Seeds of the trainings.
             title (str): The claim of the paper.
-            paper (tuple): Column of the paper's values, and the values by name.
+            paper (tuple): Name of the column with the paper's values, and these values by name.
         """
         rows = [{column: name, 'hops': attention.hops, **self.scored(attention, seeds),
                  paper[0]: paper[1].get(name)}
@@ -177,7 +183,7 @@ class DocumentRuns:
 
     @property
     def about(self) -> str:
-        """Describe the data of the figures."""
+        """Return a description of the data, for figures."""
         few = 'a little of ' if self.study.scale == 'smoke' else ''
         return (f'{few}the documentation of this Python, labelled by package'
                 if self._has_package_docs else f'documents of {self._configs[-1]}')
@@ -193,14 +199,17 @@ class DocumentRuns:
 
     @cached_property
     def _runs(self) -> Runs:
-        """Return the runs; the path of the documents is an option unless their config has it."""
+        """Return the runs of the study.
+
+        The path of the documents is passed as an option, unless their config has it.
+        """
         data = (f'{DOCUMENTS}.path', str(package_docs(self.study)), *self.study.cache
                 ) if self._has_package_docs else ()
         return Runs(self.study, 'documents', self._configs, data)
 
 
 def package_docs(study: Study) -> Path:
-    """Return the folder of package documentation, shared by all studies of a scale."""
+    """Return the folder of package documentation, which all studies of a scale share."""
     return study.made('package_docs', lambda folder: build_package_docs(
         folder, few_documents() if study.scale == 'smoke' else distinct(installed_documents())))
 
@@ -220,9 +229,9 @@ def document_study(
         name: Name of the study.
         scale: Scale of the study.
         num_seeds: Default number of seeds.
-        documents: A config of experiments.train with documents; if omitted, installed packages'
-            documentation, or Amazon reviews at the paper's scale.
-        seeds: Number of trainings of each kind.
+        documents: A config of experiments.train with documents. If omitted, the documents are the
+            documentation of installed packages, or Amazon reviews at the scale paper.
+        seeds: Number of trainings of each kind of attention.
         out: The folder of all studies.
     """
     return DocumentRuns(Study(name, scale, out), documents), range(seeds or num_seeds)
@@ -230,7 +239,7 @@ def document_study(
 
 def _edges(window: int, num_global: int, num_random: int, uniform: bool,
            cls_global: bool) -> Pattern:
-    """Return ``get('diffuser')`` without the kinds whose count is 0."""
+    """Return the pattern ``get('diffuser')`` without the kinds of edges whose number is 0."""
     parts: list[Pattern] = []
     if window:
         parts.append(OverlappingBlocks(window))

@@ -1,10 +1,10 @@
-r"""Numbers of local, global and random edges (Fig. S.6).
+r"""Effect of the numbers of local, global and random edges (Fig. S.6).
 
     python -m experiments.papers.diffuser.edge_types --scale small
 
-Varies one kind at a time, with default numbers of the others, and then the ratio of random to
-global edges. The paper finds diminishing returns of each kind, and that a mixture of random and
-global edges is best.
+The study varies the number of one kind of edges at a time, with default numbers of the other kinds,
+and then the ratio of random to global edges. The paper finds diminishing returns of each kind, and
+that a mixture of random and global edges is best.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ KINDS = {'window': 'local', 'num_global': 'global', 'num_random': 'random'}
 
 
 def main(scale: ScaleName = 'small', **kwargs) -> None:
-    """Train a classifier for each number of each kind of edges.
+    """Train a classifier for each number of edges of each kind.
 
     Args:
         scale: Scale of the study.
@@ -37,8 +37,8 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
     rows = [{'varied': varied, 'value': count,
              **runs.scored(runs.diffuser(**setting).diffused(), seeds)}
             for varied, count, setting in settings]
-    title = ('The paper: each kind helps less and less, and random and global edges are best '
-             f'together.\n{runs.about}')
+    title = ('The paper: each kind of edges has diminishing returns, and a mixture of random and '
+             f'global edges is best.\n{runs.about}')
     runs.study.report(rows, curves(rows, 'value', METRICS, title, panel='varied'), runs.about)
 
 

@@ -1,9 +1,9 @@
-r"""Number of hops and teleport probability (Fig. S.5).
+r"""Effect of the number of hops and of the teleport probability (Fig. S.5).
 
     python -m experiments.papers.diffuser.hops --scale small
 
-Trains classifiers of long documents along Diffuser's edges. The paper finds that more hops are
-better up to five, and that five hops with a teleport of 0.1 are best.
+The study trains classifiers of long documents along Diffuser's edges. The paper finds that more
+hops are better up to five, and that five hops with a teleport of 0.1 are best.
 """
 
 from __future__ import annotations

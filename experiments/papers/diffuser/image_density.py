@@ -2,10 +2,10 @@ r"""Density estimation of images, byte by byte (Diffuser, Table S.5).
 
     python -m experiments.papers.diffuser.image_density --scale small
 
-Reports the bits per byte of an image given the bytes before, compared with n-grams of bytes and
-with PNG. The paper's scale uses CIFAR-10 and ImageNet at 64 x 64 pixels, which must be downloaded
-first; smaller scales use stand-ins, scikit-learn's digits and pieces of its photographs. Each run's
-folder has samples of its model in samples.png.
+The study reports the bits per byte of an image, given the bytes before. It compares them with
+n-grams of bytes and with PNG. The scale ``paper`` uses CIFAR-10 and ImageNet at 64 x 64 pixels,
+which must be downloaded first. Smaller scales use stand-ins, scikit-learn's digits and pieces of
+its photographs. Each run's folder contains samples of its model in samples.png.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SEEDS = {'smoke': 1, 'small': 3, 'paper': 1}
 SETS = {'smoke': ('digits',), 'small': ('digits', 'pictures'), 'paper': ('cifar10', 'imagenet64')}
 DEFAULT = {'smoke': (DIFFUSER,), 'small': (FULL, 'Diffuser, 1 hop', DIFFUSER),
            'paper': (FULL, 'Diffuser, 1 hop', DIFFUSER)}
-ORDERS = (0, 1, 3)  # context bytes of the n-grams
+ORDERS = (0, 1, 3)  # numbers of context bytes of the n-grams
 BITS = {'bits per byte': ('bits_per_dim', 1.)}
 PAPER = {'CIFAR-10': {DIFFUSER: 2.78, 'Sparse Transformer': 2.80, 'PixelSNAIL': 2.85,
                       'PixelCNN++': 2.92, 'PixelCNN': 3.03},
@@ -45,13 +45,13 @@ PAPER = {'CIFAR-10': {DIFFUSER: 2.78, 'Sparse Transformer': 2.80, 'PixelSNAIL': 
 def main(scale: ScaleName = 'small', sets: list[str] | None = None,
          names: list[str] | None = None, seeds: PositiveInt | None = None,
          out: Path = Path('runs/studies')) -> None:
-    """Train a model of each attention on each set.
+    """Train a model with each kind of attention on each data set.
 
     Args:
         scale: Scale of the study.
-        sets: Data sets: digits and pictures, or cifar10 and imagenet64 at the paper's scale.
-        names: The attentions.
-        seeds: Number of trainings of each.
+        sets: Data sets: digits and pictures, or cifar10 and imagenet64 at the scale paper.
+        names: Names of the kinds of attention.
+        seeds: Number of trainings of each kind of attention.
         out: The folder of all studies.
     """
     study = Study('image_density', scale, out)
@@ -81,7 +81,10 @@ def main(scale: ScaleName = 'small', sets: list[str] | None = None,
 
 
 def counted(data: SequenceData) -> list[dict]:
-    """Return rows of n-grams fitted on the training part, and of PNG, on the test part."""
+    """Return rows with the bits per byte of n-grams and of PNG on the test part.
+
+    The n-grams are counted in the training part.
+    """
     learn, test = (sequences_of(data.parts[part]) for part in ('train', 'test'))
     return [*counting_rows(learn, test, ORDERS, data.num_tokens),
             {'attention': 'PNG', 'bits per byte': png_bits(data.parts['test'], data.shape)}]

@@ -5,13 +5,15 @@ r"""Masked language modelling of long documents (Diffuser, Table S.2), in bits.
         --corpus data/books_news_wikipedia \
         --roberta data/roberta-base/model.safetensors --tokenizer data/roberta-base/tokenizer.json
 
-All models have the same initialisation and number of steps. The paper's scale starts from RoBERTa's
-weights. Smaller scales start from a model that each seed first trains on short pieces with full
-attention, because on long documents alone a small model learns little but token frequencies for a
-long time. The papers call the bits per token BPC, as in Longformer's script; here bits per
-character and per byte are reported as well. The baselines are unigrams and n-grams of bytes, which
-predict every byte from the bytes before (masked models see both sides and most of the text), and a
-model that predicts every token from its two visible neighbours.
+All models have the same initialisation and number of steps. The scale ``paper`` starts from
+RoBERTa's weights. At smaller scales, each seed first trains a model with full attention on short
+pieces, and all models start from it. On long documents alone, a small model learns little but token
+frequencies for a long time.
+
+The papers call the bits per token BPC, as Longformer's script does. Here, bits per character and
+per byte are reported as well. There are two kinds of baselines. Unigrams and n-grams of bytes
+predict every byte from the bytes before, whereas masked models see both sides and most of the text.
+The other baseline predicts every token from its two visible neighbours.
 """
 
 from __future__ import annotations
@@ -43,31 +45,31 @@ SEEDS = {'smoke': 1, 'small': 3, 'paper': 1}
 DEFAULT = {'smoke': (FULL, DIFFUSER),
            'small': (FULL, 'Longformer', 'BigBird', 'Diffuser, 1 hop', DIFFUSER),
            'paper': ('Longformer', 'BigBird', 'Diffuser, 1 hop', DIFFUSER)}
-ORDERS = (0, 2, 5)  # context bytes of the n-grams
+ORDERS = (0, 2, 5)  # numbers of context bytes of the n-grams
 UNITS = ('token', 'character', 'byte')
 BITS = {f'bits per {unit}': (f'bits_per_{unit}', 1.) for unit in UNITS}
 AT_FIRST = 'bits per token, step 0'
-# Per token, after 0 and 10,000 steps and at the end: after 50,000 steps, except for RoBERTa, which
-# is not trained further.
+# The paper's bits per token after 0 steps, after 10,000 steps, and at the end. The end is after
+# 50,000 steps, except for RoBERTa, which is not trained further.
 PAPER = {DIFFUSER: (3.52, 1.96, 1.68), 'Longformer': (None, None, 1.86),
          'BigBird': (None, None, 1.82), FULL: (None, None, 2.02)}
-MAX_BYTES, MAX_TOKENS = 2**25, 2**23  # of each part, for the n-grams
+MAX_BYTES, MAX_TOKENS = 2**25, 2**23  # maximum size of each part, for the n-grams
 
 
 def main(scale: ScaleName = 'small', names: list[str] | None = None, corpus: str | None = None,
          roberta: str | None = None, tokenizer: str | None = None,
          seeds: PositiveInt | None = None, out: Path = Path('runs/studies')) -> None:
-    """Pre-train a model of each attention.
+    """Pre-train a model with each kind of attention.
 
     Args:
         scale: Scale of the study.
-        names: The attentions.
-        corpus: The corpus, see :class:`experiments.tasks.MaskedLanguage`; the documentation of the
-            installed Python if omitted.
-        roberta: Initial weights, of a RoBERTa with the sizes of the scale; skips the training on
-            short pieces.
+        names: Names of the kinds of attention.
+        corpus: The corpus, see :class:`experiments.tasks.MaskedLanguage`; if omitted, the
+            documentation of the installed Python.
+        roberta: Initial weights, of a RoBERTa with the sizes of the scale. The training on short
+            pieces is then skipped.
         tokenizer: A tokenizer.json; if omitted, a byte-pair tokenizer is trained on the corpus.
-        seeds: Number of trainings of each.
+        seeds: Number of trainings of each kind of attention.
         out: The folder of all studies.
     """
     study = Study('pretraining', scale, out)
@@ -97,18 +99,20 @@ def main(scale: ScaleName = 'small', names: list[str] | None = None, corpus: str
     few = 'a little of ' if scale == 'smoke' else ''
     about = f'text: {corpus or f"{few}the documentation of this Python"}'
     figure = bars(rows, 'attention', ['bits per token', 'bits per character'],
-                  f'Masked tokens, and models that count in grey.\n{about}')
+                  f'Masked tokens; models that only count are grey.\n{about}')
     study.report(rows, figure, about)
 
 
 def local_corpus(study: Study) -> Path:
-    """Return the documentation of the installed Python; for smoke tests a small part."""
+    """Return the folder of the documentation of the installed Python. At the scale smoke, it is a
+    small part."""
     return study.made('documentation',
                       write_few_documents if study.scale == 'smoke' else build_docs)
 
 
 def neighbours(run: Path) -> dict:
-    """Return a row of the model that predicts a token of a run's data from its two neighbours."""
+    """Return a row of the baseline that predicts each token of a run's data from its two
+    neighbours."""
     data = data_of(run)
     data.setup()
     train, test = (token_documents(data.examples[part].corpus) for part in ('train', 'test'))
@@ -119,13 +123,14 @@ def neighbours(run: Path) -> dict:
 
 
 def token_documents(corpus: EncodedCorpus) -> list[np.ndarray]:
-    """Return the first documents, up to ``MAX_TOKENS`` tokens."""
+    """Return the tokens of the first documents, up to ``MAX_TOKENS`` tokens in total."""
     ends = corpus.sentence_ptr[corpus.document_ptr]
     return np.split(corpus.tokens[:MAX_TOKENS], ends[(0 < ends) & (ends < MAX_TOKENS)])
 
 
 def byte_models(corpus: Path) -> list[dict]:
-    """Return rows of n-grams of bytes, fitted on the training part and evaluated on development."""
+    """Return rows of n-grams of bytes, which are counted in the training part and evaluated on the
+    development part."""
     parts: dict[bool, list[np.ndarray]] = {True: [], False: []}
     left = {True: MAX_BYTES, False: MAX_BYTES}
     num_characters = 0

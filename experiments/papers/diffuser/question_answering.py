@@ -2,10 +2,10 @@ r"""Question answering (SparseBERT, Table 2; Diffuser, Table S.4).
 
     python -m experiments.papers.diffuser.question_answering --scale small
 
-Compares models with several attentions that find the answer to a question in a text, and a
-baseline: the word with the longest match to the neighbours of the gap. The paper's scale uses SQuAD
-1.1, SQuAD 2.0 and TriviaQA, which must be downloaded first; smaller scales use a stand-in, gaps in
-docstrings.
+The study compares models that find the answer to a question in a text. They have several kinds of
+attention. The baseline is the word with the longest match to the neighbours of the gap. The scale
+``paper`` uses SQuAD 1.1, SQuAD 2.0 and TriviaQA, which must be downloaded first. Smaller scales use
+a stand-in, gaps in docstrings.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FILES = {part: f'squad/{part}.json' for part in ('train', 'dev', 'test')}
 DEFAULT = {'smoke': (FULL, LINKED), 'small': (FULL, NO_DIAGONAL, DIFFUSER, LINKED),
            'paper': (FULL, NO_DIAGONAL, 'Longformer', 'BigBird', DIFFUSER)}
 METRICS = {'exact match, %': ('exact_match', 100.), 'F1, %': ('f1', 100.)}
-# Exact match and F1; full attention on TriviaQA is RoBERTa on pieces of 512 tokens.
+# The papers' exact match and F1. On TriviaQA, full attention is RoBERTa on pieces of 512 tokens.
 PAPER = {'SQuAD 1.1': {FULL: (79.7, 87.1), NO_DIAGONAL: (80.3, 87.9)},
          'SQuAD 2.0': {FULL: (72.9, 75.5), NO_DIAGONAL: (73.2, 75.9)},
          'TriviaQA': {FULL: (66.87, 74.02), 'Longformer': (67.24, 74.82),
@@ -47,13 +47,13 @@ PAPER = {'SQuAD 1.1': {FULL: (79.7, 87.1), NO_DIAGONAL: (80.3, 87.9)},
 def main(scale: ScaleName = 'small', sets: list[str] | None = None,
          names: list[str] | None = None, seeds: PositiveInt | None = None,
          out: Path = Path('runs/studies')) -> None:
-    """Train a model of each attention on each set.
+    """Train a model with each kind of attention on each data set.
 
     Args:
         scale: Scale of the study.
-        sets: Data sets of the paper's scale, squad1, squad2 and triviaqa.
-        names: The attentions.
-        seeds: Number of trainings of each.
+        sets: Data sets of the scale paper: squad1, squad2 and triviaqa.
+        names: Names of the kinds of attention.
+        seeds: Number of trainings of each kind of attention.
         out: The folder of all studies.
     """
     study = Study('question_answering', scale, out)
@@ -78,7 +78,7 @@ def main(scale: ScaleName = 'small', sets: list[str] | None = None,
 
 
 def printed(name: str) -> dict[str, float | None]:
-    """Return the papers' values."""
+    """Return the papers' values for a kind of attention, by column."""
     return {f'{kind}, {column}': figures[name][place] if name in figures else None
             for kind, figures in PAPER.items()
             for place, column in enumerate(('paper EM', 'paper F1'))}

@@ -1,10 +1,10 @@
-r"""Accuracy of classifiers on inputs rolled by a few tokens (Fig. S.11).
+r"""Accuracy of document classifiers on inputs that are rolled by a few tokens (Fig. S.11).
 
     python -m experiments.papers.diffuser.rolling --scale small
 
-Tests the classifiers of the study of diffusion again. The paper rolls all tokens, which moves [CLS]
-away from the position that predicts the class. Here the text between [CLS] and [SEP] is also rolled
-alone, to measure how much of the drop is due to the position of [CLS].
+The study tests the classifiers of the study of diffusion again. The paper rolls all tokens, which
+moves [CLS] away from the position that predicts the class. Here, the text between [CLS] and [SEP]
+is also rolled alone. The comparison shows how much of the drop is due to the position of [CLS].
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from experiments.runs.command_line import run_function
 
 SEEDS = {'smoke': 1, 'small': 3, 'paper': 3}
 SHIFTS = {'smoke': (0, 4), 'small': (0, 1, 4, 16, 64), 'paper': (0, 1, 2, 4, 8, 16, 32, 64)}
-ROLLED = {'all tokens': False, 'the text alone': True}  # whether [CLS] and [SEP] stay in place
+# by what is rolled: whether [CLS] and [SEP] stay in place
+ROLLED = {'all tokens': False, 'the text alone': True}
 
 
 def main(scale: ScaleName = 'small', **kwargs) -> None:
-    """Train classifiers if necessary, and test them on rolled documents.
+    """Train classifiers if they are missing, and test them on rolled documents.
 
     Args:
         scale: Scale of the study.
@@ -35,8 +36,8 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
         tested = [_accuracy(runs.trained(attention, seed), SHIFTS[scale]) for seed in seeds]
         rows += [_row(name, what, shift, [accuracy[what, shift] for accuracy in tested],
                       [accuracy[what, 0] for accuracy in tested]) for what, shift in tested[0]]
-    title = ('The paper: a few tokens cost much, and Diffuser the least of the sparse models.\n'
-             f'{runs.about}')
+    title = ('The paper: rolling by a few tokens costs much accuracy; of the sparse models, '
+             f'Diffuser loses the least.\n{runs.about}')
     figure = curves(rows, 'by', ['drop, points'], title, panel='rolled', series='attention',
                     ylabel='drop of the accuracy, points')
     for axes in figure.axes:
@@ -51,7 +52,7 @@ def _kinds(runs: DocumentRuns) -> dict:
 
 
 def _accuracy(run: Path, shifts: tuple[int, ...]) -> dict[tuple[str, int], float]:
-    """Return the test accuracy, by what is rolled and by the shift."""
+    """Return the test accuracy of a run, by what is rolled and by the shift in tokens."""
     training, data, trainer = restored(run)
     trainer.test(training, data, verbose=False)  # also reads the documents
     documents = data.sets['test']

@@ -1,4 +1,4 @@
-"""Trainings of one task with several attentions, for questions, pre-training and images."""
+"""Trainings of one task with several kinds of attention, for questions, pre-training and images."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from experiments.runs.checkpoints import LAST
 from graphattn.patterns import Full, SlidingWindow, get
 
 FULL, NO_DIAGONAL, DIFFUSER = 'full', 'full, no diagonal', 'Diffuser'
-COUNT = {'smoke': 4, 'small': 16, 'paper': 64}  # for each of Diffuser's three kinds of edges
+COUNT = {'smoke': 4, 'small': 16, 'paper': 64}  # number of edges for each of Diffuser's three kinds
 
 
 @dataclass(frozen=True)
 class TaskRuns(Runs):
-    """Runs on a task with several attentions.
+    """Runs on one task with several kinds of attention.
 
     Args:
         study, name, configs, options: As in :class:`Runs`.
-        begin (TaskRuns, optional): A task that each seed first trains with full attention, to
-            initialise all runs.
+        begin (TaskRuns, optional): Runs of an earlier task. Each seed first trains a model with
+            full attention on that task, and all runs of the seed start from this model.
     """
 
     begin: TaskRuns | None = None
 
     def trained(self, attention: Attention, seed: int, *options: str, suffix: str = '') -> Path:
-        """Train a model with an attention in all layers, see :meth:`fit`."""
+        """Train a model with one kind of attention in all layers, see :meth:`fit`."""
         if self.begin is not None:
             first = self.begin.trained(Attention('full', Full()), seed)
             options += ('--model.init_args.pretrained', str(first / 'checkpoints' / LAST))
@@ -42,14 +42,17 @@ class TaskRuns(Runs):
 
     def scored(self, attention: Attention, seeds: range, metrics: dict[str, tuple[str, float]],
                *options: str, suffix: str = '') -> dict[str, float | None]:
-        """Return the scores of :func:`over_seeds` of :meth:`trained` models."""
+        """Return means and deviations over the models of these seeds, as :func:`over_seeds` returns
+        them."""
         return over_seeds((self.trained(attention, seed, *options, suffix=suffix)
                            for seed in seeds), metrics)
 
 
 def attentions(count: int) -> dict[str, Attention]:
-    """Return attentions by name, with ``count`` keys of each of Diffuser's kinds; BigBird's blocks
-    and half of Longformer's window have matching widths."""
+    """Return kinds of attention by name, with ``count`` keys of each of Diffuser's kinds.
+
+    The widths of BigBird's blocks and of half of Longformer's window correspond to ``count``.
+    """
     diffuser = Attention('diffuser', get('diffuser', window=count, num_global=count,
                                          num_random=count, cls_global=True))
     return {FULL: Attention('full', Full()),
@@ -61,7 +64,9 @@ def attentions(count: int) -> dict[str, Attention]:
 
 def question_tasks(study: Study, kind: str, sets: Sequence[str],
                    files: dict[str, str]) -> list[TaskRuns]:
-    """Return the runs on released data sets of questions, or on a stand-in below the paper's scale.
+    """Return the runs on data sets of questions.
+
+    At the scale paper, these are released data sets. Below it, they are a stand-in.
 
     Args:
         study (Study): The study of the runs.
@@ -79,18 +84,19 @@ def question_tasks(study: Study, kind: str, sets: Sequence[str],
 
 
 def local_questions(study: Study) -> Path:
-    """Return the folder of questions from installed documentation, shared by all studies of a
-    scale."""
+    """Return the folder of questions from installed documentation, which all studies of a scale
+    share."""
     return study.made('local_questions', lambda folder: build_local_questions(
         folder, few_documents() if study.scale == 'smoke' else distinct(installed_docstrings())))
 
 
 def counting_rows(learn: list, test: list, orders: Sequence[int],
                   num_symbols: int = 256) -> list[dict]:
-    """Return rows of n-grams of bytes: the bits per byte given the bytes before.
+    """Return rows of n-grams of bytes, with the bits per byte given the bytes before.
 
     Args:
-        learn, test (list): Sequences of bytes to count and to predict.
+        learn, test (list): Sequences of bytes in which n-grams are counted, and sequences that are
+            predicted.
         orders (sequence of int): Number of context bytes of each model.
         num_symbols (int): Number of possible values of a byte.
     """

@@ -1,10 +1,11 @@
-r"""Does one layer of several hops reach what one layer of one hop cannot?
+r"""Comparison of several hops in one layer with several layers of one hop, on answers two edges
+away.
 
     python -m experiments.papers.diffuser.two_hop --scale small
 
-A token must predict an answer that is two edges away (:class:`TwoHop`). Trains one layer with
-several numbers of hops, and two layers of one hop, which have the same reach. One hop of one layer
-cannot reach the answer, so its accuracy is exactly chance.
+A token must predict an answer that is two edges away (:class:`TwoHop`). The study trains one layer
+with several numbers of hops, and two layers of one hop, which have the same reach. One layer of one
+hop cannot reach the answer, so its accuracy is exactly chance.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ SIZES = {'smoke': ['--trainer.max_epochs', '1', '--data.init_args.steps_per_epoc
 
 
 def main(scale: ScaleName = 'small', out: Path = Path('runs/studies')) -> None:
-    """Train every model with each seed and report its accuracy.
+    """Train every model with each seed, and report its accuracy.
 
     Args:
         scale: Scale of the study; the papers have no such experiment, so 'paper' equals 'small'.
@@ -50,14 +51,15 @@ def main(scale: ScaleName = 'small', out: Path = Path('runs/studies')) -> None:
 
 
 def train(study: Study, layers: int, hops: int, seed: int) -> Path:
-    """Train one model."""
+    """Train one model, and return the folder of its run."""
     model = f'{ENCODER}.num_layers', str(layers), f'{ENCODER}.hops', str(hops)
     return Runs(study, 'two_hop', (CONFIG,), (*SIZES[study.scale], *model)).fit(
         f'{layers}x{hops}', seed)
 
 
 def row(layers: int, hops: int, run_of_seed: dict[int, Path]) -> dict:
-    """Return the test accuracy of a model: of each seed, mean and standard deviation."""
+    """Return the row of a model: its test accuracy for each seed, their mean and their standard
+    deviation."""
     accuracy = {f'seed {seed}': read_summary(run)['accuracy'] for seed, run in run_of_seed.items()}
     found = list(accuracy.values())
     return {'layers': layers, 'hops': hops, **accuracy, **mean_and_spread('mean', found),

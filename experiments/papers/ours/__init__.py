@@ -1,1 +1,1 @@
-"""Studies that combine the papers or go beyond them."""
+"""Studies that combine the papers or go beyond the papers."""

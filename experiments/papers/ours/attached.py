@@ -1,13 +1,13 @@
-r"""Loss of a model trained with full attention: before and after attaching it to a graph, and
-adapted.
+r"""Loss of a model that was trained with full attention: before it is attached to a graph, right
+after, and after adaptation.
 
     python -m experiments.papers.ours.attached --scale small
 
 A small ModernBERT of transformers is trained on masked tokens with full attention. Then
 :func:`graphattn.hugging_face.attach` replaces its attention by attention along a window, along
-BigBird's graph, or along graphs of an untrained block model. The loss on masked tokens of
-development text is reported before, right after, and after a few more training steps, compared with
-the same steps of full attention.
+BigBird's graph, or along graphs of an untrained block model. The study reports the loss on masked
+tokens of development text before this, right after, and after a few more training steps. A model
+that trains these steps with full attention is reported for comparison.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CLUSTERS = 16
 MODEL = '--model.init_args.model.init_args'
 SEEDS = {'smoke': 1, 'small': 3, 'paper': 5}
 ADAPTATION = {'smoke': 2, 'small': 200, 'paper': 200}  # steps
-# Changes to the config for both trainings. No paper has this experiment.
+# Changes of the config in smoke tests, for both trainings. No paper has this experiment.
 SMOKE_SIZES = {'max_length': 32, 'channels': 16, 'heads': 2}
 SMOKE = ['--trainer.val_check_interval', '2', '--trainer.limit_val_batches', '1',
          '--trainer.limit_test_batches', '2', '--data.init_args.batch_size', '4',
@@ -53,9 +53,9 @@ def main(scale: ScaleName = 'small', corpus: str | None = None, seeds: PositiveI
     """Train a ModernBERT with each seed, attach it to each graph, and train it a little more.
 
     Args:
-        scale: Scale of the study; no paper has this experiment, so 'paper' is 'small' with more
+        scale: Scale of the study; no paper has this experiment, so 'paper' equals 'small' with more
             seeds.
-        corpus: The corpus; the documentation of the installed Python if omitted.
+        corpus: The corpus. If omitted, the documentation of the installed Python.
         seeds: Number of trainings.
         out: The folder of all studies.
     """
@@ -70,13 +70,14 @@ def main(scale: ScaleName = 'small', corpus: str | None = None, seeds: PositiveI
 
 
 def pretrained(runs: TextRuns, seed: int) -> Path:
-    """Return the run with full attention."""
+    """Train the model with full attention, and return the folder of the run."""
     steps = ['--trainer.max_steps', '4'] if runs.study.scale == 'smoke' else []
     return _trained(runs, f'attached-bert-{seed}', seed, *steps)
 
 
 def adapted(runs: TextRuns, attention: str, seed: int) -> Path:
-    """Return the run that continues it along a graph."""
+    """Continue the run of :func:`pretrained` along a graph, and return the folder of the new
+    run."""
     steps = str(ADAPTATION[runs.study.scale])
     checkpoint = pretrained(runs, seed) / 'checkpoints' / 'last.ckpt'
     along = [f'{MODEL}.along={_along(runs, attention)}'] * (attention != FULL)
@@ -92,12 +93,12 @@ def _trained(runs: TextRuns, name: str, seed: int, *options: str) -> Path:
 
 
 def source_of(runs: TextRuns, attention: str) -> GraphSource | str:
-    """Return the source or pattern to attach a model of the study's size to."""
+    """Return the source or the pattern that a model of the study's size is attached to."""
     return PATTERNS.get(attention) or BlockModelSource(**_block_model(runs))
 
 
 def _along(runs: TextRuns, attention: str) -> str:
-    """Return the source or pattern for a command line."""
+    """Return the source or the pattern as an option of the command line."""
     return PATTERNS.get(attention) or json.dumps(
         {'class_path': 'graphattn.sources.BlockModelSource', 'init_args': _block_model(runs)})
 
@@ -115,7 +116,7 @@ def _sizes(runs: TextRuns) -> dict[str, int]:
 
 
 def row(runs: TextRuns, attention: str, seeds: range) -> dict:
-    """Return the losses of an attention: mean and deviation over the seeds."""
+    """Return the losses of one kind of attention, with means and deviations over the seeds."""
     losses: dict[str, list[float]] = {BEFORE: [], AFTER: [], ADAPTED: []}
     for seed in seeds:
         run = pretrained(runs, seed)
@@ -130,7 +131,7 @@ def row(runs: TextRuns, attention: str, seeds: range) -> dict:
 
 
 def loss_right_after(runs: TextRuns, run: Path, attention: str) -> float:
-    """Return the loss of a pre-trained model right after attaching."""
+    """Return the loss of a pre-trained model right after it is attached to a graph."""
     training, data, trainer = restored(run)
     if attention != FULL:
         attach(training.model.bert, source_of(runs, attention))
@@ -139,8 +140,10 @@ def loss_right_after(runs: TextRuns, run: Path, attention: str) -> float:
 
 
 def density(runs: TextRuns, run: Path, attention: str) -> float:
-    """Return the density for the longest sequences, or of the graphs that the trained source
-    sampled."""
+    """Return the density of a kind of attention.
+
+    It is the density for the longest sequences, or of the graphs that the trained source sampled.
+    """
     if attention == FULL:
         return 100.
     if attention in PATTERNS:
@@ -150,7 +153,7 @@ def density(runs: TextRuns, run: Path, attention: str) -> float:
 
 
 def draw(rows: list[dict], about: str) -> Figure:
-    """Draw three losses for each attention, with deviations."""
+    """Draw the three losses of each kind of attention, with deviations."""
     losses = [{'attention': f'{row["attention"]}, {row["density, %"]:.0f} % of the pairs',
                'when': when, LOSS: row[f'{when}, loss'],
                spread_of(LOSS): row[f'{when}, spread']}

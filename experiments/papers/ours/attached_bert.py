@@ -1,4 +1,4 @@
-"""A wrapper of a transformers model, for our training on masked tokens."""
+"""A wrapper of a model of transformers, for this project's training on masked tokens."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from graphattn.sources import GraphSource
 
 
 class Positions(NamedTuple):
-    """Rotary positions, which have no parameters."""
+    """Rotary positions: a stand-in for position embeddings that has no parameters."""
 
     num_embeddings: int
 
 
 class Embeddings(NamedTuple):
-    """The attributes of an encoder that data and training use."""
+    """The embeddings of an encoder, by the names that data and training use."""
 
     token_embedding: nn.Embedding
     position_embedding: Positions
@@ -31,12 +31,13 @@ class Embeddings(NamedTuple):
 
 
 class AttachedBert(nn.Module):
-    """``transformers.ModernBertForMaskedLM`` with the interface of
-    :class:`graphattn.models.MaskedLanguageModel`.
+    """``transformers.ModernBertForMaskedLM`` as a masked language model of this project.
 
-    BERT (2018) adds embeddings of positions to tokens. At this size, its loss then stays for
-    thousands of steps on a plateau that does not use positions. With rotary positions, it leaves
-    the plateau within a few hundred steps.
+    Its interface is that of :class:`graphattn.models.MaskedLanguageModel`.
+
+    BERT (2018) adds position embeddings to tokens. At this size, its loss then stays on a plateau
+    for thousands of steps, because the model does not yet use positions. With rotary positions, the
+    loss leaves the plateau within a few hundred steps.
 
     Args:
         num_tokens (int): Size of the vocabulary; token 0 is padding.
@@ -45,10 +46,11 @@ class AttachedBert(nn.Module):
         heads (int): Number of attention heads.
         num_layers (int): Number of layers, all with full attention.
         hidden_channels (int, optional): Hidden size and number of gates of the feed-forward
-            networks, ``2 * channels`` if omitted.
+            networks. If omitted, ``2 * channels``.
         along (GraphSource or str, optional): Source or pattern for
-            :func:`graphattn.hugging_face.attach`; the model's own attention if omitted.
-        pretrained (str, optional): A checkpoint of such an unattached model to initialise from.
+            :func:`graphattn.hugging_face.attach`. If omitted, the model keeps its own attention.
+        pretrained (str, optional): A checkpoint to initialise the model from, of an
+            ``AttachedBert`` without ``along``.
 
     Raises:
         ValueError: The checkpoint is damaged, or does not fit the model.
@@ -76,21 +78,21 @@ class AttachedBert(nn.Module):
 
     @property
     def encoder(self) -> Embeddings:
-        """Return the embeddings, by our names."""
+        """Return the embeddings of the model, by the names in :class:`Embeddings`."""
         return Embeddings(self.bert.get_input_embeddings(), self.positions)
 
     def forward(
         self, tokens: Tensor, ptr: Tensor, *, segments: None = None, selected: Tensor,
         return_graphs: bool = False,
     ) -> tuple[Tensor, None, list[BipartiteGraph | PairMask]]:
-        """Return logits of the selected tokens, and the graphs that sources sampled for the batch.
+        """Return the logits of the selected tokens, ``None``, and the sampled graphs of the batch.
 
         Args:
             tokens (Tensor): Ids of all sequences, int64 ``[num_tokens]``.
             ptr (Tensor): The start of each sequence, int64 ``[num_sequences + 1]``.
-            segments (None): Unsupported.
+            segments (None): Must be ``None``; segments are unsupported.
             selected (Tensor): Positions of the tokens to predict, int64 ``[num_selected]``.
-            return_graphs (bool): Ignored, for a common interface.
+            return_graphs (bool): Ignored; graphs are always returned.
         """
         graphs: list[BipartiteGraph | PairMask] = []
         hooks = [module.register_forward_hook(lambda _, given, graph: graphs.append(graph))

@@ -1,17 +1,18 @@
-r"""Gradient estimators of a block model, and whether they keep its edges.
+r"""Estimators of the gradient of a block model, and whether they keep the edges of the model.
 
     python -m experiments.papers.ours.estimators --scale small
 
-A loss reaches the probabilities of sampled edges through an estimator (derived in
+An estimator defines the gradient of a loss in the probabilities of sampled edges (derived in
 :func:`graphattn.samplers.straight_through`). The task of repeated tokens requires all edges
-(:mod:`experiments.papers.sbm_transformer.repeated_tokens`): an estimator should find and keep them.
-Each estimator is trained with both distributions and several seeds. A run has *lost* its edges if
-its final density is less than half of its maximum, and has *solved* the task if its final accuracy
-is 99 %. With Algorithm 1's distribution (``poisson``), no density exceeds 63 %. Full attention,
-which has all edges from the start, is the reference.
+(:mod:`experiments.papers.sbm_transformer.repeated_tokens`), so an estimator should find and keep
+all edges. Each estimator is trained with both distributions and several seeds.
 
-The paper has no such study. The paper's scale is that of its Figure 4; the small scale has
-sequences of 32 tokens.
+A run has *lost* its edges if its final density is less than half of its maximum. It has *solved*
+the task if its final accuracy is 99 %. With the distribution of Algorithm 1 (``poisson``), no
+density exceeds 63 %. The reference is full attention, which has all edges from the start.
+
+The paper has no such study. The scale ``paper`` has the sizes of its Figure 4. The scale ``small``
+has sequences of 32 tokens.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def _row(distribution: str | None, estimator: str, runs: list[Path]) -> dict:
 
 
 def draw(runs: dict[tuple[str, str], list[Path]]) -> Figure:
-    """Draw density and loss by step, a line for each seed."""
+    """Draw density and loss by step, with a line for each seed."""
     figure = Figure(figsize=(11, 6.5), layout='constrained')
     panels = figure.subplots(len(DISTRIBUTIONS), 2, sharex=True)
     for (density, loss), distribution in zip(panels, DISTRIBUTIONS):

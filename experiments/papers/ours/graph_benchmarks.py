@@ -1,14 +1,16 @@
-r"""PATTERN and CLUSTER, two benchmarks of graph transformers whose graphs are block models.
+r"""PATTERN and CLUSTER, two benchmarks of graph transformers. The graphs of both are sampled from
+block models.
 
     python -m experiments.papers.ours.graph_benchmarks --scale small
 
-Trains one graph transformer with different attention among the nodes of a graph: full (GPS), along
-an expander and the edges of the data, with a virtual node (Exphormer) or without, along edges that
-a block model draws, alone and beside the edges of the data, and without attention. The density of
-block models is penalised, for a comparison with Exphormer at equal edges.
+The study trains one graph transformer with several kinds of attention among the nodes of a graph.
+They are: none; full (GPS); along an expander and the edges of the data, with a virtual node
+(Exphormer) or without; and along edges that a block model samples, alone and beside the edges of
+the data. The density of block models is penalised, so that they can be compared with Exphormer at
+equal numbers of edges.
 
-``small`` trains 4 layers of 64 channels for 10 epochs on 2,000 graphs, 630 steps. Published rows
-are of 10,000 graphs and larger models.
+The scale ``small`` trains 4 layers of 64 channels for 10 epochs on 2,000 graphs, which is 630
+steps. Published rows are results of larger models on 10,000 graphs.
 
 Sources: Dwivedi et al., "Benchmarking Graph Neural Networks" (2020); Rampášek et al., "GPS" (2022),
 Table 1; Shirzad et al., "Exphormer" (2023), Table 2.
@@ -78,7 +80,7 @@ def main(scale: ScaleName = 'small', datasets: list[str] | None = None,
                 's an epoch': statistics.median(report['seconds'] / report['epochs']
                                                 for report in reports),
                 'published, %': PUBLISHED[dataset].get(model)})
-    about = 'graphs drawn by the published distribution; published rows: more graphs and steps'
+    about = 'graphs drawn from the published distribution; published rows: more graphs and steps'
     title = f'Accuracy over classes of nodes.\n{about}'
     levels = {dataset: {'GPS, published': PUBLISHED[dataset]['full (GPS)']} for dataset in datasets}
     figure = points(rows, 'attention', [*METRICS], title, panel='data', levels=levels)

@@ -1,16 +1,16 @@
-r"""Do local edges replace self-pretraining?
+r"""Comparison of local edges with pre-training on the inputs of a task: which replaces which?
 
     python -m experiments.papers.ours.local_or_pretrained --scale small --tasks '[ListOps]'
 
 Transformers that are pre-trained on the inputs of a task, without labels, perform far better on
-Long Range Arena (Amos et al., "Never train from scratch", 2024), apparently because labels do not
-teach attention locality ("Towards understanding self-pretraining for sequence classification",
-2026). Local edges have it by construction. So full attention, a window, a block model, and a block
-model with a window are trained twice each: from scratch, and from an encoder pre-trained to predict
-next tokens.
+Long Range Arena (Amos et al., "Never train from scratch", 2024). A likely reason is that labels do
+not teach attention to be local ("Towards understanding self-pretraining for sequence
+classification", 2026). Local edges are local by construction. The study therefore trains full
+attention, a window, a block model, and a block model with a window. Each is trained twice: from
+scratch, and from an encoder that was pre-trained to predict next tokens.
 
-The pre-training is causal and has as many steps as the training, so pre-trained models have twice
-as many steps in total.
+The pre-training is causal and has as many steps as the training. Pre-trained models have therefore
+twice as many steps in total.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DEFAULT_TASKS = {'smoke': ('ListOps',), 'small': ('ListOps', 'Text', 'Image'),
                  'paper': ('ListOps', 'Text', 'Image')}
 ATTENTIONS = (FULL, WINDOW, SAMPLED, BOTH)
 SCRATCH, PRETRAINED = 'from scratch', 'pre-trained'
-# Full attention, in per cent: Tay et al. (2021) and Amos et al. (2024).
+# Published accuracies of full attention, in per cent: Tay et al. (2021) and Amos et al. (2024).
 PAPER = {SCRATCH: {'ListOps': 36.4, 'Text': 64.3, 'Retrieval': 57.5, 'Image': 42.4,
                    'Pathfinder': 71.4},
          PRETRAINED: {'ListOps': 59.2, 'Text': 88.8, 'Retrieval': 90.4, 'Image': 76.0,
@@ -43,7 +43,7 @@ PAPER = {SCRATCH: {'ListOps': 36.4, 'Text': 64.3, 'Retrieval': 57.5, 'Image': 42
 
 
 def main(scale: ScaleName = 'small', **kwargs) -> None:
-    """Train each attention with and without pre-training and compare.
+    """Train each kind of attention with and without pre-training, and compare the accuracies.
 
     Args:
         scale: Scale of the study.
@@ -60,7 +60,7 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
 
 
 def row(runs: LongRangeRuns, task: str, attention: str, seeds: range) -> dict:
-    """Return the results of both trainings of an attention, and its loss on next tokens."""
+    """Return the results of both trainings of a kind of attention, and its loss on next tokens."""
     found = {how: runs.scored(task, attention, seeds, pretrained=how == PRETRAINED)
              for how in (SCRATCH, PRETRAINED)}
     columns = {'task': task, 'attention': attention}
@@ -75,12 +75,12 @@ def row(runs: LongRangeRuns, task: str, attention: str, seeds: range) -> dict:
 
 
 def draw(rows: list[dict], baselines: dict[str, dict[str, float]], about: str) -> Figure:
-    """Draw a panel for each task, with two bars per attention, and baselines as lines."""
+    """Draw a panel for each task, with two bars per kind of attention. Baselines are lines."""
     trainings = [{**row, 'training': how, 'accuracy, %': row[f'{how}, %'],
                   'accuracy, spread': row[f'{how}, spread']}
                  for row in rows for how in (SCRATCH, PRETRAINED)]
     return bars(trainings, 'attention', ['accuracy, %'], 'With and without pre-training on the '
-                f'inputs; lines are guesses.\n{about}', panel='task', series='training',
+                f'inputs; lines are baselines.\n{about}', panel='task', series='training',
                 levels=baselines)
 
 

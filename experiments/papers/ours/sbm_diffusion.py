@@ -1,9 +1,10 @@
-r"""Diffusion along edges that every head samples, a combination that no paper has.
+r"""Diffusion along edges that every head samples. No paper has this combination.
 
     python -m experiments.papers.ours.sbm_diffusion --scale small
 
-Trains block models (SBM-Transformer) with a local window, with one hop and with five (Diffuser),
-with and without a penalty on density (SBM, Sec. 5.2): do several hops need fewer edges?
+The study trains block models (SBM-Transformer) with a local window, with one hop and with five hops
+(Diffuser), and with and without a penalty on density (SBM, Sec. 5.2). It asks whether several hops
+need fewer edges.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ MAX_LENGTH = {'smoke': 64, 'small': 256, 'paper': 4096}
 
 
 def main(scale: ScaleName = 'small', **kwargs) -> None:
-    """Train classifiers whose heads sample their edges, with one hop and with several.
+    """Train classifiers whose heads sample their edges, with one hop and with several hops.
 
     Args:
         scale: Scale of the study.

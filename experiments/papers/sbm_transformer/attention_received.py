@@ -1,13 +1,16 @@
-r"""Images with few or many sampled edges, and their attended pixels (SBM-Transformer, Fig. 7, 8).
+r"""Images with few or many sampled edges, and the pixels that are attended to (SBM-Transformer,
+Fig. 7, 8).
 
     python -m experiments.papers.sbm_transformer.attention_received --scale small
 
-Uses the most accurate penalised block model of the study of the density penalty. ``TASK.png`` shows
-correctly classified test images of lowest and highest density, with the fraction of queries that
-attend to each pixel. The paper claims that harder and darker images have more edges, and that the
-first layer attends to dark areas. So the table has, for each head, over the first test images, the
-density of right and wrong images, and Pearson's correlations of density with mean grey level and of
-received attention with the grey level of a pixel.
+The study uses the most accurate penalised block model of the study of the density penalty.
+``TASK.png`` shows correctly classified test images of lowest and highest density, with the fraction
+of queries that attend to each pixel.
+
+The paper claims that harder and darker images have more edges, and that the first layer attends to
+dark areas. To test this, the table has three results for each head, over the first test images: the
+densities of right and wrong images, Pearson's correlation of density with the mean grey level of an
+image, and the correlation of received attention with the grey level of a pixel.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ DRAWS = {'smoke': 2, 'small': 32, 'paper': 4}  # sampled graphs to average
 
 
 def main(scale: ScaleName = 'small', **kwargs) -> None:
-    """Train block models if necessary, and draw the pixels that their heads attend to.
+    """Train block models if they are missing, and draw the pixels that their heads attend to.
 
     Args:
         scale: Scale of the study.
@@ -67,7 +70,8 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
 
 
 def extremes(found: OfInputs, label: Tensor, number: int) -> Tensor:
-    """Return the correctly classified sequences of lowest density, then of highest density."""
+    """Return the indices of correctly classified sequences: those of lowest density, then those of
+    highest density."""
     right = (found.predicted == label).nonzero()[:, 0]
     order = right[found.density.mean(dim=(0, 1))[right].argsort()]
     return torch.cat([order[:number], order[number:][-number:]])
@@ -80,7 +84,7 @@ def head_rows(images: Tensor, label: Tensor, found: OfInputs, received: list[Ten
         images (Tensor): int64 ``[num_images, num_pixels]``.
         label (Tensor): Classes of the images, int64 ``[num_images]``.
         found (OfInputs): The model's densities and predictions.
-        received (list): Attention received by pixels, from :func:`received_shares`.
+        received (list): Attention that pixels receive, from :func:`received_shares`.
     """
     is_right, grey = found.predicted == label, images.float()
     rows = []
@@ -98,13 +102,13 @@ def head_rows(images: Tensor, label: Tensor, found: OfInputs, received: list[Ten
 
 
 def correlation(first: Tensor, second: Tensor) -> float | None:
-    """Return Pearson's correlation; ``None`` if one tensor is constant."""
+    """Return Pearson's correlation of two tensors; ``None`` if one of them is constant."""
     coefficient = float(torch.corrcoef(torch.stack([first, second]).double())[0, 1])
     return coefficient if coefficient == coefficient else None
 
 
 def titles(label: Tensor) -> list[str]:
-    """Return titles of :func:`extremes`, with their classes."""
+    """Return a title for each image of :func:`extremes`, with its class."""
     kinds = ['lowest'] * DRAWN + ['highest'] * DRAWN
     return [f'{kind}\nclass {value}' for kind, value in zip(kinds, label.tolist())]
 

@@ -1,7 +1,7 @@
-"""The attentions whose costs are compared, as layers and as counted operations.
+"""The kinds of attention whose costs are compared, as layers and as counted operations.
 
-Sizes are as in SBM-Transformer's models for Long Range Arena (Table 7): two heads of 32, 128
-clusters, 256 landmarks, projected keys or features, and two rounds of hashes.
+Sizes are those of SBM-Transformer's models for Long Range Arena (Table 7): two heads of 32
+channels, 128 clusters, 256 landmarks, projected keys or features, and two rounds of hashes.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ WIDTH = CHANNELS // HEADS
 
 
 class Eager(Baseline):
-    """Full attention that forms its weights, with which the papers compare."""
+    """Full attention that stores its weights, the baseline of the papers."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, seed: int) -> Tensor:
         return (query / math.sqrt(WIDTH) @ key.mT).softmax(dim=-1) @ value
 
 
 class Fused(Baseline):
-    """Torch's full attention, which forms weights block by block and stores none."""
+    """Torch's full attention, which computes its weights block by block and stores none."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, seed: int) -> Tensor:
         return F.scaled_dot_product_attention(query, key, value)
@@ -53,7 +53,7 @@ MODULES: dict[str, Callable[..., Baseline]] = {
     'Reformer': Reformer, 'Performer': Performer,
     'Performer, ReLU': partial(Performer, kernel='relu'),
     'Linformer': Linformer, 'Nystromformer': Nystromformer}
-# k of Table 6: rounds of hashes, features, projected keys, landmarks.
+# The k of Table 6: number of rounds of hashes, features, projected keys or landmarks.
 RANKS = {'Reformer': 2, 'Performer': 256, 'Performer, ReLU': 256, 'Linformer': 256,
          'Nystromformer': 256}
 STEPS: dict[str, Callable[[int, int, int], flops.Steps]] = {  # of n, d and k
@@ -64,12 +64,13 @@ STEPS: dict[str, Callable[[int, int, int], flops.Steps]] = {  # of n, d and k
     **dict.fromkeys(('Performer', 'Performer, ReLU'), flops.performer),
     'Linformer': flops.linformer,
     'Nystromformer': lambda n, d, k: flops.nystromformer(n, d, k, 35, 6)}
-RADIUS = 64  # of windows, at all lengths
+RADIUS = 64  # radius of windows, at all lengths
 PATTERNS = [name for name in patterns_at(2048, RADIUS) if name != FULL]
 
 
 class Case(NamedTuple):
-    """An attention on a sequence of n tokens, with the graph's density for block models."""
+    """A kind of attention on a sequence of n tokens. Block models also have the density of the
+    graph."""
 
     name: str
     n: int
@@ -80,7 +81,7 @@ class Case(NamedTuple):
         return torch.randn(self.n, CHANNELS), torch.tensor([0, self.n])
 
     def pattern(self) -> tuple[Pattern, int]:
-        """Return the pattern of the edges, and the number of hops."""
+        """Return the pattern of the edges and the number of hops."""
         return patterns_at(self.n, RADIUS)[self.name]
 
     def layer(self) -> nn.Module:
@@ -93,7 +94,7 @@ class Case(NamedTuple):
             pattern, hops = self.pattern()
             return GraphAttention(CHANNELS, HEADS, PatternSource(pattern), hops=hops,
                                   teleport=TELEPORT if hops > 1 else 0.)
-        if self.name == POISSON:  # its edges have probability 1 - exp(-p)
+        if self.name == POISSON:  # edges of this distribution have probability 1 - exp(-p)
             source = BlockModelSource(HEADS, WIDTH, CLUSTERS, distribution='poisson',
                                       exploration=0.)
             bring_to_density(source, -math.log1p(-self.density))
@@ -103,7 +104,8 @@ class Case(NamedTuple):
         return GraphAttention(CHANNELS, HEADS, source)
 
     def attend(self) -> tuple[nn.Module, Callable[[], Tensor]]:
-        """Return a layer and a function that applies it, along a fixed graph for ``EDGES``."""
+        """Return a layer, and a function that applies it. For ``EDGES``, the function attends along
+        a fixed graph."""
         layer, (x, ptr) = self.layer(), self.tokens()
         if self.name == EDGES:
             graph = cache(self.graph)
@@ -111,12 +113,12 @@ class Case(NamedTuple):
         return layer, lambda: layer(x, ptr)
 
     def graph(self) -> BipartiteGraph | None:
-        """Return the graph of the attention, if there is one."""
+        """Return the graph of the attention, or ``None`` if it has none."""
         with torch.no_grad():
             return self.layer().eval()(*self.tokens(), return_graph=True)[1]
 
     def steps(self, trains: bool = False) -> flops.Steps:
-        """Return the operations of a head on a sequence."""
+        """Return the operations of one head on one sequence, step by step."""
         if self.name in STEPS:
             return STEPS[self.name](self.n, WIDTH, RANKS.get(self.name, 0))
         num_edges = self.graph().num_edges
@@ -127,7 +129,7 @@ class Case(NamedTuple):
         return flops.block_model(self.n, WIDTH, CLUSTERS, self._drawn(), num_edges / HEADS, trains)
 
     def _drawn(self) -> flops.Steps:
-        """Return the operations of a head for sampling its graph."""
+        """Return the operations of one head to sample its graph, step by step."""
         if self.name == POISSON:
             return flops.algorithm_1(self.n, CLUSTERS)
         layer, (x, ptr) = self.layer().eval(), self.tokens()
@@ -138,8 +140,10 @@ class Case(NamedTuple):
 
 
 def peaks(case: Case) -> tuple[int, int]:
-    """Return the peak bytes, the graph included, of inference and of a training step, both after a
-    warm-up that compiles."""
+    """Return the peak bytes of inference and of a training step.
+
+    The graph is included. A warm-up compiles before both.
+    """
     free_at_once()
     for step in (infer, train):
         step(*case.attend())

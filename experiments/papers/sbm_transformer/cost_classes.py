@@ -1,4 +1,4 @@
-"""Growth of attention's costs, compared with the classes of SBM-Transformer's Table 6."""
+"""Growth of the costs of attention, compared with the classes in SBM-Transformer's Table 6."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from experiments.papers.sbm_transformer.cost_cases import (
 
 
 class Classes(NamedTuple):
-    """Growth of time and memory with n, d, k and m, as formulas and functions."""
+    """The growth of time and memory with n, d, k and m, as formulas and as functions."""
 
     time: str
     of_time: Callable[[int, int, int, float], float]
@@ -27,8 +27,8 @@ class Classes(NamedTuple):
     of_memory: Callable[[int, int, int, float], float]
 
 
-# Table 6. Reformer's factor (4n / c)^2 is left out, because it is constant for a fixed chunk
-# length.
+# The formulas of Table 6. Reformer's factor (4n / c)^2 is left out, because it is constant for a
+# fixed length c of chunks.
 TABLE_6 = {
     **dict.fromkeys((FORMED, FUSED), Classes(
         'n^2 d', lambda n, d, k, m: n**2 * d,
@@ -53,11 +53,11 @@ TABLE_6 = {
         lambda n, d, k, m: m * d + n * d**2 + n * k * d + k**2 * d,
         'm + nd + nk + kd + k^2',
         lambda n, d, k, m: m + n * d + n * k + k * d + k**2))}
-EDGES_SHARE = 0.1  # of all pairs, for m in Table 6
+EDGES_SHARE = 0.1  # fraction of all pairs that are edges, for m in Table 6
 
 
 def operations(name: str, n: int, d: int, k: int) -> float:
-    """Return the operations of a head; graphs have a fixed fraction of all pairs."""
+    """Return the operations of one head. Graphs have a fixed fraction of all pairs."""
     if name in STEPS:
         return sum(STEPS[name](n, d, k).values())
     drawn = flops.algorithm_1(n, k) if name == POISSON else {
@@ -66,7 +66,8 @@ def operations(name: str, n: int, d: int, k: int) -> float:
 
 
 def classes_table(measured: dict[int, list[dict]]) -> list[dict]:
-    """Return a table of growth factors at doubled n, d and k, by operations and by Table 6."""
+    """Return a table of growth factors when n, d or k doubles: of the operations, and by Table
+    6."""
     n = max(measured)
     return [{'attention': name, 'tokens': n, 'time, Table 6': classes.time,
              **growths(name, n, WIDTH, RANKS.get(name, CLUSTERS)),
@@ -76,7 +77,7 @@ def classes_table(measured: dict[int, list[dict]]) -> list[dict]:
 
 
 def growths(name: str, n: int, d: int, k: int) -> dict[str, float]:
-    """Return the growth factors of operations at doubled sizes."""
+    """Return the growth factors of the operations when n, d or k doubles."""
     found = {}
     for symbol, larger in (('n', (2 * n, d, k)), ('d', (n, 2 * d, k)), ('k', (n, d, 2 * k))):
         found[f'FLOPs, 2{symbol}'] = operations(name, *larger) / operations(name, n, d, k)
@@ -87,7 +88,8 @@ def growths(name: str, n: int, d: int, k: int) -> dict[str, float]:
 
 
 def memory_growth(name: str, measured: dict[int, list[dict]]) -> dict[str, float | None]:
-    """Return the growth from half of the longest length to all of it, ``None`` if unmeasured."""
+    """Return the growth factor of memory from half of the longest length to all of it; ``None`` if
+    one was not measured."""
     n = max(measured)
     peak = {length: next((row['infer MiB'] for row in measured.get(length, ())
                           if row['attention'] == name

@@ -1,24 +1,25 @@
-r"""Costs of each attention at Long Range Arena's lengths (SBM, Tables 3, 5, 6; Diffuser, S.4).
+r"""Costs of each kind of attention at Long Range Arena's lengths (SBM, Tables 3, 5, 6; Diffuser,
+S.4).
 
     python -m experiments.papers.sbm_transformer.costs --scale small
 
-Measures one layer of every attention on one sequence, with the sizes of the paper's models.
-Operations include the probabilities for sampling a graph, which the paper's Table 5 omits. Times
-are medians of interleaved runs; peaks of memory are measured in separate processes and include
-graphs.
+The study measures one layer of every kind of attention on one sequence, with the sizes of the
+paper's models. Operations include the probabilities for sampling a graph, which the paper's Table 5
+omits. Times are medians of interleaved runs. Peaks of memory are measured in separate processes and
+include graphs.
 
-``table.csv`` compares the attentions: operations and peaks relative to full attention, with the
-values of the paper's Table 3, and times relative to torch's full attention, the faster one.
-``steps.csv`` has the operations of a block model's head, step by step, in the order of Table 5.
-``classes.csv`` has the growth of operations when n, d or k doubles, and of inference memory with n,
-compared with Table 6. ``crossings.csv`` has the densities at which block models cost as much as
-full attention.
+``table.csv`` compares the kinds of attention. Operations and peaks are relative to full attention,
+with the values of the paper's Table 3. Times are relative to torch's full attention, which is the
+faster one. ``steps.csv`` lists the operations of a block model's head, step by step, in the order
+of Table 5. ``classes.csv`` lists the growth of operations when n, d or k doubles, and of inference
+memory with n, compared with Table 6. ``crossings.csv`` lists the densities at which block models
+cost as much as full attention.
 
-The paper measures whole models on GPUs with their trained graphs. Here graphs are sampled at the
-same densities with equal probabilities, by the exact distribution: above a few per cent, it
-computes all probabilities, k / 2d times the operations of full attention. Algorithm 1, which avoids
-that, is also measured. The paper's operations for Retrieval are those for ListOps, of half the
-length.
+The paper measures whole models with their trained graphs on GPUs. Here, graphs of the same
+densities are sampled with equal probabilities, from the exact distribution. Above a few per cent,
+its sampler computes all probabilities, which takes k / 2d times the operations of full attention.
+Algorithm 1, which avoids this, is also measured. The paper's operations for Retrieval equal those
+for ListOps, which is half as long.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ from graphattn.utils.files import write_whole
 from graphattn.utils.reading import read_json
 
 LENGTHS = {'ListOps': 2048, 'Text': 3072, 'Retrieval': 4096, 'Image': 1024, 'Pathfinder': 1024}
-# Lengths of the data, if models are longer, and of the benchmark, if the paper's differ.
+# Further lengths: those of the data, where models are longer, and those of the benchmark, where the
+# paper's differ.
 OTHER_LENGTHS = [('ListOps', 2000), ('Text', 4000), ('Text', 4096), ('Retrieval', 4000)]
 TASKS = {'smoke': [(task, n // 16) for task, n in LENGTHS.items()],
          'small': list(LENGTHS.items()), 'paper': [*LENGTHS.items(), *OTHER_LENGTHS]}
@@ -66,10 +68,10 @@ ROUNDS = {'smoke': 1, 'small': 3, 'paper': 7}
 ALL = (*MODULES, *PATTERNS)
 CHOSEN = {'smoke': (FORMED, FUSED, 'Performer', 'BigBird'), 'small': ALL, 'paper': ALL}
 DENSITIES = {'smoke': (0.1,), 'small': (0.02, 0.1, 0.25, 0.5), 'paper': (0.02, 0.1, 0.25, 0.5)}
-# Densities (Table 9) of the models in Table 3, trained with lambda = 0.1.
+# Densities (Table 9) of the models in Table 3, which were trained with lambda = 0.1.
 TRAINED = {'ListOps': 0.0115, 'Text': 0.1062, 'Retrieval': 0.0249, 'Image': 0.0133,
            'Pathfinder': 0.0261}
-PAPER_FLOPS = {  # Table 3, relative to full attention
+PAPER_FLOPS = {  # values of Table 3, relative to full attention
     FORMED: dict.fromkeys(LENGTHS, 1.),
     'linear, released': dict(zip(LENGTHS, (0.02, 0.01, 0.02, 0.04, 0.04))),
     'Reformer': dict(zip(LENGTHS, (0.05, 0.03, 0.05, 0.10, 0.10))),
@@ -94,11 +96,11 @@ COSTS = {'MFLOPs': 'operations', 'infer ms': 'time of inference',
 
 
 def main(scale: ScaleName = 'small', out: Path = Path('runs/studies')) -> None:
-    """Measure every attention at every length and compare.
+    """Measure every kind of attention at every length, and compare the costs.
 
     Args:
-        scale: Smoke tests use a sixteenth of the lengths; the paper's scale adds the lengths of the
-            data, and more rounds. Finished lengths are kept.
+        scale: The scale smoke uses a sixteenth of the lengths. The scale paper adds the lengths of
+            the data, and more rounds. Lengths that were measured before are not measured again.
         out: The folder of all studies.
     """
     study = Study('costs', scale, out)
@@ -115,8 +117,8 @@ def main(scale: ScaleName = 'small', out: Path = Path('runs/studies')) -> None:
 
 
 def measured_once(study: Study, n: int) -> list[dict]:
-    """Return the measurements at a length, from an earlier run with the same cases if there is
-    one."""
+    """Return the measurements at a length. If an earlier run measured the same cases, its
+    measurements are returned."""
     cases = cases_at(study.scale, n)
     asked = {'cases': [list(case) for case in cases], 'rounds': ROUNDS[study.scale],
              'threads': torch.get_num_threads()}
@@ -132,7 +134,8 @@ def measured_once(study: Study, n: int) -> list[dict]:
 
 
 def cases_at(scale: ScaleName, n: int) -> list[Case]:
-    """Return the attentions at a length, with block models at several densities."""
+    """Return the kinds of attention to measure at a length, with block models at several
+    densities."""
     trained = {TRAINED[task] for task, length in TASKS[scale] if length == n}
     densities = sorted({*DENSITIES[scale], *trained})
     return [Case(name, n) for name in CHOSEN[scale]] + [
@@ -140,7 +143,7 @@ def cases_at(scale: ScaleName, n: int) -> list[Case]:
 
 
 def measure(cases: list[Case], rounds: int) -> list[dict]:
-    """Return a row for each case: operations, times and peaks."""
+    """Return a row for each case, with its operations, times and peaks."""
     n = cases[0].n
     layers = {case: case.attend() for case in cases}
     seconds = {run.__name__: interleave({case: lambda own=own, run=run: run(*own)
@@ -163,7 +166,8 @@ def measure(cases: list[Case], rounds: int) -> list[dict]:
 
 
 def counted(case: Case) -> float | None:
-    """Return the millions of operations that torch counts, without the projections."""
+    """Return the millions of operations that torch counts, without the projections; ``None`` for
+    attention along edges."""
     if case.name not in STEPS:
         return None
     layer, attend = case.attend()
@@ -176,7 +180,7 @@ def counted(case: Case) -> float | None:
 
 
 def compare(task: str, measured: list[dict]) -> list[dict]:
-    """Return the rows of a task, with the paper's values."""
+    """Return the rows of a task in the table, with the paper's values."""
     formed, fused = (next(row for row in measured if row['attention'] == name)
                      for name in (FORMED, FUSED))
     of_other_tasks = {*TRAINED.values()} - {TRAINED[task]}
@@ -192,22 +196,25 @@ def compare(task: str, measured: list[dict]) -> list[dict]:
         **{f'{step} / SDPA': row[f'{step} ms'] / fused[f'{step} ms']
            for step in ('infer', 'train')},
         **{f'{step} MiB': row[f'{step} MiB'] for step in ('infer', 'train')},
-        # The memory of a short sequence may be invisible next to the process's own.
+        # The memory of a short sequence may be too small to measure beside the process's own.
         'memory / formed': row['infer MiB'] / formed['infer MiB'] if formed['infer MiB'] else None,
         'paper, memory': paper(PAPER_MEMORY, task, row),
     } for row in measured if row['asked density'] not in of_other_tasks]
 
 
 def paper(figures: dict, task: str, row: dict) -> float | None:
-    """Return the value of Table 3; for a block model only at the density of the paper's trained
-    model."""
+    """Return the paper's value of Table 3.
+
+    A block model has a value only at the density of the paper's trained model; otherwise it is
+    ``None``.
+    """
     if row['asked density'] not in (None, TRAINED[task]) or row['tokens'] > 2 * LENGTHS[task]:
         return None
     return figures.get(row['attention'], {}).get(task)
 
 
 def time_to_draw(row: dict, measured: list[dict]) -> float | None:
-    """Return the fraction of inference time that samples the graph."""
+    """Return the fraction of the inference time that is spent on sampling the graph."""
     if row['attention'] not in (SAMPLED, POISSON):
         return None
     edges = next(other for other in measured if other['attention'] == EDGES
@@ -220,7 +227,7 @@ def of_drawing(share: float | None) -> float | None:
 
 
 def steps_table(scale: ScaleName) -> list[dict]:
-    """Return the operations of a head that samples its graph at the density of the trained
+    """Return the rows of operations of a head that samples its graph, at the density of the trained
     model."""
     rows = []
     for task, n in TASKS[scale]:
@@ -238,7 +245,8 @@ IN_TABLE_5 = {'memberships': 'nd^2 + nkd', 'mixing': 'k^2 d', 'logits': 'md', 's
 
 
 def crossings(measured: list[dict]) -> list[dict]:
-    """Return the densities at which a block model costs as much as each kind of full attention."""
+    """Return a row for each kind of block model and of full attention, with the densities at which
+    both cost the same."""
     rows = []
     for name, full in product((EDGES, POISSON, SAMPLED), (FUSED, FORMED)):
         own = sorted((row for row in measured if row['attention'] == name),
@@ -251,7 +259,8 @@ def crossings(measured: list[dict]) -> list[dict]:
 
 
 def crossing(rows: list[dict], column: str, full: float) -> str:
-    """Interpolate the crossing linearly between measured densities."""
+    """Return the density at which two costs are equal, by linear interpolation between measured
+    densities."""
     if rows[0][column] >= full:
         return f'below {rows[0]["density"]:.1%}'
     for low, high in zip(rows, rows[1:]):
@@ -265,7 +274,7 @@ def crossing(rows: list[dict], column: str, full: float) -> str:
 
 
 def draw_lengths(measured: dict[int, list[dict]]) -> Figure:
-    """Draw Diffuser's figure: time and memory of a training step over the length."""
+    """Draw time and memory of a training step over the length, as in Diffuser's figure."""
     titles = {'train ms': 'ms per training step', 'train MiB': 'peak memory of it, MiB'}
     drawn = [{'cost': title, 'attention': row['attention'], 'tokens': row['tokens'],
               'value': row[column]} for column, title in titles.items()
@@ -275,8 +284,10 @@ def draw_lengths(measured: dict[int, list[dict]]) -> Figure:
 
 
 def draw_densities(measured: dict[int, list[dict]]) -> Figure:
-    """Draw the costs of a block model relative to SDPA, with and without sampling of its graph, at
-    two lengths."""
+    """Draw the costs of a block model relative to SDPA, at two lengths.
+
+    The costs are given with and without the sampling of the graph.
+    """
     drawn, more = [], ', drawing included'
     styles = {f'{title}{which}': {'color': f'C{number}', 'ls': '--' if which else '-'}
               for number, title in enumerate(COSTS.values()) for which in ('', more)}
@@ -294,7 +305,7 @@ def draw_densities(measured: dict[int, list[dict]]) -> Figure:
 
 
 def logarithmic(figure: Figure, ticks: Sequence[int]) -> Figure:
-    """Make all axes of a figure logarithmic, with plain numbers."""
+    """Make all axes of a figure logarithmic, with ticks in plain numbers."""
     for axes in figure.axes:
         axes.set(xscale='log', yscale='log')
         axes.set_xticks(ticks, [f'{tick:,}' for tick in ticks])

@@ -1,12 +1,12 @@
-r"""Density of graphs by layer and its variation over inputs (SBM-Transformer, Fig. 5).
+r"""Density of graphs by layer, and its variation over inputs (SBM-Transformer, Fig. 5).
 
     python -m experiments.papers.sbm_transformer.densities --scale small
 
-Uses the block models of the study of the density penalty, the most accurate seed for each lambda;
-the paper shows the unregularised and the best regularised model. For each layer (averaged over
-heads) and each head, the table has mean, deviation, minimum and maximum over the test inputs. The
-paper finds that without a penalty two layers can differ by more than 10 points, and that on
-Pathfinder the upper layer varies strongly with the input.
+The study uses the block models of the study of the density penalty, with the most accurate seed for
+each lambda. The paper shows the unregularised and the best regularised model. For each layer
+(averaged over heads) and each head, the table lists mean, deviation, minimum and maximum over the
+test inputs. The paper finds that without a penalty, two layers can differ by more than 10 points.
+On Pathfinder, it finds that the density of the upper layer varies strongly with the input.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ALL_HEADS = 'mean of heads'
 
 
 def main(scale: ScaleName = 'small', **kwargs) -> None:
-    """Train block models if necessary, and measure the graphs of each input.
+    """Train block models if they are missing, and measure the density of the graphs of each input.
 
     Args:
         scale: Scale of the study.
@@ -52,7 +52,7 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
 
 
 def layer_rows(density: Tensor) -> list[dict]:
-    """Return a row for each layer and for each of its heads, in per cent.
+    """Return a row of densities for each layer and for each of its heads, in per cent.
 
     Args:
         density (Tensor): Densities ``[layers, heads, num_inputs]``, from 0 to 1.

@@ -2,16 +2,17 @@ r"""Accuracy against density (SBM-Transformer, Tables 2, 8 and 9).
 
     python -m experiments.papers.sbm_transformer.density_penalty --scale small
 
-Trains block models with :math:`\lambda` times their mean density added to the loss, and for lambda
-= 0 also with fixed self-loops (``+I``, as opposed to ``+0``). They are compared with full
-attention, a window, tokens that attend only to themselves, and baselines without attention: the
-most frequent class, token counts, and for ListOps the root.
+The study trains block models with :math:`\lambda` times their mean density added to the loss. For
+lambda = 0, block models with fixed self-loops (``+I``, as opposed to ``+0``) are trained as well.
+They are compared with full attention, with a window, with tokens that attend only to themselves,
+and with baselines without attention: the most frequent class, token counts, and for ListOps the
+root.
 
-Smaller scales have digits of 8 x 8 pixels instead, and larger lambdas, because they have fewer
-steps. Densities are on the test part, without exploration. The authors' code keeps exploration, so
-its densities cannot fall below 1 %. Here, below 1 %, most edges of the training were due to
-exploration, and without them the accuracy can fall below that of tokens that attend only to
-themselves.
+Scales below ``paper`` replace images by digits of 8 x 8 pixels, and use larger lambdas, because
+they have fewer steps. Densities are measured on the test part, without exploration. The authors'
+code keeps exploration, so its densities cannot fall below 1 %. Here, densities can fall below 1 %.
+Most edges of the training were then due to exploration. Without these edges, the accuracy can fall
+below that of tokens that attend only to themselves.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ FULL, WINDOW, ALONE, SAMPLED, WITH_LOOPS = 'full', 'window', 'itself alone', 'SB
 RADIUS = {'smoke': 8, 'small': 8, 'paper': 32}
 AVERAGE = 'average'
 COLUMNS = (*TASKS['paper'], AVERAGE)
-# Accuracy, its deviation, density and its deviation, in per cent (Tables 8 and 9).
+# The paper's accuracy, density, and the deviation of each, in per cent (Tables 8 and 9).
 PAPER = {
     (FULL, None): dict(zip(COLUMNS, (
         (37.22, 0.52), (64.93, 0.46), (79.55, 1.22), (40.38, 0.76), (74.26, 0.57),
@@ -72,7 +73,7 @@ MARKERS = {FULL: 's', WINDOW: 'D', ALONE: 'v', SAMPLED: 'o', WITH_LOOPS: '^'}
 
 
 def main(scale: ScaleName = 'small', **kwargs) -> None:
-    """Train block models with several penalties on density, and compare.
+    """Train block models with several penalties on density, and compare their accuracies.
 
     Args:
         scale: Scale of the study.
@@ -126,7 +127,7 @@ def _paper(task: str, attention: str, weight: str | None) -> dict[str, float | N
 
 
 def _averages(rows: list[dict]) -> list[dict]:
-    """Return the averages of each attention over the five tasks."""
+    """Return the averages of each kind of attention over the five tasks."""
     averages = []
     for attention, weight in dict.fromkeys((row['attention'], row.get('lambda')) for row in rows):
         same = [row for row in rows if (row['attention'], row.get('lambda')) == (attention, weight)]

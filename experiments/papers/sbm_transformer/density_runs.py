@@ -1,4 +1,4 @@
-"""Trainings of the studies of density on Long Range Arena: block models and fixed edges."""
+"""Trainings of block models and of fixed edges, for the studies of density on Long Range Arena."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ PROTOCOL = SHIPPED / 'lra' / 'sbm.yaml'
 STAND_IN = 'digits'
 TASKS = {'smoke': (STAND_IN,), 'small': (STAND_IN,),
          'paper': ('listops', 'text', 'retrieval', 'image', 'pathfinder')}
-# The paper has 5,000 to 62,400 steps. In the 400 steps of the small scale, lambda = 1e-2 removes a
-# few of the edges, 1e-1 leaves 7 % of the pairs, and 1 less than 1 %.
+# The paper trains for 5,000 to 62,400 steps. In the 400 steps of the small scale, lambda = 1e-2
+# removes a few of the edges, lambda = 1e-1 leaves 7 % of the pairs, and lambda = 1 leaves less than
+# 1 %.
 WEIGHTS = {'smoke': ('0', '1'), 'small': ('0', '1e-2', '1e-1', '1'),
            'paper': ('0', '1e-4', '1e-3', '1e-2', '1e-1')}
 SEEDS = {'smoke': 1, 'small': 3, 'paper': 3}
@@ -32,10 +33,11 @@ SELF_LOOPS = SlidingWindow(0)
 
 @dataclass(frozen=True)
 class DensityRuns:
-    """Runs of :meth:`Study.trained` on a task; equal arguments mean the same run.
+    """Runs of :meth:`Study.trained` on one task. Runs with the same arguments are trained once.
 
     Args:
-        study (Study): The study, whose scale chooses the configs and whose folder holds the runs.
+        study (Study): The study. Its scale determines the configs, and its folder contains the
+            runs.
         task (str): A task of the scale, from ``TASKS``.
     """
 
@@ -43,14 +45,14 @@ class DensityRuns:
     task: str
 
     def along(self, name: str, pattern: Pattern, seed: int) -> Path:
-        """Train with one pattern in all heads of all layers."""
+        """Train with one pattern in all heads of all layers, and return the folder of the run."""
         return self._runs.fit(name, seed, f'{SOURCE}={json.dumps(pattern_source(pattern))}')
 
     def sampled(self, weight: str, seed: int, self_loops: bool = False) -> Path:
-        r"""Train with heads that sample their edges from block models.
+        r"""Train with heads that sample their edges, and return the folder of the run.
 
         Args:
-            weight (str): :math:`\lambda`, the weight of the penalty on density.
+            weight (str): The weight :math:`\lambda` of the penalty on density.
             seed (int): Seed of initialisation, batches and sampled edges.
             self_loops (bool): Whether every token also attends to itself (``+I``).
         """
@@ -83,12 +85,12 @@ def density_study(
     seeds: PositiveInt | None = None,
     out: Path = Path('runs/studies'),
 ) -> tuple[list[DensityRuns], range]:
-    """Return the runs of each task and the seeds.
+    """Return the runs of each task, and the seeds.
 
     Args:
         name: Name of the study.
         scale: Scale of the study.
-        tasks: Tasks of the scale; all if omitted.
+        tasks: Tasks of the scale. If omitted, all tasks.
         seeds: Number of trainings of each kind.
         out: The folder of all studies.
 

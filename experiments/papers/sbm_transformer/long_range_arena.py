@@ -2,17 +2,19 @@ r"""Long Range Arena (SBM-Transformer, Tables 1 and 8; Diffuser, Table S.6).
 
     python -m experiments.papers.sbm_transformer.long_range_arena --scale small --tasks '[ListOps]'
 
-Trains a classifier for each task, attention and seed, and tests the epoch that is best on the
-development part. Every table also has a window, and baselines that read almost nothing: on ListOps,
-the operator of the root alone is right in a third of the cases.
+The study trains a classifier for each task, kind of attention and seed, and tests the epoch that is
+best on the development part. Every table also has a window, and baselines that read almost nothing.
+On ListOps, the operator of the root alone is right in a third of the cases.
 
-The results of the two papers are not comparable, because their protocols differ: SBM-Transformer
-follows Nystromformer's (``--protocol sbm``), Diffuser the benchmark's own
-(``--protocol official``). Below the paper's scale, results are not comparable with the printed
-ones. The papers' windows are non-overlapping blocks, and their Performer under ``sbm`` has ReLU
-features. Block models are sampled by the exact distribution with the gradient of Eq. 9, unlike both
-the paper's text, with Algorithm 1, and its authors' code. Sinkhorn, Synthesizer and Combiner of
-Table S.6 are not included.
+The results of the two papers cannot be compared, because their protocols differ. SBM-Transformer
+follows Nystromformer's protocol (``--protocol sbm``), and Diffuser the benchmark's own
+(``--protocol official``). Below the scale ``paper``, results cannot be compared with the printed
+results either.
+
+Three things differ from the papers. The papers' windows are non-overlapping blocks. Their Performer
+under ``sbm`` has ReLU features. Block models are sampled here from the exact distribution with the
+gradient of Eq. 9, whereas the paper's text uses Algorithm 1, and its authors' code differs from
+both. Sinkhorn, Synthesizer and Combiner of Table S.6 are not included.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ SMALL = (FULL, WINDOW, 'BigBird', 'Diffuser', 'linear', 'Nystromformer', SAMPLED
 CHOSEN = {'smoke': (FULL, WINDOW, 'Linformer', BOTH), 'small': SMALL, 'paper': ATTENTIONS}
 DEFAULT_TASKS = {'smoke': ('ListOps', 'Retrieval'), 'small': tuple(TASKS), 'paper': tuple(TASKS)}
 AVERAGE = 'average'
-# Accuracies in per cent, in the order of the tasks.
+# The papers' accuracies in per cent, in the order of the tasks.
 SBM_TABLE = {
     FULL: (37.22, 64.93, 79.55, 40.38, 74.26),
     'linear, released': (37.46, 64.90, 81.10, 38.48, 74.61),
@@ -67,11 +69,11 @@ PAPER = {'SBM, Table 8': SBM_TABLE, 'its density': SBM_DENSITY,
 
 
 def main(scale: ScaleName = 'small', attentions: list[str] | None = None, **kwargs) -> None:
-    """Train every attention on every task and compare.
+    """Train every kind of attention on every task, and compare the accuracies.
 
     Args:
         scale: Scale of the study.
-        attentions: The attentions, besides the window.
+        attentions: Names of the kinds of attention, besides the window.
         **kwargs: Arguments of :func:`long_range_study`.
     """
     runs, tasks, seeds = long_range_study('long_range_arena', scale, SEEDS[scale],
@@ -92,15 +94,17 @@ def main(scale: ScaleName = 'small', attentions: list[str] | None = None, **kwar
 
 
 def printed(task: str, attention: str) -> dict[str, float | None]:
-    """Return the papers' values."""
+    """Return the papers' accuracies for a task and a kind of attention, by column."""
     number = list(TASKS).index(task)
     return {column: figures[attention][number] if attention in figures else None
             for column, figures in PAPER.items()}
 
 
 def average(attention: str, rows: list[dict]) -> dict:
-    """Average over the tasks as in the papers, although accuracies of different tasks are not
-    comparable."""
+    """Return the row of averages over the tasks.
+
+    The papers average too, although accuracies of different tasks cannot be compared.
+    """
     means = {column: statistics.mean(row[column] for row in rows)
              if None not in (row[column] for row in rows) else None
              for column in ('accuracy, %', 'density, %', *PAPER)}
@@ -108,11 +112,11 @@ def average(attention: str, rows: list[dict]) -> dict:
 
 
 def draw(rows: list[dict], baselines: dict[str, dict[str, float]], about: str) -> Figure:
-    """Draw a panel for each task, with baselines as lines."""
+    """Draw a panel for each task. Baselines are lines."""
     noted = [{**row, 'note': f' at {row["density, %"]:.0f} %'} if row['density, %'] else row
              for row in rows if row['task'] in baselines]
     return bars(noted, 'attention', ['accuracy, %'], 'Accuracy, and share of the pairs; lines are '
-                f'guesses.\n{about}', panel='task', levels=baselines)
+                f'baselines.\n{about}', panel='task', levels=baselines)
 
 
 if __name__ == '__main__':

@@ -1,4 +1,5 @@
-"""Trainings of the studies of Long Range Arena: classifiers, optionally self-pretrained."""
+"""Trainings of classifiers, optionally pre-trained on their inputs, for the studies of Long Range
+Arena."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ TASKS = {'ListOps': 'listops', 'Text': 'text', 'Retrieval': 'retrieval', 'Image'
          'Pathfinder': 'pathfinder'}
 STAND_INS = ('text', 'retrieval', 'image')  # data sets without a download
 CLUSTERS = {'smoke': 4, 'small': 32, 'paper': 128}
-PAPER_RANK = 256  # projections, features and landmarks, Table 7 of SBM-Transformer
+PAPER_RANK = 256  # number of projections, features and landmarks, Table 7 of SBM-Transformer
 Protocol = Literal['sbm', 'official', 'clean']
 
 FULL, WINDOW, SAMPLED, BOTH = 'full', 'window', 'SBM', 'SBM | window'
@@ -38,17 +39,18 @@ ATTENTIONS = (FULL, WINDOW, 'Longformer', 'BigBird', 'Star', 'Strided', 'Fixed',
 
 @dataclass(frozen=True)
 class LongRangeRuns:
-    """Runs of :meth:`Study.trained` on the tasks of Long Range Arena; equal arguments mean the same
-    run.
+    """Runs of :meth:`Study.trained` on the tasks of Long Range Arena.
+
+    Runs with the same arguments are trained once.
 
     Args:
-        study (Study): The study, whose scale chooses the configs and whose folder holds the runs.
-            Below the paper's scale, sequences are shorter, and stand-ins replace data sets that
-            must be downloaded.
-        protocol (str): A protocol of ``experiments/configs/lra``; ``'clean'`` below the paper's
-            scale.
+        study (Study): The study. Its scale determines the configs, and its folder contains the
+            runs. Below the scale ``paper``, sequences are shorter, and stand-ins replace data sets
+            that must be downloaded.
+        protocol (str): A protocol of ``experiments/configs/lra``. It must be ``'clean'`` below the
+            scale ``paper``.
         precision (str, optional): Precision of Lightning's trainer, such as ``'bf16-mixed'`` on a
-            GPU; the configs' float32 if omitted.
+            GPU. If omitted, the configs' float32.
 
     Raises:
         ValueError: The scale does not have the protocol.
@@ -60,7 +62,7 @@ class LongRangeRuns:
 
     def __post_init__(self):
         if self.study.scale != 'paper' and self.protocol != 'clean':
-            raise ValueError(f"'protocol' must be 'clean' below the paper's scale (got "
+            raise ValueError("'protocol' must be 'clean' below the scale 'paper' (got "
                              f"{self.protocol!r})")
 
     def trained(self, task: str, attention: str, seed: int, pretrained: bool = False) -> Path:
@@ -70,7 +72,7 @@ class LongRangeRuns:
             task (str): One of :data:`TASKS`.
             attention (str): One of :data:`ATTENTIONS`.
             seed (int): Seed of batches, initialisation and samples.
-            pretrained (bool): Start from the encoder of :meth:`pretrained`.
+            pretrained (bool): Whether to start from the encoder of :meth:`pretrained`.
         """
         options, run = self._options(task, attention, seed), self._name(task, attention)
         if pretrained:
@@ -80,26 +82,28 @@ class LongRangeRuns:
         return self.study.trained(f'{run}-{seed}', *options)
 
     def pretrained(self, task: str, attention: str, seed: int) -> Path:
-        """Pre-train on the inputs of the task, for as many steps as the training."""
+        """Pre-train on the inputs of a task, for as many steps as the training, and return the
+        folder of the run."""
         return self.study.trained(f'{self._name(task, attention)}-next_tokens-{seed}',
                                   *self._options(task, attention, seed), '--config',
                                   str(LRA / 'self_pretraining.yaml'))
 
     def scored(self, task: str, attention: str, seeds: range,
                pretrained: bool = False) -> dict[str, float | None]:
-        """Return test means and deviations over the classifiers of these seeds."""
+        """Return means and deviations of the test metrics over the classifiers of these seeds."""
         return over_seeds((self.trained(task, attention, seed, pretrained) for seed in seeds),
                           {'accuracy, %': ('accuracy', 100.)})
 
     def baselines(self, task: str) -> dict[str, float]:
-        """Return the accuracy, in per cent, of baselines that read almost nothing of a sequence."""
+        """Return the accuracies, in per cent, of baselines that read almost nothing of a
+        sequence."""
         data = data_of(self.trained(task, WINDOW, 0))
         found = glances(TASKS[task], data.source.read(data.max_length - data.cls))
         return {name: 100 * accuracy for name, accuracy in found.items()}
 
     @property
     def about(self) -> str:
-        """Describe the data of the figures."""
+        """Return a description of the data, for figures."""
         if self.study.scale == 'paper':
             return f"Long Range Arena, protocol '{self.protocol}'"
         return ('short sequences and few steps; stand-ins: documentation of packages\n'
@@ -129,7 +133,11 @@ class LongRangeRuns:
         return [*own, folder / 'lra.yaml', folder / 'lra' / own[1].name]
 
     def _kept(self, task: str) -> dict[str, Any]:
-        """Return the path of a task's data, except for data sets that must be downloaded."""
+        """Return the options with the folder of a task's data: a cache, or documentation of
+        packages.
+
+        The dict is empty for data sets that need no such option.
+        """
         if task in ('ListOps', 'Pathfinder'):
             return {'cache': str(self.study.out / self.study.scale / 'cache')}
         if task in ('Text', 'Retrieval') and self.study.scale != 'paper':
@@ -140,13 +148,14 @@ class LongRangeRuns:
         return PAPER_RANK if self.study.scale == 'paper' else max(2, length // 8)
 
     def _encoder(self, task: str, attention: str, seed: int) -> dict[str, Any]:
-        """Return the arguments of the encoder for an attention."""
+        """Return the arguments of the encoder for a kind of attention."""
         config = laid_over(*self._configs(task))
         encoder = config['model']['init_args']['model']['init_args']['encoder']['init_args']
         length, heads, channels = (encoder[name] for name in ('max_length', 'heads', 'channels'))
         head_channels = encoder.get('head_channels', channels // heads)
         if attention in (baselines := baselines_at(length, self._rank(length))):
-            return {'source': None, 'head_channels': None,  # the baseline sets its own
+            # the baseline sets its own size of a head
+            return {'source': None, 'head_channels': None,
                     'attention_dropout': 0.,  # baselines drop no weights
                     'attention': baseline(baselines[attention], channels=channels, heads=heads,
                                           head_channels=head_channels)}
@@ -162,16 +171,16 @@ class LongRangeRuns:
 
 
 def patterns_at(length: int, radius: int | None = None) -> dict[str, tuple[Pattern, int]]:
-    """Return patterns and hops, for sequences of up to ``length`` tokens.
+    """Return the patterns and numbers of hops by name, for sequences of up to ``length`` tokens.
 
     Args:
-        length (int): Maximum number of tokens of a sequence. It determines the strides that make
-            Strided and Fixed sparsest.
-        radius (int, optional): Radius of windows; if omitted, a window has a sixteenth of the
+        length (int): Maximum number of tokens of a sequence. It determines the strides, at which
+            Strided and Fixed are sparsest.
+        radius (int, optional): Radius of windows. If omitted, a window has a sixteenth of the
             tokens.
     """
     radius, stride = radius or max(2, length // 32), math.isqrt(length)
-    count = radius // 2 * 2  # width of the window, half before and half after
+    count = radius // 2 * 2  # width of the window: half of it before the token, and half after
     diffuser = get('diffuser', window=count, num_global=count, num_random=count)
     return {FULL: (Full(), 1), WINDOW: (SlidingWindow(radius), 1),
             'Longformer': (get('longformer', radius=radius, num_global=1), 1),
@@ -182,7 +191,7 @@ def patterns_at(length: int, radius: int | None = None) -> dict[str, tuple[Patte
 
 
 def baselines_at(length: int, rank: int) -> dict[str, tuple[str, dict[str, Any]]]:
-    """Return classes of :mod:`experiments.baselines` and their arguments.
+    """Return the classes of :mod:`experiments.baselines` and their arguments, by name.
 
     Args:
         length (int): Maximum number of tokens of a sequence.
@@ -197,7 +206,7 @@ def baselines_at(length: int, rank: int) -> dict[str, tuple[str, dict[str, Any]]
 
 
 def glances(task: str, data: SequenceData) -> dict[str, float]:
-    """Return the accuracy of baselines that read almost nothing of a sequence, from 0 to 1."""
+    """Return the accuracies, from 0 to 1, of baselines that read almost nothing of a sequence."""
     learn, test = data.parts['train'], data.parts['test']
     return glance_accuracies(learn, test) if task == 'listops' else {
         'most frequent class': majority_accuracy(learn, test)}
@@ -228,9 +237,9 @@ def long_range_study(
         scale: Scale of the study.
         num_seeds: Default number of seeds.
         default_tasks: Default tasks.
-        protocol: The protocol; if omitted, SBM-Transformer's at the paper's scale, and the clean
-            one below.
-        precision: Precision, such as bf16-mixed on a GPU; float32 if omitted.
+        protocol: The protocol. If omitted, SBM-Transformer's protocol at the scale paper, and the
+            clean protocol below it.
+        precision: Precision, such as bf16-mixed on a GPU. If omitted, float32.
         tasks: Tasks out of ListOps, Text, Retrieval, Image and Pathfinder.
         seeds: Number of trainings of each kind.
         out: The folder of all studies.

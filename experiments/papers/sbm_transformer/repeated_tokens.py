@@ -1,19 +1,20 @@
-r"""Finding repeated tokens with several attentions (SBM-Transformer, Figure 4).
+r"""Detection of repeated tokens with several kinds of attention (SBM-Transformer, Figure 4).
 
     python -m experiments.papers.sbm_transformer.repeated_tokens --scale small
 
 One layer with one head must detect which of 256 tokens occur twice in their sequence, so every
-token must attend to every other. The paper finds that full attention and block models solve the
-task, and block models become full, whereas linear and low-rank attentions fail. Here a window, and
-block models with other distributions and gradients are included. The paper has Algorithm 1's
-distribution, with a density of at most 63 %, and the gradient of Eq. 9 or of its authors' code. A
+token must attend to every other token. The paper finds that full attention and block models solve
+the task, and that block models become full. Linear and low-rank attention fail. Here, a window is
+included, and block models with other distributions and gradients. The paper uses the distribution
+of Algorithm 1, with a density of at most 63 %, and the gradient of Eq. 9 or of its authors' code. A
 run has *lost* its edges if its final density is less than half of its maximum.
 
-The paper does not state positions, embeddings and optimiser, and with usual choices full attention
-fails as well; the configs in ``experiments/configs/duplicates`` hold choices that work. The small
-scale has batches of 64 sequences, the paper's scale of 256. Linformer, Performer and Nystromformer
-have 64 projections, features and landmarks at the small scale, and the 256 of Table 7 at the
-paper's; with as many landmarks as tokens, Nystromformer is full attention.
+The paper does not state positions, embeddings and optimiser. With usual choices, full attention
+fails as well; the configs in ``experiments/configs/duplicates`` contain choices that work. The
+scale ``small`` has batches of 64 sequences, and the scale ``paper`` batches of 256. Linformer,
+Performer and Nystromformer have 64 projections, features and landmarks at the small scale, and the
+256 of Table 7 at the scale ``paper``. With as many landmarks as tokens, Nystromformer is full
+attention.
 """
 
 from __future__ import annotations
@@ -56,12 +57,12 @@ SOLVED = {'full': 'yes', 'block model, Algorithm 1, Eq. 9': 'yes', 'linear': 'no
 
 def main(scale: ScaleName = 'small', seeds: PositiveInt | None = None,
          attentions: list[str] | None = None, out: Path = Path('runs/studies')) -> None:
-    """Train every attention with each seed and report the results.
+    """Train every kind of attention with each seed, and report the results.
 
     Args:
         scale: Scale of the study.
-        seeds: Number of trainings of each attention.
-        attentions: Attentions of the table; all if omitted.
+        seeds: Number of trainings of each kind of attention.
+        attentions: Kinds of attention in the table. If omitted, all.
         out: The folder of all studies.
     """
     study = Study('repeated_tokens', scale, out)
@@ -75,7 +76,7 @@ def main(scale: ScaleName = 'small', seeds: PositiveInt | None = None,
 
 
 def models(length: int, rank: int) -> dict[str, tuple[str, dict]]:
-    """Return the config and the changes to the encoder of each attention.
+    """Return the config of each kind of attention, and its changes of the encoder, by name.
 
     Args:
         length (int): Number of tokens of a sequence.
@@ -102,8 +103,9 @@ def _row(name: str, runs: list[Path]) -> dict:
 
 
 def draw(runs: dict[str, list[Path]], length: int) -> Figure:
-    """Draw loss and density by step, a line for each seed."""
-    share = 1 - (1 - 1 / length)**(length - 1)  # of the tokens that occur elsewhere
+    """Draw loss and density by step, with a line for each seed."""
+    # expected share of tokens that occur elsewhere in the sequence
+    share = 1 - (1 - 1 / length)**(length - 1)
     guess = -share * math.log(share) - (1 - share) * math.log(1 - share)
     figure = Figure(figsize=(12, 6), layout='constrained')
     losses, densities = figure.subplots(1, 2)

@@ -1,4 +1,4 @@
-"""Graphs that trained block models sample for each test input."""
+"""The graphs that trained block models sample for each test input."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ BATCH = 32
 
 
 class OfInputs(NamedTuple):
-    """Densities and predictions for each test input.
+    """Densities of the sampled graphs, and predictions, for each test input.
 
     Attributes:
         density (Tensor): Density of each graph, float64 ``[layers, heads, num_sequences]``; an
-            example of two sequences has two.
+            example of two sequences has two graphs.
         predicted (Tensor): Predicted classes, int64 ``[num_examples]``.
     """
 
@@ -33,10 +33,10 @@ class OfInputs(NamedTuple):
 
 @torch.no_grad()
 def of_inputs(model: nn.Module, sequences: Sequences, seed: int = 0) -> OfInputs:
-    """Sample a graph for each head and sequence, and predict.
+    """Sample a graph for each head and sequence, and predict the class of each input.
 
     Args:
-        model (nn.Module): A classifier whose heads have a graph each.
+        model (nn.Module): A classifier in which each head has its own graph.
         sequences (Sequences): The inputs.
         seed (int): Seed of the graphs.
     """
@@ -61,6 +61,6 @@ def restored_model(run: Path) -> tuple[nn.Module, Sequences]:
 
 
 def most_accurate(runs: DensityRuns, weight: str, seeds: range) -> Path:
-    """Return the block model with the highest test accuracy among these seeds."""
+    """Return the folder of the block model with the highest test accuracy among these seeds."""
     return max((runs.sampled(weight, seed) for seed in seeds),
                key=lambda run: read_summary(run)['accuracy'])

@@ -2,11 +2,11 @@ r"""GLUE with full attention, a window, and a window with sampled graphs (SBM-Tr
 
     python -m experiments.papers.sbm_transformer.sbm_glue --scale small
 
-All are pre-trained on masked tokens alone and fine-tuned with mean pooling (Sec. 5.3, Table 7). The
-paper follows Nyströmformer's protocol and reports F1 as its script does: of class 1, which on MNLI
-ignores every confusion with a third class. Here accuracy and the mean F1 of all classes are
-reported as well. The window alone is not in the paper; the paper's Reformer, Performer, Linformer
-and Nystromformer are not included.
+All models are pre-trained on masked tokens alone and fine-tuned with mean pooling (Sec. 5.3, Table
+7). The paper follows Nyströmformer's protocol, and reports F1 as the script of Nyströmformer does:
+F1 of class 1, which on MNLI ignores every confusion with a third class. Here, accuracy and the mean
+F1 of all classes are reported as well. The window alone is not in the paper. The paper's Reformer,
+Performer, Linformer and Nystromformer are not included.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from graphattn.utils.reading import read_json
 
 CONFIGS = Path(__file__).parent / 'configs'
 FULL, WINDOW, SAMPLED = 'full', 'window', 'sampled + window'
-# F1 and density in per cent (Table 4).
+# The paper's F1 and density in per cent (Table 4).
 PAPER = {FULL: {'SST-2': 89.8, 'QQP': 84.7, 'MNLI': 84.0, 'QNLI': 85.0, 'density': 100.},
          SAMPLED: {'SST-2': 89.8, 'QQP': 85.2, 'MNLI': 83.5, 'QNLI': 83.6, 'density': 13.5}}
 TASKS = ('SST-2', 'QQP', 'MNLI', 'QNLI')
@@ -67,12 +67,12 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
 
 
 def configs(runs: TextRuns, name: str) -> tuple[Path, ...]:
-    """Return the configs that override those of SparseBERT's studies."""
+    """Return configs that override the configs of SparseBERT's studies."""
     return at_scale(CONFIGS, runs.study.scale, f'{name}.yaml')
 
 
 def window_of(runs: TextRuns) -> str:
-    """Return the window of the sampled graphs."""
+    """Return the pattern of the window that the sampled graphs include."""
     encoder = laid_over(*configs(runs, 'pretrain_sbm'))['model']['init_args']['model'][
         'init_args']['encoder']
     return encoder['init_args']['source']['init_args']['fixed']
@@ -83,7 +83,7 @@ def _report(run: Path) -> dict[str, float]:
 
 
 def _rows(task: str, attention: str, reports: list[dict], is_glue: bool) -> list[dict]:
-    """Return a row for each development set of a task."""
+    """Return a row for each development set of a task, with means over the seeds."""
     sets = [name.removeprefix('accuracy/') for name in reports[0] if name.startswith('accuracy/')]
     paper = PAPER.get(attention, {}) if is_glue else {}
     density = [statistics.mean(value for name, value in report.items()

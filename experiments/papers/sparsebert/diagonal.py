@@ -2,10 +2,10 @@ r"""Attention without its diagonal (SparseBERT, Tables 1 and 4).
 
     python -m experiments.papers.sparsebert.diagonal --scale small
 
-Pre-trains and fine-tunes models with all pairs, without the diagonal, and without as many random
-pairs, shared by all heads and layers (Sec. 3.3.3); and along the six fixed patterns with and
-without the diagonal (Sec. 4.3.1). DAM's structured masks are learned once, including the diagonal,
-which is then added or removed before fine-tuning.
+The study pre-trains and fine-tunes models with all pairs, without the diagonal, and without as many
+random pairs, which all heads and layers share (Sec. 3.3.3). Further models attend along the six
+fixed patterns, with and without the diagonal (Sec. 4.3.1). DAM's structured masks are learned once,
+including the diagonal. Before fine-tuning, the diagonal is then added or removed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from graphattn.patterns import (
 )
 
 WITH, WITHOUT, RANDOM = 'with', 'without', 'with, random pairs dropped'
-# Sparsity and average score in per cent (Table 1, development sets, and Table 4).
+# The paper's sparsity and average score in per cent (Table 1, development sets, and Table 4).
 PAPER = {
     ('Full', WITH): (None, 83.8), ('Full', RANDOM): (None, 83.4), ('Full', WITHOUT): (None, 83.9),
     ('Strided', WITH): (70.4, 79.5), ('Strided', WITHOUT): (71.2, 80.2),
@@ -48,7 +48,7 @@ LOSS = 'masked tokens, loss'
 
 
 def main(scale: ScaleName = 'small', **kwargs) -> None:
-    """Train with and without the diagonal and compare.
+    """Train with and without the diagonal, and compare the scores.
 
     Args:
         scale: Scale of the study.
@@ -60,12 +60,12 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
         rows += _pattern(runs, tasks, name)
     for weight in WEIGHTS[scale]:
         rows += _learned(runs, tasks, weight)
-    title = ('Attention with and without its diagonal. The paper: without it is as good, at a '
-             f'higher sparsity.\n{runs.about}')
+    title = ('Attention with and without its diagonal. The paper: without the diagonal, '
+             f'attention is as good, at a higher sparsity.\n{runs.about}')
     figure = points(rows, 'attention', [LOSS, 'average', 'paper, average'], title,
                     series='diagonal')
     runs.study.report(rows, figure,
-                      f'{runs.about}; {runs.sizes["max_length"]} tokens, in the paper 128')
+                      f'{runs.about}; {runs.sizes["max_length"]} tokens, 128 in the paper')
 
 
 def _full(runs: TextRuns, tasks: Sequence[str], seeds: range) -> list[dict]:
@@ -106,7 +106,7 @@ def _run(name: str, diagonal: str) -> str:
 
 
 def _tuned(runs: TextRuns, run: Path, tasks: Sequence[str], seed: int) -> dict[str, float]:
-    """Return the loss of a pre-training and the scores of its fine-tunings."""
+    """Return the loss of a pre-trained model and the scores of its fine-tunings, by column."""
     result = {LOSS: read_summary(run)['mlm_loss']}
     for task in tasks:
         result |= scores(runs.tuned(run, task, seed))
@@ -114,7 +114,7 @@ def _tuned(runs: TextRuns, run: Path, tasks: Sequence[str], seed: int) -> dict[s
 
 
 def _sparsity(runs: TextRuns, patterns: list[Pattern]) -> float:
-    """Return the sparsity of a sequence of full length, in per cent."""
+    """Return the sparsity of patterns for a sequence of full length, in per cent."""
     size = runs.sizes['max_length']
     return 100 * (1 - statistics.mean(pattern.build(size, seed=0).density()
                                       for pattern in patterns))

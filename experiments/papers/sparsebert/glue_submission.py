@@ -1,11 +1,11 @@
-r"""Predictions of fine-tuned models on GLUE's test sets, as files for its server.
+r"""Predictions of fine-tuned models on GLUE's test sets, written as files for GLUE's server.
 
     python -m experiments.papers.sparsebert.glue_submission \
         --runs runs/glue/NAME/seed0 --glue data/glue --out runs/glue/NAME/submission
 
-``--runs`` is a folder with a run for each task, written by
-:mod:`experiments.papers.sparsebert.glue_table`. The server requires the files of all tasks in one
-archive, including WNLI and AX, which the papers leave out.
+``--runs`` is a folder with a run for each task, which
+:mod:`experiments.papers.sparsebert.glue_table` wrote. The server requires the files of all tasks in
+one archive. This includes WNLI and AX, which the papers leave out.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main(runs: Path, glue: Path, out: Path) -> None:
     check_folder('out', out)
     trained = [task for task in TASKS if (runs / task / 'summary.json').exists()]
     if not trained:
-        raise ValueError(f"'runs' must hold finished runs in folders named {', '.join(TASKS)} "
+        raise ValueError(f"'runs' must contain finished runs in folders named {', '.join(TASKS)} "
                          f"(there are none in {runs})")
     for task in trained:
         run = load_run(runs / task)
@@ -50,7 +50,7 @@ def server_name(task: str, name: str) -> str:
 
 
 def predicted(run: Run, path: Path) -> list[tuple[str, str]]:
-    """Return the number and the label, or score, of each row of a test set."""
+    """Return the number of each row of a test set, and its predicted label or score."""
     return [(number, run.classes[row.argmax()] if run.classes else
              f'{row.clip(0., HIGHEST).item():.3f}')
             for numbers, values in predictions(run, path, 2 * run.data.batch_size)

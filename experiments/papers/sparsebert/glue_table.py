@@ -1,12 +1,12 @@
-r"""Fine-tunes a pre-trained model on GLUE tasks and prints a row of the papers' tables.
+r"""Fine-tuning of a pre-trained model on GLUE tasks, and a row of the papers' tables.
 
     python -m experiments.papers.sparsebert.glue_table \
         --config experiments/configs/glue/sparsebert.yaml \
         --pretrained runs/mlm/NAME/checkpoints/last.ckpt \
         --glue data/glue --tasks CoLA MRPC RTE --out runs/glue/NAME
 
-Other options are passed to ``experiments.train``. The table covers all runs in the folder, so tasks
-may be trained in several calls.
+Other options are passed to ``experiments.train``. The table includes all runs in the folder, so
+tasks may be trained in several calls.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from experiments.runs.tables import report
 from graphattn.utils.files import check_folder
 from graphattn.utils.reading import read_json
 
-# SparseBERT's Tables 1 and 3 average these nine, so MNLI counts twice.
+# SparseBERT's Tables 1 and 3 average these nine columns, so MNLI counts twice.
 COLUMNS = {'MNLI-m': ('MNLI', 'accuracy/dev_matched'),
            'MNLI-mm': ('MNLI', 'accuracy/dev_mismatched'),
            **{name: (name, f'{task.metric}/dev') for name, task in TASKS.items()
@@ -34,31 +34,32 @@ COLUMNS = {'MNLI-m': ('MNLI', 'accuracy/dev_matched'),
 
 
 class _Parser(argparse.ArgumentParser):
-    """Raises errors instead of printing them after the usage."""
+    """A parser that raises errors, instead of printing them after the usage."""
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(message)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line ``arguments``, or the process's own."""
+    """Run the command line ``arguments``, or the process's own command line if omitted."""
     parser = _Parser(
         prog='python -m experiments.papers.sparsebert.glue_table',
         description=__doc__.splitlines()[0],
         epilog='Other options are passed to experiments.train.', allow_abbrev=False)
     parser.add_argument('--config', required=True, help='config of the fine-tuning')
     parser.add_argument('--pretrained', required=True, help='checkpoint')
-    parser.add_argument('--glue', type=Path, required=True, help='a folder for each task')
+    parser.add_argument('--glue', type=Path, required=True, help='folder of GLUE, with a folder '
+                                                                 'for each task')
     parser.add_argument('--tasks', nargs='*', choices=TASKS, default=list(TASKS), metavar='TASK',
-                        help=f'tasks to train, of {", ".join(TASKS)}; all if omitted')
+                        help=f'tasks to train, some of {", ".join(TASKS)}; if omitted, all')
     parser.add_argument('--seeds', nargs='+', type=int, default=[0], help='a run for each')
     parser.add_argument('--out', type=Path, required=True, help='folder of the runs')
     options, others = parser.parse_known_args(arguments)
     check_folder('out', options.out)
     missing = [task for task in options.tasks if not (options.glue / task).is_dir()]
     if missing:
-        parser.error(f"'glue' must have a folder for each task (no {', '.join(missing)} in "
-                     f"{options.glue})")
+        parser.error(f"'glue' must have a folder for each task (there is no {', '.join(missing)} "
+                     f"in {options.glue})")
     for task in options.tasks:
         for seed in options.seeds:
             fine_tune(task, seed, options, others)
@@ -71,7 +72,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def fine_tune(task: str, seed: int, options: argparse.Namespace, others: list[str]) -> None:
-    """Train once, in a separate process."""
+    """Fine-tune once on a task, in a separate process."""
     command = [sys.executable, '-m', 'experiments.train', 'fit', '--config', options.config,
                '--seed_everything', str(seed),
                '--trainer.default_root_dir', str(options.out / f'seed{seed}' / task),
@@ -80,14 +81,15 @@ def fine_tune(task: str, seed: int, options: argparse.Namespace, others: list[st
                '--data.init_args.path', str(options.glue / task), *others]
     print(f'{task}, seed {seed}', flush=True)
     if (status := subprocess.run(command).returncode) != 0:
-        raise ChildProcessError(f'{task} with seed {seed} failed (status {status})')
+        raise ChildProcessError(f'fine-tuning on {task} with seed {seed} failed (status '
+                                f'{status})')
 
 
 def table(folder: Path) -> list[dict]:
-    """Return the scores of each seed after the last and the best epoch, in per cent, and their
-    means.
+    """Return rows of the scores of each seed after the last and the best epoch, in per cent, and
+    rows of their means.
 
-    The average is over the available columns of a row.
+    The average of a row is over the columns that it has.
     """
     rows = []
     for epoch in (LAST, BEST):
@@ -99,7 +101,7 @@ def table(folder: Path) -> list[dict]:
         rows += [{'dev, after the': epoch, 'run': run, **row,
                   'average': statistics.mean(row.values())} for run, row in runs.items()]
     if not rows:
-        raise ValueError(f"'out' must hold a finished run (there is none in {folder})")
+        raise ValueError(f"'out' must contain a finished run (there is none in {folder})")
     return rows
 
 

@@ -1,12 +1,13 @@
-r"""Importance of pairs of positions by learned soft masks (SparseBERT, Fig. 2).
+r"""Importance of pairs of positions, by soft masks that are learned in pre-training (SparseBERT,
+Fig. 2).
 
     python -m experiments.papers.sparsebert.importance --scale small
 
-Pre-training learns a mask P for each head, shared by all layers (Sec. 3.1). It enters the softmax
-as -c (1 - P), with c = 10. The paper only calls c large; with the 10,000 of the authors' code, each
-query would attend only to the key of the highest P, even if it is higher by very little. The paper
-averages P over heads "after normalization", read here as division by the head's mean. Every entry
-starts at 1/2.
+Pre-training learns a mask P for each head, which all layers share (Sec. 3.1). The mask enters the
+softmax as -c (1 - P), with c = 10. The paper only calls c large. With c = 10,000, as in the
+authors' code, each query would attend only to the key of the highest P, even if this P is higher by
+very little. The paper averages P over heads "after normalization", which is read here as division
+by the head's mean. Every entry of P starts at 1/2.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ def main(
     corpus: str | None = None,
     out: Path = Path('runs/studies'),
 ) -> None:
-    """Learn soft masks in pre-training and report the importance of pairs.
+    """Learn soft masks in pre-training, and report the importance of pairs.
 
     Args:
         scale: Scale of the study.
-        corpus: The corpus of the pre-training; the documentation of the installed Python if
-            omitted.
+        corpus: The corpus of the pre-training. If omitted, the documentation of the installed
+            Python.
         out: The folder of all studies.
     """
     study = Study('importance', scale, out)
@@ -55,7 +56,7 @@ def main(
 
 
 def table(probability: Tensor) -> list[dict]:
-    """Return the mean of P over each of :func:`positions`, and mark the highest.
+    """Return rows with the mean of P over each of :func:`positions`. The highest mean is marked.
 
     Args:
         probability (Tensor): P, ``[heads, n, n]``.
@@ -78,7 +79,7 @@ def table(probability: Tensor) -> list[dict]:
 def positions(size: int) -> dict[str, Tensor]:
     """Return the paper's disjoint sets of pairs, bool ``[query, key]``.
 
-    A pair that belongs to several sets is in the first of them.
+    A pair that belongs to several of the paper's sets is in the first of these sets only.
     """
     query, key = torch.meshgrid(torch.arange(size), torch.arange(size), indexing='ij')
     distance, last = (query - key).abs(), size - 1
@@ -99,13 +100,14 @@ def _normalised(probability: Tensor) -> Tensor:
 
 
 def _draw(probability: Tensor, about: str) -> Figure:
-    """Draw the mean over heads, and P by distance without the first and the last token."""
+    """Draw the mean over heads, and the mean of P by distance without the first and the last
+    token."""
     normalised = _normalised(probability)
     average, inside = normalised.mean(dim=0), normalised[:, 1:-1, 1:-1]
     figure, (matrix, offsets) = panels_of(
         ['P / mean of the head, averaged over heads', 'by distance, without first and last token'],
-        'Importance of pairs of positions. The paper: the diagonal is the least, neighbours are '
-        f'the most important, then [CLS] and [SEP].\n{about}', (5., 5.))
+        'Importance of pairs of positions. The paper: neighbours are the most important pairs, '
+        f'then [CLS] and [SEP]; the diagonal is the least important.\n{about}', (5., 5.))
     low, high = average.flatten().quantile(torch.tensor([0.01, 0.99])).tolist()
     picture = matrix.imshow(average.numpy(), vmin=low, vmax=high)
     figure.colorbar(picture, ax=matrix, shrink=0.8, extend='both')

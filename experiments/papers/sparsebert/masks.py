@@ -2,14 +2,14 @@ r"""Fixed patterns and learned masks at their sparsities (SparseBERT, Table 3 an
 
     python -m experiments.papers.sparsebert.masks --scale small
 
-Compares six patterns, with the paper's sparsities at 128 tokens, and DAM's unstructured and
-structured masks for four lambdas. Each model is pre-trained and then fine-tuned; a learned mask is
-sampled in each step of the pre-training and then frozen by threshold.
+The study compares six patterns, with the paper's sparsities at 128 tokens, and DAM's unstructured
+and structured masks for four lambdas. Each model is pre-trained and then fine-tuned. In each step
+of the pre-training, a learned mask is sampled. After it, the mask is frozen by threshold.
 
-Lambda weights a sum over heads and pairs (Eq. 7) against a task gradient that grows during
-training, and Adam normalises any gradient to a step of about the learning rate. So the sparsity for
-a lambda depends on the numbers of steps, tokens and heads: the table has the reached sparsity, and
-the small scale has smaller lambdas.
+Lambda weights a sum over heads and pairs (Eq. 7). The gradient of the task, on the other side,
+grows during training, and Adam normalises any gradient to a step of about the learning rate. The
+sparsity for a lambda therefore depends on the numbers of steps, tokens and heads. The table lists
+the sparsity that was reached, and the small scale has smaller lambdas.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from experiments.runs.command_line import run_function
 from experiments.runs.summary import read_summary
 from graphattn.patterns import Pattern, load_masks
 
-# Sparsity and average score in per cent (Table 3).
+# The paper's sparsity and average score in per cent (Table 3).
 PAPER = {
     'Strided': (70.4, 79.5), 'Fixed': (72.7, 79.7), 'Longformer': (88.7, 80.1),
     'LogSparse': (89.8, 77.9), 'BigBird': (93.2, 79.4), 'Star': (96.1, 78.9),
@@ -50,11 +50,12 @@ CHOSEN = {'smoke': ('Star',), 'small': tuple(PATTERNS), 'paper': tuple(PATTERNS)
 WEIGHTS = {'smoke': ('1e-4', '1e-1'), 'small': SMALL_LAMBDAS, 'paper': LAMBDAS}
 SEEDS = {'smoke': 1, 'small': 1, 'paper': 3}
 LOSS = 'masked tokens, loss'
-DRAWN = {'smoke': '1e-1', 'small': '1e-3', 'paper': '1e-1'}  # lambda, as in Fig. 5 and 6
+# the lambda of the drawn masks, as in Fig. 5 and 6
+DRAWN = {'smoke': '1e-1', 'small': '1e-3', 'paper': '1e-1'}
 
 
 def main(scale: ScaleName = 'small', **kwargs) -> None:
-    """Train along fixed patterns and learned masks and compare.
+    """Train along fixed patterns and learned masks, and compare the scores.
 
     Args:
         scale: Scale of the study.
@@ -72,13 +73,13 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
         rows.append(_row(runs, name, run, mask, tasks, seeds))
         if weight == DRAWN[scale]:
             pictures[name] = mask
-    about = f'{runs.about}; {size} tokens, in the paper 128'
+    about = f'{runs.about}; {size} tokens, 128 in the paper'
     heads = {f'mask_{name[:5]}': _heads(name, mask) for name, mask in pictures.items()}
     runs.study.report(rows, _draw(rows, runs.about), about, **heads)
 
 
 def _dense(heads: Sequence[Pattern], size: int) -> Tensor:
-    """Return the pairs of each head in a sequence of full length, bool ``[heads, n, n]``."""
+    """Return the mask of each head for a sequence of full length, bool ``[heads, n, n]``."""
     return torch.stack([pattern.build(size, seed=0).to_mask() for pattern in heads])
 
 
@@ -109,11 +110,12 @@ def _draw(rows: list[dict], about: str) -> Figure:
     titles = {LOSS: 'loss on masked tokens', 'average': 'average score, %',
               'paper, average': 'in the paper: average score on GLUE, %'}
     figure, panels = panels_of(list(titles.values()),
-                               'Masks at their sparsities. The paper, on GLUE: learned ones are '
-                               f'better than fixed ones in almost all cases.\n{about}')
+                               'Masks at their sparsities. The paper, on GLUE: learned masks are '
+                               f'better than fixed masks in almost all cases.\n{about}')
     for axes, column in zip(panels, titles):
         x = 'paper, sparsity' if column.startswith('paper') else 'sparsity, %'
-        labels = defaultdict(list)  # by point, because several masks may be equal
+        # labels by point, because several masks may be at the same point
+        labels = defaultdict(list)
         for kind in ('fixed', 'DAM_u', 'DAM_s'):
             own = [row for row in rows if row[column] is not None
                    and kind == ('fixed' if row['mask'] in PATTERNS else row['mask'][:5])]
@@ -130,9 +132,9 @@ def _draw(rows: list[dict], about: str) -> Figure:
 
 
 def _heads(name: str, mask: Tensor) -> Figure:
-    """Draw the mask of each head, indexed by query and key."""
+    """Draw the mask of each head, with queries as rows and keys as columns."""
     figure, panels = panels_of([f'head {head}' for head in range(len(mask))],
-                               f'{name}: query over key, dark is attended', (2., 2.6))
+                               f'{name}: query over key; dark pairs attend', (2., 2.6))
     for axes, pairs in zip(panels, mask):
         axes.imshow(pairs.numpy(), vmin=0, vmax=1)
         axes.set(xticks=[], yticks=[])

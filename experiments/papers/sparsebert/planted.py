@@ -1,10 +1,11 @@
-r"""Does a structured mask find the neighbours that labels depend on?
+r"""Structured masks on a task where labels depend on neighbours at known distances.
 
     python -m experiments.papers.sparsebert.planted --scale small
 
-A token's label is the sign of a sum over its neighbours at known distances (:class:`Planted`).
-Trains one layer whose heads learn masks by diagonals (DAM_s). Reports the distances in the frozen
-masks, and compares the accuracy with random diagonals of the same sparsity and with full attention.
+A token's label is the sign of a sum over its neighbours at known distances (:class:`Planted`). The
+study trains one layer whose heads learn masks by diagonals (DAM_s). It reports the distances in the
+frozen masks. It also compares the accuracy with that of random diagonals of the same sparsity, and
+of full attention.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ LEARNED, FROZEN, RANDOM, FULL = 'DAM_s', 'its masks, trained anew', 'random diag
 
 
 def main(scale: ScaleName = 'small', out: Path = Path('runs/studies')) -> None:
-    """Train the models of each seed and report the distances in their masks.
+    """Train the models of each seed, and report the distances in their masks.
 
     Args:
         scale: Scale of the study; the paper has no such experiment, so 'paper' equals 'small'.
@@ -58,7 +59,10 @@ def main(scale: ScaleName = 'small', out: Path = Path('runs/studies')) -> None:
 
 
 def train_seed(study: Study, seed: int) -> dict[str, Path]:
-    """Train with each kind of mask: learned, frozen learned masks from the start, random, full."""
+    """Train a model with each kind of mask, and return the folders of the runs.
+
+    The masks are learned, learned masks that are frozen from the start, random, and full.
+    """
     runs = Runs(study, 'planted', (CONFIG,), tuple(SIZES[study.scale]))
     learned = runs.fit('learned', seed)
     random_file = study.folder / f'random-{seed}.npz'
@@ -73,12 +77,13 @@ def train_seed(study: Study, seed: int) -> dict[str, Path]:
 
 
 def distances_on(masks: tuple[Mask, ...]) -> list[set[int]]:
-    """Return the distances that each head attends to."""
+    """Return the set of distances that each head attends to."""
     return [{d for d, digit in enumerate(mask.values) if digit == '1'} for mask in masks]
 
 
 def random_diagonals(masks: tuple[Mask, ...], seed: int) -> tuple[Mask, ...]:
-    """Return random masks of diagonals with, as nearly as possible, the same numbers of pairs."""
+    """Return random masks of diagonals. Their numbers of pairs are as near as possible to those of
+    the given masks."""
     rng = np.random.default_rng(seed)
     return tuple(Mask(mask.layout, _random_diagonals(mask, rng)) for mask in masks)
 
@@ -103,7 +108,7 @@ def mean_rows(rows: list[dict]) -> list[dict]:
 
 
 def draw(distances_of_seed: dict[int, list[set[int]]]) -> Figure:
-    """Draw the distances that each head keeps."""
+    """Draw the distances that the mask of each head keeps."""
     heads = {f'seed {seed}, head {head}': on for seed, of_heads in distances_of_seed.items()
              for head, on in enumerate(of_heads)}
     figure, (axes,) = panels_of(['distances that the learned masks keep (green: planted)'], '',

@@ -1,4 +1,4 @@
-"""Runs along the pairs that remain after pruning by soft masks."""
+"""Trainings along the pairs that remain after pruning by soft masks."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from graphattn.sources import PatternSource
 
 @dataclass(frozen=True)
 class PrunedRuns:
-    """Hard masks for the heads of a model, and its results along them.
+    """Hard masks for the heads of a model, and results of the model along these masks.
 
-    The model is the one with which P was learned, because the P of a head applies to that head
-    only.
+    The model is the one with which the soft masks P were learned, because the P of a head applies
+    to that head only.
 
     Args:
         runs (TextRuns): The runs whose soft masks are pruned.
@@ -32,17 +32,20 @@ class PrunedRuns:
 
     @cached_property
     def pretrained(self) -> Path:
-        """Return the folder of the pre-training."""
+        """Return the folder of the pre-training that learned the soft masks."""
         return self.runs.soft()
 
     @cached_property
     def probability(self) -> Tensor:
-        """Return P of the pre-training, ``[heads, n, n]``."""
+        """Return the soft masks P of the pre-training, ``[heads, n, n]``."""
         return self._restored[0].model.encoder.source.probability().detach()
 
     def masks(self, percent: float, random_seed: int | None = None) -> tuple[Mask, ...]:
-        """Return a mask for each head without the ``percent`` least important pairs by P, or
-        without as many random pairs (SparseBERT, Sec. 3.4)."""
+        """Return a mask for each head without ``percent`` of its pairs (SparseBERT, Sec. 3.4).
+
+        The least important pairs by P are removed. With ``random_seed``, random pairs are removed
+        instead.
+        """
         if random_seed is None:
             return prune(self.probability, percent / 100)
         heads, size, _ = self.probability.shape
@@ -50,7 +53,7 @@ class PrunedRuns:
 
     def tuned(self, task: str, seed: int, percent: float,
               random_seed: int | None = None) -> dict[str, float]:
-        """Return the scores of a fine-tuning along :meth:`masks`."""
+        """Return the scores of a fine-tuning along the masks of :meth:`masks`."""
         how = 'P' if random_seed is None else f'random{random_seed}'
         name = f'pruned{percent:g}-{how}'
         path = self.runs.study.out / self.runs.study.scale / 'masks' / f'{name}.npz'
@@ -58,8 +61,8 @@ class PrunedRuns:
         return scores(self.runs.tuned(self.pretrained, task, seed, name=name, masks=path))
 
     def loss(self, masks: tuple[Mask, ...]) -> float:
-        """Return the loss on masked tokens of development text, without training along
-        ``masks``."""
+        """Return the loss on masked tokens of development text along ``masks``, without training
+        along them."""
         training, data, trainer = self._restored
         training.model.encoder.source = PatternSource(masks)
         metrics, = trainer.test(training, data, verbose=False)

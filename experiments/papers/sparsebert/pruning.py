@@ -1,11 +1,12 @@
-r"""Pruning of pairs by learned importance or at random (SparseBERT, Fig. 3).
+r"""Pruning of pairs by learned importance, or at random (SparseBERT, Fig. 3).
 
     python -m experiments.papers.sparsebert.pruning --scale small
 
-Thresholds the soft masks P of a pre-training (Sec. 3.1): the smallest 10 to 90 % of the entries of
-each head are removed (Sec. 3.4). The pre-trained model is fine-tuned along the remaining pairs, and
-along as many random pairs. The loss on masked tokens without such training is reported as well. The
-comparison favours P, because the model was trained with P and never with the random pairs.
+The study thresholds the soft masks P of a pre-training (Sec. 3.1): the smallest 10 to 90 % of the
+entries of each head are removed (Sec. 3.4). The pre-trained model is fine-tuned along the remaining
+pairs, and along as many random pairs. The loss on masked tokens without such training is reported
+as well. The comparison favours P, because the model was trained with P and never with the random
+pairs.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ PAPER_PERCENT = tuple(range(10, 100, 10))
 PERCENT = {'smoke': (50, 90), 'small': (30, 60, 90), 'paper': PAPER_PERCENT}
 SEEDS = {'smoke': 1, 'small': 1, 'paper': 3}
 LOSS = 'masked tokens, loss'
-RANDOM_MASKS = 3  # number of random masks to average
+RANDOM_MASKS = 3  # number of random masks whose results are averaged
 
 
 def main(scale: ScaleName = 'small', **kwargs) -> None:
@@ -57,7 +58,7 @@ def _fine_tuned(pruned: PrunedRuns, task: str, percent: Sequence[int],
     rows = []
     for share in (0, *percent):
         by_p = [pruned.tuned(task, seed, share) for seed in seeds]
-        # Without pruning, both are the same.
+        # Without pruning, both ways to prune are the same.
         at_random = [pruned.tuned(task, seed, share, seed) for seed in seeds] if share else by_p
         rows += [_row(column, share, [score[column] for score in by_p],
                       [score[column] for score in at_random]) for column in by_p[0]]

@@ -1,11 +1,11 @@
-r"""Masks learned in one stage or in two (SparseBERT, Fig. 7).
+r"""Masks that are learned in one stage or in two stages (SparseBERT, Fig. 7).
 
     python -m experiments.papers.sparsebert.stages --scale small
 
-One stage: masks are sampled and learned in pre-training (DAM, Sec. 4.1) and then frozen. Two
-stages: soft masks are learned and then pruned (Sec. 3.4). Each model is fine-tuned along its masks;
-the loss on masked tokens before that is reported as well. Two stages allow any sparsity, so besides
-the paper's 80 to 95 % they are run at the sparsity of each one-stage model.
+In one stage, masks are sampled and learned in pre-training (DAM, Sec. 4.1) and then frozen. In two
+stages, soft masks are learned and then pruned (Sec. 3.4). Each model is fine-tuned along its masks.
+The loss on masked tokens before the fine-tuning is reported as well. Two stages allow any sparsity.
+Besides the paper's 80 to 95 %, they are therefore run at the sparsity of each one-stage model.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LOSS = 'masked tokens, loss'
 
 
 def main(scale: ScaleName = 'small', **kwargs) -> None:
-    """Fine-tune along masks learned in one stage and in two.
+    """Fine-tune along masks that were learned in one stage and in two stages.
 
     Args:
         scale: Scale of the study.
@@ -88,7 +88,7 @@ def _row(task: str, masks: str | None, percent: float, one: list[float],
 
 
 def _draw(rows: list[dict], about: str) -> Figure:
-    """Draw a curve for two stages, and one for each kind of one-stage masks."""
+    """Draw a curve for two stages, and a curve for each kind of one-stage masks."""
     by_stage = []
     for row in sorted(rows, key=lambda row: row['sparsity, %']):
         stages = {'two': 'two stages: P, pruned'}
@@ -97,7 +97,7 @@ def _draw(rows: list[dict], about: str) -> Figure:
         by_stage += [{**row, 'stage': name, 'score': row[stage],
                       'score, spread': row[f'{stage}, spread']} for stage, name in stages.items()]
     return curves(by_stage, 'sparsity, %', ['score'], 'One stage of training masks, or two. The '
-                  f'paper: one is better.\n{about}', panel='task', series='stage',
+                  f'paper: one stage is better.\n{about}', panel='task', series='stage',
                   ylabel='loss, or score in %')
 
 

@@ -1,4 +1,4 @@
-"""Trainings of the studies of text: shared pre-trainings, and fine-tunings."""
+"""Trainings of the studies of text: pre-trainings, which the studies share, and fine-tunings."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from graphattn.patterns import Fixed, LogSparse, Pattern, Star, Strided, get
 from graphattn.utils.reading import read_json
 
 CONFIGS = Path(__file__).parent / 'configs'
-# Parameters with which SparseBERT's six masks have the printed sparsity at 128 tokens, except for
-# Longformer, with a tenth of a point less. Its global tokens are the first ones, because random
-# ones would differ at each length.
+# Parameters with which SparseBERT's six masks have the printed sparsity at 128 tokens. Only
+# Longformer's sparsity is a tenth of a point lower. Longformer's global tokens are the first
+# tokens, because random tokens would differ at each length.
 PATTERNS = {
     'Strided': Strided(4),
     'Fixed': Fixed(4),
@@ -35,27 +35,28 @@ PATTERNS = {
     'BigBird': get('bigbird', block=1, num_global=2, num_random=2),
     'Star': Star(),
 }
-# After the small pre-training, the scores of the other local tasks are at chance.
+# After the small pre-training, the scores on the other local tasks are at chance.
 LOCAL_TASKS = {'smoke': ('RTE',), 'small': ('SST-2',), 'paper': tuple(HEADERS)}
 LAMBDAS = ('1e-4', '1e-3', '1e-2', '1e-1')  # of DAM (Eq. 7)
-# In a training of a few hundred steps, attention does not affect the loss in the first third. Until
-# then, at the scale 'small', the penalty outweighs the task for lambda above about 6e-4
-# (structured) and 6e-3 (unstructured), and at 1e-2 and 1e-1 no pair was left; afterwards only above
-# 0.4 and 1.
+# Smaller lambdas for trainings of a few hundred steps, where attention does not affect the loss in
+# the first third. In this time, at the scale 'small', the penalty outweighs the task for lambda
+# above about 6e-4 (structured) and 6e-3 (unstructured), and at 1e-2 and 1e-1 no pair was left.
+# Afterwards, the penalty outweighs the task only above 0.4 and 1.
 SMALL_LAMBDAS = ('1e-5', '1e-4', '1e-3', '1e-2')
 
 
 @dataclass(frozen=True)
 class TextRuns:
-    """Runs of :meth:`Study.trained` on text; equal arguments mean the same run.
+    """Runs of :meth:`Study.trained` on text. Runs with the same arguments are trained once.
 
     Args:
-        study (Study): The study, whose scale chooses the configs and whose folder holds the runs.
+        study (Study): The study. Its scale determines the configs, and its folder contains the
+            runs.
         corpus (str, optional): The corpus, see :class:`experiments.tasks.MaskedLanguage`. If
-            omitted, the documentation of the installed Python, or a small part of it at smoke
-            scale.
-        glue (Path, optional): A folder with a folder for each GLUE task. If omitted, the tasks of
-            :mod:`experiments.data.text.local_glue`, which are not GLUE.
+            omitted, the documentation of the installed Python, or a small part of it at the scale
+            ``smoke``.
+        glue (Path, optional): A folder with a folder for each GLUE task. If omitted, the tasks are
+            those of :mod:`experiments.data.text.local_glue`, which are not GLUE.
     """
 
     study: Study
@@ -69,16 +70,17 @@ class TextRuns:
         return config['model']['init_args']['model']['init_args']['encoder']['init_args']
 
     def fixed(self, name: str, pattern: Pattern, seed: int = 0, *options: str) -> Path:
-        """Pre-train with one pattern in all heads and layers."""
+        """Pre-train with one pattern in all heads and layers, and return the folder of the run."""
         source = pattern_source(pattern, seed=seed)
         return self.pretrained(f'{name}-{seed}', seed, f'{SOURCE}={json.dumps(source)}', *options)
 
     def soft(self, seed: int = 0) -> Path:
-        """Pre-train with soft masks (SparseBERT, Sec. 3.1)."""
+        """Pre-train with soft masks (SparseBERT, Sec. 3.1), and return the folder of the run."""
         return self.pretrained(f'soft-{seed}', seed, *self._configs('pretrain_soft.yaml'))
 
     def dam(self, kind: Literal['s', 'u'], weight: str, seed: int = 0) -> Path:
-        r"""Pre-train structured or unstructured masks (Sec. 4.1) with a lambda."""
+        r"""Pre-train with structured or unstructured masks and a lambda (Sec. 4.1), and return the
+        folder of the run."""
         mode = {'s': 'dam_structured', 'u': 'dam_unstructured'}[kind]
         return self.pretrained(f'dam_{kind}-{weight}-{seed}', seed,
                                 *self._configs('pretrain_dam.yaml'),
@@ -87,14 +89,14 @@ class TextRuns:
 
     def tuned(self, pretrained: Path, task: str, seed: int = 0, *options: str, name: str = '',
               masks: Path | list[str] | str | None = None) -> Path:
-        """Fine-tune a pre-trained model.
+        """Fine-tune a pre-trained model, and return the folder of the run.
 
         Args:
             pretrained (Path): The folder of a pre-training on the same corpus.
             task (str): One of :attr:`tasks`.
             seed (int): Seed of batches, dropout and the new head.
             *options: Further command-line options.
-            name (str): Describes the options in the name of the run.
+            name (str): Part of the run's name that describes the options.
             masks (Path, str or list, optional): Edges that replace those of the pre-training: a
                 file of masks, an expression, or an expression for each head.
         """
@@ -116,13 +118,13 @@ class TextRuns:
 
     @property
     def default_tasks(self) -> tuple[str, ...]:
-        """Return all available GLUE tasks, or the local tasks that a pre-training of this scale
-        helps."""
+        """Return the tasks of a study: all available GLUE tasks, or the local tasks that a
+        pre-training of this scale helps."""
         return self.tasks if self.glue else LOCAL_TASKS[self.study.scale]
 
     @cached_property
     def tasks_folder(self) -> Path:
-        """Return the folder of the tasks; missing local tasks are made."""
+        """Return the folder of the tasks. Local tasks are made if they are missing."""
         if self.glue is not None:
             return self.glue
         if self.study.scale == 'smoke':
@@ -133,7 +135,7 @@ class TextRuns:
 
     @property
     def about(self) -> str:
-        """Describe the data of the figures."""
+        """Return a description of the data, for figures."""
         tasks = f'GLUE in {self.glue}' if self.glue else 'local tasks in the formats of GLUE'
         few = 'a little of ' if self.study.scale == 'smoke' else ''
         corpus = self.corpus or f'{few}the documentation of this Python'
@@ -144,7 +146,7 @@ class TextRuns:
                                   *self.corpus_options(seed))
 
     def corpus_options(self, seed: int) -> list[str]:
-        """Return command-line options for trainings on the corpus."""
+        """Return the command-line options for trainings on the corpus."""
         return ['--seed_everything', str(seed), '--data.init_args.seed', str(seed),
                 '--data.init_args.corpus', self._corpus, *self.study.cache]
 
@@ -159,7 +161,7 @@ class TextRuns:
 
 
 def scores(run: Path) -> dict[str, float]:
-    """Return the papers' metrics of a fine-tuning, in per cent, after the last epoch."""
+    """Return the papers' metrics of a fine-tuning after the last epoch, in per cent, by column."""
     report = read_json(run / 'dev.json')
     return {column: 100 * report[LAST][metric] for column, (task, metric) in COLUMNS.items()
             if task == report['task']}
@@ -183,11 +185,11 @@ def text_study(
         name: Name of the study.
         scale: Scale of the study.
         num_seeds: Default number of seeds.
-        glue_tasks: GLUE tasks of the paper; all available ones if omitted.
-        corpus: The corpus of the pre-training; the documentation of the installed Python if
-            omitted.
-        glue: The folder of GLUE's tasks; local tasks, which are not GLUE, if omitted.
-        tasks: The tasks; those of the paper, or some local tasks, if omitted.
+        glue_tasks: GLUE tasks of the paper. If omitted, all available tasks.
+        corpus: The corpus of the pre-training. If omitted, the documentation of the installed
+            Python.
+        glue: The folder of GLUE's tasks. If omitted, local tasks, which are not GLUE.
+        tasks: The tasks. If omitted, those of the paper, or some local tasks.
         seeds: Number of trainings of each kind.
         out: The folder of all studies.
     """

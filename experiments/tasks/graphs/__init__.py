@@ -1,4 +1,4 @@
-"""Tasks on PyG graphs: classes, labels or values of graphs or of their nodes."""
+"""Tasks on PyG graphs: classes, labels or values, of graphs or of their nodes."""
 
 from experiments.tasks.graphs.base import GraphTask
 from experiments.tasks.graphs.block_models import BlockModelGraphs

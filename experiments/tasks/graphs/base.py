@@ -1,4 +1,4 @@
-"""Base class of tasks on PyG graphs."""
+"""The base class of tasks on PyG graphs."""
 
 from __future__ import annotations
 
@@ -38,18 +38,21 @@ from graphattn.utils.files import write_whole
 
 
 class GraphTask(L.LightningDataModule, ABC):
-    """Batches of graphs, or the seeds of one graph and samples of their neighbours.
+    """Base class of tasks on PyG graphs.
+
+    A batch consists of graphs, or of sampled neighbourhoods of one large graph.
 
     Args:
-        batch_size (int): Graphs per step and process, or seeds.
-        pre_transforms (list of BaseTransform, optional): Applied to each graph once, such as
-            encodings; the results are cached on disk.
-        transforms (list of BaseTransform, optional): Applied to training graphs whenever they are
-            loaded, such as :class:`graphattn.transforms.RandomSignFlip`.
-        num_neighbors (list of int, optional): Neighbours of each node in each hop from the seeds,
-            for one large graph (PyG's ``NeighborLoader``). Without it, each step takes the whole
-            graph.
-        num_workers (int): Processes that load batches.
+        batch_size (int): Number of graphs per step and process, or, with ``num_neighbors``, of
+            seeds.
+        pre_transforms (list of BaseTransform, optional): Transforms that are applied to each graph
+            once, such as encodings. The results are cached on disk.
+        transforms (list of BaseTransform, optional): Transforms that are applied to a training
+            graph whenever it is loaded, such as :class:`graphattn.transforms.RandomSignFlip`.
+        num_neighbors (list of int, optional): Number of sampled neighbours of each node in each hop
+            from the seeds, for one large graph (PyG's ``NeighborLoader``). If omitted, each step
+            uses the whole graph.
+        num_workers (int): Number of processes that load batches.
         cache (Path): The folder of all caches.
 
     Raises:
@@ -75,7 +78,7 @@ class GraphTask(L.LightningDataModule, ABC):
         """Return the graphs of all parts. Subclasses implement this method."""
 
     def fill_options(self, options: Namespace) -> None:
-        """Write the sizes that follow from the graphs into the options of a run."""
+        """Write sizes into the options of a run: those that follow from the graphs."""
         parts = self._read()
         sizes = {'features': parts.features_of('x'), 'out_channels': parts.out_channels,
                  'edge_features': parts.features_of('edge_attr'), 'level': parts.level}
@@ -119,12 +122,13 @@ class GraphTask(L.LightningDataModule, ABC):
                           collate_fn=collate, **self._workers())
 
     def _examples(self, part: str) -> tuple[_Places, Callable[[list], Data]]:
-        """Return the places of graphs or seeds, and what makes a batch of some."""
+        """Return the places of the graphs or seeds of a part, and a function that makes a batch of
+        some places."""
         data = self.data[part]
         if self.num_neighbors is None:
             take, size = partial(_joined, data), len(data)
         else:
-            # Its own order is not used, because it could not be resumed.
+            # The loader's own order is not used, because it could not be resumed.
             seeds = data.get(0)[f'{part}_mask'].nonzero().flatten()
             take, size = NeighborLoader(data.get(0), self.num_neighbors, seeds,
                                         transform=data.transform), len(seeds)
@@ -162,8 +166,11 @@ DIGEST = 16  # bytes
 
 
 def cache_key(graphs: list[Data], transforms: list[BaseTransform]) -> str | None:
-    """Return a digest of graphs, transforms, their source code and versions; ``None`` if the
-    transforms cannot be pickled or have no file, such as classes of a notebook."""
+    """Return a digest of graphs, transforms, the source code of the transforms, and versions.
+
+    ``None`` if the transforms cannot be pickled, or have no source file, such as classes of a
+    notebook.
+    """
     try:
         whole = blake2b(pickle.dumps(transforms), digest_size=DIGEST)
         for transform in transforms:
@@ -187,13 +194,13 @@ def _write(graphs: list[Data], path: Path) -> None:
     torch.save([graph.to_dict() for graph in graphs], buffer)
     content = buffer.getbuffer()
     with path.open('wb') as file:
-        # torch.load does not notice changed bits.
+        # torch.load does not detect changed bits.
         file.write(blake2b(content, digest_size=DIGEST).digest())
         file.write(content)
 
 
 def _read(path: Path) -> list[Data] | None:
-    """Return the graphs in a file, or ``None`` if it is missing or damaged."""
+    """Read the graphs in a file. Return ``None`` if the file is missing or damaged."""
     if not path.exists():
         return None
     content = memoryview(path.read_bytes())
@@ -204,7 +211,7 @@ def _read(path: Path) -> list[Data] | None:
 
 
 def _stored(graphs: list[Data]) -> InMemoryDataset:
-    """Return graphs joined in few tensors, which workers share."""
+    """Return graphs joined in a few tensors, which data-loading workers share."""
     dataset = InMemoryDataset()
     dataset.data, dataset.slices = InMemoryDataset.collate(graphs)
     return dataset
@@ -214,7 +221,7 @@ def _stored(graphs: list[Data]) -> InMemoryDataset:
 
 
 class _Places(Dataset):
-    """Examples by their places, which ``_drawn`` makes a batch of."""
+    """A data set whose examples are their own places. ``_drawn`` makes a batch of some places."""
 
     def __init__(self, size: int):
         self.size = size
@@ -227,15 +234,18 @@ class _Places(Dataset):
 
 
 class _NumberedEpochs(ShuffledEpochs):
-    """Yields pairs of epoch and place, so that batches of different epochs are drawn anew."""
+    """A sampler of pairs of epoch and place, so that a place is drawn differently in each epoch."""
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         return ((self.epoch, place) for place in super().__iter__())
 
 
 def _drawn(take: Callable[[list[int]], Data], seed: int, places: list) -> Data:
-    """Return the batch at some places, whose randomness derives from them and the seed alone, so
-    that it is the same in a resumed run and in any worker."""
+    """Return the batch at some places.
+
+    Its randomness derives only from the places and the seed, so the batch is the same in a resumed
+    run and in any worker.
+    """
     numbers = np.reshape(places, (len(places), -1))
     with _seeded(seed, *numbers.flatten().tolist()):
         return take(numbers[:, -1].tolist())
@@ -247,7 +257,7 @@ def _joined(graphs: InMemoryDataset, places: list[int]) -> Batch:
 
 @contextmanager
 def _seeded(*entropy: int) -> Iterator[None]:
-    """Seed the generators that transforms and samplers draw from, and restore them."""
+    """Seed the generators that transforms and samplers draw from, and restore them afterwards."""
     seeds = np.random.SeedSequence(entropy).generate_state(3).tolist()
     with isolate_rng(include_cuda=False):
         torch.default_generator.manual_seed(seeds[0])
@@ -261,5 +271,5 @@ def _check_samples_neighbors(parts: GraphParts) -> None:
         raise ValueError(f"'num_neighbors' requires one graph with targets for nodes (got "
                          f"{len(parts.graphs)} graphs with targets for each {parts.level})")
     if not (WITH_PYG_LIB or WITH_TORCH_SPARSE):
-        raise ImportError("'num_neighbors' requires torch-sparse or pyg-lib; install it, for "
-                          "example by pip install torch-sparse")
+        raise ImportError("'num_neighbors' requires torch-sparse or pyg-lib; install one of "
+                          "them, for example by pip install torch-sparse")

@@ -1,4 +1,4 @@
-"""PATTERN and CLUSTER, graphs of stochastic block models."""
+"""PATTERN and CLUSTER, tasks on graphs of stochastic block models."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from experiments.tasks.graphs.base import GraphTask
 
 
 class BlockModelGraphs(GraphTask):
-    """Classes of the nodes of PATTERN (in a planted pattern or not) or of CLUSTER (communities).
+    """The nodes of PATTERN or of CLUSTER, with their classes.
+
+    In PATTERN, the class is whether a node is in a planted pattern. In CLUSTER, it is the community
+    of the node.
 
     Args:
         dataset (str): ``'PATTERN'`` or ``'CLUSTER'``.
-        seed (int): Seed of the graphs, which are drawn by the published distribution.
-        num_graphs (tuple of int, optional): Graphs for training, validation and test; the published
-            numbers if omitted.
+        seed (int): Seed of the graphs, which are drawn from the published distribution.
+        num_graphs (tuple of int, optional): Numbers of graphs for training, validation and test. If
+            omitted, the published numbers.
         **kwargs: Arguments of :class:`GraphTask`.
     """
 
@@ -27,4 +30,5 @@ class BlockModelGraphs(GraphTask):
 
     def read(self) -> GraphParts:
         graphs = block_model_graphs(self.dataset, self.seed, self.cache, self.num_graphs)
-        return graph_parts(f'{self.dataset}, drawn by its distribution', graphs, 'classes', 'node')
+        return graph_parts(f'{self.dataset}, drawn from its distribution', graphs, 'classes',
+                           'node')

@@ -1,4 +1,4 @@
-"""Data sets of PyG and OGB."""
+"""Tasks on the data sets of PyG and OGB."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ class PyGGraphs(GraphTask):
 
     Args:
         dataset (str): A class of ``torch_geometric.datasets``, or a name such as ``ogbg-molhiv``.
-        root (str): The folder of the data set; PyG downloads it if the folder has no files.
-        arguments (dict, optional): Further arguments of the class.
-        seed (int): Seed of a random division, if the data set has none.
-        target (str, optional): ``'classes'``, ``'labels'`` or ``'values'``; if omitted, what the
-            targets look like.
-        node_type (str, optional): The nodes with targets, in heterogeneous graphs.
-        split (int): Which of several divisions by masks.
+        root (str): The folder of the data set. If the folder has no files, PyG downloads the data
+            set.
+        arguments (dict, optional): Further arguments of the data set's class.
+        seed (int): Seed of the division into parts, if the data set has none and it is random.
+        target (str, optional): ``'classes'``, ``'labels'`` or ``'values'``; if omitted, the kind is
+            inferred from the targets.
+        node_type (str, optional): The type of the nodes with targets, for heterogeneous graphs.
+        split (int): Index of the division, if masks contain several.
         **kwargs: Arguments of :class:`GraphTask`.
     """
 

@@ -1,4 +1,4 @@
-"""The user's own graphs."""
+"""Tasks on the user's own graphs."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ from experiments.tasks.graphs.base import GraphTask
 
 
 class OwnGraphs(GraphTask):
-    """Graphs from a ``.pt`` or GraphML file, or from CSV tables of nodes and edges, see
-    :func:`experiments.data.graph_tables.own_graphs`.
+    """Graphs from a ``.pt`` or GraphML file, or from CSV tables of nodes and edges.
+
+    See :func:`experiments.data.graph_tables.own_graphs`.
 
     Args:
         path (str): The file or folder.
-        target (str, optional): ``'classes'``, ``'labels'`` or ``'values'``; if omitted, what the
-            targets look like.
-        undirected (bool): Add the reverse of each edge of GraphML and CSV, unless it is there.
-        seed (int): Seed of a random division.
-        classes (list of str, optional): The names of the classes in order; if omitted, read from
-            the files.
-        split (int): Which of several divisions by masks, in ``.pt``.
+        target (str, optional): ``'classes'``, ``'labels'`` or ``'values'``; if omitted, the kind is
+            inferred from the targets.
+        undirected (bool): Whether to add the reverse of each edge of GraphML and CSV files that
+            lack it.
+        seed (int): Seed of the division into parts, if it is random.
+        classes (list of str, optional): The names of the classes in order. If omitted, the names
+            are read from the files.
+        split (int): Index of the division, if the masks of a ``.pt`` file contain several.
         **kwargs: Arguments of :class:`GraphTask`.
     """
 

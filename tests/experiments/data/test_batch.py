@@ -21,7 +21,7 @@ def test_a_batch_may_label_sequences_pairs_and_tokens(batch):
 
 @pytest.mark.parametrize('batch, words', [
     ({'input_ids': TOKENS, 'ptr': PTR}, "'tokens' is missing .got dict of input_ids, ptr."),
-    ((TOKENS, PTR, LABEL), "TokenBatch of tokens, ptr, label: 'tokens' is missing .*tuple of 3."),
+    ((TOKENS, PTR, LABEL), "label of .*TokenBatch, but 'tokens' is missing .*tuple of 3."),
     (TOKENS, r"'tokens' is missing .got torch.int64 of shape .4,."),
     (GOOD._replace(label=[1, 0]), r"'label' .* tensor of int64 .got list of 2."),
     (GOOD._replace(tokens=TOKENS.int()), "'tokens' .* of int64 .got torch.int32 of shape"),
@@ -40,7 +40,7 @@ def test_what_is_wrong_with_a_batch_is_named(batch, words):
 def test_batches_of_other_objectives_have_fields_of_their_own():
     score = TextBatch(TOKENS, PTR, TOKENS, TOKENS[:0], TOKENS[:0], LABEL.float())
     check_batch(score, TextBatch)
-    with pytest.raises(TypeError, match="ChoiceBatch .* 'num_global' is missing .got TextBatch"):
+    with pytest.raises(TypeError, match="ChoiceBatch, but 'num_global' is missing .got TextBatch"):
         check_batch(score, ChoiceBatch)
 
 

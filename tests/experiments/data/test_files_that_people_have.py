@@ -67,7 +67,7 @@ REFUSED = {
     'a workbook by its name': ('a.xlsx', b'PK\x03\x04\x14\0', 'must be a table .*suffix .csv'),
     'no header': ('a.csv', '"rain, snow",1\nx,2\n', "first line of a CSV file, .*'columns'"),
     'a quotation mark that is not closed': ('a.csv', 'text,label\n"rain,1\n', 'never closed'),
-    'quotation marks behind backslashes': ('a.csv', 'text,label\n"a \\"b\\"",1\n', 'be doubled'),
+    'quotation marks behind backslashes': ('a.csv', 'text,label\n"a \\"b\\"",1\n', 'double each'),
     'a separator in a text': ('a.csv', 'text;label\nrain; snow;1\n', 'between semicolons .got 3'),
     'a row that is too short': ('a.csv', 'text,label\nrain\n', 'expected 2 columns .* .got 1'),
     'no label': ('a.csv', 'text,label\nrain,\n', "in 'label' .got ''"),
@@ -226,7 +226,7 @@ def test_images_outside_of_the_folders_of_classes_are_counted(tmp_path, capsys):
     Image.fromarray(np.zeros((3, 4), np.uint8)).save(folder / 'stray.png')
     assert sum(len(part.label) for part in ImageFiles(str(folder)).read(10**6).parts.values()) == 20
     assert '20 images in 2 folders' in (said := capsys.readouterr().out)
-    assert 'left out: in no folder of a class: 1' in said
+    assert 'left out: outside the folders of classes: 1' in said
 
 
 def test_images_that_are_white_on_nothing_are_refused(tmp_path):

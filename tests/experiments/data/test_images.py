@@ -89,7 +89,7 @@ def test_another_folder_has_another_cache(tmp_path):
     first, second = (ImageNet64(str(tmp_path / name), str(tmp_path / 'cache')).read(BYTES)
                      for name in ('first', 'second'))
     assert not np.array_equal(first.parts['dev'].sequence(0), second.parts['dev'].sequence(0))
-    with pytest.raises(ValueError, match="'path' must hold"):
+    with pytest.raises(ValueError, match="'path' must contain"):
         ImageNet64(str(tmp_path / 'nowhere'), str(tmp_path / 'cache')).read(BYTES)
 
 
@@ -144,7 +144,7 @@ def test_arrays_of_another_kind_are_refused_and_no_pickle_is_opened(data, match,
 
 
 def test_imagenet_that_is_not_there_or_damaged_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="'path' must hold train_data"):
+    with pytest.raises(ValueError, match="'path' must contain train_data"):
         ImageNet64(str(tmp_path), str(tmp_path / 'cache')).read(BYTES)
     np.savez(tmp_path / 'train_data_batch_1.npz', other=np.zeros(3))
     with pytest.raises(ValueError, match="train_data_batch_1.npz cannot be read as an array"):

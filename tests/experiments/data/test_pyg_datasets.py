@@ -74,7 +74,7 @@ def test_a_data_set_needs_no_folder_if_its_class_takes_none():
 
 @pytest.mark.parametrize('name, write, words', [
     ('Zink', None, r"'dataset' must be a class of torch_geometric.datasets .*\(got 'Zink'\)"),
-    ('KarateClub', None, 'KarateClub: expected train_mask, .* or none of them .got train_mask.'),
+    ('KarateClub', None, 'KarateClub: expected all of train_mask, .* or none .got train_mask.'),
     ('WikiCS', 'not json', "'root' cannot be read as WikiCS .*JSONDecodeError"),
     ('WikiCS', '{"features": []}', "'root' cannot be read as WikiCS .*KeyError"),
 ])
@@ -92,7 +92,7 @@ def test_files_of_another_version_of_pyg_are_named(tmp_path):
     name, root, arguments = written('zinc', tmp_path)
     pyg_dataset(name, root, arguments)
     (tmp_path / 'subset/processed/val.pt').write_bytes(b'of another version')
-    with pytest.raises(ValueError, match="cannot be read as ZINC .*delete its folder 'processed'"):
+    with pytest.raises(ValueError, match="read as ZINC .*delete its subfolder 'processed'"):
         pyg_dataset(name, root, arguments)
 
 

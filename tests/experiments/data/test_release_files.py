@@ -91,7 +91,7 @@ def test_listops_leaves_round_brackets_out(release):
 @of('listops')
 @pytest.mark.parametrize('content, match', [
     (b'', 'line 1: expected .Source'),
-    (b'Source\tTarget\n', 'holds no trees'),
+    (b'Source\tTarget\n', 'contains no trees'),
     (b'Source\tTarget\n[MIN 1 2 ]\t1\n[MIN 1 2 ]\t10\n', 'line 3: expected the target 1'),
     (b'Source\tTarget\n[MIN 1 2 ]\t2\n', 'line 2: expected the target 1, .* .got .2'),
     (b'Source\tTarget\n[MIN 1 2', 'line 2: the source is not a tree'),
@@ -115,11 +115,11 @@ def test_pairs_are_bytes_without_quoting(release):
 
 @of('pairs')
 @pytest.mark.parametrize('content, match', [
-    (b'', 'holds no pairs'),
-    (b'1.0\tA\tB\ttext\n', 'line 1: expected label, id, id, text, text, .* .got 4 columns'),
+    (b'', 'contains no pairs'),
+    (b'1.0\tA\tB\ttext\n', 'line 1: expected the columns label, .* .got 4 columns'),
     (b'1.0\tA\tB\tx\ty\n2.0\tA\tB\tx\ty\n', "line 2: expected a label 0.0 or 1.0 .got '2.0'"),
-    (b'1.0\tA\tB\tx\t\n', 'line 1: expected label'),
-    (b'1.0\tA\tB\tx\ty\n1.0\tA\tB', 'line 2: expected label'),
+    (b'1.0\tA\tB\tx\t\n', 'line 1: expected the columns label'),
+    (b'1.0\tA\tB\tx\ty\n1.0\tA\tB', 'line 2: expected the columns label'),
 ])
 def test_a_bad_file_of_pairs(content, match, release):
     (release[1] / 'new_aan_pairs.eval.tsv').write_bytes(content)

@@ -233,7 +233,7 @@ def test_the_best_epoch_has_the_best_mean_of_the_development_sets(pretrained, tm
 @pytest.mark.slow
 @pytest.mark.parametrize('options, match', [
     (['--data.init_args.task', 'CoLA'], "'task' must be the same for model and data"),
-    (['--data.init_args.max_length', '41'], "'max_length' must be at most 40, the positions"),
+    (['--data.init_args.max_length', '41'], "'max_length' must be at most 40, the number"),
     (['--model.init_args.pretrained', 'nowhere/checkpoints/last.ckpt'],
      "'pretrained' cannot be read"),
     (['--model.init_args.lr', '-1'], "'lr' must be positive"),
@@ -266,5 +266,5 @@ def test_other_data_are_refused(pretrained, tmp_path):
     settings = yaml.safe_load(config.read_text())
     settings['data'] = {'class_path': 'experiments.tasks.Digits'}
     config.write_text(yaml.safe_dump(settings))
-    with pytest.raises(ValueError, match="got 'RTE' and 'Digits'"):
+    with pytest.raises(ValueError, match="got 'RTE' .* 'Digits'"):
         fit(config)

@@ -90,7 +90,7 @@ def test_test_sets_are_read_as_they_are_distributed(task, tmp_path):
 
 @pytest.mark.parametrize('content, match', [
     ('index\tsentence1\n0\ta\n', "line 1: expected a column 'sentence2'"),
-    ('index\tsentence1\tsentence2\n', 'holds no rows'),
+    ('index\tsentence1\tsentence2\n', 'contains no rows'),
     ('index\tsentence1\tsentence2\nx\ta\tb\n', "line 2: expected 3 columns .*the first 'x'"),
     ('index\tsentence1\tsentence2\n0\ta\tb\tc\n', 'line 2: expected 3 columns')])
 def test_malformed_test_sets_are_refused(content, match, tmp_path):
@@ -105,5 +105,5 @@ def test_a_sentence_that_is_missing_is_empty(tmp_path):
 
 
 def test_a_folder_without_runs_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="'runs' must hold finished runs in folders named MNLI"):
+    with pytest.raises(ValueError, match="'runs' must contain finished runs in folders named MNLI"):
         glue_submission.main(tmp_path, tmp_path, tmp_path / 'out')

@@ -104,5 +104,5 @@ def test_a_run_that_fails_is_no_table(tmp_path, monkeypatch, capsys):
 
 
 def test_a_folder_without_runs(tmp_path):
-    with pytest.raises(ValueError, match="'out' must hold a finished run"):
+    with pytest.raises(ValueError, match="'out' must contain a finished run"):
         table(tmp_path)

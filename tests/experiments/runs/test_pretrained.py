@@ -120,9 +120,9 @@ def test_masks_from_a_file(learned, full, tmp_path):
 @pytest.mark.parametrize('arguments', [{'freeze_how': 'sample'}, {'sparsity': 0.5}])
 def test_nothing_to_freeze(arguments, full, learned):
     name = next(iter(arguments))
-    with pytest.raises(ValueError, match=f"'{name}' requires a learned mask"):
+    with pytest.raises(ValueError, match=f"'{name}' requires .* with a learned mask"):
         pretrained_classifier(full[0], 2, **arguments)
-    with pytest.raises(ValueError, match=f"'{name}' requires a learned mask"):
+    with pytest.raises(ValueError, match=f"'{name}' requires .* with a learned mask"):
         pretrained_classifier(learned[0], 2, source=PatternSource('Full'), **arguments)
 
 
@@ -191,7 +191,7 @@ def test_a_model_without_pooler(full, tmp_path):
     kept = {name: value for name, value in saved.items()
             if 'pooler' not in name and 'next_sentence' not in name}
     write_checkpoint({'state_dict': kept}, checkpoint)
-    with pytest.raises(ValueError, match="'pooling' must be 'mean': .* without a pooler"):
+    with pytest.raises(ValueError, match="'pooling' must be 'mean', .* without a pooler"):
         pretrained_classifier(checkpoint, 2)
     assert pretrained_classifier(checkpoint, 2, pooling='mean').pooler is None
 

@@ -185,7 +185,7 @@ def test_the_same_command_keeps_a_finished_run(place, capsys):
     before = place.files()
     place.fit()
     assert place.files() == before
-    assert f'{place.run} already holds this run, finished' in capsys.readouterr().err
+    assert f'{place.run} already contains this run, which is finished' in capsys.readouterr().err
 
 
 def test_the_same_command_goes_on_with_a_run_that_was_killed(place, capsys):

@@ -320,12 +320,12 @@ def test_two_processes_count_every_document_once(learned, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('options, match', [
-    (['--data.init_args.max_length', '25'], "'max_length' must be at most 24, the positions"),
+    (['--data.init_args.max_length', '25'], "'max_length' must be at most 24, the number"),
     (['--data.init_args.max_length', '2'], "'max_length' must be at least 3"),
     (['--data.init_args.batch_size', '0'], "'batch_size' must be at least 1"),
     (['--data.init_args.documents.init_args.path', 'nowhere'], 'nowhere/train/neg: expected a'),
     (['--model.init_args.model.init_args.num_classes', '3'],
-     r"'num_classes' of the model must be 2, as in the documents \(got 3\)"),
+     r"'num_classes' of the model must be 2, the number of classes of the documents \(got 3\)"),
     (['--model.init_args.model.init_args.encoder.init_args.num_tokens', '20'],
      "'num_tokens' of the encoder must be at least"),
     (['--data.init_args.tokenizer', 'nowhere.json'], "'tokenizer' cannot be read"),

@@ -107,7 +107,7 @@ RTE_HEADER = '\t'.join(HEADERS['RTE'])
 @pytest.mark.parametrize('task, content, match', [
     ('RTE', None, "'path' cannot be read: .*train.tsv .*folder of one task"),
     ('RTE', b'index\tsentence1\tlabel\n', "train.tsv, line 1: .* column 'sentence2' .got index, "),
-    ('RTE', f'{RTE_HEADER}\n'.encode(), 'train.tsv holds no rows'),
+    ('RTE', f'{RTE_HEADER}\n'.encode(), 'train.tsv contains no rows'),
     ('RTE', f'{RTE_HEADER}\n0\tA cat.\tA dog.\n'.encode(),
      r'line 2: expected 4 columns between tabs \(got 3\)'),
     ('RTE', f'{RTE_HEADER}\n0\tA\tcat.\tA dog.\tentailment\n'.encode(), r'line 2: .*\(got 5\)'),

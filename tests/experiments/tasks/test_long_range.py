@@ -89,9 +89,9 @@ def model(kind=SequenceClassifier, num_classes=2, **sizes):
 
 
 @pytest.mark.parametrize('made, width, match', [
-    (dict(max_length=99), 1, "'max_length' must be at most 99, the positions of the model"),
-    (dict(num_tokens=7), 1, "'num_tokens' of the encoder must be at least 8, the symbols of count"),
-    (dict(num_classes=3), 1, "'num_classes' of the model must be 2, as in counting .got 3"),
+    (dict(max_length=99), 1, "'max_length' must be at most 99, the number of positions"),
+    (dict(num_tokens=7), 1, "'num_tokens' of the encoder must be at least 8, .* symbols"),
+    (dict(num_classes=3), 1, "'num_classes' of the model must be 2, the number of .*got 3"),
     (dict(), 2, "'model' must be a PairClassifier for counting"),
     (dict(kind=PairClassifier), 1, "'model' must be a SequenceClassifier for counting"),
 ])

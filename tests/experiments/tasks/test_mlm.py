@@ -232,7 +232,7 @@ def test_a_stream_goes_on_from_any_batch():
     ('masked_share', 0., "'masked_share' must be in"),
     ('masked_share', float('nan'), "'masked_share' must be in"),
     ('num_workers', -1, "'num_workers' must be at least 0"),
-    ('max_length', 33, "'max_length' must be at most 32, the positions of the model"),
+    ('max_length', 33, "'max_length' must be at most 32, the number of positions"),
     ('tokenizer', 'nowhere.json', "'tokenizer' cannot be read: nowhere.json"),
     ('corpus', 'nowhere', "'corpus' must be a text file, a folder of"),
 ])

@@ -123,10 +123,10 @@ def test_a_run_of_another_version_says_what_differs(runs, tmp_path):
     (tmp_path / 'summary.json').write_text(json.dumps(summary))
     config = (tmp_path / 'config.yaml').read_text()
     (tmp_path / 'config.yaml').write_text(config.replace('share_source:', 'share_sources:'))
-    with pytest.raises(ValueError, match=r'graphattn 0\.0\.1 and not .*share_sources'):
+    with pytest.raises(ValueError, match=r'graphattn 0\.0\.1 instead of .*share_sources'):
         experiments.load_run(tmp_path)
     (tmp_path / 'config.yaml').write_text(config.replace('num_layers: 1', 'num_layers: 2'))
-    with pytest.raises(ValueError, match=r'the weights do not fit .*graphattn 0\.0\.1 and not'):
+    with pytest.raises(ValueError, match=r'the weights do not fit .*graphattn 0\.0\.1 instead of'):
         experiments.load_run(tmp_path)
 
 
@@ -177,8 +177,8 @@ BAD_TABLES = [
     ('a.jsonl', '[1]\n', 'line 1: expected a JSON object'),
     ('a.csv', 'text,label\nx,1\ny,1\n', r'expected two or more classes \(got 1\)'),
     ('a.csv', 'text,label\nx,1\ny,2\n', "give files for 'val' and 'test'"),
-    ('a.csv', 'text,label\n', 'holds no texts'),
-    ('a.csv', '', 'holds no texts'),
+    ('a.csv', 'text,label\n', 'contains no texts'),
+    ('a.csv', '', 'contains no texts'),
     ('a.txt', 'x', "'path' must be a table .*suffix .csv"),
     ('a.csv', None, "'path' cannot be read"),
 ]
@@ -246,7 +246,7 @@ def test_images_of_several_sizes_are_named_unless_they_are_to_have_one(tmp_path)
     folder = write_images(tmp_path / 'images')
     write_images(tmp_path / 'images', 1, shape=(5, 2))
     with pytest.raises(ValueError, match="002.png has 3 x 4 pixels and .*000.png has 5 x 2 "
-                                         "pixels; give the 'size'"):
+                                         "pixels; pass 'size'"):
         ImageFiles(str(folder)).read(10**6)
     assert ImageFiles(str(folder), size=(2, 2)).read(10**6).longest == 4
 
@@ -304,7 +304,7 @@ def test_ids_come_from_both_kinds_of_file_and_without_their_padding(tmp_path):
     ({'tokens': np.ones((2, 2), int), 'label': np.array([97, 2**31], 'u4').view('<U1')},
      'a label is not valid Unicode'),
     ({'tokens': -np.ones((2, 2), int), 'label': np.zeros(2, int)}, r'ids from 0 .*\(got -1\)'),
-    ({'tokens': np.array([[1, 9], [9, 9]]), 'label': np.arange(2)}, "row 1: .* are the 'pad"),
+    ({'tokens': np.array([[1, 9], [9, 9]]), 'label': np.arange(2)}, "row 1: .*'padding' .*only 9"),
     ({'tokens': np.array([[{}]]), 'label': np.arange(2)}, 'cannot be read as NumPy arrays'),
 ])
 def test_bad_arrays_are_named(arrays, words, tmp_path):
@@ -337,7 +337,7 @@ def one_line(command, capsys):
     ('text', ['--data.path', 'nowhere.csv'], "'path' cannot be read: nowhere.csv"),
     ('text', ['--data.path', 'a.csv', '--data.columns', '[title]'], "(got text, label)"),
     ('text', ['--data.path', 'a.csv', '--data.columns', '[a, b, c]'], "'columns' must be"),
-    ('image_folder', ['--data.path', 'images', '--data.size', '[0, 2]'], "'size' must be positive"),
+    ('image_folder', ['--data.path', 'images', '--data.size', '[0, 2]'], "'size' must be two"),
     ('tokens', ['--data.path', 'a.csv'], 'must be in a NumPy file with the suffix .npy or .npz')])
 def test_bad_data_are_one_line(kind, options, words, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
@@ -356,7 +356,8 @@ def test_bad_data_are_one_line(kind, options, words, tmp_path, monkeypatch, caps
     ({'input': 'large.npz'}, 'large.npz, examples 0 to 1: '),
     ({'input': 'long.npz'}, 'long.npz, examples 0 to 1: '),
     ({'out': '.'}, "'out' must be a file"),
-    ({'out': './a.npz'}, "'out' must differ from 'input', which it would overwrite (got ./a.npz)"),
+    ({'out': './a.npz'}, "'out' must differ from 'input', which would be overwritten "
+     "(got ./a.npz)"),
     ({'out': 'a.npz/x.csv'}, "'out' must be a writable folder")])
 def test_bad_predictions_are_one_line(change, words, runs, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
@@ -387,7 +388,7 @@ def test_pairs_of_texts_are_predicted_together(tmp_path):
             expected = module.model(torch.cat(sequences), ptr).softmax(1)
         np.testing.assert_allclose(values, expected[0], rtol=1e-5)
     path.write_text('{"text": "alone"}')
-    with pytest.raises(ValueError, match='new.jsonl, examples 1 to 1: .* takes 2 .*there are 1 f'):
+    with pytest.raises(ValueError, match='new.jsonl, examples 1 to 1: .* must be 2, .*got 1 seq'):
         list(predict.predictions(run, path))
 
 

@@ -140,7 +140,7 @@ def test_windows_that_cut_an_answer_are_left_out(tokenizer):
 def test_an_answer_that_no_window_holds_is_named(tokenizer):
     whole, long = question(0, 10, 3, 4), question(1, 60, 0, 50)
     examples = encoded(tokenizer, whole, long)
-    with pytest.warns(UserWarning, match='no window holds a whole answer of 1 questions: 1; '):
+    with pytest.warns(UserWarning, match='no window contains a whole answer of 1 questions: 1; '):
         learned = examples.to_learn(learn_empty=True)
     assert examples.question[learned].tolist() == [0]
     with pytest.warns(UserWarning), pytest.raises(ValueError, match="'max_length' must leave room"):

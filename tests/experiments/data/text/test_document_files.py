@@ -114,7 +114,7 @@ def test_a_split_file_that_does_not_fit(split, match, tmp_path):
      'line 2: article 99 has no label in'),
     ('articles', '<articles><article id="1">a</article></articles>',
      'label of article 2, which is not in'),
-    ('articles', '<articles></articles>', 'holds no articles'),
+    ('articles', '<articles></articles>', 'contains no articles'),
     ('labels', '<articles>\n<article id="1" hyperpartisan="maybe"/></articles>',
      r"line 2: expected hyperpartisan=\"true\" or \"false\" \(got 'maybe'\)"),
     ('labels', '<articles>\n<article id="1"/></articles>', r'\(got None\)'),
@@ -148,7 +148,7 @@ def test_no_declaration_of_entities_is_let_in(declaration, tmp_path):
 def test_missing_files_are_named(tmp_path):
     with pytest.raises(ValueError, match='labels.xml cannot be read'):
         Hyperpartisan('articles.xml', str(tmp_path / 'labels.xml')).read()
-    with pytest.raises(ValueError, match="'path' must hold the folder 20news-bydate-train"):
+    with pytest.raises(ValueError, match="'path' must contain the folder 20news-bydate-train"):
         Newsgroups(str(tmp_path)).read()
     with pytest.raises(ValueError, match=r'train/neg: expected a folder of documents'):
         Imdb(str(tmp_path)).read()
@@ -194,7 +194,7 @@ def test_newsgroups_that_are_refused(tmp_path):
     write_newsgroups(tmp_path)
     stray = tmp_path / '20news-bydate-train/stray'
     stray.touch()
-    with pytest.raises(ValueError, match='stray: expected a folder, one for each class'):
+    with pytest.raises(ValueError, match='stray: expected only folders, one for each class'):
         Newsgroups(str(tmp_path)).read()
     stray.unlink()
     (tmp_path / '20news-bydate-train/sci.space/3').write_text(' \n')
@@ -255,7 +255,7 @@ def test_a_sample_of_reviews_is_uniform_and_repeats(tmp_path):
     count = np.array(list(sum(drawn, Counter()).values()))
     # Each of 60 is drawn 20 times on average, with a standard deviation of 3.7.
     assert len(count) == 60 and 6 <= count.min() and count.max() <= 34
-    with pytest.raises(ValueError, match="'num_sampled' must be at most 60, the reviews of more"):
+    with pytest.raises(ValueError, match="'num_sampled' must be at most 60, the number of reviews"):
         AmazonReviews(path, 5, 61).read()
 
 

@@ -55,7 +55,7 @@ def test_blank_lines_are_passed_over(task, tmp_path):
 @pytest.mark.parametrize('read', [read_rows, read_test_rows])
 def test_an_empty_file_holds_no_rows(read, tmp_path):
     (tmp_path / 'train.tsv').touch()
-    with pytest.raises(ValueError, match='train.tsv holds no rows'):
+    with pytest.raises(ValueError, match='train.tsv contains no rows'):
         list(read(tmp_path / 'train.tsv', TASKS['RTE']))
 
 

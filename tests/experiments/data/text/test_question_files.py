@@ -141,7 +141,7 @@ def test_triviaqas_web_asks_once_for_each_page(tmp_path):
 
 
 @pytest.mark.parametrize('rows, domain, match', [
-    ([trivia_row(0, [page('../../secret.txt')])], 'Wikipedia', "'evidence' must hold the pages"),
+    ([trivia_row(0, [page('../../secret.txt')])], 'Wikipedia', "'evidence' must contain the pages"),
     ([trivia_row(0, [page('C.txt')])], 'Wikipedia', "'evidence' cannot be read: .*C.txt"),
     ([trivia_row(0, [])], 'Moon', "expected 'Domain' Wikipedia or Web .got 'Moon'"),
     ([{**trivia_row(0, []), 'Answer': 3}], 'Web', r"Data\[0\]: expected 'Answer', a JSON dict"),
@@ -199,7 +199,7 @@ def test_blank_lines_are_no_questions(tmp_path):
     ([swag_row(0, '4')], SWAG_HEADER, "line 2: expected a label from 0 to 3 .got '4'"),
     ([swag_row(0)[:-1]], SWAG_HEADER[:-1], "line 1: expected a column 'label'"),
     ([[*swag_row(0), '3']], [*SWAG_HEADER, 'label'], "line 1: the column 'label' is repeated"),
-    ([], SWAG_HEADER, 'train.csv holds no questions')])
+    ([], SWAG_HEADER, 'train.csv contains no questions')])
 def test_a_malformed_swag_is_refused(rows, header, match, tmp_path):
     path = write_swag(tmp_path / 'train.csv', *rows, header=header)
     with pytest.raises(ValueError, match=match):
@@ -239,7 +239,7 @@ def test_wikihop(tmp_path):
     (json.dumps([{**hop_row(0), 'candidates': ['', 'italy']}]), r"\[0\]: expected texts"),
     (json.dumps([{**hop_row(0), 'query': None}]), r"\[0\]: expected 'query', a JSON str"),
     (json.dumps([hop_row(0), hop_row(0)]), "two questions have the id 'WH_0'"),
-    ('[]', 'holds no questions')])
+    ('[]', 'contains no questions')])
 def test_a_malformed_wikihop_is_refused(content, match, tmp_path):
     (tmp_path / 'train.json').write_text(content)
     with pytest.raises(ValueError, match=match):
