@@ -1,6 +1,6 @@
 """Draw the kept measurements of all backends: ``python -m docs.atlas``.
 
-It writes ``atlas.png`` and the table of the page on the atlas, from the files in ``atlas/``.
+It writes the pictures and the tables of the page on the atlas, from the files in ``atlas/``.
 """
 
 from __future__ import annotations
@@ -49,14 +49,28 @@ def spread(ratios: list[float]) -> str:
     return f'{median(ratios):.2g} ({min(ratios):.2g} to {max(ratios):.2g})'
 
 
+def section(file: Path, rows: list[dict]) -> str:
+    """Return the heading, the picture and the table of a machine, in Markdown."""
+    machine, threads, torch, numba = (rows[0][name] for name in
+                                      ('machine', 'threads', 'torch', 'numba'))
+    return (f'## {machine}, {threads} threads\n\ntorch {torch}, numba {numba}; all values are in '
+            f'`atlas/{file.name}`.\n\n![Time of each backend over that of auto, by density, a '
+            f'panel for each structure](atlas_{file.stem}.png)\n\n{table(rows)}')
+
+
 @in_style()
 def main() -> None:
+    sections = []
     for file in FILES:
-        rows = pd.read_csv(file).to_dict('records')
-        figure(rows, backends(rows[0])).savefig(HERE / 'atlas.png')
-        PAGE.write_text(re.sub(r'(^\| edges \| run .*\n)(\|.*\n)+', lambda _: table(rows),
-                               PAGE.read_text(), flags=re.M))
-        print(table(rows))
+        rows = read(file)
+        figure(rows, backends(rows[0])).savefig(HERE / f'atlas_{file.stem}.png')
+        sections.append(section(file, rows))
+    before, *_ = re.split('^## ', PAGE.read_text(), maxsplit=1, flags=re.M)
+    PAGE.write_text(before + '\n'.join(sections))
+
+
+def read(file: Path) -> list[dict]:
+    return pd.read_csv(file).to_dict('records')
 
 
 if __name__ == '__main__':
