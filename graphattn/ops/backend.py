@@ -57,6 +57,13 @@ class Backend:
             functions compute in the dtype of their inputs.
         attention_with_features (Callable): ``(query, key, value, graph, terms)`` to the output and
             the weighted sums of the features, ``[num_queries, heads, size]``.
+        attention_part (Callable): ``(query, key, value, graph, terms, seed)`` to the output along
+            some of the edges, in the dtype of accumulation, and row maxima and inverse sums. It is
+            not differentiable; ``seed`` is that of dropout, and there are no sinks and features.
+        attention_part_grads (Callable): ``(grad_out, out, max_inv_sum, query, key, value, graph,
+            terms, seed, needs)`` to the gradients of query, key, value, bias and gate along some
+            of the edges. The first three are those of all edges; ``needs`` tells whether the last
+            two are needed.
         attention_weights (Callable): ``(query, key, graph, terms)`` to the weights.
         weighted_sum (Callable): ``(weight, value, graph)`` to the output.
         attention_diffusion (Callable): ``(weight, value, graph, teleport)`` to the output of all
@@ -83,6 +90,8 @@ class Backend:
     is_available: Callable[[torch.device], bool]
     attention: Callable | None = None
     attention_with_features: Callable | None = None
+    attention_part: Callable | None = None
+    attention_part_grads: Callable | None = None
     attention_weights: Callable | None = None
     weighted_sum: Callable | None = None
     attention_diffusion: Callable | None = None

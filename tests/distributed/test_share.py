@@ -8,7 +8,7 @@ import torch
 from graphattn import BipartiteGraph, distributed
 from graphattn.distributed import sequence_parallel, share
 from graphattn.patterns import Causal, Full, GlobalTokens, SlidingWindow, get
-from graphattn.placement import exchange
+from graphattn.placement.messages import Flight
 from graphattn.samplers import FactorModel, sample_bernoulli
 from graphattn.sources import PatternSource
 from tests.distributed import cases
@@ -74,15 +74,15 @@ def test_what_is_refused(arguments, error, match):
 
 @pytest.fixture
 def messages(monkeypatch):
-    """Return the collectives of forward passes, by the name of the function that sends them."""
+    """Return the messages that are sent: rows of nodes, and what processes agree on."""
     sent = []
 
-    def count(module, name):
-        of = getattr(module, name)
-        monkeypatch.setattr(module, name, lambda *given: sent.append(name) or of(*given))
+    def count(of, name, kind):
+        run = getattr(of, name)
+        monkeypatch.setattr(of, name, lambda *given: sent.append(kind) or run(*given))
 
-    count(exchange, 'exchanged')
-    count(distributed, 'all_gather')
+    count(Flight, '__init__', 'rows')
+    count(distributed, 'all_gather', 'facts')
     return sent
 
 
@@ -96,8 +96,9 @@ def test_a_layer_along_a_pattern_exchanges_once_and_agrees_on_nothing(
     for _ in range(3):
         messages.clear()
         parallel(tokens, cases.PTR).sum().backward()
-    # The arguments of the step are compared once, and each of two layers exchanges once.
-    assert messages == ['all_gather', *2 * ['exchanged']]
+    # The arguments of the step are compared once, and each of two layers exchanges once in each
+    # direction.
+    assert messages == ['facts', *4 * ['rows']]
 
 
 @pytest.mark.slow
