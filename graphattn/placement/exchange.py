@@ -32,7 +32,7 @@ class Exchange(Placement):
         self._halo, self._group = halo, group
 
     def edges(self, graph: BipartiteGraph) -> BipartiteGraph:
-        return self._halo.graph
+        return graph if self._halo.graph is None else self._halo.graph
 
     def keys(self, key: Tensor) -> Tensor:
         return self._exchanged(key)
@@ -63,7 +63,7 @@ class Exchange(Placement):
 class Halo(NamedTuple):
     """Nodes that each process sends to every other process."""
 
-    graph: BipartiteGraph  # from the received nodes to own queries
+    graph: BipartiteGraph | None  # from the received nodes to own queries; None if all are received
     send: Tensor  # own nodes to send, in the order of the receiving processes, int64
     send_sizes: list[int]
     receive_sizes: list[int]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import torch
 
@@ -10,7 +13,7 @@ from graphattn.distributed import sequence_parallel, share
 from graphattn.patterns import Causal, Full, GlobalTokens, SlidingWindow, get
 from graphattn.placement.messages import Flight
 from graphattn.samplers import FactorModel, sample_bernoulli
-from graphattn.sources import PatternSource
+from graphattn.sources import BlockModelSource, PatternSource
 from tests.distributed import cases
 from tests.distributed.test_distributed import one_process  # noqa: F401
 
@@ -108,3 +111,16 @@ def test_halos_that_are_not_used_are_dropped(one_process):  # noqa: F811
     for length in range(20, 40):
         parallel(tokens[:length], torch.tensor([0, length]))
     assert 1 <= len(parallel._halos._kept) <= 5
+
+
+@pytest.mark.slow
+def test_graphs_that_a_step_draws_are_dropped(one_process):  # noqa: F811
+    parallel = sequence_parallel(cases.encoder(BlockModelSource(cases.HEADS, 8, 4)))
+    tokens, _ = cases.inputs(parallel.module)
+    drawn = []
+    for _ in range(3):
+        out, graphs = parallel(tokens, cases.PTR, return_graphs=True)
+        drawn += [weakref.ref(graph) for graph in graphs]
+        del out, graphs
+    gc.collect()
+    assert not any(graph() is not None for graph in drawn)
