@@ -11,7 +11,6 @@ from torch import Tensor
 
 from graphattn import patterns
 from graphattn.decoding import KeyValueCache
-from graphattn.functional import drive
 from graphattn.layers import GraphAttention
 from graphattn.models import Encoder
 from graphattn.patterns import (
@@ -24,6 +23,7 @@ from graphattn.patterns import (
     SlidingWindow,
     Strided,
 )
+from graphattn.placement import Cache
 from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
 
 LENGTH, CHANNELS, HEADS = 24, 8, 2
@@ -210,9 +210,14 @@ def test_a_frozen_mask_that_is_not_causal_is_refused():
 @torch.no_grad()
 def test_only_keys_with_edges_are_read(monkeypatch):
     attention = GraphAttention(CHANNELS, HEADS, PatternSource(SlidingWindow(2) & Causal()))
-    checked, seen = drive.check_arguments, []
-    monkeypatch.setattr(drive, 'check_arguments', lambda query, key, *args: (
-        seen.append(key.size(0)), checked(query, key, *args))[1])
+    read, seen = Cache.keys, []
+
+    def keys(cache: Cache, new: Tensor) -> Tensor:
+        found = read(cache, new)
+        seen.append(found.size(0))
+        return found
+
+    monkeypatch.setattr(Cache, 'keys', keys)
     cache = KeyValueCache(1000)
     for token in torch.randn(50, 1, CHANNELS):
         attention(token, cache.step(torch.tensor([0, 1])))

@@ -8,6 +8,7 @@ import math
 import operator
 import pickle
 import random
+import sys
 
 import networkx as nx
 import numpy as np
@@ -948,10 +949,31 @@ def test_nearby_order_finds_a_shuffled_band_in_each_segment():
     assert (nearby.query - nearby.key).abs().max() <= 4
 
 
+def test_parts_are_clusters_of_about_as_many_edges():
+    pytest.importorskip('pymetis')
+    order = torch.randperm(80, generator=torch.Generator().manual_seed(0))
+    clusters = BipartiteGraph.batch([patterns.Full().build(20)] * 4)
+    graph = BipartiteGraph(clusters.edge_index, 80).reorder(order)
+    found = graph.reorder(graph.nearby_order(parts=4))
+    assert found == BipartiteGraph(clusters.edge_index, 80)
+
+
+def test_parts_need_pymetis_and_a_number(monkeypatch):
+    monkeypatch.setitem(sys.modules, 'pymetis', None)
+    graph = patterns.SlidingWindow(1).build(5)
+    with pytest.raises(ImportError, match=r"'parts' needs pymetis: pip install 'graphattn"):
+        graph.nearby_order(parts=2)
+    with pytest.raises(ValueError, match="'parts'"):
+        graph.nearby_order(parts=0)
+
+
+@pytest.mark.parametrize('parts', [None, 3])
 @pytest.mark.parametrize('name', [name for name in GRAPHS if GRAPHS[name]().is_square])
-def test_nearby_order_holds_each_token_once_in_its_segment(name):
+def test_nearby_order_holds_each_token_once_in_its_segment(name, parts):
+    if parts is not None:
+        pytest.importorskip('pymetis')
     graph = GRAPHS[name]()
-    order = graph.nearby_order()
+    order = graph.nearby_order(parts)
     assert torch.equal(order.sort().values, torch.arange(graph.num_queries))
     assert graph.reorder(order).num_edges == graph.num_edges  # which refuses others
 

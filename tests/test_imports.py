@@ -45,7 +45,7 @@ MAY_IMPORT = {
     'samplers': GROUND | {'ops'},
     # What flows knows neither how edges were placed nor how they were drawn.
     'functional': GROUND | {'ops', '_compiler'},
-    'placement': GROUND | {'functional'},
+    'placement': GROUND | {'ops', 'functional'},
     'sources': GROUND | {'patterns', 'samplers', 'ops', 'functional'},
     # Layers take a pattern where a source is expected; the rest of it is the sources' affair.
     'layers': GROUND | {'patterns', 'ops', 'functional', 'placement', 'sources'},

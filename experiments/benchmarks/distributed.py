@@ -1,6 +1,7 @@
 """One sequence over several processes: time, memory, and bytes sent compared with sending all keys.
 
-Every process has one thread; processes beyond the number of cores share them.
+"plain ms" is the time of a step that waits for messages before attention, and requests its keys
+even if it needs all. Every process has one thread; processes beyond the number of cores share them.
 
     python -m experiments.benchmarks.distributed
     python -m experiments.benchmarks.distributed --quick
@@ -13,7 +14,7 @@ import json
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Literal
 
@@ -36,10 +37,11 @@ from experiments.benchmarks.measure import (
     without_interrupts,
 )
 from experiments.runs.tables import report
+from graphattn import distributed
 from graphattn.distributed import sequence_parallel
 from graphattn.layers import GraphAttention
 from graphattn.patterns import GlobalTokens, RandomKeys, SlidingWindow, get
-from graphattn.placement import exchange
+from graphattn.placement import Exchange, messages
 from graphattn.sources import BlockModelSource, PatternSource
 
 HEADS, CHANNELS = 4, 32
@@ -102,7 +104,7 @@ def measure_elsewhere(world: int, cases: list[Case], *sizes: int) -> list[dict]:
             raise ValueError(f'{world} processes failed; see their messages above')
         parts = [json.loads((Path(folder) / f'{rank}.json').read_text()) for rank in range(world)]
     return [{'case': case, 'processes': world, 'n': rows[0]['n'],
-             'step ms': max(row['step ms'] for row in rows),
+             **{way: max(row[way] for row in rows) for way in ('step ms', 'plain ms')},
              'peak MiB': max(row['peak MiB'] for row in rows),
              'peak MiB, all': sum(row['peak MiB'] for row in rows),
              'edges': sum(row['edges'] for row in rows),
@@ -125,7 +127,7 @@ def measure(folder: Path, rank: int, world: int, cases: list[Case], nodes: int,
 
 
 def measure_case(case: Case, n: int, window: int, rounds: int) -> dict:
-    """Return the median time of a training step, the bytes that this process sends in a step, and
+    """Return the least times of a training step, the bytes that this process sends in a step, and
     its peak memory, above the memory before."""
     free_at_once()
     before = held_bytes()
@@ -146,15 +148,28 @@ def measure_case(case: Case, n: int, window: int, rounds: int) -> dict:
     with counted() as sent:
         edges = step()
     peak = max_held_bytes() - before
-    times = []
+    seconds = {'step ms': [], 'plain ms': []}
     for _ in range(rounds):
-        dist.barrier()
-        start = time.perf_counter()
-        step()
-        times.append(time.perf_counter() - start)
-    return {'n': n, 'step ms': 1e3 * sorted(times)[rounds // 2], 'edges': edges,
+        for way, context in (('step ms', nullcontext()), ('plain ms', plainly())):
+            with context:
+                dist.barrier()
+                start = time.perf_counter()
+                step()
+                seconds[way].append(time.perf_counter() - start)
+    return {'n': n, **{way: 1e3 * min(times) for way, times in seconds.items()}, 'edges': edges,
             'peak MiB': peak / 2**20, 'sent MiB': sent[0] / 2**20,
             'all keys MiB': bytes_of_all_keys(layer.module, x) / 2**20}
+
+
+@contextmanager
+def plainly() -> Iterator[None]:
+    """Wait for messages before attention, and request keys even if all are needed."""
+    overlaps, above = Exchange.overlaps, distributed.ALL_ABOVE
+    Exchange.overlaps, distributed.ALL_ABOVE = lambda *_: False, 2.
+    try:
+        yield
+    finally:
+        Exchange.overlaps, distributed.ALL_ABOVE = overlaps, above
 
 
 def bytes_of_all_keys(layer: GraphAttention, x: Tensor) -> int:
@@ -170,20 +185,18 @@ def bytes_of_all_keys(layer: GraphAttention, x: Tensor) -> int:
 @contextmanager
 def counted() -> Iterator[list[int]]:
     """Count the bytes of rows that this process sends, and of their gradients."""
-    total, exchanged = [0], exchange.exchanged
+    total, take_off = [0], messages.Flight.__init__
 
-    def counting(x: Tensor, send: Tensor, send_sizes: list[int], receive_sizes: list[int],
-                 group: dist.ProcessGroup) -> Tensor:
-        rank, row = dist.get_rank(), x[:1].nbytes
-        for sizes in (send_sizes, receive_sizes) if x.requires_grad else (send_sizes,):
-            total[0] += row * (sum(sizes) - sizes[rank])
-        return exchanged(x, send, send_sizes, receive_sizes, group)
+    def counting(flight: messages.Flight, rows: Tensor, send_sizes: list[int],
+                 receive_sizes: list[int], group: dist.ProcessGroup) -> None:
+        total[0] += rows[:1].nbytes * (sum(send_sizes) - send_sizes[dist.get_rank()])
+        take_off(flight, rows, send_sizes, receive_sizes, group)
 
-    exchange.exchanged = counting
+    messages.Flight.__init__ = counting
     try:
         yield total
     finally:
-        exchange.exchanged = exchanged
+        messages.Flight.__init__ = take_off
 
 
 def _layer(source: PatternSource | BlockModelSource, **options: float) -> GraphAttention:

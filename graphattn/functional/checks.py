@@ -26,11 +26,17 @@ def check_arguments(
     graph: BipartiteGraph,
     edge_bias: Tensor | None,
     edge_gate: Tensor | None,
+    num_keys: int | None = None,
 ) -> tuple[Tensor | None, Tensor | None]:
     """Check the arguments of :func:`edge_attention`. Return bias and gate as kernels expect them,
-    each ``[num_edges, heads or 1]`` or None."""
+    each ``[num_edges, heads or 1]`` or None.
+
+    ``key`` and ``value`` have a row for each key of the graph, or ``num_keys`` rows if an exchange
+    fetches the others later.
+    """
     _check_graph(graph)
-    _check_tensors(query, key, value, graph.num_queries, graph.num_keys, graph.device)
+    num_keys = graph.num_keys if num_keys is None else num_keys
+    _check_tensors(query, key, value, graph.num_queries, num_keys, graph.device)
     if edge_bias is edge_gate is None:
         return None, None
     return tuple(values if values is None else check_edge_values(name, values, query, graph)

@@ -40,7 +40,7 @@ class Placement:
             nodes; all heads share a graph if omitted.
     """
 
-    has_all_values = True  # the values of all keys are available after each hop
+    has_all_values = True  # the given keys and values are those of all edges, after each hop too
 
     def __init__(self, heads: int | None = None):
         self.heads = heads
@@ -64,19 +64,31 @@ class Placement:
             return sink.unsqueeze(0)
         return sink.repeat_interleave(num_tokens).unsqueeze(1)
 
-    def keys(self, key: Tensor, graph: BipartiteGraph) -> tuple[Tensor, BipartiteGraph]:
-        """Return the keys that edges start from, and the graph on them."""
-        return key, graph
+    def edges(self, graph: BipartiteGraph) -> BipartiteGraph:
+        """Return the graph on the keys that :meth:`keys` returns."""
+        return graph
+
+    def keys(self, key: Tensor) -> Tensor:
+        """Return the keys that edges start from."""
+        return key
 
     def values(self, value: Tensor, hop: int) -> Tensor:
         """Return the values of those keys before a hop, given the own values."""
         return value
 
-    def pairs(self, key: Tensor, value: Tensor,
-              graph: BipartiteGraph) -> tuple[Tensor, Tensor, BipartiteGraph]:
-        """Return keys, graph and the values of one hop."""
-        key, graph = self.keys(key, graph)
-        return key, self.values(value, 0), graph
+    def pairs(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Return keys and the values of one hop."""
+        return self.keys(key), self.values(value, 0)
+
+    def overlaps(self, kernel: Backend) -> bool:
+        """Return whether keys and values are fetched while a backend computes, by
+        :meth:`attend`."""
+        return False
+
+    def attend(self, kernel: Backend, query: Tensor, key: Tensor, value: Tensor,
+               terms: LogitTerms) -> Tensor:
+        """Return the output of one hop, given the own keys and values."""
+        raise NotImplementedError
 
     def put(self, out: Tensor) -> Tensor:
         """Return the output in the layout of the layer's queries."""
@@ -124,19 +136,15 @@ def drive(
     """
     tokens = query
     query, key, value, teleport = placement.fold(query, key, value, teleport)
-    is_plain = is_one_hop(hops, teleport)
-    if is_plain:
-        key, value, graph = placement.pairs(key, value, graph)
-    else:
-        key, graph = placement.keys(key, graph)
-    fits_keys = value if is_plain or placement.has_all_values else key
+    graph, is_plain = placement.edges(graph), is_one_hop(hops, teleport)
     bias, gate, scale, dropout_p, softcap, sink, features = terms
     if isinstance(graph, MaskedPairs):
         _check_no_edges(terms, needs_weights)
-        check_pair_arguments(query, key, fits_keys, graph)
+        check_pair_arguments(query, key, value, graph)
         backend = pairs.BACKEND
     else:
-        bias, gate = check_arguments(query, key, fits_keys, graph, bias, gate)
+        num_keys = None if placement.has_all_values else key.size(0)
+        bias, gate = check_arguments(query, key, value, graph, bias, gate, num_keys)
     if sink is not None:
         sink = placement.fold_sink(check_sink(sink, tokens), tokens.size(0))
     scale = scale_of(query) if scale is None else scale
@@ -147,14 +155,15 @@ def drive(
         at_query = placement.fold_nodes(_project(tokens, 'qhc,hcs->qhs', features.projection))
         terms = terms._replace(features=EdgeFeatures(at_query, features.attr))
     if is_plain:
-        out, weight = _one_hop(query, key, value, graph, terms, backend, needs_weights)
+        out, weight = _one_hop(query, key, value, graph, terms, placement, backend, needs_weights)
     elif placement.has_all_values:
         out, weight = _several_hops(query, key, value, graph, terms, hops, teleport, backend,
                                     needs_weights)
     else:
         kernel = _weighing(backend, query, value)
         with without_autocast(graph.device):
-            weight = weigh(kernel, query, repeat_heads(key, query.size(1)), graph, terms)
+            key = repeat_heads(placement.keys(key), query.size(1))
+            weight = weigh(kernel, query, key, graph, terms)
             out = _placed_hops(kernel, weight, repeat_heads(value, query.size(1)), graph, hops,
                                teleport, placement)
     if features is None:
@@ -186,7 +195,7 @@ def _project(x: Tensor, equation: str, projection: Tensor) -> Tensor:
 
 def _one_hop(
     query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph, terms: LogitTerms,
-    backend: str | Backend, needs_weights: bool,
+    placement: Placement, backend: str | Backend, needs_weights: bool,
 ) -> tuple[Tensor | tuple[Tensor, Tensor], Tensor | None]:
     """Return the output, together with the sums of edge features if any, and the weights."""
     kernel = backend if isinstance(backend, Backend) else choose(
@@ -195,6 +204,9 @@ def _one_hop(
     attend = kernel.attention if features is None else kernel.attention_with_features
     is_fused = not (attend is None or needs_weights or kernel.lacks(terms))
     with without_autocast(graph.device):
+        if is_fused and features is None and placement.overlaps(kernel):
+            return placement.attend(kernel, query, key, value, terms), None
+        key, value = placement.pairs(key, value)
         if not (kernel.supports_gqa and is_fused):
             key, value = (repeat_heads(x, query.size(1)) for x in (key, value))
         if is_fused:

@@ -9,14 +9,14 @@ import torch
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 from torch import Tensor
 
-from graphattn._checks import check_order, check_square
+from graphattn._checks import check_order, check_size, check_square
 from graphattn.graphs.pairs import number_pairs, rows_of_pairs
 
 if TYPE_CHECKING:
     from graphattn.graphs.graph import BipartiteGraph
 
 
-def nearby_order(self: BipartiteGraph) -> Tensor:
+def nearby_order(self: BipartiteGraph, parts: int | None = None) -> Tensor:
     """Return an order of the tokens that places neighbours close together, int64 ``[num_queries]``.
 
     It is the reverse Cuthill-McKee order within each segment, computed in O(edges). The graph must
@@ -25,6 +25,18 @@ def nearby_order(self: BipartiteGraph) -> Tensor:
     Kernels are faster if consecutive queries share keys in the cache of the processor. For a band,
     and for clusters with few edges between them, such an order exists; for uniformly random edges,
     none exists. ``python -m experiments.benchmarks.ordering`` measures the gain.
+
+    Args:
+        parts (int, optional): Place tokens first by their part: METIS divides the graph into parts
+            with about the same number of edges, and few edges between them. Processes that hold a
+            part each (:func:`graphattn.distributed.share`) then send one another few rows. Needs
+            ``pip install 'graphattn[metis]'``.
+
+    Raises:
+        ImportError: ``parts`` is given, and pymetis is not installed.
+
+    Source: Karypis and Kumar, A fast and high quality multilevel scheme for partitioning irregular
+    graphs (1998), for parts.
 
     Example:
         >>> import torch
@@ -39,12 +51,30 @@ def nearby_order(self: BipartiteGraph) -> Tensor:
         >>> back = nearby[order.argsort()]
     """
     check_square(self, 'nearby_order')
+    if parts is not None:
+        check_size('parts', parts, at_least=1)
     if self.num_keys == 0:  # scipy fails then
         return torch.empty(0, dtype=torch.long, device=self.device)
     found = reverse_cuthill_mckee(self.to_scipy(), symmetric_mode=False)
     order = torch.from_numpy(found.astype(np.int64)).to(self.device)
+    if parts is not None:
+        part = _parts(self, parts).to(self.device)
+        order = order[part[order].argsort(stable=True)]
     segment = torch.repeat_interleave(self.segments.query_ptr.diff())
     return order[segment[order].argsort(stable=True)]
+
+
+def _parts(graph: BipartiteGraph, parts: int) -> Tensor:
+    """Return the part of each token, int64 ``[num_queries]``."""
+    try:
+        from pymetis import CSRAdjacency, part_graph
+    except ImportError as error:
+        raise ImportError("'parts' needs pymetis: pip install 'graphattn[metis]'") from error
+    near = graph.without_self_loops()
+    indptr, key = ((near | near.transpose()).to('cpu')).csr  # METIS takes symmetric graphs
+    weight = graph.in_degree().clamp(min=1).tolist()
+    _, part = part_graph(parts, CSRAdjacency(indptr.numpy(), key.long().numpy()), vweights=weight)
+    return torch.tensor(part)
 
 
 def reorder(self: BipartiteGraph, query_order: Tensor,

@@ -59,6 +59,14 @@ class Backend:
             functions compute in the dtype of their inputs.
         attention_with_features (Callable): Maps ``(query, key, value, graph, terms)`` to the output
             and the weighted sums of the features, ``[num_queries, heads, size]``.
+        attention_part (Callable): Maps ``(query, key, value, graph, terms, seed)`` to the output
+            along some of the edges, in the dtype of accumulation, and the row maxima and inverse
+            sums. ``seed`` is the seed of dropout. The function is not differentiable, and accepts
+            neither sinks nor features.
+        attention_part_grads (Callable): Maps ``(grad_out, out, max_inv_sum, query, key, value,
+            graph, terms, seed, needs)`` to the gradients of query, key, value, bias and gate along
+            some of the edges. The first three arguments are those of attention along all edges.
+            ``needs`` has two bools: whether the gradients of bias and gate are needed.
         attention_weights (Callable): Maps ``(query, key, graph, terms)`` to the weights.
         weighted_sum (Callable): Maps ``(weight, value, graph)`` to the output.
         attention_diffusion (Callable): Maps ``(weight, value, graph, teleport)`` to the output of
@@ -86,6 +94,8 @@ class Backend:
     is_available: Callable[[torch.device], bool]
     attention: Callable | None = None
     attention_with_features: Callable | None = None
+    attention_part: Callable | None = None
+    attention_part_grads: Callable | None = None
     attention_weights: Callable | None = None
     weighted_sum: Callable | None = None
     attention_diffusion: Callable | None = None

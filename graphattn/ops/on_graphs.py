@@ -12,7 +12,11 @@ from torch import Tensor
 
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.ops.attention.schema import attend as attend_along
-from graphattn.ops.attention.schema import dropout_seed
+from graphattn.ops.attention.schema import (
+    dropout_seed,
+    edge_attention,
+    edge_attention_backward,
+)
 from graphattn.ops.backend import LogitTerms
 from graphattn.ops.diffusion.schema import attention_diffusion, diffused_attention
 from graphattn.ops.edge_dot.schema import edge_dot, edge_dot_backward
@@ -38,6 +42,25 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph, te
     seed = dropout_seed(terms.dropout_p, query.device)
     return attend_along(*inputs, *_both_orders(graph, by_key, *inputs), *graph.segments.ptrs, seed,
                         terms.scale, terms.softcap or 0., terms.dropout_p)
+
+
+def attend_part(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
+                terms: LogitTerms, seed: Tensor | None) -> tuple[Tensor, Tensor]:
+    out, _, max_inv_sum = edge_attention(
+        query, key, value, None, None, terms.bias, terms.gate, None, *_rows(graph, False),
+        *graph.segments.ptrs, seed, terms.scale, terms.softcap or 0., terms.dropout_p)
+    return out, max_inv_sum
+
+
+def grads_of_part(grad_out: Tensor, out: Tensor, max_inv_sum: Tensor, query: Tensor, key: Tensor,
+                  value: Tensor, graph: BipartiteGraph, terms: LogitTerms, seed: Tensor | None,
+                  needs: tuple[bool, bool], *, by_key: bool) -> tuple[Tensor, ...]:
+    features = out.new_empty(*out.shape[:2], 0)
+    grad_query, grad_key, grad_value, _, _, grad_bias, grad_gate = edge_attention_backward(
+        grad_out, None, out, features, max_inv_sum, query, key, value, None, None, terms.bias,
+        terms.gate, None, *_rows(graph, by_key), *graph.segments.ptrs, seed, terms.scale,
+        terms.softcap or 0., terms.dropout_p, False, *needs)
+    return grad_query, grad_key, grad_value, grad_bias, grad_gate
 
 
 def dot_on_edges(query: Tensor, key: Tensor, graph: BipartiteGraph, *, by_key: bool) -> Tensor:

@@ -33,8 +33,11 @@ class Cache(Placement):
         self._near = BipartiteGraph.from_csr(graph.csr[0], edge_key, self._used.numel(),
                                              validate=False)
 
-    def keys(self, key: Tensor, graph: BipartiteGraph) -> tuple[Tensor, BipartiteGraph]:
-        return self._among_kept('key', key), self._near
+    def edges(self, graph: BipartiteGraph) -> BipartiteGraph:
+        return self._near
+
+    def keys(self, key: Tensor) -> Tensor:
+        return self._among_kept('key', key)
 
     def values(self, value: Tensor, hop: int) -> Tensor:
         return self._among_kept(f'hop {hop}', value)

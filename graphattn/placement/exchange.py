@@ -7,11 +7,12 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed._functional_collectives import all_to_all_single, wait_tensor
 
 from graphattn.functional.drive import Placement
 from graphattn.graphs.graph import BipartiteGraph
-from graphattn.placement.roll_call import naming_absent
+from graphattn.ops import Backend, LogitTerms
+from graphattn.placement.messages import exchanged
+from graphattn.placement.overlap import Split, attend_in_flight
 
 
 class Exchange(Placement):
@@ -30,18 +31,27 @@ class Exchange(Placement):
         super().__init__(heads)
         self._halo, self._group = halo, group
 
-    def keys(self, key: Tensor, graph: BipartiteGraph) -> tuple[Tensor, BipartiteGraph]:
-        return self._exchanged(key), self._halo.graph
+    def edges(self, graph: BipartiteGraph) -> BipartiteGraph:
+        return graph if self._halo.graph is None else self._halo.graph
+
+    def keys(self, key: Tensor) -> Tensor:
+        return self._exchanged(key)
 
     def values(self, value: Tensor, hop: int) -> Tensor:
         return self._exchanged(value)
 
-    def pairs(self, key: Tensor, value: Tensor,
-              graph: BipartiteGraph) -> tuple[Tensor, Tensor, BipartiteGraph]:
+    def pairs(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Exchange keys and values together."""
         both = self._exchanged(torch.cat([key, value], dim=-1))
         key, value = both.split([key.size(-1), value.size(-1)], dim=-1)
-        return key.contiguous(), value.contiguous(), self._halo.graph
+        return key.contiguous(), value.contiguous()
+
+    def overlaps(self, kernel: Backend) -> bool:
+        return self._halo.split is not None and kernel.attention_part is not None
+
+    def attend(self, kernel: Backend, query: Tensor, key: Tensor, value: Tensor,
+               terms: LogitTerms) -> Tensor:
+        return attend_in_flight(kernel, query, key, value, terms, self._halo.split, self._group)
 
     def _exchanged(self, x: Tensor) -> Tensor:
         """Return the rows of ``x``, of any process, that the halo's graph needs."""
@@ -53,60 +63,9 @@ class Exchange(Placement):
 class Halo(NamedTuple):
     """Nodes that each process sends to every other process."""
 
-    graph: BipartiteGraph  # from the received nodes to own queries
+    graph: BipartiteGraph | None  # from the received nodes to own queries; None if all are received
     send: Tensor  # own nodes to send, in the order of the receiving processes, int64
     send_sizes: list[int]
     receive_sizes: list[int]
     place: Tensor | None  # index of each key among the received nodes; None if in the same order
-
-
-def exchanged(x: Tensor, send: Tensor, send_sizes: list[int], receive_sizes: list[int],
-              group: dist.ProcessGroup) -> Tensor:
-    """Send rows to the processes that need them, and return those received. The backward pass
-    returns and adds gradients."""
-    return _Sent.apply(x.index_select(0, send), send_sizes, receive_sizes, group)
-
-
-class _Sent(torch.autograd.Function):
-    """Rows of other processes; torch's own function would not name a process that is absent in the
-    backward pass."""
-
-    @staticmethod
-    def forward(rows: Tensor, send_sizes: list[int], receive_sizes: list[int],
-                group: dist.ProcessGroup) -> Tensor:
-        with naming_absent(group):
-            return wait_tensor(all_to_all_single(rows.contiguous(), receive_sizes, send_sizes,
-                                                 group))
-
-    @staticmethod
-    def setup_context(ctx, inputs: tuple, output: Tensor) -> None:
-        _, *ctx.way = inputs
-
-    @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        send_sizes, receive_sizes, group = ctx.way
-        return _Sent.apply(grad, receive_sizes, send_sizes, group), None, None, None
-
-
-def gathered(x: Tensor, sizes: list[int], group: dist.ProcessGroup) -> Tensor:
-    """Gather the rows of all processes; process i has ``sizes[i]``."""
-    num_own, num_processes = x.size(0), len(sizes)
-    everyone = torch.arange(num_own, device=x.device).repeat(num_processes)
-    return exchanged(x, everyone, [num_own] * num_processes, sizes, group)
-
-
-def all_to_all(rows: Tensor, send_sizes: list[int] | None, receive_sizes: list[int] | None,
-                group: dist.ProcessGroup) -> Tensor:
-    """Exchange rows and return those received, in the order of the sending processes. Without
-    sizes, every process gets an equal part of the rows."""
-    num_rows = rows.size(0) if receive_sizes is None else sum(receive_sizes)
-    arrived = rows.new_empty(num_rows, *rows.shape[1:])
-    with naming_absent(group):
-        dist.all_to_all_single(arrived, rows, receive_sizes, send_sizes, group)
-    return arrived
-
-
-def all_gather(mine: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """Gather a tensor of every process, ``[num_processes, ...]``."""
-    size = dist.get_world_size(group)
-    return all_to_all(mine.expand(size, *mine.shape).contiguous(), None, None, group)
+    split: Split | None = None  # the same for own and other nodes apart; None if it does not pay

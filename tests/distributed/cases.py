@@ -22,13 +22,14 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
-from graphattn import BipartiteGraph, patterns
+from graphattn import BipartiteGraph, distributed, patterns
 from graphattn.distributed import SequenceParallel, sequence_parallel
 from graphattn.layers import GraphAttention
 from graphattn.models import Encoder, SequenceClassifier
 from graphattn.ops.sample.cpu import thinning
 from graphattn.patterns import GlobalTokens, RandomKeys, SlidingWindow
 from graphattn.sources import BlockModelSource, GraphSource, LearnedMaskSource, PatternSource
+from tests.distributed import overlapping
 from tests.shards import same_rows
 
 PTR = torch.tensor([0, 21, 21, 29, 83])  # one sequence without tokens
@@ -167,6 +168,22 @@ def by_mean() -> dict:
     (dist.get_world_size() * (model(tokens[own], PTR) * target[own]).sum()).backward()
     return {'parameters': max(largest(p.grad - q.grad)
                               for p, q in zip(one.parameters(), whole.parameters()))}
+
+
+def all_or_some(source: GraphSource, **options) -> dict:
+    """All keys, sent to every process, give the same to the bit as those that are needed."""
+    module, before, found = encoder(source, **options), distributed.ALL_ABOVE, []
+    tokens, target = inputs(module)
+    for share in (2., 0.):
+        distributed.ALL_ABOVE = share
+        module.zero_grad()
+        parallel = sequence_parallel(module, dist.group.WORLD)
+        own = parallel.share(PTR)
+        out = parallel(tokens[own], PTR, generator=seeded())
+        (out * target[own]).sum().backward()
+        found.append([out, *(p.grad for p in module.parameters() if p.grad is not None)])
+    distributed.ALL_ABOVE = before
+    return {'numbers': max(largest(x - y) > 0 for x, y in zip(*found))}
 
 
 def class_token() -> dict:
@@ -354,6 +371,8 @@ CASES = {
     'DistributedDataParallel': by_mean,
     'parameters sharded on a mesh': lambda: sharded_on_a_mesh(
         PatternSource(DIFFUSER), hops=2, teleport=.1, checkpoint_layers=True),
+    'parameters sharded on a mesh, one hop': lambda: sharded_on_a_mesh(
+        PatternSource(WINDOW_GLOBAL_RANDOM), checkpoint_layers=True),
     'parameters sharded on a mesh, block model': lambda: sharded_on_a_mesh(
         BlockModelSource(HEADS, 8, 8)),
     'compiled layers': compiled,
@@ -364,6 +383,11 @@ CASES = {
     'attached GPT-2': lambda: attached_model('gpt2'),
     'class token': class_token,
     'generator of its own': own_generator,
+    'all keys or some': lambda: all_or_some(PatternSource(WINDOW_GLOBAL_RANDOM)),
+    'all keys or some, five hops': lambda: all_or_some(PatternSource(DIFFUSER), hops=5,
+                                                       teleport=.1),
+    'all keys or some, block model': lambda: all_or_some(BlockModelSource(HEADS, 8, 8)),
+    **overlapping.CASES,
 }
 
 
@@ -463,9 +487,10 @@ def failures() -> dict[str, dict]:
 OF_FOUR = {'ranges that alternate', 'graphs that alternate', 'window, global and random',
            'Diffuser, five hops', 'block model', 'block model, thinned', 'ranges of other sizes',
            'class token', 'ranges that overlap', 'a process without tokens',
-           'fewer tokens than processes', 'other parameters'}
-OF_FOUR_ALONE = {'parameters sharded on a mesh', 'parameters sharded on a mesh, block model',
-                 'projections divided on a mesh'}
+           'fewer tokens than processes', 'other parameters', 'all keys or some',
+           'all keys or some, block model', *overlapping.CASES}
+OF_FOUR_ALONE = {'parameters sharded on a mesh', 'parameters sharded on a mesh, one hop',
+                 'parameters sharded on a mesh, block model', 'projections divided on a mesh'}
 
 
 def in_a_world_of(world: int, cases: dict[str, Callable]) -> dict[str, Callable]:
@@ -489,6 +514,7 @@ def run_all() -> dict[str, dict]:
 
 def main(folder: Path) -> None:
     """Writes ``folder/WORLD.RANK.json``: for each case the largest differences, or the error."""
+    overlapping.always()
     rank, world = int(os.environ['RANK']), int(os.environ['WORLD_SIZE'])
     dist.init_process_group('gloo', init_method=f'file://{folder}/{world}.store', timeout=TIMEOUT,
                             rank=rank, world_size=world)

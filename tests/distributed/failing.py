@@ -20,6 +20,7 @@ import torch.distributed as dist
 from graphattn.distributed import sequence_parallel
 from graphattn.placement import roll_call
 from graphattn.sources import PatternSource
+from tests.distributed import overlapping
 from tests.distributed.cases import DIFFUSER, PTR, encoder, inputs
 from tests.forked import forked
 
@@ -53,12 +54,14 @@ def step(how: str | None, where: str, parallel) -> None:
     hook.remove()
 
 
-def errors(world: int, who: int, how: str, where: str) -> list[str]:
+def errors(world: int, who: int, how: str, where: str, hops: int = 2) -> list[str]:
     """Return what the other processes raise, after how many seconds."""
     def run() -> None:
         roll_call.GRACE = 1.
         dist.init_process_group('gloo')
-        parallel = sequence_parallel(encoder(PatternSource(DIFFUSER), hops=2, teleport=.1),
+        overlapping.always()  # computes while messages fly, if there is one hop
+        diffusion = dict(hops=hops, teleport=.1 * (hops > 1))
+        parallel = sequence_parallel(encoder(PatternSource(DIFFUSER), **diffusion),
                                      timeout=timedelta(seconds=SECONDS))
         step(None, where, parallel)
         start = time.perf_counter()

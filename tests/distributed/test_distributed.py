@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from graphattn.distributed import sequence_parallel
 from graphattn.layers import GraphAttention
-from tests.distributed import cases, failing, resuming
+from tests.distributed import cases, failing, overlapping, resuming
 from tests.forked import forked
 
 
@@ -120,12 +120,22 @@ def test_a_process_that_hangs_or_is_killed_ends_the_others(folder, world, how, s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('world, who, how, where', [
+@pytest.mark.parametrize('world', [2, 3])
+def test_near_edges_are_computed_between_the_start_and_the_end_of_a_message(alone, world):
+    for done in forked(partial(overlapping.wait_for_one_another, world), ranks=world):
+        assert done.returncode == 0, done.stderr[-2000:]
+        assert done.stdout == ('take off, attend, land, attend, grads, take off, grads, land\n')
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('world, who, how, where, hops', [
+    (3, 1, 'killed', 'layer', 1), (2, 1, 'killed', 'backward', 1), (3, 1, 'behind', 'layer', 1),
+    *((*case, 2) for case in [
     (3, 1, 'killed', 'forward'), (3, 2, 'killed', 'layer'), (3, 1, 'killed', 'backward'),
     (2, 0, 'killed', 'layer'), (3, 1, 'stopped', 'forward'), (2, 1, 'stopped', 'backward'),
-    (3, 2, 'behind', 'layer'), (2, 1, 'behind', 'backward')])
-def test_the_others_name_a_process_that_fails(alone, world, who, how, where):
-    said = failing.errors(world, who, how, where)
+    (3, 2, 'behind', 'layer'), (2, 1, 'behind', 'backward')])])
+def test_the_others_name_a_process_that_fails(alone, world, who, how, where, hops):
+    said = failing.errors(world, who, how, where, hops)
     assert len(said) == world - 1
     assert all(failing.is_named(error, who) for error in said), said
 

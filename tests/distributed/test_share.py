@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import torch
 
 from graphattn import BipartiteGraph, distributed
 from graphattn.distributed import sequence_parallel, share
 from graphattn.patterns import Causal, Full, GlobalTokens, SlidingWindow, get
-from graphattn.placement import exchange
+from graphattn.placement.messages import Flight
 from graphattn.samplers import FactorModel, sample_bernoulli
-from graphattn.sources import PatternSource
+from graphattn.sources import BlockModelSource, PatternSource
 from tests.distributed import cases
 from tests.distributed.test_distributed import one_process  # noqa: F401
 
@@ -74,15 +77,15 @@ def test_what_is_refused(arguments, error, match):
 
 @pytest.fixture
 def messages(monkeypatch):
-    """Return the collectives of forward passes, by the name of the function that sends them."""
+    """Return the messages that are sent: rows of nodes, and what processes agree on."""
     sent = []
 
-    def count(module, name):
-        of = getattr(module, name)
-        monkeypatch.setattr(module, name, lambda *given: sent.append(name) or of(*given))
+    def count(of, name, kind):
+        run = getattr(of, name)
+        monkeypatch.setattr(of, name, lambda *given: sent.append(kind) or run(*given))
 
-    count(exchange, 'exchanged')
-    count(distributed, 'all_gather')
+    count(Flight, '__init__', 'rows')
+    count(distributed, 'all_gather', 'facts')
     return sent
 
 
@@ -96,8 +99,9 @@ def test_a_layer_along_a_pattern_exchanges_once_and_agrees_on_nothing(
     for _ in range(3):
         messages.clear()
         parallel(tokens, cases.PTR).sum().backward()
-    # The arguments of the step are compared once, and each of two layers exchanges once.
-    assert messages == ['all_gather', *2 * ['exchanged']]
+    # The arguments of the step are compared once, and each of two layers exchanges once in each
+    # direction.
+    assert messages == ['facts', *4 * ['rows']]
 
 
 @pytest.mark.slow
@@ -107,3 +111,16 @@ def test_halos_that_are_not_used_are_dropped(one_process):  # noqa: F811
     for length in range(20, 40):
         parallel(tokens[:length], torch.tensor([0, length]))
     assert 1 <= len(parallel._halos._kept) <= 5
+
+
+@pytest.mark.slow
+def test_graphs_that_a_step_draws_are_dropped(one_process):  # noqa: F811
+    parallel = sequence_parallel(cases.encoder(BlockModelSource(cases.HEADS, 8, 4)))
+    tokens, _ = cases.inputs(parallel.module)
+    drawn = []
+    for _ in range(3):
+        out, graphs = parallel(tokens, cases.PTR, return_graphs=True)
+        drawn += [weakref.ref(graph) for graph in graphs]
+        del out, graphs
+    gc.collect()
+    assert not any(graph() is not None for graph in drawn)

@@ -24,6 +24,8 @@ __all__ = ['BACKEND']
 BACKEND = Backend('numba', is_available, supports_gqa=True,
                   attention=partial(on_graphs.attend, by_key=False),
                   attention_with_features=partial(on_graphs.attend_with_features, by_key=False),
+                  attention_part=on_graphs.attend_part,
+                  attention_part_grads=partial(on_graphs.grads_of_part, by_key=False),
                   attention_weights=on_graphs.weigh, weighted_sum=on_graphs.sum_by_weights,
                   attention_diffusion=on_graphs.diffuse,
                   diffused_attention=on_graphs.attend_and_diffuse,

@@ -1,0 +1,82 @@
+"""Messages between processes that share a sequence: rows of tensors, and their gradients."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed._functional_collectives import all_to_all_single, wait_tensor
+
+from graphattn.placement.roll_call import naming_absent
+
+
+class Flight:
+    """Rows on their way between processes, which compute meanwhile.
+
+    Args:
+        rows (Tensor): Own rows, in the order of the receiving processes.
+        send_sizes (list of int): Number of rows for each process.
+        receive_sizes (list of int): Number of rows from each process.
+        group (ProcessGroup): The processes, which all take off together.
+    """
+
+    def __init__(self, rows: Tensor, send_sizes: list[int], receive_sizes: list[int],
+                 group: dist.ProcessGroup):
+        self._group = group
+        with naming_absent(group):
+            self._rows = all_to_all_single(rows.contiguous(), receive_sizes, send_sizes, group)
+
+    def land(self) -> Tensor:
+        """Wait, and return the received rows in the order of the sending processes."""
+        with naming_absent(self._group):
+            return wait_tensor(self._rows)
+
+
+def exchanged(x: Tensor, send: Tensor, send_sizes: list[int], receive_sizes: list[int],
+              group: dist.ProcessGroup) -> Tensor:
+    """Send rows to the processes that need them, and return those received. The backward pass
+    returns and adds gradients."""
+    return _Sent.apply(x.index_select(0, send), send_sizes, receive_sizes, group)
+
+
+class _Sent(torch.autograd.Function):
+    """Rows of other processes; torch's own function would not name a process that is absent in the
+    backward pass."""
+
+    @staticmethod
+    def forward(rows: Tensor, send_sizes: list[int], receive_sizes: list[int],
+                group: dist.ProcessGroup) -> Tensor:
+        return Flight(rows, send_sizes, receive_sizes, group).land()
+
+    @staticmethod
+    def setup_context(ctx, inputs: tuple, output: Tensor) -> None:
+        _, *ctx.way = inputs
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        send_sizes, receive_sizes, group = ctx.way
+        return _Sent.apply(grad, receive_sizes, send_sizes, group), None, None, None
+
+
+def gathered(x: Tensor, sizes: list[int], group: dist.ProcessGroup) -> Tensor:
+    """Gather the rows of all processes; process i has ``sizes[i]``."""
+    num_own, num_processes = x.size(0), len(sizes)
+    everyone = torch.arange(num_own, device=x.device).repeat(num_processes)
+    return exchanged(x, everyone, [num_own] * num_processes, sizes, group)
+
+
+def all_to_all(rows: Tensor, send_sizes: list[int] | None, receive_sizes: list[int] | None,
+                group: dist.ProcessGroup) -> Tensor:
+    """Exchange rows and return those received, in the order of the sending processes. Without
+    sizes, every process gets an equal part of the rows."""
+    num_rows = rows.size(0) if receive_sizes is None else sum(receive_sizes)
+    arrived = rows.new_empty(num_rows, *rows.shape[1:])
+    with naming_absent(group):
+        dist.all_to_all_single(arrived, rows, receive_sizes, send_sizes, group)
+    return arrived
+
+
+def all_gather(mine: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """Gather a tensor of every process, ``[num_processes, ...]``."""
+    size = dist.get_world_size(group)
+    return all_to_all(mine.expand(size, *mine.shape).contiguous(), None, None, group)
