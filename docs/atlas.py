@@ -55,7 +55,8 @@ def section(file: Path, rows: list[dict]) -> str:
                                       ('machine', 'threads', 'torch', 'numba'))
     return (f'## {machine}, {threads} threads\n\ntorch {torch}, numba {numba}; all values are in '
             f'`atlas/{file.name}`.\n\n![Time of each backend over that of auto, by density, a '
-            f'panel for each structure](atlas_{file.stem}.png)\n\n{table(rows)}')
+            f'panel for each structure](atlas_{file.stem}.png)\n\n*Times of '
+            f'`graphattn atlas`, drawn by `python -m docs.atlas`.*\n\n{table(rows)}')
 
 
 @in_style()

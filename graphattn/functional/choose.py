@@ -25,6 +25,12 @@ __all__ = ['FASTEST_SPARSE', 'PAIRS_OF_A_CALL', 'choose', 'choose_sparse',
 # kernel launches against tiles at 7 ps a pair, 16 heads.
 PAIRS_OF_A_CALL = {'cpu': 3 * 2**13, 'cuda': 2**19}
 
+# By fused backend, the number of pairs of a sequence up to which dense attention is faster along
+# all pairs; there is no limit for other backends. On one core (Zen 5), 4 heads of 32, a forward
+# pass along a complete graph of 64, 128, 192, 256 and 512 tokens took 0.5, 0.8, 1.0, 1.2 and 1.7
+# times as long dense as fused, a training step 0.5, 0.9, 1.1, 1.4 and 1.8 times.
+MOST_DENSE_PAIRS = {'numba': 2**15}
+
 
 def _fastest_on_cpus() -> str:
     try:
@@ -139,12 +145,21 @@ def _is_faster_dense(graph: BipartiteGraph, terms: LogitTerms) -> bool:
         return False
     if torch.compiler.is_compiling():  # can neither read sizes nor make a mask
         return (bias is None and graph.num_segments == 1 and guard_or_false(graph.num_edges > 0)
-                and guard_or_false(graph.num_edges == graph.num_pairs))
+                and guard_or_false(graph.num_edges == graph.num_pairs)
+                and guard_or_false(_is_short(graph)))
     # Masks do not pay: on one core (Zen 5), 16 to 2,048 tokens, 65 to 95 % of the pairs, dense
     # attention under a mask took 0.9 to 10 times as long as fused attention (graphattn atlas). A
     # bias is a mask too: on two cores, complete graphs of 32 to 1,024 tokens took 1.1 to 5.5 times.
-    return (bias is None and graph.num_edges > 0 and _is_complete(graph)
+    return (bias is None and graph.num_edges > 0 and _is_short(graph) and _is_complete(graph)
             and _fills_calls(graph))
+
+
+def _is_short(graph: BipartiteGraph) -> bool:
+    """Return whether dense attention would be faster along all pairs of sequences of this length,
+    or would save the list of edges."""
+    most = MOST_DENSE_PAIRS.get(FASTEST_SPARSE.get(graph.device.type, ''))
+    return (most is None or not graph.is_listed
+            or graph.num_edges <= most * graph.num_segments)
 
 
 def _is_complete(graph: BipartiteGraph) -> bool:

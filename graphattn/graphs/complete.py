@@ -25,6 +25,8 @@ class CompleteGraph(BipartiteGraph):
         segments (Segments): The segments of queries and keys.
     """
 
+    is_listed = False
+
     def __init__(self, segments: Segments):
         lengths = [ptr.diff() for ptr in segments.ptrs]
         degree = torch.repeat_interleave(lengths[1], lengths[0])

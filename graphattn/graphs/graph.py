@@ -105,6 +105,8 @@ class BipartiteGraph:
                 [0, 1, 1]], dtype=torch.int32)
     """
 
+    is_listed = True  # whether the edges are in memory from the beginning
+
     def __init__(
         self,
         edge_index: Tensor,

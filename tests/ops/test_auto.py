@@ -7,6 +7,8 @@ import torch
 
 from graphattn import BipartiteGraph, ops
 from graphattn.functional import edge_attention
+from graphattn.graphs.complete import CompleteGraph
+from graphattn.graphs.segments import Segments
 from graphattn.patterns import Full, RandomKeys
 from tests.forked import run_anew
 from tests.ops.test_backends import draw
@@ -77,8 +79,16 @@ def test_complete_graphs_are_dense(loaded):
     assert run(Full().build(20), loaded, gated=True) == 'numba'
 
 
+def test_long_complete_graphs_are_dense_unless_their_edges_are_listed(loaded):
+    ptr = torch.tensor([0, 200])
+    unlisted = CompleteGraph(Segments(ptr, ptr))
+    assert run(Full().build(200), loaded) == 'numba'
+    assert run(unlisted, loaded) == 'sdpa'
+    assert '_key' not in vars(unlisted)
+
+
 @pytest.mark.parametrize('lengths, expected', [
-    ((20,) * 300, 'sdpa'), ((20, 21) * 3, 'numba'), ((20, 20, 200), 'sdpa'), ((), 'numba')])
+    ((20,) * 300, 'sdpa'), ((20, 21) * 3, 'numba'), ((20, 20, 170), 'sdpa'), ((), 'numba')])
 def test_short_sequences_of_many_lengths_are_fused(loaded, lengths, expected):
     full = BipartiteGraph.batch([Full().build(n) for n in lengths] or [Full().build(0)])
     assert run(full, loaded) == expected
