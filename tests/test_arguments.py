@@ -38,7 +38,7 @@ OTHERS = {'PairMask': PairMask, 'MaskGraph': MaskGraph, 'sequence_parallel': seq
 GIVEN_CHECKED = {'edges', 'rows', 'contains', 'from_pairs', 'collect', 'edge_collect',
                  'edge_update', 'edge_updater', 'message', 'message_and_aggregate', 'propagate',
                  'value_of', 'norm', 'logit_terms', 'check_probability', 'shard_graph',
-                 'span_graph', 'causal', 'arguments'}
+                 'span_graph', 'causal', 'arguments', 'traced_graph'}
 
 
 # What is meant ########################################################################
@@ -115,6 +115,7 @@ MEANT = {
     'register.name': 'mine', 'build': Full,
     'StructureSource.source': PatternSource(Full()), 'edges': EDGES, 'sequence': 0,
     'pattern': Full(), 'left': Full(), 'right': Full(), 'layout': FreeLayout(5), 'size': 5,
+    'EdgeList.tokens': 5, 'pairs': EDGES, 'offsets': (-1, 0, 2),
     'values': '1' * 25, 'PairMask.values': torch.rand(2, 25),
     'MaskGraph.reorder.query_order': torch.arange(10),
     'MaskGraph.reorder.key_order': torch.arange(10),

@@ -13,8 +13,9 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -38,7 +39,7 @@ from experiments.benchmarks.measure import (
 )
 from experiments.runs.tables import report
 from graphattn import distributed
-from graphattn.distributed import sequence_parallel
+from graphattn.distributed import SequenceParallel, sequence_parallel
 from graphattn.layers import GraphAttention
 from graphattn.patterns import GlobalTokens, RandomKeys, SlidingWindow, get
 from graphattn.placement import Exchange, messages
@@ -54,6 +55,7 @@ CASES = {
     'block model, 26 %': lambda window: _layer(BlockModelSource(HEADS, CHANNELS, 32)),
 }
 Case = Literal['window', 'window, global, random', 'Diffuser, 5 hops', 'block model, 26 %']
+Measurement = Callable[[Case, int, int], dict]  # of a case, its tokens and its window
 
 
 @benchmark(processes=(2,), nodes=1024, nodes_of_block_model=256, rounds=2)
@@ -76,9 +78,13 @@ def main(
             pairs.
         window: Number of keys to each side of a query, in cases with a window.
     """
+    sizes = {case: nodes_of_block_model if 'block' in case else nodes for case in cases}
     rows = []
     for world in progress(processes, 'distributed'):
-        rows += measure_elsewhere(world, cases, nodes, nodes_of_block_model, window, rounds)
+        # Memory is measured in processes of their own, where allocations are slower.
+        times = measure_elsewhere(world, partial(time_case, rounds=rounds), sizes, window)
+        memory = measure_elsewhere(world, weigh_case, sizes, window)
+        rows += [combined(world, case, *parts) for case, *parts in zip(cases, times, memory)]
     report(rows, 'distributed', out)
     shared = [row for row in rows if row['processes'] > 1]
     log_log({f'{case}: {what}': ([row['processes'] for row in shared if row['case'] == case],
@@ -88,11 +94,12 @@ def main(
             y='MiB that a process sends, on average')
 
 
-def measure_elsewhere(world: int, cases: list[Case], *sizes: int) -> list[dict]:
-    """Run :func:`measure` in ``world`` new processes, and combine their results."""
+def measure_elsewhere(world: int, measure_case: Measurement, sizes: dict[Case, int],
+                      window: int) -> list[tuple[dict, ...]]:
+    """Return the results of ``world`` new processes for each case."""
     with tempfile.TemporaryDirectory() as folder:
         processes = [forkserver().Process(
-            target=measure, args=(Path(folder), rank, world, cases, *sizes))
+            target=measure, args=(Path(folder), rank, world, measure_case, sizes, window))
             for rank in range(world)]
         with ending_children():
             with without_interrupts():
@@ -103,51 +110,35 @@ def measure_elsewhere(world: int, cases: list[Case], *sizes: int) -> list[dict]:
         if any(process.exitcode for process in processes):
             raise ValueError(f'{world} processes failed; see their messages above')
         parts = [json.loads((Path(folder) / f'{rank}.json').read_text()) for rank in range(world)]
-    return [{'case': case, 'processes': world, 'n': rows[0]['n'],
-             **{way: max(row[way] for row in rows) for way in ('step ms', 'plain ms')},
-             'peak MiB': max(row['peak MiB'] for row in rows),
-             'peak MiB, all': sum(row['peak MiB'] for row in rows),
-             'edges': sum(row['edges'] for row in rows),
-             **{name: sum(row[name] for row in rows) / world
-                for name in ('sent MiB', 'all keys MiB')}}
-            for case, rows in zip(cases, zip(*parts))]
+    return [*zip(*parts)]
 
 
-def measure(folder: Path, rank: int, world: int, cases: list[Case], nodes: int,
-            nodes_of_block_model: int, window: int, rounds: int) -> None:
-    """Write a row for each case of this process."""
+def combined(world: int, case: Case, times: Sequence[dict], memory: Sequence[dict]) -> dict:
+    """Return the row of a case."""
+    return {'case': case, 'processes': world, 'n': times[0]['n'],
+            **{way: max(part[way] for part in times) for way in ('step ms', 'plain ms')},
+            'peak MiB': max(part['peak MiB'] for part in memory),
+            'peak MiB, all': sum(part['peak MiB'] for part in memory),
+            'edges': sum(part['edges'] for part in memory),
+            **{name: sum(part[name] for part in memory) / world
+               for name in ('sent MiB', 'all keys MiB')}}
+
+
+def measure(folder: Path, rank: int, world: int, measure_case: Measurement,
+            sizes: dict[Case, int], window: int) -> None:
+    """Write the results of this process for each case."""
     torch.set_num_threads(1)
     dist.init_process_group('gloo', init_method=f'file://{folder}/store', rank=rank,
                             world_size=world)
-    rows = [measure_case(case, nodes_of_block_model if 'block' in case else nodes, window, rounds)
-            for case in cases]
+    rows = [measure_case(case, n, window) for case, n in sizes.items()]
     (folder / f'{rank}.json').write_text(json.dumps(rows))
     dist.barrier()
     dist.destroy_process_group()
 
 
-def measure_case(case: Case, n: int, window: int, rounds: int) -> dict:
-    """Return the least times of a training step, the bytes that this process sends in a step, and
-    its peak memory, above the memory before."""
-    free_at_once()
-    before = held_bytes()
-    torch.manual_seed(0)
-    layer = sequence_parallel(CASES[case](window), dist.group.WORLD)
-    ptr = torch.tensor([0, n])
-    own = layer.share(ptr)
-    x = torch.randn(n, HEADS * CHANNELS)[own].clone().requires_grad_()
-
-    def step() -> int:
-        out, graph = layer(x, ptr, return_graph=True)
-        out.sum().backward()
-        return graph.num_edges
-
-    for _ in range(2):  # warm-up: compiles, compares parameters and plans the halo
-        step()
-    start_peak_over()
-    with counted() as sent:
-        edges = step()
-    peak = max_held_bytes() - before
+def time_case(case: Case, n: int, window: int, rounds: int) -> dict:
+    """Return the least times of a training step."""
+    step = warm_step(case, n, window)
     seconds = {'step ms': [], 'plain ms': []}
     for _ in range(rounds):
         for way, context in (('step ms', nullcontext()), ('plain ms', plainly())):
@@ -156,9 +147,41 @@ def measure_case(case: Case, n: int, window: int, rounds: int) -> dict:
                 start = time.perf_counter()
                 step()
                 seconds[way].append(time.perf_counter() - start)
-    return {'n': n, **{way: 1e3 * min(times) for way, times in seconds.items()}, 'edges': edges,
-            'peak MiB': peak / 2**20, 'sent MiB': sent[0] / 2**20,
-            'all keys MiB': bytes_of_all_keys(layer.module, x) / 2**20}
+    return {'n': n, **{way: 1e3 * min(times) for way, times in seconds.items()}}
+
+
+def weigh_case(case: Case, n: int, window: int) -> dict:
+    """Return the peak memory of a step above the memory before, and the bytes that this process
+    sends in it."""
+    free_at_once()
+    before = held_bytes()
+    step = warm_step(case, n, window)
+    start_peak_over()
+    with counted() as sent:
+        edges = step()
+    peak = max_held_bytes() - before
+    return {'edges': edges, 'peak MiB': peak / 2**20, 'sent MiB': sent[0] / 2**20,
+            'all keys MiB': bytes_of_all_keys(*step.args) / 2**20}
+
+
+def warm_step(case: Case, n: int, window: int) -> partial[int]:
+    """Return a training step whose loops are compiled, whose parameters are compared and whose halo
+    is planned."""
+    torch.manual_seed(0)
+    layer, ptr = sequence_parallel(CASES[case](window), dist.group.WORLD), torch.tensor([0, n])
+    own = layer.share(ptr)
+    x = torch.randn(n, HEADS * CHANNELS)[own].clone().requires_grad_()
+    step = partial(train, layer, x, ptr)
+    for _ in range(2):
+        step()
+    return step
+
+
+def train(layer: SequenceParallel, x: Tensor, ptr: Tensor) -> int:
+    """Run a training step; return the number of edges of this process."""
+    out, graph = layer(x, ptr, return_graph=True)
+    out.sum().backward()
+    return graph.num_edges
 
 
 @contextmanager
@@ -172,10 +195,11 @@ def plainly() -> Iterator[None]:
         Exchange.overlaps, distributed.ALL_ABOVE = overlaps, above
 
 
-def bytes_of_all_keys(layer: GraphAttention, x: Tensor) -> int:
+def bytes_of_all_keys(parallel: SequenceParallel, x: Tensor, ptr: Tensor) -> int:
     """Return the bytes that a process would send if it gathered all keys and values, z again for
     each further hop, and sent back their gradients; for a block model, also the memberships of
     keys."""
+    layer = parallel.module
     numbers = (1 + layer.attention.hops) * x.numel()
     if isinstance(layer.source, BlockModelSource):
         numbers += x.size(0) * HEADS * layer.source.clusters

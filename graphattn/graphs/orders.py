@@ -52,7 +52,7 @@ def nearby_order(self: BipartiteGraph, parts: int | None = None) -> Tensor:
     """
     check_square(self, 'nearby_order')
     if parts is not None:
-        check_size('parts', parts, at_least=1)
+        check_size('parts', parts, 1, max(1, self.num_queries))
     if self.num_keys == 0:  # scipy fails then
         return torch.empty(0, dtype=torch.long, device=self.device)
     found = reverse_cuthill_mckee(self.to_scipy(), symmetric_mode=False)

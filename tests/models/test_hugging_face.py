@@ -317,7 +317,7 @@ def test_other_state_dicts_are_refused():
 def test_the_activation_is_checked_and_gives_the_numbers(kind, theirs, ours):
     bert, load = hugging_face(kind, hidden_act=theirs), family_of(kind).load
     with pytest.raises(ValueError, match=rf"'config' must have hidden_act='gelu' .* "
-                                         rf"\(got '{theirs}'\); build it .*activation='{ours}'"):
+                                         rf"\(got '{theirs}'\); build 'model' .*activation='{ours}'"):
         load(model_of(kind), bert.state_dict(), bert.config)
     activation = None
     if kind.startswith('Roberta'):  # whose head has gelu, whatever the encoder's is
@@ -394,7 +394,7 @@ def test_models_that_do_not_fit_a_family_are_not_written(model, family, match, t
 
 @pytest.mark.parametrize('config, match', [
     ({'vocab_size': 50, 'hidden_act': 'mish'}, "must have hidden_act 'gelu', .* .got 'mish'.; "),
-    ({'hidden_size': 24}, 'the size of the vocabulary'),
+    ({'hidden_size': 24}, 'must have an entry vocab_size'),
     ({'vocab_size': 50, 'model_type': 'gpt2'}, "must be of a BERT or a RoBERTa .*'gpt2'"),
     ('config.json', 'cannot be read from config.json'),
 ])

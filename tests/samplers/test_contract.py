@@ -782,7 +782,7 @@ def test_the_generator_is_on_the_device_of_the_model(sample, monkeypatch):
 def test_bernoulli_takes_probabilities_only(method, largest, exploration):
     model = FactorModel(torch.tensor([[0.5], [largest]]), torch.eye(1), torch.ones(3, 1),
                         exploration=exploration)
-    with pytest.raises(ValueError, match=rf"p_ij of at most 1 .got {largest:g}; .*sample_fastrg"):
+    with pytest.raises(ValueError, match=rf"p_ij of at most 1 .got {largest:g}.; .*sample_fastrg"):
         sample_bernoulli(model, method=method)
 
 

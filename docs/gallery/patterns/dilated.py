@@ -2,8 +2,8 @@
 Dilated window, an example of your own pattern
 ==============================================
 
-A query of a dilated window attends to every second key around it. The library has no such pattern.
-To add a pattern of your own, write a frozen dataclass with a method ``edges``. It combines with all
+A query of a dilated window attends to every second key around it. ``Offsets`` could
+list the distances one by one. To add a pattern of your own, write a frozen dataclass with a method ``edges``. It combines with all
 other patterns.
 """
 

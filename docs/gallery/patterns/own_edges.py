@@ -3,7 +3,8 @@ Your own edges
 ==============
 
 You can build a graph from networkx, from ``edge_index``, from a mask, from scipy or from the keys
-that a search has found. The graph on this page is Zachary's karate club, the friendships of 34
+that a search has found. ``EdgeList`` makes a pattern of such edges, which all sequences share by
+their positions. The graph on this page is Zachary's karate club, the friendships of 34
 members.
 """
 
