@@ -153,7 +153,7 @@ class _OfFirstOrder(torch.autograd.Function):
 def no_second_derivative(backend: str) -> NotImplementedError:
     """Return the error of a backend without second derivatives."""
     return NotImplementedError(f"backend {backend!r} has no second derivative; pass "
-                               f"backend='gather', which has all")
+                               f"backend='gather', which supports all derivatives")
 
 
 def restart(message: Tensor, start: Tensor, teleport: Tensor) -> Tensor:

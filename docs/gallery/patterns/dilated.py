@@ -2,9 +2,9 @@
 Dilated window, an example of your own pattern
 ==============================================
 
-A query of a dilated window attends to every second key around it. ``Offsets`` could
-list the distances one by one. To add a pattern of your own, write a frozen dataclass with a method ``edges``. It combines with all
-other patterns.
+A query of a dilated window attends to every second key around it. ``Offsets`` could list the
+distances one by one. To add a pattern of your own, write a frozen dataclass with a method
+``edges``. It combines with all other patterns.
 """
 
 from dataclasses import dataclass
