@@ -39,6 +39,18 @@ def not_made(report: Report) -> set[tuple[str, str]]:
 
 
 @pytest.mark.slow
+def test_weights_that_are_returned_give_the_output():
+    """Fused backends compute them in a pass of their own, like the others."""
+    def attention(query, key, value, graph, **terms):
+        out, weight = edge_attention(query, key, value, graph, backend='numba',
+                                     return_attention_weights=True, **terms)
+        assert weight.shape == (graph.num_edges, query.size(1))
+        return out
+
+    check_attention(attention, supports=declared('numba')).check()
+
+
+@pytest.mark.slow
 def test_a_traced_backend_is_right():
     supports = Supports.everything()
     check_attention(edge_attention, supports=supports, checks=['torch.compile']).check()
