@@ -275,7 +275,7 @@ class TrainCLI(LightningCLI):
             say(f'{folder} contains this run, unfinished; resuming from {checkpoint}')
         elif checkpoint is not None and not _is_in(folder, Path(checkpoint)):
             if has_checkpoint(folder) or (folder / CONFIG).exists():
-                raise ValueError("'trainer.default_root_dir' must not contain another run than "
+                raise ValueError("'trainer.default_root_dir' must not contain a run other than "
                                  f"'ckpt_path' (got {folder} and {checkpoint}); choose another "
                                  "folder, or resume the run in this folder with --ckpt_path "
                                  f"{folder / 'checkpoints' / LAST}")
@@ -311,7 +311,7 @@ class TrainCLI(LightningCLI):
         """Check that a test does not overwrite the results of another run."""
         is_its_own = _is_in(folder, checkpoint)
         if self.command == 'test' and not is_its_own and (folder / CONFIG).exists():
-            raise ValueError("'trainer.default_root_dir' must not contain another run than "
+            raise ValueError("'trainer.default_root_dir' must not contain a run other than "
                              f"'ckpt_path' (got {folder} and {checkpoint}); choose another "
                              "folder")
         state = read_checkpoint(checkpoint)

@@ -20,10 +20,11 @@ def fiedler_order(normalized: Laplacian, vector: np.ndarray) -> np.ndarray:
 
 
 def sweep(adjacency: sp.csr_array, order: np.ndarray) -> dict[str, object]:
-    """Return the conductance of every prefix of an order of the nodes, and the best prefix as a
-    witness.
+    """Compute the conductance of every prefix of the nodes in this order.
 
-    The keys of the dict are the names of the fields in :class:`analysis.expander.Expansion`.
+    Returns:
+        dict: The conductances, and the prefix with the lowest one, under the names of the fields in
+        :class:`analysis.expander.Expansion`.
     """
     n = order.size
     place = np.empty(n, dtype=np.int64)

@@ -63,7 +63,7 @@ def readable(what: str, advice: str = '') -> Iterator[None]:
 
 
 def tell(where: str | Path, read: str, left_out: Mapping[str, int]) -> None:
-    """Print one line about what was read from a file or folder, and what was left out, by
+    """Print one line: what was read from a file or folder, and how much was left out for each
     reason."""
     others = ', '.join(f'{reason}: {count:,}' for reason, count in left_out.items() if count)
     line = f'{where}: {read}{f"; left out: {others}" if others else ""}'

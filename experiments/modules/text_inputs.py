@@ -65,7 +65,7 @@ def segments_for(encoder: Encoder, segments: Tensor) -> Tensor | None:
 
 
 def check_shares_a_pattern(encoder: Encoder, option: str) -> None:
-    """Check that edges can be added to an encoder's graph, as an option requires.
+    """Check that all heads of an encoder share one pattern, which ``option`` adds edges to.
 
     Raises:
         ValueError: The layers do not share a single pattern for all heads.

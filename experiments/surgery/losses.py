@@ -40,7 +40,7 @@ def next_token_loss(model: nn.Module, tokens: Tensor, seed: int = 0) -> Tensor:
 
 
 def masked_loss(model: nn.Module, tokens: Tensor, seed: int, mask_token: int) -> Tensor:
-    """Return the mean cross-entropy of 15 % of the tokens, which are masked by a seed."""
+    """Return the mean cross-entropy of 15 % of the tokens, which are drawn by a seed and masked."""
     masked, targets = mask_tokens(tokens, seed, mask_token)
     return _cross_entropy(logits_of(model, masked), targets)
 

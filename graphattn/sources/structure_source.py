@@ -112,8 +112,8 @@ class StructureSource(GraphSource):
             [graph_of_edges(self.edges, ptr, num_tokens)] * heads))
 
     def arguments(self) -> dict[str, Any]:
-        raise ValueError("a StructureSource has no arguments to save, because its edges belong to "
-                         "a batch; save its 'source', and join the edges after loading")
+        raise ValueError("a StructureSource cannot be saved, because its edges belong to a batch; "
+                         "save its 'source', and make a new StructureSource of the loaded source")
 
     def logit_terms(self, graph: BipartiteGraph) -> dict[str, Tensor]:
         return self.source.logit_terms(graph)

@@ -182,7 +182,7 @@ def check_aliases(text: str) -> None:
             size = sizes[event.anchor] = 1.
         opened[-1] = (opened[-1][0], opened[-1][1] + size)
     if opened[0][1] > MAX_NODES:
-        raise ValueError(f'more than {MAX_NODES:,} entries after expanding aliases')
+        raise ValueError(f'more than {MAX_NODES:,} entries if every alias is replaced by its value')
 
 
 def check_arrays(path: Path) -> None:
