@@ -24,7 +24,7 @@ class HamiltonianPath(Result):
     """The answer to whether a Hamiltonian path exists, with the evidence."""
 
     exists: bool | None
-    """Whether a path exists; ``None`` if unknown."""
+    """True if a path exists, False if there is none, ``None`` if the answer is unknown."""
     method: str
     """The stage that found the answer, or the last stage that was tried."""
     reason: str | None

@@ -130,7 +130,7 @@ def restart_limits(walk: sp.csr_array, sources: np.ndarray, teleport: float,
         walk: The walk on all tokens.
         sources: The starts of the walks.
         teleport: Probability of a restart.
-        stationary: A stationary distribution of the walk, of which there may be several.
+        stationary: A stationary distribution of the walk. There may be others.
 
     Raises:
         ValueError: The graph has more than ``MAX_DENSE`` tokens and the walk forgets its start too

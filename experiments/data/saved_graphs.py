@@ -10,7 +10,7 @@ from torch_geometric.data.storage import BaseStorage, EdgeStorage, GlobalStorage
 def allowing_graphs() -> torch.serialization.safe_globals:
     """Return a context in which ``torch.load(path, weights_only=True)`` can load a saved ``Data``.
 
-    PyG allows ``Data`` itself, but not the classes of which a ``Data`` consists.
+    PyG allows ``Data`` itself, but not the classes of the objects inside it.
     """
     return torch.serialization.safe_globals([
         BaseStorage, DataEdgeAttr, DataTensorAttr, EdgeStorage, GlobalStorage, NodeStorage])

@@ -45,8 +45,8 @@ class GraphPrediction(Training):
 
     Balanced accuracy is the mean over classes of the share of examples that are right. It is the
     accuracy that PATTERN and CLUSTER report. NaN as a label or value, and -100 as a class, mark a
-    missing target, which does not count. Means over labels leave out labels of which only one class
-    occurs, as in OGB.
+    missing target, which does not count. Means over labels leave out labels that have examples
+    of one class only, as in OGB.
 
     Targets are ``y`` of a batch. In graphs with ``train_mask``, ``val_mask`` and ``test_mask``,
     only the nodes in the mask of the stage count. In batches of a ``NeighborLoader``, only the
@@ -243,8 +243,9 @@ class _MeanAbsoluteError(MeanAbsoluteError):
 
 
 class _OverLabels(Metric):
-    """The mean of a metric over those labels of which both classes occur. NaN marks a missing
-    label."""
+    """The mean of a metric over the labels that have examples of both classes.
+
+    NaN marks a missing label."""
 
     def __init__(self, kind: type[Metric], num_labels: int):
         super().__init__()

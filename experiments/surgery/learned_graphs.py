@@ -87,8 +87,10 @@ class LearnedGraphs:
 
     @torch.no_grad()
     def freeze(self, chosen: Fit) -> Fit:
-        """Attach the model to the most probable edges, no more than the fit's, and return these,
-        without the shares and errors that nobody has measured."""
+        """Attach the model to the most probable edges, at most as many as the fit has.
+
+        Returns:
+            Fit: These edges. Their shares and errors are NaN, because they are not measured."""
         least, along, density = self._least(), {}, []
         for name, source in self.sources.items():
             source.logit.sub_(least)

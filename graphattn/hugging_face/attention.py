@@ -45,7 +45,8 @@ OF_KEYS = ('key_value_states', 'encoder_hidden_states', 'cross_attention_states'
 OF_CACHE = 'past_key_values', 'layer_past'
 OF_EDGES = 'indices', 'part_of_batch'
 Hook = Callable[[nn.Module, tuple, dict[str, Any]], None]
-# Arguments of a model that say nothing of which token attends to which; padding is said by masks.
+# Arguments of a model that do not change which token attends to which. Padding does, but the mask
+# has it.
 OF_TOKENS = {'input_ids', 'inputs_embeds', 'attention_mask', 'labels', 'logits_to_keep',
              'use_cache', 'return_dict', 'output_hidden_states', 'output_attentions'}
 # Words in the code of models whose masks may say more than such arguments.

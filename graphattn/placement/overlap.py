@@ -47,9 +47,9 @@ class Split(NamedTuple):
 # edges. CPU time of a training step over that of one that waits, for two processes of one thread
 # and 4 heads of 32:
 #
-# 4,096 tokens: windows, of which 2 % of the queries have far edges, 0.85 to 0.89; r random keys, of
-# which all queries have far ones, 1.36, 1.26, 1.36, 1.18, 1.05 and 1.05 for r = 8, 32, 64, 128, 256
-# and 512; BigBird 1.02, causal 0.96 to 0.99.
+# 4,096 tokens: 0.85 to 0.89 for windows, where 2 % of the queries have far edges. If all queries
+# have far edges: 1.36, 1.26, 1.36, 1.18, 1.05 and 1.05 for 8, 32, 64, 128, 256 and 512 random keys,
+# 1.02 for BigBird, 0.96 to 0.99 for a causal graph.
 # 65,536 tokens: windows 0.72; 8, 32 and 256 random keys 1.14, 0.97 and 0.89.
 #
 # To split the graph takes twice as long as a step, so one that is drawn in a step is not split.

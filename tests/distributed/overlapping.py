@@ -86,7 +86,7 @@ TERMS = {
 
 
 class Rows(nn.Module):
-    """What ``sequence_parallel`` calls: attention without projections."""
+    """Attention without projections, for ``sequence_parallel``."""
 
     def __init__(self):
         super().__init__()

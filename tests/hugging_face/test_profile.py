@@ -216,7 +216,9 @@ def test_special_tokens_of_a_tokenizer():
 
 
 @pytest.mark.slow
-def test_no_weights_of_all_pairs_are_formed():
+@pytest.mark.parametrize('patterns', [profiling.WINDOWS, ['8 own keys', '8 own offsets']],
+                         ids=['fixed', 'own'])
+def test_no_weights_of_all_pairs_are_formed(patterns):
     """At 2,048 tokens they would have 4 million entries a head."""
     largest = 0
 
@@ -231,7 +233,7 @@ def test_no_weights_of_all_pairs_are_formed():
                                                 'num_hidden_layers': 1})
     model = transformers.BertModel(config).eval()
     with Sizes():
-        profile(model, [torch.randint(50, (1, 2048))], sample=32)
+        profile(model, [torch.randint(50, (1, 2048))] * 2, sample=32, patterns=patterns)
     assert largest < 4 * 2048 * 2048 / 4
 
 

@@ -53,7 +53,6 @@ from graphattn.ops.cpu.rows import (
     multiply_row,
     node_rows,
     prefetch_row,
-    whole_vectors,
 )
 from graphattn.ops.cpu.schedule import (
     cut_for_chunks,
@@ -65,11 +64,10 @@ from graphattn.ops.cpu.schedule import (
 from graphattn.ops.cpu.simd import exp
 from graphattn.ops.cpu.softmax import (
     Terms,
+    differentiate,
     drop_out,
     exponentials,
-    keep,
     modify,
-    modify_backward,
     put_max_inv_sum,
 )
 from graphattn.ops.edge_math import take_sink
@@ -303,18 +301,8 @@ def _attend_backward(
                         dots(attr_dot, grad_features, row, attr, at, own_edge, n)
                         for e in range(n):
                             grad_weight[e] += attr_dot[e]
-                    for e in range(whole_vectors(n)):
-                        weight[e] = dot[e]
-                    modify(weight, terms, first, n, head)
-                    if terms.threshold > 0:
-                        for e in range(n):
-                            kept[e] = keep(terms, first + e, head)
-                    for e in range(whole_vectors(n)):
-                        weight[e] = exp(weight[e] - row_max) * inv_sum
-                    for e in range(whole_vectors(n)):
-                        grad_weight[e] = weight[e] * (grad_weight[e] * kept[e] - delta)
-                        weight[e] *= kept[e]
-                    modify_backward(grad_weight, dot, terms, grad_bias, grad_gate, first, n, head)
+                    differentiate(dot, grad_weight, weight, kept, first, n, row_max, inv_sum, delta,
+                                  terms, head, grad_bias, grad_gate)
                     add_products(grad_query, query, row, grad_weight, rows, origin, to_grad,
                                   row_key, n)
                     scatter(rows, origin + to_grad + to_value, weight, grad_out, row, row_key, n)

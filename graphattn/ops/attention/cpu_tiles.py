@@ -25,16 +25,14 @@ from graphattn.ops.cpu.rows import (
     clear_row,
     dot_of_rows,
     multiply_row,
-    whole_vectors,
 )
 from graphattn.ops.cpu.schedule import max_rows, next_item
 from graphattn.ops.cpu.simd import LANES, exp
 from graphattn.ops.cpu.softmax import (
+    differentiate,
     drop_out,
     exponentials,
-    keep,
     modify,
-    modify_backward,
     put_max_inv_sum,
 )
 from graphattn.ops.cpu.tiles import (
@@ -225,9 +223,11 @@ def _attend_backward(
             tile_dots(grad, stride, grad_tile, value_panels, grad_out.shape[1], left, right)
             for r in range(n):
                 own = r * stride + starts[r] - left
-                _differentiate(dot[own:], grad[own:], weight[own:], kept, ends[r] - starts[r],
-                               position, deltas, first - begin + r, max_inv_sum, row + r * heads,
-                               terms, head, grad_bias, grad_gate)
+                at, of_row = first - begin + r, max_inv_sum[row + r * heads]
+                differentiate(dot[own:], grad[own:], weight[own:], kept, position[at],
+                              ends[r] - starts[r], of_row[0], of_row[1], deltas[at], terms, head,
+                              grad_bias, grad_gate)
+                position[at] += ends[r] - starts[r]
             tile_weighted(total, grad, stride, left, starts, ends, n, rows, query.shape[1])
             for r in range(n):
                 if starts[r] < ends[r]:
@@ -237,25 +237,3 @@ def _attend_backward(
             tile_scatter(rows, 2 * to_grad, weight, stride, left, starts, ends, grad_tile,
                          grad_out.shape[1])
             left, right = next_ranges(starts, ends, position, first, n, begin, low, up, edges)
-
-
-@jit_inline
-def _differentiate(dot, grad, weight, kept, n, position, deltas, at, max_inv_sum, row, terms, head,
-                   grad_bias, grad_gate):
-    """Turn the dot products of a row with its next ``n`` keys into weights, and those of its
-    gradient with their values into the gradients of dot products."""
-    first, delta = position[at], deltas[at]
-    position[at] += n
-    row_max, inv_sum = max_inv_sum[row, 0], max_inv_sum[row, 1]
-    for e in range(whole_vectors(n)):
-        weight[e] = dot[e]
-    modify(weight, terms, first, n, head)
-    if terms.threshold > 0:
-        for e in range(n):
-            kept[e] = keep(terms, first + e, head)
-    for e in range(whole_vectors(n)):
-        weight[e] = exp(weight[e] - row_max) * inv_sum
-    for e in range(whole_vectors(n)):
-        grad[e] = weight[e] * (grad[e] * kept[e] - delta)
-        weight[e] *= kept[e]
-    modify_backward(grad, dot, terms, grad_bias, grad_gate, first, n, head)

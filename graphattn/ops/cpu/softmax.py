@@ -176,6 +176,28 @@ def exponentials(logit, n, row_max):
 
 
 @jit_inline
+def differentiate(dot, grad, weight, kept, first, n, row_max, inv_sum, delta, terms, head,
+                  grad_bias, grad_gate):
+    """Write the weights of ``n`` edges of a row after dropout to ``weight``, from the dot products
+    ``dot`` of its query with their keys.
+
+    ``grad`` contains the dot products of the output's gradient with the values, and the gradients
+    of ``dot`` replace them. Without dropout, ``kept`` must contain ones."""
+    for e in range(whole_vectors(n)):
+        weight[e] = dot[e]
+    modify(weight, terms, first, n, head)
+    if terms.threshold > 0:
+        for e in range(n):
+            kept[e] = keep(terms, first + e, head)
+    for e in range(whole_vectors(n)):
+        weight[e] = exp(weight[e] - row_max) * inv_sum
+    for e in range(whole_vectors(n)):
+        grad[e] = weight[e] * (grad[e] * kept[e] - delta)
+        weight[e] *= kept[e]
+    modify_backward(grad, dot, terms, grad_bias, grad_gate, first, n, head)
+
+
+@jit_inline
 def put_max_inv_sum(max_inv_sum, row, row_max, row_sum):
     """Write the row maximum and the inverse sum of exponentials. An empty row stores ``inf`` and 0,
     so its weights are 0."""
