@@ -27,7 +27,7 @@ from graphattn.graphs.graph import BipartiteGraph
 from graphattn.layers import EdgeAttention, GraphAttention
 from graphattn.placement.exchange import Exchange, Halo
 from graphattn.placement.messages import all_gather, all_to_all, gathered
-from graphattn.placement.overlap import split_edges
+from graphattn.placement.overlap import split_edges, subgraph
 from graphattn.shard import Shard, check_edges
 from graphattn.sources.base import fold_ptr
 
@@ -507,7 +507,7 @@ class _Shard(Shard):
         if self.halos.lasts(graph):
             split = split_edges(graph, owner, is_needed, rank, send, send_sizes, receive_sizes)
         # A halo must not keep a graph alive that only this step has drawn.
-        return Halo(None if sends_all else _along(graph, is_needed), send, send_sizes,
+        return Halo(None if sends_all else subgraph(graph, is_needed), send, send_sizes,
                     receive_sizes, None if bool((order.diff() > 0).all()) else order.argsort(),
                     split)
 
@@ -525,11 +525,3 @@ def _needs_nearly_all(sizes: Tensor, owned: Tensor) -> bool:
     """
     others = (len(owned) - 1) * owned.sum()
     return bool(sizes.sum() - sizes.trace() >= ALL_ABOVE * others)
-
-
-def _along(graph: BipartiteGraph, is_needed: Tensor) -> BipartiteGraph:
-    """Return the graph on the needed keys."""
-    number = torch.cat([is_needed.new_zeros(1, dtype=torch.long), is_needed.cumsum(0)])
-    return BipartiteGraph.from_csr(
-        graph.csr[0], number[graph.key], int(number[-1]), query_ptr=graph.segments.query_ptr,
-        key_ptr=number[graph.segments.key_ptr], validate=False)

@@ -209,18 +209,18 @@ def bytes_of_all_keys(parallel: SequenceParallel, x: Tensor, ptr: Tensor) -> int
 @contextmanager
 def counted() -> Iterator[list[int]]:
     """Count the bytes of rows that this process sends, and of their gradients."""
-    total, take_off = [0], messages.Flight.__init__
+    total, send = [0], messages.Message.__init__
 
-    def counting(flight: messages.Flight, rows: Tensor, send_sizes: list[int],
+    def counting(message: messages.Message, rows: Tensor, send_sizes: list[int],
                  receive_sizes: list[int], group: dist.ProcessGroup) -> None:
         total[0] += rows[:1].nbytes * (sum(send_sizes) - send_sizes[dist.get_rank()])
-        take_off(flight, rows, send_sizes, receive_sizes, group)
+        send(message, rows, send_sizes, receive_sizes, group)
 
-    messages.Flight.__init__ = counting
+    messages.Message.__init__ = counting
     try:
         yield total
     finally:
-        messages.Flight.__init__ = take_off
+        messages.Message.__init__ = send
 
 
 def _layer(source: PatternSource | BlockModelSource, **options: float) -> GraphAttention:

@@ -12,7 +12,7 @@ from graphattn.functional.drive import Placement
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.ops import Backend, LogitTerms
 from graphattn.placement.messages import exchanged
-from graphattn.placement.overlap import Split, attend_in_flight
+from graphattn.placement.overlap import Split, attend_overlapped
 
 
 class Exchange(Placement):
@@ -51,7 +51,7 @@ class Exchange(Placement):
 
     def attend(self, kernel: Backend, query: Tensor, key: Tensor, value: Tensor,
                terms: LogitTerms) -> Tensor:
-        return attend_in_flight(kernel, query, key, value, terms, self._halo.split, self._group)
+        return attend_overlapped(kernel, query, key, value, terms, self._halo.split, self._group)
 
     def _exchanged(self, x: Tensor) -> Tensor:
         """Return the rows of ``x``, of any process, that the halo's graph needs."""

@@ -10,14 +10,14 @@ from torch.distributed._functional_collectives import all_to_all_single, wait_te
 from graphattn.placement.roll_call import naming_absent
 
 
-class Flight:
-    """Rows on their way between processes, which compute meanwhile.
+class Message:
+    """Rows that are sent to other processes while this process computes.
 
     Args:
         rows (Tensor): Own rows, in the order of the receiving processes.
         send_sizes (list of int): Number of rows for each process.
         receive_sizes (list of int): Number of rows from each process.
-        group (ProcessGroup): The processes, which all take off together.
+        group (ProcessGroup): The processes. All of them must send at the same time.
     """
 
     def __init__(self, rows: Tensor, send_sizes: list[int], receive_sizes: list[int],
@@ -26,7 +26,7 @@ class Flight:
         with naming_absent(group):
             self._rows = all_to_all_single(rows.contiguous(), receive_sizes, send_sizes, group)
 
-    def land(self) -> Tensor:
+    def wait(self) -> Tensor:
         """Wait, and return the received rows in the order of the sending processes."""
         with naming_absent(self._group):
             return wait_tensor(self._rows)
@@ -46,7 +46,7 @@ class _Sent(torch.autograd.Function):
     @staticmethod
     def forward(rows: Tensor, send_sizes: list[int], receive_sizes: list[int],
                 group: dist.ProcessGroup) -> Tensor:
-        return Flight(rows, send_sizes, receive_sizes, group).land()
+        return Message(rows, send_sizes, receive_sizes, group).wait()
 
     @staticmethod
     def setup_context(ctx, inputs: tuple, output: Tensor) -> None:

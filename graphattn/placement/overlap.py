@@ -12,7 +12,7 @@ from graphattn.graphs.graph import BipartiteGraph
 from graphattn.ops import Backend, LogitTerms
 from graphattn.ops.attention.schema import dropout_seed
 from graphattn.ops.edge_math import no_second_derivative, sink_grad, take_sink
-from graphattn.placement.messages import Flight
+from graphattn.placement.messages import Message
 
 
 class Split(NamedTuple):
@@ -80,7 +80,8 @@ def split_edges(graph: BipartiteGraph, owner: Tensor, is_needed: Tensor, rank: i
     parts = send.split(send_sizes)
     others = [other != rank for other in range(len(parts))]
     return Split(
-        near=_part(graph, ~is_far, is_own), far=_rows_of(_part(graph, is_far, far), has_far),
+        near=subgraph(graph, is_own, ~is_far),
+        far=_rows_of(subgraph(graph, far, is_far), has_far),
         rows=None if num_rows == graph.num_queries else has_far.nonzero().flatten(), is_far=is_far,
         send=torch.cat([part for part, is_other in zip(parts, others) if is_other]),
         send_sizes=[size * is_other for size, is_other in zip(send_sizes, others)],
@@ -88,12 +89,14 @@ def split_edges(graph: BipartiteGraph, owner: Tensor, is_needed: Tensor, rank: i
         order=None if bool((order.diff() > 0).all()) else order)
 
 
-def _part(graph: BipartiteGraph, keep: Tensor, is_key: Tensor) -> BipartiteGraph:
-    """Return the graph of some of the edges and some of the keys."""
-    indptr = _before(keep)[graph.csr[0]]
-    number = _before(is_key)
+def subgraph(graph: BipartiteGraph, is_key: Tensor, keep: Tensor | None = None) -> BipartiteGraph:
+    """Return the graph of some of the keys, bool ``[num_keys]``, and of their edges: all of them,
+    or those of ``keep``, bool ``[num_edges]``."""
+    (indptr, key), number = graph.csr, _before(is_key)
+    if keep is not None:
+        indptr, key = _before(keep)[indptr], key[keep]
     return BipartiteGraph.from_csr(
-        indptr, number[graph.key[keep]], int(number[-1]), query_ptr=graph.segments.query_ptr,
+        indptr, number[key.long()], int(number[-1]), query_ptr=graph.segments.query_ptr,
         key_ptr=number[graph.segments.key_ptr], validate=False)
 
 
@@ -112,9 +115,10 @@ def _before(is_in: Tensor) -> Tensor:
 
 
 @torch.compiler.disable(reason='near edges are computed between the start and end of a message')
-def attend_in_flight(kernel: Backend, query: Tensor, key: Tensor, value: Tensor, terms: LogitTerms,
-                     split: Split, group: dist.ProcessGroup) -> Tensor:
-    """Return attention to the keys of all processes. Near edges are computed while messages fly.
+def attend_overlapped(kernel: Backend, query: Tensor, key: Tensor, value: Tensor, terms: LogitTerms,
+                      split: Split, group: dist.ProcessGroup) -> Tensor:
+    """Return attention to the keys of all processes; near edges are computed while messages are
+    sent.
 
     Args:
         kernel (Backend): A backend that computes parts of an attention.
@@ -127,11 +131,11 @@ def attend_in_flight(kernel: Backend, query: Tensor, key: Tensor, value: Tensor,
     seeds = [dropout_seed(terms.dropout_p, query.device) for _ in range(2)]
     near, far = (_Side(kernel, plain, split, is_far, seed)
                  for is_far, seed in zip((False, True), seeds))
-    out = _InFlight.apply(query, key, value, terms.bias, terms.gate, terms.sink, near, far, group)
+    out = _Overlapped.apply(query, key, value, terms.bias, terms.gate, terms.sink, near, far, group)
     return out.to(query.dtype)
 
 
-class _InFlight(torch.autograd.Function):
+class _Overlapped(torch.autograd.Function):
     """Attention to near and far keys.
 
     The weights of both parts are exponentials of logits minus the same maximum, over the same sum.
@@ -146,9 +150,9 @@ class _InFlight(torch.autograd.Function):
         split = far.split
         widths = [key.size(-1), value.size(-1)]
         sent = torch.cat([x.index_select(0, split.send) for x in (key, value)], dim=-1)
-        flight = Flight(sent, split.send_sizes, split.receive_sizes, group)
+        message = Message(sent, split.send_sizes, split.receive_sizes, group)
         out, max_inv_sum = near.attend(query, key, value, bias, gate)
-        received = split.in_order(flight.land())
+        received = split.in_order(message.wait())
         far_nodes = [x.contiguous() for x in received.split(widths, dim=-1)]
         if split.far.num_edges > 0:
             _merge(out, max_inv_sum, split.rows, *far.attend(query, *far_nodes, bias, gate))
@@ -166,11 +170,11 @@ class _InFlight(torch.autograd.Function):
         out, max_inv_sum, query, key, value, *far_nodes, bias, gate, sink = ctx.saved_tensors
         rows, terms = (grad_out, out, max_inv_sum, query), (bias, gate, ctx.needs_input_grad[3:5])
         far_query, *nodes, far_bias, far_gate = far.grads(rows, *far_nodes, *terms)
-        flight = Flight(split.as_received(torch.cat(nodes, dim=-1)), split.receive_sizes,
+        message = Message(split.as_received(torch.cat(nodes, dim=-1)), split.receive_sizes,
                         split.send_sizes, group)
         grad_query, *nodes, near_bias, near_gate = near.grads(rows, key, value, *terms)
         _add_to(grad_query, split.rows, far_query)
-        returned = flight.land().split([key.size(-1), value.size(-1)], dim=-1)
+        returned = message.wait().split([key.size(-1), value.size(-1)], dim=-1)
         for grad, part in zip(nodes, returned):
             grad.index_add_(0, split.send, part)
         needs_bias, needs_gate, needs_sink = ctx.needs_input_grad[3:6]

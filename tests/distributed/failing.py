@@ -59,7 +59,7 @@ def errors(world: int, who: int, how: str, where: str, hops: int = 2) -> list[st
     def run() -> None:
         roll_call.GRACE = 1.
         dist.init_process_group('gloo')
-        overlapping.always()  # computes while messages fly, if there is one hop
+        overlapping.always()  # computes while messages are sent, if there is one hop
         diffusion = dict(hops=hops, teleport=.1 * (hops > 1))
         parallel = sequence_parallel(encoder(PatternSource(DIFFUSER), **diffusion),
                                      timeout=timedelta(seconds=SECONDS))

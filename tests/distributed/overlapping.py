@@ -22,7 +22,7 @@ from graphattn.ops.attention.schema import dropout_seed
 from graphattn.ops.edge_math import drop_out
 from graphattn.patterns import Causal, GlobalTokens, RandomKeys, SlidingWindow
 from graphattn.placement import Exchange, Placement, overlap
-from graphattn.placement.messages import Flight
+from graphattn.placement.messages import Message
 
 NUM_TOKENS, HEADS, CHANNELS, PTR = 37, 4, 3, torch.tensor([0, 15, 15, 37])
 ROUNDING = {torch.double: 0., torch.bfloat16: .1}
@@ -198,18 +198,18 @@ def along(name: str) -> dict[str, float]:
     return found
 
 
-CASES = {f'in flight along {name}': partial(along, name) for name in GRAPHS}
+CASES = {f'overlapped along {name}': partial(along, name) for name in GRAPHS}
 
 
 # Order ###############################################################################
 
 
 def wait_for_one_another(world: int) -> None:
-    """Take off only once the last process has computed its near edges, forward and backward. If it
+    """Send only after the last process has computed its near edges, forward and backward. If it
     waited for the messages first, all would wait for ever."""
     dist.init_process_group('gloo', timeout=timedelta(seconds=60))
     store, is_last = dist.distributed_c10d._get_default_store(), dist.get_rank() == world - 1
-    kernel, events, take_off = ops.load('numba'), [], Flight.__init__
+    kernel, events, send = ops.load('numba'), [], Message.__init__
 
     def told(event: str, run: Callable) -> Callable:
         def telling(*given):
@@ -220,16 +220,16 @@ def wait_for_one_another(world: int) -> None:
             return result
         return telling
 
-    def late(flight: Flight, *given) -> None:
-        number = events.count('take off') + 1
+    def late(message: Message, *given) -> None:
+        number = events.count('send') + 1
         if not is_last:
             # The last process computes far gradients, which it sends, before near ones.
             store.wait([['attend 1', 'grads 2'][number - 1]], timedelta(seconds=30))
-        take_off(flight, *given)
-        events.append('take off')
+        send(message, *given)
+        events.append('send')
 
     always()
-    Flight.__init__, Flight.land = late, told('land', Flight.land)
+    Message.__init__, Message.wait = late, told('wait', Message.wait)
     kernel = replace(kernel, attention_part=told('attend', kernel.attention_part),
                      attention_part_grads=told('grads', kernel.attention_part_grads))
     graph = SlidingWindow(9).build(NUM_TOKENS)

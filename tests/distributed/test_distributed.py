@@ -124,7 +124,7 @@ def test_a_process_that_hangs_or_is_killed_ends_the_others(folder, world, how, s
 def test_near_edges_are_computed_between_the_start_and_the_end_of_a_message(alone, world):
     for done in forked(partial(overlapping.wait_for_one_another, world), ranks=world):
         assert done.returncode == 0, done.stderr[-2000:]
-        assert done.stdout == ('take off, attend, land, attend, grads, take off, grads, land\n')
+        assert done.stdout == ('send, attend, wait, attend, grads, send, grads, wait\n')
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import torch
 from graphattn import BipartiteGraph, distributed
 from graphattn.distributed import sequence_parallel, share
 from graphattn.patterns import Causal, Full, GlobalTokens, SlidingWindow, get
-from graphattn.placement.messages import Flight
+from graphattn.placement.messages import Message
 from graphattn.samplers import FactorModel, sample_bernoulli
 from graphattn.sources import BlockModelSource, PatternSource
 from tests.distributed import cases
@@ -84,7 +84,7 @@ def messages(monkeypatch):
         run = getattr(of, name)
         monkeypatch.setattr(of, name, lambda *given: sent.append(kind) or run(*given))
 
-    count(Flight, '__init__', 'rows')
+    count(Message, '__init__', 'rows')
     count(distributed, 'all_gather', 'facts')
     return sent
 
