@@ -20,6 +20,7 @@ import statistics
 from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,7 +39,7 @@ from experiments.sparsify import as_input, load_model
 from experiments.surgery import Adaptation, adapt, drawn_tokens, loss_of, mean_loss
 from experiments.surgery.tokens import PADDING
 from graphattn.hugging_face import Profile, attach, fit, head_costs, profile
-from graphattn.hugging_face.profiling import RANDOM, WINDOWS
+from graphattn.hugging_face.profiling import CANDIDATES
 from graphattn.patterns import Causal, parse
 from graphattn.utils.files import write_whole
 
@@ -66,7 +67,7 @@ class Scale(NamedTuple):
 
 
 SCALES = {'smoke': Scale((.3,), 1, 2, 4, 2, 12, 32, 8),
-          'small': Scale((.02, .05, .1, .25), 3, 300, 32, 16, 2400, 512, 128),
+          'small': Scale((.02, .05, .1, .25), 3, 300, 32, 32, 2400, 512, 128),
           'paper': Scale((.02, .05, .1, .25), 5, 1000, 64, 32, 10_000, 512, 128)}
 
 
@@ -138,7 +139,7 @@ class Setting(NamedTuple):
         if path.is_file():
             return Profile.load(path)
         measured = profile(self.dense, map(as_input, self.train[:self.sizes.profiled].split(4)),
-                           patterns=(*WINDOWS, *RANDOM))
+                           patterns=[*chain(*CANDIDATES.values())])
         measured.save(path)
         return measured
 
