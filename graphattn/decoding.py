@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Hashable
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from graphattn._checks import check_integers, check_ptr, check_sides
 from graphattn._tensors import host_copy
+from graphattn.functional.drive import Placement, Teleport
 from graphattn.functional.recursion import is_one_hop
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.segments import segment_of
 from graphattn.placement.cache import Cache, Kept
+from graphattn.placement.divided_cache import DividedCache, NewRows, Part
+from graphattn.placement.exchange import Halo, requested, sent_to_all
+from graphattn.placement.messages import all_gather
+from graphattn.placement.overlap import counts_before
 from graphattn.shard import Shard, check_edges
 
 __all__ = ['KeyValueCache']
@@ -28,7 +35,8 @@ class KeyValueCache:
     proportional to the number of edges of the new queries. The graph must be causal, and is always
     the graph of sequences of ``length`` tokens. With several hops, the values after each hop are
     cached too, because later tokens do not change them if edges are causal. If a layer runs twice
-    in one pass, each run has its own cache.
+    in one pass, each run has its own cache. Several processes can share a cache
+    (:func:`graphattn.distributed.sequence_parallel`).
 
     Args:
         length (int): Final number of tokens of a sequence, and the size of the cache.
@@ -57,6 +65,7 @@ class KeyValueCache:
         check_sides(length=length, num_sequences=num_sequences)
         self.length = length
         self.seen = [0] * num_sequences  # number of tokens of each sequence
+        self.homes: Homes | None = None  # if several processes share the tokens
         # For each layer, a list with an entry for each run of the layer in a pass.
         self._kept = WeakIdKeyDictionary()
 
@@ -87,7 +96,7 @@ class KeyValueCache:
             raise ValueError(f"'ptr' must not make a sequence longer than the {self.length} tokens "
                              f"of the cache (got {max(end for _, end in spans)}); create a longer "
                              f"KeyValueCache")
-        return _Step(self, ptr, spans)
+        return Step(self, ptr, spans)
 
     def of(self, layer: nn.Module, run: int) -> Kept:
         """Return the cache of ``layer`` for run number ``run`` of this layer in a pass."""
@@ -97,11 +106,11 @@ class KeyValueCache:
         return runs[run]
 
 
-class _Step(Shard):
+class Step(Shard):
     """Shard of the new tokens of sequences that will have ``length`` tokens."""
 
     def __init__(self, cache: KeyValueCache, ptr: Tensor, spans: list[tuple[int, int]]):
-        self._cache, self._spans, self.own_ptr = cache, spans, ptr
+        self.cache, self.all_spans, self.own_ptr = cache, spans, ptr
         self._runs: Counter[nn.Module] = Counter()  # number of runs of each layer with these tokens
         self.ptr = cache.length * torch.arange(len(spans) + 1, device=ptr.device)
         self.lengths = [cache.length] * len(spans)
@@ -109,13 +118,18 @@ class _Step(Shard):
         self.start, self.stop = 0, sum(end - begin for begin, end in spans)
 
     def spans(self) -> list[tuple[int, int]]:
-        return self._spans
+        return self.all_spans
 
     def positions(self) -> Tensor:
-        begin = torch.tensor([begin for begin, _ in self._spans], device=self.ptr.device)
+        begin = torch.tensor([begin for begin, _ in self.spans()], device=self.ptr.device)
         token = torch.arange(self.num_own, device=self.ptr.device)
         segment = segment_of(self.own_ptr, self.num_own)
         return token - self.own_ptr[segment] + begin[segment]
+
+    def tokens(self) -> Tensor:
+        """Return the index of each token of this process among all tokens of the cache, int64
+        ``[num_own]``."""
+        return self.positions() + self.ptr[segment_of(self.own_ptr, self.num_own)]
 
     def gather(self, x: Tensor) -> Tensor:
         raise NotImplementedError("'source' must have edges that do not depend on tokens for "
@@ -131,41 +145,215 @@ class _Step(Shard):
                          f"{self.num_tokens} keys, once for all heads or once for each head (got "
                          f"{graph})")
 
-    def place(self, attention: nn.Module, key: Tensor, graph: BipartiteGraph, heads: int | None,
-              teleport: Tensor | None) -> Cache:
+    def place(self, layer: nn.Module, key: Tensor, graph: BipartiteGraph, heads: int | None, *,
+              hops: int | float, teleport: Teleport, dropout_p: float) -> Placement:
         if torch.is_grad_enabled() and key.requires_grad:
             raise ValueError("'ptr' must not belong to a cache if gradients are needed, because a "
                              "KeyValueCache does not support gradients; decode inside "
                              "torch.no_grad()")
-        teleport = attention.teleport if teleport is None else teleport
-        if attention.hops == math.inf:
+        if hops == math.inf:
             raise ValueError("'hops' must be finite for decoding, because the values after each "
                              "hop are cached (got inf)")
-        if attention.training and attention.dropout and not is_one_hop(attention.hops, teleport):
+        self._check_dropout(dropout_p, hops, teleport)
+        return self._placement(self._memory(layer), graph, heads)
+
+    def attended(self, layer: nn.Module) -> None:
+        memory = self._memory(layer)
+        self._runs[layer] += 1
+        memory.seen = self.cache.seen = [end for _, end in self.all_spans]
+
+    def _check_dropout(self, dropout_p: float, hops: int, teleport: Teleport) -> None:
+        if dropout_p > 0 and not is_one_hop(hops, teleport):
             raise ValueError("'dropout' must be off for decoding with several hops, because "
                              "dropout must drop the same weights in each hop; call eval() of the "
                              "model first")
-        place = self.positions() + self.ptr[segment_of(self.own_ptr, self.num_own)]
-        fold = torch.arange(heads or 1, device=place.device).unsqueeze(1)
-        place = (place + self.num_tokens * fold).flatten()
-        if bool((graph.key > place[graph.query]).any()):
-            raise ValueError("'source' must be causal for decoding (got edges from later tokens); "
-                             "'& Causal()' makes a pattern causal")
-        return Cache(heads, self._memory(attention), place, graph)
 
-    def attended(self, attention: nn.Module) -> None:
-        memory = self._memory(attention)
-        self._runs[attention] += 1
-        memory.seen = self._cache.seen = [end for _, end in self._spans]
+    def _placement(self, memory: Kept, graph: BipartiteGraph, heads: int | None) -> Placement:
+        if self.cache.homes is not None:
+            raise ValueError(f"'ptr' must not belong to a cache that several processes share (got "
+                             f"one of {len(self.cache.homes.counts)} processes); pass the step to "
+                             f"the module that sequence_parallel returned")
+        self._check_causal(graph, heads)
+        return Cache(heads, memory, self._nodes(heads), graph)
 
-    def _memory(self, attention: nn.Module) -> Kept:
+    def _check_causal(self, graph: BipartiteGraph, heads: int | None) -> None:
+        if self._has_later_keys(graph, heads):
+            raise _not_causal()
+
+    def _has_later_keys(self, graph: BipartiteGraph, heads: int | None) -> bool:
+        return bool((graph.key > self._nodes(heads)[graph.query]).any())
+
+    def _nodes(self, heads: int | None) -> Tensor:
+        """Return the index of each token of this process among the nodes of the graph's keys; for
+        each head if heads own graphs."""
+        fold = torch.arange(heads or 1, device=self.ptr.device).unsqueeze(1)
+        return (self.tokens() + self.num_tokens * fold).flatten()
+
+    def _memory(self, layer: nn.Module) -> Kept:
         """Return the cache of the layer. Raise an error unless its tokens end where the new tokens
         begin."""
-        memory = self._cache.of(attention, self._runs[attention])
-        begin = [begin for begin, _ in self._spans]
+        memory = self.cache.of(layer, self._runs[layer])
+        begin = [begin for begin, _ in self.all_spans]
         if memory.seen != begin:
             raise ValueError(f"'ptr' must continue after the tokens in the cache of the layer, "
                              f"{memory.seen} tokens per sequence (got a step after {begin} tokens "
                              f"per sequence); create one KeyValueCache for each model, and use "
                              f"each step for one pass through all layers")
         return memory
+
+
+def _not_causal() -> ValueError:
+    return ValueError("'source' must be causal for decoding (got edges from later tokens); "
+                      "'& Causal()' makes a pattern causal")
+
+
+class Homes:
+    """Places of the tokens of a cache that several processes share.
+
+    Args:
+        num_tokens (int): Number of tokens of the whole cache.
+        num_processes (int): Number of processes.
+        device (torch.device): Device of the tensors.
+    """
+
+    def __init__(self, num_tokens: int, num_processes: int, device: torch.device):
+        # Later steps may write to these tensors outside of inference mode.
+        with torch.inference_mode(False):
+            self.owner = torch.full((num_tokens,), -1, device=device)  # process that has the token
+            self.number = torch.zeros_like(self.owner)  # index among the tokens of this process
+        self.counts = [0] * num_processes  # number of tokens of each process
+
+    def put(self, tokens: Tensor, owner: Tensor) -> list[int]:
+        """Assign new tokens to processes, and return the number of tokens of each afterwards. The
+        tokens are assigned again if the step is repeated."""
+        for process, count in enumerate(self.counts):
+            own = tokens[owner == process]
+            self.number[own] = count + torch.arange(len(own), device=own.device)
+        self.owner[tokens] = owner
+        added = owner.bincount(minlength=len(self.counts)).tolist()
+        return [*map(sum, zip(self.counts, added))]
+
+
+class DividedStep(Step):
+    """Step of a process that shares the cache with others.
+
+    Args:
+        step (Step): The new tokens of all processes.
+        bounds (list of int, optional): Where the new tokens of each process begin, and the end of
+            the last; every process computes all new tokens if omitted.
+        group (ProcessGroup): The processes.
+    """
+
+    def __init__(self, step: Step, bounds: list[int] | None, group: dist.ProcessGroup):
+        super().__init__(step.cache, step.own_ptr, step.all_spans)
+        self._group, self._rank, self._is_divided = group, dist.get_rank(group), bounds is not None
+        self._own_spans = self.all_spans
+        self._new = self.tokens()
+        if bounds is None:
+            self._owner = self._new % dist.get_world_size(group)
+        else:
+            sizes = torch.tensor(bounds, device=self.ptr.device).diff()
+            self._owner = torch.arange(len(sizes), device=sizes.device).repeat_interleave(sizes)
+            self.start, self.stop = bounds[self._rank:self._rank + 2]
+            self._own_spans = [
+                tuple(begin + min(max(edge - first, 0), end - begin)
+                      for edge in (self.start, self.stop))
+                for (begin, end), first in zip(self.all_spans, host_copy(step.own_ptr).tolist())]
+            self.own_ptr = step.own_ptr.clamp(self.start, self.stop) - self.start
+        self._counts: list[int] = []  # number of tokens of each process after this step
+        self._causes = WeakIdKeyDictionary()
+        self._plans: dict[object, tuple[BipartiteGraph, Halo, Part | None]] = {}
+
+    def spans(self) -> list[tuple[int, int]]:
+        return self._own_spans
+
+    def built_from(self, graph: BipartiteGraph, cause: Hashable) -> None:
+        self._causes[graph] = cause
+
+    def check_graph(self, graph: BipartiteGraph, heads: int) -> None:
+        error = None
+        try:
+            super().check_graph(graph, heads)
+        except (TypeError, ValueError) as raised:
+            error = raised
+        fits = all_gather(self.ptr.new_tensor([error is None]), self._group).flatten().tolist()
+        if error is not None:
+            raise error
+        if not all(fits):
+            raise ValueError(f"'graph' must have the new tokens of its process as queries, but the "
+                             f"graph of process {fits.index(0)} does not")
+
+    def attended(self, layer: nn.Module) -> None:
+        super().attended(layer)
+        self.cache.homes.counts = self._counts
+
+    def _check_dropout(self, dropout_p: float, hops: int, teleport: Teleport) -> None:
+        if dropout_p > 0:
+            raise ValueError(f"'dropout' must be off for decoding over several processes (got "
+                             f"{dropout_p}); call eval() of the model first")
+
+    def _placement(self, memory: Kept, graph: BipartiteGraph, heads: int | None) -> Placement:
+        if not self._counts:
+            self._counts = self._homes().put(self._new, self._owner)
+        cause = self._causes.get(graph, id(graph))
+        if cause not in self._plans:
+            self._plans[cause] = graph, *self._plan(graph, heads)  # a graph that lives keeps its id
+        _, halo, part = self._plans[cause]
+        return DividedCache(heads, halo, self._group, memory, self._new_rows(heads or 1), part)
+
+    def _homes(self) -> Homes:
+        cache = self.cache
+        if cache.homes is None:
+            cache.homes = Homes(self.num_tokens, dist.get_world_size(self._group), self.ptr.device)
+        return cache.homes
+
+    def _new_rows(self, heads: int) -> NewRows:
+        """Return which new nodes this process caches, and where: the nodes of a token one after the
+        other, so that places remain as the number of tokens grows."""
+        own = self._owner == self._rank
+        tokens = self._new[own]
+        own = torch.arange(len(tokens), device=tokens.device) if self._is_divided else own.nonzero()
+        fold = torch.arange(heads, device=tokens.device).unsqueeze(1)
+        place = self.cache.homes.number[tokens] * heads + fold
+        return NewRows((own.flatten() + self.num_own * fold).flatten(), place.flatten(),
+                       self._counts[self._rank] * heads)
+
+    def _plan(self, graph: BipartiteGraph, heads: int | None) -> tuple[Halo, Part | None]:
+        """Return the messages of this step, and the edges from own keys if all processes compute
+        all new tokens."""
+        homes, (indptr, key) = self.cache.homes, graph.csr
+        node, edge_key = key.long().unique(return_inverse=True)
+        head, token = node // self.num_tokens, node % self.num_tokens
+        owner, number = homes.owner[token], homes.number[token] * (heads or 1) + head
+        near = BipartiteGraph.from_csr(indptr, edge_key, node.numel(), validate=False)
+        if self._is_divided:
+            sizes = self._sizes_of_all(owner, self._has_later_keys(graph, heads))
+            return Halo(near, *requested(owner, number, sizes, self._group)), None
+        self._check_causal(graph, heads)
+        is_in = (owner == self._rank)[edge_key]
+        own = BipartiteGraph.from_csr(counts_before(is_in)[indptr], number[edge_key[is_in]],
+                                      self._counts[self._rank] * (heads or 1), validate=False)
+        return Halo(near, *sent_to_all(owner, number, self._group)), Part(own, is_in)
+
+    def _sizes_of_all(self, owner: Tensor, has_later_keys: bool) -> Tensor:
+        """Return the number of nodes that each process needs of each. If the graph of a process is
+        not causal, every process raises a ValueError."""
+        num_processes = dist.get_world_size(self._group)
+        sizes = owner.new_full((num_processes,), -1) if has_later_keys else owner.bincount(
+            minlength=num_processes)
+        sizes = all_gather(sizes, self._group)
+        if bool((sizes < 0).any()):
+            raise _not_causal()
+        return sizes
+
+
+def check_shared(step: Step, num_processes: int) -> None:
+    """Raise a ValueError if the tokens of a step's cache do not lie on so many processes."""
+    homes = step.cache.homes
+    if homes is None and any(step.cache.seen):
+        raise ValueError("'ptr' must belong to a cache that the processes share from its first "
+                         "tokens on (got one with tokens of a module of one process); create "
+                         "another KeyValueCache")
+    if homes is not None and len(homes.counts) != num_processes:
+        raise ValueError(f"'ptr' must belong to a cache of {num_processes} processes (got "
+                         f"{len(homes.counts)}); create another KeyValueCache")

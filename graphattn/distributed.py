@@ -11,7 +11,7 @@ import math
 import weakref
 from collections.abc import Callable, Hashable, Iterator
 from datetime import timedelta
-from itertools import count
+from itertools import chain, count
 from typing import Any, NamedTuple
 
 import torch
@@ -23,10 +23,11 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from graphattn._checks import check_generator, check_kind, check_ptr, check_size
 from graphattn._tensors import host_copy, outside_transforms
+from graphattn.decoding import DividedStep, Step, check_shared
 from graphattn.graphs.graph import BipartiteGraph
-from graphattn.layers import EdgeAttention, GraphAttention
-from graphattn.placement.exchange import Exchange, Halo
-from graphattn.placement.messages import all_gather, all_to_all, gathered
+from graphattn.layers import GraphAttention
+from graphattn.placement.exchange import Exchange, Halo, requested, sent_to_all
+from graphattn.placement.messages import all_gather, gathered
 from graphattn.placement.overlap import split_edges, subgraph
 from graphattn.shard import Shard, check_edges
 from graphattn.sources.base import fold_ptr
@@ -187,14 +188,17 @@ class SequenceParallel(nn.Module):
         self._is_compared = False
         self._halos = _Halos()
 
-    def forward(self, x: Tensor, ptr: Tensor, *, own: slice | None = None,
+    def forward(self, x: Tensor, ptr: Tensor | Step, *, own: slice | None = None,
                 generator: torch.Generator | None = None, **arguments: Any) -> Any:
         """Run the module on the tokens of this process; every process must call it.
 
         Args:
             x (Tensor): Input of the module for own tokens, ``[num_own, ...]``.
-            ptr (Tensor): Where each sequence of the *whole* batch begins, int64
-                ``[num_sequences + 1]``, the same in all processes.
+            ptr (Tensor or Step): Where each sequence of the *whole* batch begins, int64
+                ``[num_sequences + 1]``, the same in all processes. To decode, pass
+                ``cache.step(ptr)`` with a :class:`~graphattn.decoding.KeyValueCache` in each
+                process, and in ``x`` either own tokens, as of a prompt, or in every process all new
+                tokens.
             own (slice, optional): The range of own tokens in the batch; :meth:`share` if omitted.
             generator (torch.Generator, optional): In the same state in all processes.
             **arguments: Further arguments of the module. Tensors with one row per token have the
@@ -260,8 +264,8 @@ class SequenceParallel(nn.Module):
             self._generator = torch.Generator(device).manual_seed(seed)
         return self._generator if generator is None else generator
 
-    def _shard(self, x: Tensor, ptr: Tensor, own: slice | None,
-               generator: torch.Generator | None) -> _Shard:
+    def _shard(self, x: Tensor, ptr: Tensor | Step, own: slice | None,
+               generator: torch.Generator | None) -> Shard:
         """Return the shard of this process after comparing the shards of all processes."""
         error, facts = None, _Facts()
         try:
@@ -272,26 +276,39 @@ class SequenceParallel(nn.Module):
         facts = [_Facts(*row) for row in all_gather(mine, self.group).tolist()]
         if error is not None:
             raise error
-        _check_facts(facts)
+        is_step = isinstance(ptr, Step)
+        is_repeated = is_step and all((fact.start, fact.stop) == (0, fact.num_tokens)
+                                      for fact in facts)
+        _check_facts(facts, is_repeated)
         self._is_compared = True
         bounds = [0, *(fact.stop for fact in facts)]
+        if is_step:
+            return DividedStep(ptr, None if is_repeated else bounds, self.group)
         return _Shard(ptr, bounds, self.group, self._halos)
 
-    def _facts(self, x: Tensor, ptr: Tensor, own: slice | None,
+    def _facts(self, x: Tensor, ptr: Tensor | Step, own: slice | None,
                generator: torch.Generator | None) -> _Facts:
         check_kind('x', x, Tensor)
+        spans = []
+        if isinstance(ptr, Step):
+            check_shared(ptr, dist.get_world_size(self.group))
+            ptr, spans = ptr.own_ptr, [torch.tensor([ptr.cache.length, *chain(*ptr.all_spans)])]
         check_kind('ptr', ptr, Tensor)
         check_ptr('ptr', ptr, None, x.device)
         check_generator(generator)
         if own is not None:
             check_kind('own', own, slice)
         num_tokens = int(ptr[-1])
-        start, stop, step = (self.share(ptr) if own is None else own).indices(num_tokens)
+        if own is None:
+            own = self.share(ptr)
+            if spans and x.size(0) not in (own.stop - own.start, 0):
+                own = slice(num_tokens)  # x has all new tokens
+        start, stop, step = own.indices(num_tokens)
         if step != 1 or stop - start != x.size(0):
             raise ValueError(f"'own' must be the range of the {x.size(0)} tokens of 'x' (got "
                              f"{start} to {stop} in steps of {step})")
         return _Facts(
-            is_right=1, start=start, stop=stop, num_tokens=num_tokens, ptr=_digest(ptr),
+            is_right=1, start=start, stop=stop, num_tokens=num_tokens, ptr=_digest(ptr, *spans),
             generator=_digest(self._drawing(generator).get_state()),
             training=int(self.module.training),
             module=0 if self._is_compared else _digest_module(self.module))
@@ -320,8 +337,9 @@ class _Facts(NamedTuple):
     module: int = 0
 
 
-def _check_facts(facts: list[_Facts]) -> None:
-    """Raise the same error in every process, because all see the same facts."""
+def _check_facts(facts: list[_Facts], is_repeated: bool) -> None:
+    """Raise the same error in every process, because all see the same facts. Processes need no
+    ranges of their own if all of them compute the same tokens."""
     for rank, fact in enumerate(facts):
         if not fact.is_right:
             raise ValueError(f"process {rank} got invalid arguments; see its own error")
@@ -333,14 +351,16 @@ def _check_facts(facts: list[_Facts]) -> None:
         if len(set(values)) > 1:
             other = next(rank for rank, value in enumerate(values) if value != values[0])
             raise ValueError(f"processes must not differ in {what}, but {other} differs from 0")
-    _check_ranges([(fact.start, fact.stop) for fact in facts], facts[0].num_tokens)
+    if not is_repeated:
+        _check_ranges([(fact.start, fact.stop) for fact in facts], facts[0].num_tokens)
 
 
 def _check_ranges(ranges: list[tuple[int, int]], num_tokens: int) -> None:
     shown = ', '.join(f'{start} to {stop}' for start, stop in ranges)
     if num_tokens < len(ranges):
         raise ValueError(f"'ptr' must mark at least one token for each of the {len(ranges)} "
-                         f"processes (got {num_tokens}); use fewer processes")
+                         f"processes (got {num_tokens}); use fewer processes, or to decode pass "
+                         f"all new tokens in every process")
     starts, stops = zip(*ranges)
     if (starts[0], stops[-1]) != (0, num_tokens) or starts[1:] != stops[:-1]:
         raise ValueError(f"'own' must assign each of the {num_tokens} tokens to one process, in "
@@ -464,8 +484,8 @@ class _Shard(Shard):
                              f"(got {graph.query_ptr.tolist()} and {graph.key_ptr.tolist()})")
 
     @torch.compiler.disable(reason='processes agree on the halo, which is planned only once')
-    def place(self, attention: EdgeAttention, key: Tensor, graph: BipartiteGraph,
-              heads: int | None, teleport: Tensor | None) -> Exchange:
+    def place(self, layer: nn.Module, key: Tensor, graph: BipartiteGraph, heads: int | None,
+              **options: Any) -> Exchange:
         return Exchange(heads, self._halo(graph), self.group)
 
     def _all_say(self, answer: int) -> list[int]:
@@ -496,20 +516,16 @@ class _Shard(Shard):
         sizes = all_gather(owner[is_needed].bincount(minlength=len(bounds) - 1), self.group)
         owned = owner.bincount(minlength=len(bounds) - 1)
         if sends_all := _needs_nearly_all(sizes, owned):
-            is_needed[:], sizes = True, owned.expand_as(sizes)
-        receive_sizes, send_sizes = sizes[rank].tolist(), sizes[:, rank].tolist()
-        order = owner[is_needed].argsort(stable=True)
+            is_needed[:] = True
         if sends_all:
-            send = number[owner == rank].repeat(len(owned))
+            way = sent_to_all(owner, number, self.group)
         else:
-            send = all_to_all(number[is_needed][order], receive_sizes, send_sizes, self.group)
+            way = requested(owner[is_needed], number[is_needed], sizes, self.group)
         split = None
         if self.halos.lasts(graph):
-            split = split_edges(graph, owner, is_needed, rank, send, send_sizes, receive_sizes)
+            split = split_edges(graph, owner, is_needed, rank, *way[:3])
         # A halo must not keep a graph alive that only this step has drawn.
-        return Halo(None if sends_all else subgraph(graph, is_needed), send, send_sizes,
-                    receive_sizes, None if bool((order.diff() > 0).all()) else order.argsort(),
-                    split)
+        return Halo(None if sends_all else subgraph(graph, is_needed), *way, split)
 
 
 def _needs_nearly_all(sizes: Tensor, owned: Tensor) -> bool:

@@ -7,15 +7,14 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from graphattn._tensors import host_copy
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.segments import segment_of
 
 if TYPE_CHECKING:
-    from graphattn.functional.drive import Placement
-    from graphattn.layers import EdgeAttention
+    from graphattn.functional.drive import Placement, Teleport
 
 
 class Shard(ABC):
@@ -71,25 +70,28 @@ class Shard(ABC):
         queries, once for all heads or once for each head."""
 
     @abstractmethod
-    def place(self, attention: EdgeAttention, key: Tensor, graph: BipartiteGraph,
-              heads: int | None, teleport: Tensor | None) -> Placement:
+    def place(self, layer: nn.Module, key: Tensor, graph: BipartiteGraph, heads: int | None, *,
+              hops: int | float, teleport: Teleport, dropout_p: float) -> Placement:
         """Return the placement of the keys of all processes. Each process passes the keys of its
         own tokens.
 
         Args:
-            attention (EdgeAttention): The layer that computes attention.
+            layer (Module): The layer that computes attention.
             key (Tensor): Keys of the tokens of this process.
             graph (BipartiteGraph): The graph of the queries of this process and all keys.
             heads (int, optional): Number of heads, if each head has its own graph; None if all
                 heads share the graph.
-            teleport (Tensor, optional): Replaces the teleport of ``attention``.
+            hops (int or float): Number of hops of the layer.
+            teleport (float, sequence of float or Tensor): Share of its own value that a token
+                keeps at each hop.
+            dropout_p (float): Probability of zeroing a weight in this call.
 
         Raises:
-            ValueError: ``attention`` does not support this graph.
+            ValueError: The shard does not support this graph, these hops or dropout.
         """
 
-    def attended(self, attention: EdgeAttention) -> None:
-        """Record that ``attention`` and its hooks have run for the queries of this process."""
+    def attended(self, layer: nn.Module) -> None:
+        """Record that ``layer`` and its hooks have run for the queries of this process."""
         return
 
 

@@ -30,7 +30,7 @@ class ThreadShard(Shard):
     def check_graph(self, graph, heads):
         raise NotImplementedError
 
-    def place(self, attention, key, graph, heads, teleport):
+    def place(self, layer, key, graph, heads, **options):
         raise NotImplementedError
 
 

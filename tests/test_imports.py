@@ -51,7 +51,7 @@ MAY_IMPORT = {
     'layers': GROUND | {'patterns', 'ops', 'functional', 'placement', 'sources'},
     'models': GROUND | {'patterns', 'functional', 'sources', 'layers'},
     'hugging_face': GROUND | {'patterns', 'ops', 'functional', 'placement', 'sources', 'layers'},
-    'distributed': GROUND | {'functional', 'placement', 'sources', 'layers'},
+    'distributed': GROUND | {'functional', 'placement', 'sources', 'layers', 'decoding'},
     'compile': {'graphs', 'patterns', 'samplers', 'ops', 'functional'},
     'decoding': GROUND | {'functional', 'placement'},
     # What examines kernels is imported by none of them.

@@ -150,13 +150,20 @@ def parallel(layer: GraphAttention, x: Tensor) -> Tensor:
     return module(x, PTR, generator=torch.Generator().manual_seed(SEED))
 
 
-PLACEMENTS = dict(padded=padded, attached=attached, decoded=decoded, parallel=parallel)
+def decoded_in_parallel(layer: GraphAttention, x: Tensor) -> Tensor:
+    return decoded(sequence_parallel(layer, dist.group.WORLD), x)
+
+
+PLACEMENTS = dict(padded=padded, attached=attached, decoded=decoded, parallel=parallel,
+                  decoded_in_parallel=decoded_in_parallel)
 REFERENCES = {'parallel': local_with_a_generator}  # for all others ``local``
 
 
 def refusal(placement: str, source: str, diffusion: str) -> str | None:
     """Return the refusal of a placement that cannot give the values."""
-    if placement == 'decoded':
+    if placement == 'decoded_in_parallel' and 'limit' in diffusion:
+        return "'module' must not have infinitely"
+    if placement.startswith('decoded'):
         if source in ('block model', 'hard mask', 'soft mask'):
             return "'source' must"
         if 'limit' in diffusion:
@@ -240,7 +247,7 @@ def test_a_placement_gives_what_one_ragged_batch_gives(placement, source, diffus
 
 @pytest.mark.parametrize('diffusion', ['attention', 'three hops', 'the limit'])
 @pytest.mark.parametrize('source', SOURCES)
-@pytest.mark.parametrize('placement', ['decoded', 'parallel'])
+@pytest.mark.parametrize('placement', ['decoded', 'parallel', 'decoded_in_parallel'])
 def test_a_placement_has_the_softcap_and_the_sinks_of_the_layer(placement, source, diffusion):
     if refusal(placement, source, diffusion) is not None:
         return
@@ -282,13 +289,13 @@ def test_what_is_not_finite_reaches_whom_it_reaches_in_one_ragged_batch(placemen
 
 
 @pytest.mark.parametrize('diffusion', ['attention', 'three hops', 'a learned teleport'])
-@pytest.mark.parametrize('placement', ['local', 'decoded', 'parallel'])
+@pytest.mark.parametrize('placement', ['local', 'decoded', 'parallel', 'decoded_in_parallel'])
 def test_hooks_of_the_operator_fire_in_every_placement(placement, diffusion):
     layer, x = new_layer('causal pattern', diffusion), torch.randn(11, CHANNELS).double()
     place, calls, hops = {'local': local, **PLACEMENTS}[placement], [], layer.attention.hops
     layer.attention.register_forward_hook(lambda *_: calls.append('operator'))
     expected = place(layer, x)
-    times = 3 if placement == 'decoded' else 1  # three steps
+    times = 3 if placement.startswith('decoded') else 1  # three steps
     assert calls == times * ['operator']
     layer.attention.register_message_forward_hook(lambda *_: calls.append('message'))
     torch.testing.assert_close(place(layer, x), expected)

@@ -57,7 +57,7 @@ FASTEST_SPARSE = {'cpu': _fastest_on_cpus(), 'cuda': _fastest_on_gpus()}
 
 
 def choose(name: str, query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
-           terms: LogitTerms, *, needs_weights: bool = False) -> Backend:
+           terms: LogitTerms, *, needs_weights: bool = False, in_parts: bool = False) -> Backend:
     """Return the backend for attention.
 
     Args:
@@ -65,6 +65,7 @@ def choose(name: str, query: Tensor, key: Tensor, value: Tensor, graph: Bipartit
         arguments of the attention.
         needs_weights (bool): Whether weights are returned too. Edge features also need them if a
             backend has no kernel for features.
+        in_parts (bool): Whether keys are attended to in parts, which dense attention cannot do.
 
     Raises:
         ValueError: The requested backend does not run on the graph's device, or does not support
@@ -83,7 +84,7 @@ def choose(name: str, query: Tensor, key: Tensor, value: Tensor, graph: Bipartit
         return backend
     dense = ops.load('sdpa')
     needs_weights |= terms.features is not None and dense.attention_with_features is None
-    lacks = (needs_weights and not dense.returns_weights
+    lacks = (in_parts or needs_weights and not dense.returns_weights
              or dense.lacks(terms) is not None
              or not dense.is_available(device)
              or in_transform() and not dense.has_all_derivatives)

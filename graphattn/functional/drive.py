@@ -41,6 +41,7 @@ class Placement:
     """
 
     has_all_values = True  # the given keys and values are those of all edges, after each hop too
+    in_parts = False  # a backend that attends to parts of the keys computes one hop by attend()
 
     def __init__(self, heads: int | None = None):
         self.heads = heads
@@ -80,14 +81,9 @@ class Placement:
         """Return keys and the values of one hop."""
         return self.keys(key), self.values(value, 0)
 
-    def overlaps(self, kernel: Backend) -> bool:
-        """Return whether keys and values are fetched while a backend computes, by
-        :meth:`attend`."""
-        return False
-
     def attend(self, kernel: Backend, query: Tensor, key: Tensor, value: Tensor,
                terms: LogitTerms) -> Tensor:
-        """Return the output of one hop, given the own keys and values."""
+        """Return the output of one hop, given the own keys and values, if :attr:`in_parts`."""
         raise NotImplementedError
 
     def put(self, out: Tensor) -> Tensor:
@@ -199,12 +195,14 @@ def _one_hop(
 ) -> tuple[Tensor | tuple[Tensor, Tensor], Tensor | None]:
     """Return the output, together with the sums of edge features if any, and the weights."""
     kernel = backend if isinstance(backend, Backend) else choose(
-        backend, query, key, value, graph, terms, needs_weights=needs_weights)
+        backend, query, key, value, graph, terms, needs_weights=needs_weights,
+        in_parts=placement.in_parts)
     features = terms.features
     attend = kernel.attention if features is None else kernel.attention_with_features
     is_fused = not (attend is None or needs_weights or kernel.lacks(terms))
     with without_autocast(graph.device):
-        if is_fused and features is None and placement.overlaps(kernel):
+        if (is_fused and features is None and placement.in_parts
+                and kernel.attention_part is not None):
             return placement.attend(kernel, query, key, value, terms), None
         key, value = placement.pairs(key, value)
         if not (kernel.supports_gqa and is_fused):

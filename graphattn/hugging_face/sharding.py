@@ -97,8 +97,8 @@ class _Whole(Shard):
     def check_graph(self, graph: Any, heads: int) -> None:
         raise NotImplementedError
 
-    def place(self, attention: Any, key: Tensor, graph: Any, heads: int | None,
-              teleport: Any) -> Placement:
+    def place(self, layer: Any, key: Tensor, graph: Any, heads: int | None,
+              **options: Any) -> Placement:
         return Placement(heads)
 
 
@@ -129,10 +129,11 @@ class PartOfBatch:
         graph = source.rows(query, keys, self.shard, generator=self.generator)
         owners = query.size(1) if graph.num_queries != query.size(0) else None
         bias = terms_on(graph, source)
+        placement = self.shard.place(module, key, graph, owners, hops=attachment.hops,
+                                     teleport=teleport, dropout_p=terms.dropout_p)
         out, _ = drive(query, key, value, graph, terms._replace(bias=bias.bias, gate=bias.gate),
-                       attachment.hops, teleport,
-                       self.shard.place(module, key, graph, owners, teleport),
-                       backend=attachment.backend)
+                       attachment.hops, teleport, placement, backend=attachment.backend)
+        self.shard.attended(module)
         return out.unsqueeze(0)
 
     @staticmethod

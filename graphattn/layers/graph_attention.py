@@ -309,7 +309,11 @@ class GraphAttention(nn.Module):
                              f"{self.heads * num_tokens} if each head has its own graph (got "
                              f"{graph.num_queries} and {graph.num_keys})")
         if is_shard:
-            placement = ptr.place(self.attention, key, graph, owners, teleport)
+            attention = self.attention
+            placement = ptr.place(
+                attention, key, graph, owners, hops=attention.hops,
+                teleport=attention.teleport if teleport is None else teleport,
+                dropout_p=attention.dropout if attention.training else 0.)
         else:
             placement = LOCAL if owners is None else Placement(owners)
         out = self.attention(query, key, value, graph, edge_bias=terms.bias, edge_gate=terms.gate,

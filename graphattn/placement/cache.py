@@ -60,17 +60,29 @@ class Kept:
     def put(self, name: str, place: Tensor, new: Tensor, num_places: int) -> Tensor:
         """Store the rows ``new`` at ``place`` under a name, and return all rows that are stored
         under this name, ``[num_places, heads, channels]``."""
-        if name not in self._tensors:
-            # Later calls may write to this tensor outside of inference mode.
-            with torch.inference_mode(False):
-                self._tensors[name] = new.new_zeros(num_places, *new.shape[1:])
-        kept = self._tensors[name]
-        if kept.shape != (num_places, *new.shape[1:]):
+        kept = self._tensors.get(name)
+        if kept is None:
+            kept = self._tensors[name] = _zeros(num_places, new)
+        if kept.shape[1:] != new.shape[1:]:
             raise ValueError(f"'ptr' must belong to a cache with the [heads, channels] of the "
                              f"layer, {tuple(new.shape[1:])} (got {tuple(kept.shape[1:])}); create "
                              f"another KeyValueCache")
         if kept.dtype != new.dtype:
             raise TypeError(f"'ptr' must belong to a cache with the dtype of the layer, "
                             f"{new.dtype} (got {kept.dtype}); create another KeyValueCache")
+        if len(kept) < num_places:
+            kept = self._tensors[name] = _grown(kept, max(num_places, 2 * len(kept)))
         kept[place] = new
-        return kept
+        return kept[:num_places]
+
+
+def _zeros(num_rows: int, like: Tensor) -> Tensor:
+    # Later calls may write to this tensor outside of inference mode.
+    with torch.inference_mode(False):
+        return like.new_zeros(num_rows, *like.shape[1:])
+
+
+def _grown(x: Tensor, num_rows: int) -> Tensor:
+    grown = _zeros(num_rows, x)
+    grown[:len(x)] = x
+    return grown

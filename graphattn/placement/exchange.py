@@ -11,7 +11,7 @@ from torch import Tensor
 from graphattn.functional.drive import Placement
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.ops import Backend, LogitTerms
-from graphattn.placement.messages import exchanged
+from graphattn.placement.messages import all_to_all, exchanged
 from graphattn.placement.overlap import Split, attend_overlapped
 
 
@@ -30,34 +30,32 @@ class Exchange(Placement):
     def __init__(self, heads: int | None, halo: Halo, group: dist.ProcessGroup):
         super().__init__(heads)
         self._halo, self._group = halo, group
+        self.in_parts = halo.split is not None
 
     def edges(self, graph: BipartiteGraph) -> BipartiteGraph:
         return graph if self._halo.graph is None else self._halo.graph
 
     def keys(self, key: Tensor) -> Tensor:
-        return self._exchanged(key)
+        return self._exchanged(key)[0]
 
     def values(self, value: Tensor, hop: int) -> Tensor:
-        return self._exchanged(value)
+        return self._exchanged(value)[0]
 
     def pairs(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Exchange keys and values together."""
-        both = self._exchanged(torch.cat([key, value], dim=-1))
-        key, value = both.split([key.size(-1), value.size(-1)], dim=-1)
-        return key.contiguous(), value.contiguous()
-
-    def overlaps(self, kernel: Backend) -> bool:
-        return self._halo.split is not None and kernel.attention_part is not None
+        return self._exchanged(key, value)
 
     def attend(self, kernel: Backend, query: Tensor, key: Tensor, value: Tensor,
                terms: LogitTerms) -> Tensor:
         return attend_overlapped(kernel, query, key, value, terms, self._halo.split, self._group)
 
-    def _exchanged(self, x: Tensor) -> Tensor:
-        """Return the rows of ``x``, of any process, that the halo's graph needs."""
-        halo = self._halo
-        x = exchanged(x, halo.send, halo.send_sizes, halo.receive_sizes, self._group)
-        return x if halo.place is None else x.index_select(0, halo.place)
+    def _exchanged(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Return the rows of each tensor, of any process, that the halo's graph needs."""
+        halo, widths = self._halo, [x.size(-1) for x in tensors]
+        rows = torch.cat([x.index_select(0, halo.send) for x in tensors], dim=-1)
+        rows = exchanged(rows, halo.send_sizes, halo.receive_sizes, self._group)
+        rows = rows if halo.place is None else rows.index_select(0, halo.place)
+        return tuple(part.contiguous() for part in rows.split(widths, dim=-1))
 
 
 class Halo(NamedTuple):
@@ -69,3 +67,39 @@ class Halo(NamedTuple):
     receive_sizes: list[int]
     place: Tensor | None  # index of each key among the received nodes; None if in the same order
     split: Split | None = None  # the same for own and other nodes apart; None if it does not pay
+
+
+def sent_to_all(owner: Tensor, number: Tensor,
+                group: dist.ProcessGroup) -> tuple[Tensor, list[int], list[int], Tensor | None]:
+    """Let every process receive the same nodes, without a message. Arguments and result are as in
+    :func:`requested`."""
+    rank, num_processes = dist.get_rank(group), dist.get_world_size(group)
+    receive_sizes = owner.bincount(minlength=num_processes).tolist()
+    return (number[owner == rank].repeat(num_processes), [receive_sizes[rank]] * num_processes,
+            receive_sizes, place_of(owner.argsort(stable=True)))
+
+
+def requested(owner: Tensor, number: Tensor, sizes: Tensor,
+              group: dist.ProcessGroup) -> tuple[Tensor, list[int], list[int], Tensor | None]:
+    """Request nodes from the processes that own them; every process must call it.
+
+    Args:
+        owner (Tensor): The process that owns each requested node, int64 ``[num_requested]``.
+        number (Tensor): Index of each of these nodes among the nodes of its owner, int64.
+        sizes (Tensor): Number of nodes that each process requests from each, int64
+            ``[num_processes, num_processes]``.
+        group (ProcessGroup): The processes.
+
+    Returns:
+        The fields ``send``, ``send_sizes``, ``receive_sizes`` and ``place`` of a :class:`Halo`.
+    """
+    rank = dist.get_rank(group)
+    receive_sizes, send_sizes = sizes[rank].tolist(), sizes[:, rank].tolist()
+    order = owner.argsort(stable=True)
+    send = all_to_all(number[order], receive_sizes, send_sizes, group)
+    return send, send_sizes, receive_sizes, place_of(order)
+
+
+def place_of(order: Tensor) -> Tensor | None:
+    """Return where each element of a permutation stands, or None for the identity."""
+    return None if bool((order.diff() > 0).all()) else order.argsort()

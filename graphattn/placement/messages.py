@@ -32,11 +32,11 @@ class Message:
             return wait_tensor(self._rows)
 
 
-def exchanged(x: Tensor, send: Tensor, send_sizes: list[int], receive_sizes: list[int],
+def exchanged(rows: Tensor, send_sizes: list[int], receive_sizes: list[int],
               group: dist.ProcessGroup) -> Tensor:
-    """Send rows to the processes that need them, and return those received. The backward pass
-    returns and adds gradients."""
-    return _Sent.apply(x.index_select(0, send), send_sizes, receive_sizes, group)
+    """Send rows, in the order of the receiving processes, and return the received rows. The
+    backward pass returns gradients."""
+    return _Sent.apply(rows, send_sizes, receive_sizes, group)
 
 
 class _Sent(torch.autograd.Function):
@@ -60,9 +60,8 @@ class _Sent(torch.autograd.Function):
 
 def gathered(x: Tensor, sizes: list[int], group: dist.ProcessGroup) -> Tensor:
     """Gather the rows of all processes; process i has ``sizes[i]``."""
-    num_own, num_processes = x.size(0), len(sizes)
-    everyone = torch.arange(num_own, device=x.device).repeat(num_processes)
-    return exchanged(x, everyone, [num_own] * num_processes, sizes, group)
+    rows = x.repeat(len(sizes), *[1] * (x.dim() - 1))
+    return exchanged(rows, [x.size(0)] * len(sizes), sizes, group)
 
 
 def all_to_all(rows: Tensor, send_sizes: list[int] | None, receive_sizes: list[int] | None,

@@ -72,7 +72,7 @@ def split_edges(graph: BipartiteGraph, owner: Tensor, is_needed: Tensor, rank: i
     """
     is_own = owner == rank
     is_far = ~is_own[graph.key]
-    has_far = _before(is_far)[graph.csr[0]].diff() > 0
+    has_far = counts_before(is_far)[graph.csr[0]].diff() > 0
     num_rows = int(has_far.sum())
     if len(send_sizes) == 1 or graph.num_edges < EDGES_OF_A_FAR_QUERY * num_rows:
         return None
@@ -92,9 +92,9 @@ def split_edges(graph: BipartiteGraph, owner: Tensor, is_needed: Tensor, rank: i
 def subgraph(graph: BipartiteGraph, is_key: Tensor, keep: Tensor | None = None) -> BipartiteGraph:
     """Return the graph of some of the keys, bool ``[num_keys]``, and of their edges: all of them,
     or those of ``keep``, bool ``[num_edges]``."""
-    (indptr, key), number = graph.csr, _before(is_key)
+    (indptr, key), number = graph.csr, counts_before(is_key)
     if keep is not None:
-        indptr, key = _before(keep)[indptr], key[keep]
+        indptr, key = counts_before(keep)[indptr], key[keep]
     return BipartiteGraph.from_csr(
         indptr, number[key.long()], int(number[-1]), query_ptr=graph.segments.query_ptr,
         key_ptr=number[graph.segments.key_ptr], validate=False)
@@ -105,11 +105,11 @@ def _rows_of(graph: BipartiteGraph, has_edges: Tensor) -> BipartiteGraph:
     indptr, key = graph.csr
     return BipartiteGraph.from_csr(
         torch.cat([indptr[:1], indptr[1:][has_edges]]), key, graph.num_keys,
-        query_ptr=_before(has_edges)[graph.segments.query_ptr], key_ptr=graph.segments.key_ptr,
-        validate=False)
+        query_ptr=counts_before(has_edges)[graph.segments.query_ptr],
+        key_ptr=graph.segments.key_ptr, validate=False)
 
 
-def _before(is_in: Tensor) -> Tensor:
+def counts_before(is_in: Tensor) -> Tensor:
     """Return the number of true values before each position, and of all."""
     return torch.cat([is_in.new_zeros(1, dtype=torch.long), is_in.cumsum(0)])
 
@@ -237,19 +237,34 @@ def _add_to(x: Tensor, rows: Tensor | None, added: Tensor) -> None:
 def _merge(out: Tensor, max_inv_sum: Tensor, rows: Tensor | None, far_out: Tensor,
            far_max_inv_sum: Tensor) -> None:
     """Merge what far keys contribute to some queries, in place."""
-    own_out, own_max_inv_sum = _rows(out, rows), _rows(max_inv_sum, rows)
-    row_max, inv_sum = torch.stack([own_max_inv_sum, far_max_inv_sum]).unbind(-1)
-    is_empty = inv_sum == 0
-    row_max = row_max.masked_fill(is_empty, -torch.inf)
-    joint_max = row_max.amax(0)
-    row_sum = ((row_max - joint_max).exp() / inv_sum).masked_fill(is_empty, 0)
-    joint_inv_sum = row_sum.sum(0).reciprocal()
-    own, far = (row_sum * joint_inv_sum).masked_fill(is_empty, 0).unsqueeze(-1)
-    both, has_none = torch.stack([joint_max, joint_inv_sum], dim=-1), is_empty.all(0)
-    both[has_none] = both.new_tensor([torch.inf, 0])  # as kernels mark rows without keys
+    own_out = _rows(out, rows)
+    (own, far), both = joined(torch.stack([_rows(max_inv_sum, rows), far_max_inv_sum]))
     if rows is None:
         torch.addcmul(own_out * own, far_out, far, out=out)
         max_inv_sum.copy_(both)
     else:
         out.index_copy_(0, rows, own_out * own + far_out * far)
         max_inv_sum.index_copy_(0, rows, both)
+
+
+def joined(max_inv_sum: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what each part of the keys contributes to the attention to all of them.
+
+    Args:
+        max_inv_sum (Tensor): Maxima of the logits and inverse sums of each part,
+            ``[num_parts, num_queries, heads, 2]``.
+
+    Returns:
+        The factor of each part's output, ``[num_parts, num_queries, heads, 1]``, and the maxima and
+        inverse sums of all keys together, ``[num_queries, heads, 2]``.
+    """
+    row_max, inv_sum = max_inv_sum.unbind(-1)
+    is_empty = inv_sum == 0
+    row_max = row_max.masked_fill(is_empty, -torch.inf)
+    joint_max = row_max.amax(0)
+    row_sum = ((row_max - joint_max).exp() / inv_sum).masked_fill(is_empty, 0)
+    joint_inv_sum = row_sum.sum(0).reciprocal()
+    share = (row_sum * joint_inv_sum).masked_fill(is_empty, 0).unsqueeze(-1)
+    joint, has_none = torch.stack([joint_max, joint_inv_sum], dim=-1), is_empty.all(0)
+    joint[has_none] = joint.new_tensor([torch.inf, 0])  # as kernels mark rows without keys
+    return share, joint

@@ -29,7 +29,7 @@ from graphattn.models import Encoder, SequenceClassifier
 from graphattn.ops.sample.cpu import thinning
 from graphattn.patterns import GlobalTokens, RandomKeys, SlidingWindow
 from graphattn.sources import BlockModelSource, GraphSource, LearnedMaskSource, PatternSource
-from tests.distributed import overlapping
+from tests.distributed import decoding, overlapping
 from tests.shards import same_rows
 
 PTR = torch.tensor([0, 21, 21, 29, 83])  # one sequence without tokens
@@ -387,6 +387,7 @@ CASES = {
     'all keys or some, five hops': lambda: all_or_some(PatternSource(DIFFUSER), hops=5,
                                                        teleport=.1),
     'all keys or some, block model': lambda: all_or_some(BlockModelSource(HEADS, 8, 8)),
+    **decoding.CASES,
     **overlapping.CASES,
 }
 
@@ -450,6 +451,7 @@ REFUSED = {
     'a source without rows': lambda: refused(encoder(WithoutRows())),
     'a head that pools': lambda: refused(SequenceClassifier(
         encoder(PatternSource(SlidingWindow(1))), 3)),
+    **{name: case for name, (case, _) in decoding.REFUSED.items()},
 }
 
 
@@ -488,7 +490,8 @@ OF_FOUR = {'ranges that alternate', 'graphs that alternate', 'window, global and
            'Diffuser, five hops', 'block model', 'block model, thinned', 'ranges of other sizes',
            'class token', 'ranges that overlap', 'a process without tokens',
            'fewer tokens than processes', 'other parameters', 'all keys or some',
-           'all keys or some, block model', *overlapping.CASES}
+           'all keys or some, block model', 'later keys for one process', *decoding.OF_FOUR,
+           *overlapping.CASES}
 OF_FOUR_ALONE = {'parameters sharded on a mesh', 'parameters sharded on a mesh, one hop',
                  'parameters sharded on a mesh, block model', 'projections divided on a mesh'}
 

@@ -126,8 +126,10 @@ def compare(graph: BipartiteGraph, *, num_kv_heads: int = HEADS, dtype=torch.dou
     def attend(shard, is_plain: bool) -> tuple[list[Tensor], Exchange]:
         leaves = leaves_of(dtype, own)
         shard.halos.set_given(rows)
-        placement = shard.place(parallel.module.layer.attention, leaves[1], rows, owners, None)
-        placement.overlaps = (lambda kernel: False) if is_plain else placement.overlaps
+        placement = shard.place(parallel.module.layer.attention, leaves[1], rows, owners,
+                                hops=1, teleport=0., dropout_p=dropout_p)
+        if is_plain:
+            placement.in_parts = False
         torch.manual_seed(5)
         out, _ = drive(*leaves[:3], rows, terms._replace(**dict(zip(made, leaves[3:]))), 1, 0.,
                        placement, backend='numba')
@@ -161,7 +163,7 @@ def whole(leaves: list[Tensor], rows: BipartiteGraph, own: slice, terms: LogitTe
     """Attention of own queries to all keys, with the dropout of both parts."""
     query, key, value = leaves[0][own], *leaves[1:3]
     dropout_p, plain = terms.dropout_p, terms._replace(dropout_p=0.)
-    if dropout_p == 0 or not placement.overlaps(ops.load('numba')):
+    if dropout_p == 0 or not placement.in_parts:
         torch.manual_seed(5)
         return drive(query, key, value, rows, terms, 1, 0., Placement(owners), backend='gather')[0]
     out, weight = drive(query, key, value, rows, plain, 1, 0., Placement(owners),
@@ -245,7 +247,8 @@ def wait_for_one_another(world: int) -> None:
         rows = rows_of(graph, is_own)
         shard.halos.set_given(rows)
         out, _ = drive(*nodes, rows, LogitTerms(scale=None), 1, 0., shard.place(
-            parallel.module.layer.attention, nodes[1], rows, None, None), backend=kernel)
+            parallel.module.layer.attention, nodes[1], rows, None, hops=1, teleport=0.,
+            dropout_p=0.), backend=kernel)
         out.sum().backward()
 
     parallel(nodes[0].detach(), whole, own=own, attend=attend, generator=torch.Generator())

@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from graphattn.distributed import sequence_parallel
 from graphattn.layers import GraphAttention
-from tests.distributed import cases, failing, overlapping, resuming
+from tests.distributed import cases, decoding, failing, overlapping, resuming
 from tests.forked import forked
 
 
@@ -99,6 +99,7 @@ MESSAGES = {
         r"'generator' must be|ValueError: process 1 got invalid arguments",
     'a source without rows': r"NotImplementedError: WithoutRows does not implement 'rows'",
     'a head that pools': r"TypeError: 'ptr' must mark whole sequences.* SequenceParallel.gather",
+    **{name: message for name, (_, message) in decoding.REFUSED.items()},
 }
 
 
@@ -161,10 +162,12 @@ def test_lightning_trains_to_the_parameters_of_one_process(how):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('world, lines', [(4, 30), (2, 40)])
-def test_examples_of_the_guide_run_in_several_processes(world, lines):
+@pytest.mark.parametrize('number, world, lines', [(0, 4, 30), (1, 2, 30), (2, 2, 40)])
+def test_examples_of_the_guide_run_in_several_processes(number, world, lines):
     page = (Path(__file__).parents[2] / 'docs/distributed.md').read_text()
-    code, = re.findall(rf'<!-- run by {world} processes -->\n```py\n(.*?)```', page, re.S)
+    examples = re.findall(r'<!-- run by (\d) processes -->\n```py\n(.*?)```', page, re.S)
+    assert [int(count) for count, _ in examples] == [4, 2, 2]
+    code = examples[number][1]
     assert len([line for line in code.splitlines() if line]) <= lines
 
     def run():

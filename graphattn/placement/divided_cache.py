@@ -1,0 +1,82 @@
+"""Placement for decoding over several processes, each of which caches some of the keys."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from graphattn.graphs.graph import BipartiteGraph
+from graphattn.ops import Backend, LogitTerms
+from graphattn.ops.edge_math import take_sink
+from graphattn.placement.cache import Kept
+from graphattn.placement.exchange import Exchange, Halo
+from graphattn.placement.messages import all_gather
+from graphattn.placement.overlap import joined
+
+
+class DividedCache(Exchange):
+    """Keys and values in the caches of several processes.
+
+    New queries are either divided over the processes, or all processes compute all of them. In the
+    second case, each process attends to the keys of its own cache, and the parts are merged. So a
+    process sends one output per query and head, however many edges there are.
+
+    Args:
+        heads (int, optional): Number of heads that own a graph; all share one if omitted.
+        halo (Halo): Nodes that each process sends to every other process.
+        group (ProcessGroup): The processes.
+        kept (Kept): The cache of the layer.
+        new (NewRows): New nodes that this process caches.
+        part (Part, optional): Edges from the keys of this process; ``None`` if queries are divided.
+    """
+
+    def __init__(self, heads: int | None, halo: Halo, group: dist.ProcessGroup, kept: Kept,
+                 new: NewRows, part: Part | None):
+        super().__init__(heads, halo, group)
+        self._kept, self._new, self._part = kept, new, part
+        self.in_parts = part is not None
+
+    def keys(self, key: Tensor) -> Tensor:
+        return super().keys(self._put('key', key))
+
+    def values(self, value: Tensor, hop: int) -> Tensor:
+        return super().values(self._put(f'hop {hop}', value), hop)
+
+    def pairs(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        return super().pairs(self._put('key', key), self._put('hop 0', value))
+
+    def attend(self, kernel: Backend, query: Tensor, key: Tensor, value: Tensor,
+               terms: LogitTerms) -> Tensor:
+        is_in = self._part.is_in
+        bias, gate = (x if x is None else x[is_in] for x in (terms.bias, terms.gate))
+        out, max_inv_sum = kernel.attention_part(
+            query, self._put('key', key), self._put('hop 0', value), self._part.graph,
+            terms._replace(bias=bias, gate=gate, sink=None), None)
+        parts = all_gather(torch.cat([out, max_inv_sum], dim=-1), self._group)
+        outs, max_inv_sums = parts.split([out.size(-1), 2], dim=-1)
+        share, max_inv_sum = joined(max_inv_sums)
+        out = (share * outs).sum(0)
+        take_sink(terms.sink, max_inv_sum, out)
+        return out.to(query.dtype)
+
+    def _put(self, name: str, x: Tensor) -> Tensor:
+        new = self._new
+        return self._kept.put(name, new.place, x.index_select(0, new.rows), new.num_places)
+
+
+class NewRows(NamedTuple):
+    """New nodes that a process caches."""
+
+    rows: Tensor  # their indices among the new nodes, int64
+    place: Tensor  # where to cache them, int64
+    num_places: int  # number of nodes in the cache of this process afterwards
+
+
+class Part(NamedTuple):
+    """The edges from the keys in the cache of a process."""
+
+    graph: BipartiteGraph  # from the nodes of this cache to all queries
+    is_in: Tensor  # which edges of the whole graph these are, bool [num_edges]
