@@ -1,7 +1,8 @@
-"""Errors that name the processes that do not respond after a collective has failed."""
+"""Errors that say why a collective has failed, and name the processes that do not respond."""
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,12 +12,13 @@ import torch
 import torch.distributed as dist
 
 GRACE = 3.  # seconds
+LACKING = re.compile('does not support|No backend type')  # in torch's messages
 
 
 @contextmanager
 def naming_absent(group: dist.ProcessGroup) -> Iterator[None]:
     """Context that raises a RuntimeError if a collective inside it fails. The error names the
-    processes that do not respond.
+    processes that do not respond, or the backend if it lacks the collective.
 
     A process whose collective fails marks itself in the store of the group, and waits :data:`GRACE`
     seconds for the marks of the other processes.
@@ -24,6 +26,10 @@ def naming_absent(group: dist.ProcessGroup) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
+        if LACKING.search(str(error)):
+            raise RuntimeError(f"'group' must have a backend that supports all_to_all on the "
+                               f"device of the module, such as 'gloo' on CPUs or 'nccl' on GPUs "
+                               f"(got {dist.get_backend(group)!r})") from error
         if absent := _absent(group):
             raise RuntimeError(f"{absent} of {dist.get_world_size()} did not arrive at an exchange "
                                f"in time, because a process has died, has stopped or is slow; "

@@ -238,6 +238,19 @@ def test_a_mesh_of_two_dimensions_is_refused(one_process):
     assert torch.equal(out, module(tokens, cases.PTR))
 
 
+def test_a_backend_without_all_to_all_is_refused():
+    def run() -> None:
+        dist.Backend.register_backend(
+            'poor', lambda _, rank, size, __: dist.ProcessGroup(rank, size), devices=['cpu'])
+        dist.init_process_group('poor', store=dist.HashStore(), rank=0, world_size=1)
+        module = cases.encoder(cases.PatternSource(cases.SlidingWindow(1)))
+        sequence_parallel(module, dist.group.WORLD)(cases.inputs(module)[0], cases.PTR)
+
+    done, = forked(run)
+    assert "RuntimeError: 'group' must have a backend that supports all_to_all" in done.stderr
+    assert "(got 'poor')" in done.stderr
+
+
 def test_without_a_process_group_the_error_says_how_to_start_one(monkeypatch):
     monkeypatch.setattr(dist, 'is_initialized', lambda: False)
     parallel = sequence_parallel(cases.encoder(cases.PatternSource(cases.SlidingWindow(1))))
