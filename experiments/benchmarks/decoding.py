@@ -8,6 +8,9 @@ the time is proportional to the number of tokens so far. The cases are this proj
 :class:`graphattn.decoding.KeyValueCache`, and transformers' Llama with its static cache, attached
 to the window or unchanged. SDPA reads the whole static cache, so the cache of each length is as
 small as possible.
+
+A second table has the time of a token after the longest prompt if several processes share the
+cache, and the memory of the cache in each process. Every process has one thread.
 """
 
 from __future__ import annotations
@@ -18,25 +21,30 @@ from functools import partial
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from jsonargparse.typing import PositiveInt
 
+from experiments.benchmarks.distributed import measure_elsewhere
 from experiments.benchmarks.measure import benchmark, log_log, progress, run_benchmark, stopwatch
 from experiments.runs.tables import report
 from graphattn.decoding import KeyValueCache
+from graphattn.distributed import sequence_parallel
 from graphattn.hugging_face import attach
 from graphattn.layers import GraphAttention
 from graphattn.patterns import Causal, Full, Pattern, SlidingWindow
 
 HEADS, NUM_KV_HEADS, HEAD_CHANNELS = 12, 4, 64
-WINDOW = SlidingWindow(64) & Causal()
+WINDOW, ALL = SlidingWindow(64) & Causal(), Causal() & Full()
+PATTERNS = {'window': WINDOW, 'all keys': ALL}
 Decoder = Callable[[int, int], Callable[[], object]]
 
 
-@benchmark(lengths=(64, 256), tokens=10, layers=1)
+@benchmark(lengths=(64, 256), tokens=10, layers=1, processes=(2,))
 def main(
     lengths: list[PositiveInt] = (512, 1024, 2048, 4096, 8192),
     tokens: PositiveInt = 50,
     layers: PositiveInt = 2,
+    processes: list[PositiveInt] = (1, 2),
     device: str = 'cpu',
     out: Path = Path('runs/benchmarks'),
 ) -> None:
@@ -46,10 +54,11 @@ def main(
         lengths: Numbers of tokens of the prompts.
         tokens: Number of tokens to decode.
         layers: Number of layers of the Llama.
+        processes: Numbers of processes that share a cache, on CPUs.
     """
     cases: dict[str, Decoder] = {
         'our layer, window': partial(layer, WINDOW),
-        'our layer, all keys': partial(layer, Causal() & Full()),
+        'our layer, all keys': partial(layer, ALL),
         'Llama along the window': partial(llama, WINDOW, layers),
         'Llama, all keys by SDPA': partial(llama, None, layers)}
     rows = [{'tokens so far': length,
@@ -59,6 +68,8 @@ def main(
     log_log({name: (list(lengths), [row[f'{name}, ms'] for row in rows]) for name in cases},
             'decoding', out, x='tokens so far', y='ms for one more',
             title=f'{HEADS} heads of {HEAD_CHANNELS} channels, {NUM_KV_HEADS} of keys')
+    if device == 'cpu':
+        report(shared_rows(processes, max(lengths), tokens), 'decoding_shared', out)
 
 
 @torch.no_grad()
@@ -68,19 +79,50 @@ def seconds_of_token(decode: Callable[[], object], tokens: int) -> float:
     return statistics.median([timed(decode) for _ in range(tokens + 1)][1:])
 
 
+def new_layer(pattern: Pattern) -> GraphAttention:
+    return GraphAttention(HEADS * HEAD_CHANNELS, HEADS, pattern, num_kv_heads=NUM_KV_HEADS).eval()
+
+
 @torch.no_grad()
 def layer(pattern: Pattern, length: int, room: int) -> Callable[[], object]:
     """Return a function that decodes one token by an attention layer.
 
     The cache contains ``length`` tokens and has room for ``room`` tokens.
     """
-    attention = GraphAttention(HEADS * HEAD_CHANNELS, HEADS, pattern,
-                               num_kv_heads=NUM_KV_HEADS).eval()
+    attention = new_layer(pattern)
     cache, x = KeyValueCache(room), torch.randn(length, HEADS * HEAD_CHANNELS)
     for part in x.split(512):
         attention(part, cache.step(torch.tensor([0, len(part)])))
     one = torch.tensor([0, 1])
     return lambda: attention(x[:1], cache.step(one))
+
+
+def shared_rows(processes: list[int], length: int, tokens: int) -> list[dict[str, object]]:
+    """Return the median time per token of the slowest process, and the memory of its cache."""
+    rows = []
+    for world in progress(processes, 'shared caches'):
+        sizes = dict.fromkeys(PATTERNS, length)
+        for case, parts in zip(sizes, measure_elsewhere(world, partial(shared, tokens=tokens),
+                                                        sizes, window=0)):
+            rows.append({'case': case, 'processes': world, 'tokens so far': length,
+                         **{name: max(part[name] for part in parts) for name in parts[0]}})
+    return rows
+
+
+@torch.no_grad()
+def shared(case: str, length: int, window: int, *, tokens: int) -> dict[str, float]:
+    """Decode tokens after a prompt that the processes divide."""
+    torch.manual_seed(0)
+    attention = sequence_parallel(new_layer(PATTERNS[case]), dist.group.WORLD)
+    cache, x = KeyValueCache(length + tokens + 1), torch.randn(length, HEADS * HEAD_CHANNELS)
+    for part in x.split(512):
+        ptr = torch.tensor([0, len(part)])
+        attention(part[attention.share(ptr)], cache.step(ptr))
+    one = torch.tensor([0, 1])
+    seconds = seconds_of_token(lambda: attention(x[:1], cache.step(one)), tokens)
+    own = int((cache.homes.owner == dist.get_rank()).sum())
+    return {'ms': 1e3 * seconds,
+            'keys and values, MiB': own * 2 * NUM_KV_HEADS * HEAD_CHANNELS * 4 / 2**20}
 
 
 @torch.no_grad()

@@ -55,7 +55,7 @@ CASES = {
     'block model, 26 %': lambda window: _layer(BlockModelSource(HEADS, CHANNELS, 32)),
 }
 Case = Literal['window', 'window, global, random', 'Diffuser, 5 hops', 'block model, 26 %']
-Measurement = Callable[[Case, int, int], dict]  # of a case, its tokens and its window
+Measurement = Callable[[str, int, int], dict]  # of a case, its tokens and its window
 
 
 @benchmark(processes=(2,), nodes=1024, nodes_of_block_model=256, rounds=2)
@@ -94,7 +94,7 @@ def main(
             y='MiB that a process sends, on average')
 
 
-def measure_elsewhere(world: int, measure_case: Measurement, sizes: dict[Case, int],
+def measure_elsewhere(world: int, measure_case: Measurement, sizes: dict[str, int],
                       window: int) -> list[tuple[dict, ...]]:
     """Return the results of ``world`` new processes for each case."""
     with tempfile.TemporaryDirectory() as folder:
@@ -125,7 +125,7 @@ def combined(world: int, case: Case, times: Sequence[dict], memory: Sequence[dic
 
 
 def measure(folder: Path, rank: int, world: int, measure_case: Measurement,
-            sizes: dict[Case, int], window: int) -> None:
+            sizes: dict[str, int], window: int) -> None:
     """Write the results of this process for each case."""
     torch.set_num_threads(1)
     dist.init_process_group('gloo', init_method=f'file://{folder}/store', rank=rank,
@@ -187,12 +187,12 @@ def train(layer: SequenceParallel, x: Tensor, ptr: Tensor) -> int:
 @contextmanager
 def plainly() -> Iterator[None]:
     """Wait for messages before attention, and request keys even if all are needed."""
-    overlaps, above = Exchange.overlaps, distributed.ALL_ABOVE
-    Exchange.overlaps, distributed.ALL_ABOVE = lambda *_: False, 2.
+    in_parts, above = Exchange.in_parts, distributed.ALL_ABOVE
+    Exchange.in_parts, distributed.ALL_ABOVE = False, 2.
     try:
         yield
     finally:
-        Exchange.overlaps, distributed.ALL_ABOVE = overlaps, above
+        Exchange.in_parts, distributed.ALL_ABOVE = in_parts, above
 
 
 def bytes_of_all_keys(parallel: SequenceParallel, x: Tensor, ptr: Tensor) -> int:

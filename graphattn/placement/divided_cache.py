@@ -37,7 +37,10 @@ class DividedCache(Exchange):
                  new: NewRows, part: Part | None):
         super().__init__(heads, halo, group)
         self._kept, self._new, self._part = kept, new, part
-        self.in_parts = part is not None
+
+    @property
+    def in_parts(self) -> bool:
+        return self._part is not None
 
     def keys(self, key: Tensor) -> Tensor:
         return super().keys(self._put('key', key))

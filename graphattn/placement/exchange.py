@@ -30,7 +30,10 @@ class Exchange(Placement):
     def __init__(self, heads: int | None, halo: Halo, group: dist.ProcessGroup):
         super().__init__(heads)
         self._halo, self._group = halo, group
-        self.in_parts = halo.split is not None
+
+    @property
+    def in_parts(self) -> bool:
+        return self._halo.split is not None
 
     def edges(self, graph: BipartiteGraph) -> BipartiteGraph:
         return graph if self._halo.graph is None else self._halo.graph

@@ -129,7 +129,7 @@ def compare(graph: BipartiteGraph, *, num_kv_heads: int = HEADS, dtype=torch.dou
         placement = shard.place(parallel.module.layer.attention, leaves[1], rows, owners,
                                 hops=1, teleport=0., dropout_p=dropout_p)
         if is_plain:
-            placement.in_parts = False
+            placement._halo = placement._halo._replace(split=None)
         torch.manual_seed(5)
         out, _ = drive(*leaves[:3], rows, terms._replace(**dict(zip(made, leaves[3:]))), 1, 0.,
                        placement, backend='numba')
