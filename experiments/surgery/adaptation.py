@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from tqdm import trange
 
-from experiments.surgery.losses import Loss, logits_of
+from experiments.surgery.losses import Loss, logits_of, trimmed
 from experiments.surgery.tokens import PADDING
 from graphattn.sources import LearnedMaskSource
 from graphattn.utils.files import write_whole
@@ -76,7 +76,7 @@ def adapt(model: nn.Module, tokens: Tensor, loss: Loss, settings: Adaptation, *,
             torch.manual_seed(settings.seed * 1_000_003 + step)
             for group, rate in zip(optimizer.param_groups, rates):
                 group['lr'] = rate * _schedule(step, settings.steps)
-            batch = tokens[_batch(len(tokens), settings, step)]
+            batch = trimmed(tokens[_batch(len(tokens), settings, step)])
             value = _objective(model, batch, loss, settings, teacher, step)
             value = value if penalty is None else value + penalty()
             optimizer.zero_grad()

@@ -52,6 +52,11 @@ def mask_tokens(tokens: Tensor, seed: int, mask_token: int) -> tuple[Tensor, Ten
     return tokens.masked_fill(drawn, mask_token), tokens.masked_fill(~drawn, IGNORED)
 
 
+def trimmed(tokens: Tensor) -> Tensor:
+    """Return a batch without the columns on the right that hold only padding."""
+    return tokens[:, :int((tokens != PADDING).any(0).nonzero().max()) + 1]
+
+
 def logits_of(model: nn.Module, tokens: Tensor) -> Tensor:
     """Return the logits of tokens; -1 is padding."""
     options = {'use_cache': False} if getattr(model.config, 'use_cache', None) else {}
@@ -70,7 +75,7 @@ def mean_loss(model: nn.Module, tokens: Tensor, loss: Loss, batch_size: int) -> 
     """Return the mean loss of a token of sequences ``[sequences, length]``, in evaluation mode."""
     was_training = model.training
     model.eval()
-    batches = tokens.split(batch_size)
+    batches = [trimmed(batch) for batch in tokens.split(batch_size)]
     sizes = [int((batch != PADDING).sum()) for batch in batches]
     total = sum(size * float(loss(model, batch, number))
                 for number, (batch, size) in enumerate(zip(batches, sizes)))
