@@ -26,12 +26,11 @@ from graphattn.functional import edge_attention
 from graphattn.functional.choose import PAIRS_OF_A_CALL
 from graphattn.patterns import Full
 
-TOKENS = 8192  # of all sequences
 
-
-@benchmark(lengths=(20, 320), rounds=3)
+@benchmark(lengths=(20, 320), tokens=1024, rounds=3)
 def main(
     lengths: list[PositiveInt] = (20, 40, 80, 160, 320, 640),
+    tokens: PositiveInt = 8192,
     heads: PositiveInt = 4,
     channels: PositiveInt = 32,
     rounds: PositiveInt = 7,
@@ -43,11 +42,12 @@ def main(
     Args:
         lengths: Numbers of tokens of sequences with complete graphs. Every other sequence has one
             token more, so that dense attention cannot batch them.
+        tokens: Number of tokens of all sequences together.
     """
     rows = []
     for n in progress(lengths, 'crossover'):
         graph = BipartiteGraph.batch([Full().build(n + number % 2)
-                                      for number in range(max(2, TOKENS // n))])
+                                      for number in range(max(2, tokens // n))])
         rows += [{'n': n, 'pairs': n**2, **row} for row in measure(graph, heads, channels, rounds)]
     report(rows, 'crossover', out)
     training = [row for row in rows if row['pass'] == 'forward+backward']
@@ -58,7 +58,7 @@ def main(
           f'{dense_from(training, SPARSE[kind][-1], "pairs")}')
     log_log({name: (list(lengths), [row[f'{name} ms'] for row in training])
              for name in _backends()}, 'crossover', out, x='tokens of a sequence',
-            y='forward + backward, ms', title=f'{TOKENS} tokens, {heads} heads of {channels}')
+            y='forward + backward, ms', title=f'{tokens} tokens, {heads} heads of {channels}')
 
 
 def measure(graph: BipartiteGraph, heads: int, channels: int, rounds: int) -> list[dict]:
