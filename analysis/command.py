@@ -226,7 +226,7 @@ def check_out(out: Path, endings: Sequence[str]) -> None:
         ValueError: ``--out`` cannot be written, or its suffix is not one of ``endings``.
     """
     if out.suffix in {*ENDINGS, '.html'} and (out.suffix not in endings or out.is_dir()):
-        raise ValueError(f"'out' must be a folder without the suffix of a file, or a new "
+        raise ValueError(f"'out' must be a folder without a suffix, or a new file that ends with "
                          f"{' or '.join(endings)} (got {out})")
     check_folder('out', out.parent if out.suffix in endings else out)
 

@@ -95,12 +95,12 @@ def read_edge_list(path: Path, *, is_table: bool = False, header: bool | None = 
     rows = _rows(lines, layout)
     first, second = next(rows, None), next(rows, None)
     if first is None:
-        raise ValueError('it holds no edges')
+        raise ValueError("the file contains no edges; write one edge on each line, as in '0 1'")
     has_header = _is_header(first[1], second and second[1]) if header is None else header
     columns = _columns(first[1]) if has_header else _Columns(most=max_columns)
     data = [row for row in (None if has_header else first, second) if row]
     if not data:
-        raise ValueError('it holds no edges')
+        raise ValueError("the file contains no edges; write one edge on each line, as in '0 1'")
     table = _Table(columns, numbered is not False and _are_ids(data[0][1], columns))
     for batch in _batches(chain(data, rows)):
         table.add(batch)
@@ -316,7 +316,7 @@ class _Names(dict):
 
     def __missing__(self, cell: str) -> int:
         if not cell or cell[0] in '+-.' and any(map(str.isdecimal, cell)):
-            raise ValueError(f'{cell[:20]!r} is neither a name nor an id, an integer from 0')
+            raise ValueError(f"expected a name or an id, an integer from 0 (got {cell[:20]!r})")
         self[cell] = position = len(self)
         return position
 
@@ -373,8 +373,8 @@ class _Table:
             raise ValueError(f'{where}: expected a source, a target and optionally a weight (got '
                              f'{len(row)} columns); {_OTHER_LISTS}')
         if self.are_ids and not _are_ids(row, self.columns):
-            raise ValueError(f'{where}: expected two integers as in the first edge; use '
-                             '--numbered false to read all ids as names')
+            raise ValueError(f"{where}: expected two integers, as in the first edge; to read all "
+                             f"ids as names, pass --numbered false")
         try:
             self._read([row])
         except ValueError as error:
@@ -409,15 +409,15 @@ def _check_other_readings(listed: ListedGraph, lines: _Lines, table: _Table) -> 
     first, num_rows = [int(cell) for cell in table.first[:2]], len(listed.edges)
     if ([lines.num_lines - lines.num_comments - 1, table.num_cells - len(table.first)]
             == [first[0], 2 * first[1]] and num_rows > 1):
-        raise ValueError('the file looks like a METIS file; use --format metis to read it as '
-                         'METIS, or --format edges to read a list of edges')
+        raise ValueError("the file looks like a METIS file; to read METIS, pass --format metis, or "
+                         "pass --format edges if it is a list of edges")
     source, target = listed.nodes[listed.edges.T]
     third = listed.weights
     if (table.num_cells == 3 * num_rows and len(set(third.tolist())) > 1
             and len(np.unique(source)) == num_rows and np.isin(third, listed.nodes).all()
             and (third != target).all()):
-        raise ValueError('its lines may be nodes with two neighbours (--format adjlist) or edges '
-                         'with weights (--format edges); use one of these options')
+        raise ValueError("the lines may be nodes with two neighbours or edges with weights; pass "
+                         "--format adjlist for nodes with neighbours, or --format edges for edges")
 
 
 def _left_out(lines: _Lines, header: list[str], columns: _Columns, max_columns: int) -> list[str]:

@@ -138,15 +138,16 @@ def read_graph_file(
     path = Path(path)
     try:
         if path.is_fifo() and format in (None, 'konect'):
-            raise ValueError('a pipe can be read only once, so its format cannot be detected; '
-                             'pass --format')
+            raise ValueError("the format of a pipe cannot be detected, because a pipe can be read "
+                             "only once; pass --format")
         chosen = format or _format_of(path)
         if header is not None and chosen != 'edges':
-            raise ValueError(f"'header' requires a list of edges (got {_TITLES[chosen]}); omit it")
+            raise ValueError(f"'header' requires a list of edges (got {_TITLES[chosen]}); omit "
+                             f"'header'")
         if chosen in _MATRICES:
             if (numbered, edges, bipartite) != (None, None, False):
                 raise ValueError("'numbered', 'edges' and 'bipartite' must be omitted for an "
-                                 "array, because it has no node ids")
+                                 "array, because an array has no names of nodes")
             return _MATRICES[chosen](path, weights)
         if chosen == 'edges':
             listed = read_edge_list(
@@ -187,8 +188,9 @@ def _format_of(path: Path) -> Format:
             return found
     for pattern, other in _REFUSED.items():
         if re.match(pattern, beginning, re.IGNORECASE):
-            raise ValueError(f'it looks like {other}, which is not supported; save it as GraphML '
-                             f'or CSV, or use --format edges if it is a list of edges')
+            raise ValueError(f"the file looks like {other}, which is not supported; save the graph "
+                             f"as GraphML or CSV, or pass --format edges if the file is a list of "
+                             f"edges")
     return 'edges'
 
 
@@ -198,8 +200,8 @@ def _format_of(path: Path) -> Format:
 def _graph_file(listed: ListedGraph, chosen: Format, numbered: bool | None,
                 edges: Direction | None, bipartite: bool, keeps_weights: bool) -> GraphFile:
     if edges == 'directed' and not listed.is_directed and chosen not in _SAY_NO_DIRECTION:
-        raise ValueError(f"'edges' must not be 'directed', because the {_TITLES[chosen]} states "
-                         f"undirected edges")
+        raise ValueError(f"'edges' must not be 'directed' for this file ({_TITLES[chosen]}), which "
+                         f"says that its edges are undirected; omit 'edges'")
     is_directed = edges == 'directed' or listed.is_directed and edges is None
     weights = np.ones(len(listed.edges)) if listed.weights is None else listed.weights
     ends, own = listed.edges[weights != 0], weights[weights != 0]
@@ -229,13 +231,15 @@ def _of_parts(listed: ListedGraph, ends: np.ndarray,
     The nodes of part 0 are keys, and the nodes of part 1 are queries.
     """
     if listed.parts is None:
-        raise ValueError("'bipartite' requires the attribute bipartite, 0 or 1, on all nodes")
+        raise ValueError("'bipartite' requires the attribute bipartite, 0 for keys or 1 for "
+                         "queries, on all nodes; add this attribute, or omit 'bipartite'")
     part = listed.parts[ends]
     if not is_directed:
         ends = np.where(part[:, :1] > part[:, 1:], ends[:, ::-1], ends)
         part = np.sort(part, axis=1)
     if (part != [0, 1]).any():
-        raise ValueError("'bipartite' requires all edges to be from part 0 to part 1")
+        raise ValueError("'bipartite' requires all edges to lead from nodes with bipartite=0 to "
+                         "nodes with bipartite=1; reverse the other edges, or omit 'bipartite'")
     place = np.where(listed.parts == 0, np.cumsum(listed.parts == 0),
                      np.cumsum(listed.parts == 1)) - 1
     num_keys, num_queries = np.bincount(listed.parts, minlength=2).tolist()
@@ -342,7 +346,7 @@ def _of_arrays(arrays: dict[str, np.ndarray], keeps_weights: bool) -> GraphFile:
             segments.append(BipartiteGraph.from_mask(torch.from_numpy(segment != 0)))
             matrices += [sp.csr_array(segment)] if keeps_weights else []
     if not segments:
-        raise ValueError('it holds no arrays')
+        raise ValueError("the file contains no arrays")
     title = ('adjacency array' if len(segments) == 1
              else f'{len(segments):,} adjacency arrays, together')
     graph = BipartiteGraph.batch(segments)
@@ -372,8 +376,8 @@ def _are_weights(values: np.ndarray) -> bool:
 def _read_graphml(path: Path) -> nx.Graph:
     content = read_bytes(path, max_bytes=_MAX_GRAPH)
     if len(re.findall(rb'<(?:\w+:)?graph[\s/>]', content)) > 1:
-        raise ValueError('the file contains several graphs or grouped nodes; keep one graph and '
-                         'ungroup its nodes')
+        raise ValueError("the file must contain one graph without grouped nodes (got several "
+                         "graphs or grouped nodes); keep one graph and ungroup its nodes")
     return nx.read_graphml(BytesIO(content))
 
 
@@ -398,7 +402,8 @@ def _read_sparse6(path: Path) -> nx.Graph:
 def _one_graph(path: Path, parse: Callable[[bytes], nx.Graph]) -> nx.Graph:
     lines = read_bytes(path).split()
     if len(lines) != 1:
-        raise ValueError(f'the file contains {len(lines)} graphs; keep one line')
+        raise ValueError(f"the file must contain one graph, on one line (got {len(lines)} graphs); "
+                         f"keep one line")
     return parse(lines[0])
 
 

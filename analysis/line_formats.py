@@ -50,8 +50,8 @@ def read_metis(path: Path) -> ListedGraph:
     lines = [line.split() for _, line in read_lines(path) if not line.startswith('%')]
     header = list(map(int, lines[0])) if lines and all(map(str.isdecimal, lines[0])) else []
     if not 2 <= len(header) <= 4:
-        raise ValueError('expected the numbers of nodes and edges in the first line of a METIS '
-                         'file')
+        raise ValueError("expected the numbers of nodes and edges on the first line of a METIS "
+                         "file")
     num_nodes, num_edges, code, num_weights = (*header, *(0, 1)[len(header) - 2:])
     check_num_tokens(num_nodes)
     of_nodes = code // 100 % 10 + num_weights * (code // 10 % 10)
@@ -73,7 +73,7 @@ def _counted(edges: np.ndarray, num_nodes: int, is_directed: bool,
              weights: np.ndarray | None = None, **options: object) -> ListedGraph:
     """Return the graph of edges whose nodes are counted from 1."""
     if edges.size and not 0 <= edges.min() <= edges.max() < num_nodes:
-        raise ValueError(f'nodes of edges must be from 1 to {num_nodes:,}')
+        raise ValueError(f"expected nodes of edges from 1 to {num_nodes:,}")
     return ListedGraph(np.arange(1, num_nodes + 1), edges, is_directed, weights, **options)
 
 
@@ -121,7 +121,7 @@ def read_konect(path: Path) -> ListedGraph:
     first = next((line for _, line in read_lines(path)), '')
     kind = _KONECT.match(first)
     if not kind:
-        raise ValueError("expected '% sym', '% asym' or '% bip' at the start of a KONECT file")
+        raise ValueError("expected '% sym', '% asym' or '% bip' on the first line of a KONECT file")
     listed = read_edge_list(path, header=False, max_columns=4, is_certain=True)
     listed.title = kind[1]
     listed.is_directed = kind[1] == 'asym'
@@ -200,7 +200,8 @@ def _pajek_nodes(cells: list[str]) -> dict[int, str]:
 
 def _pajek_node(cell: str, names: dict[int, str]) -> int:
     if not cell.isdecimal() or int(cell) not in names:
-        raise ValueError(f'{cell[:20]} is not the number of a node, from 1 to {len(names):,}')
+        raise ValueError(f"expected the number of a node, from 1 to {len(names):,} (got "
+                         f"{cell[:20]})")
     return int(cell)
 
 
@@ -212,7 +213,7 @@ def _pajek_edges(section: str, cells: list[str],
     nodes = [_pajek_node(cell, names) for cell in (cells if is_list else cells[:2])]
     source, targets = nodes[0], nodes[1:]
     if not targets:
-        raise ValueError('expected the two nodes of an edge')
+        raise ValueError("expected two nodes on the line of an edge")
     weight = weight_of(cells[2]) if len(cells) > 2 and not is_list else 1.
     ends = [(source, target) for target in targets]
     if section.startswith('*edges'):

@@ -74,7 +74,8 @@ def as_tokens(
     ids = _distinct_ids(nodes)
     if numbered and ids is None:
         other = next((name for name in nodes if not is_id(name)), 'one of the ids twice')
-        raise ValueError(f"'numbered' requires ids that are integers from 0 (got {other[:20]!r})")
+        raise ValueError(f"'numbered' requires ids that are integers from 0 (got {other[:20]!r}); "
+                         f"pass --numbered false to read ids as names")
     if ids is None or numbered is False:
         return np.arange(len(nodes)), len(nodes), tuple(map(printable, map(str, nodes)))
     if numbered:
@@ -116,7 +117,8 @@ def printable(name: str) -> str:
     if name.isprintable():
         return name
     if any(char < ' ' and not char.isspace() or char == '\x7f' for char in name):
-        raise ValueError(f'the name {name[:20]!r} cannot be printed')
+        raise ValueError(f"the name {name[:20]!r} cannot be printed; remove control characters "
+                         f"from this name")
     return ''.join(char if char.isprintable() or char in _JOINERS
                    else char.encode('unicode_escape').decode() for char in ' '.join(name.split()))
 
@@ -129,7 +131,7 @@ def weight_of(cell: str | float) -> float:
     """
     weight = float(plain_numbers(cell).replace(',', '.') if isinstance(cell, str) else cell)
     if not math.isfinite(weight):
-        raise ValueError(f'a weight must be finite (got {cell})')
+        raise ValueError(f"expected a finite number as the weight of an edge (got {cell})")
     return weight
 
 

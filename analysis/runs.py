@@ -59,9 +59,9 @@ def sampled_graphs(
         graphs |= {f'layer {layer}, head {first // samples}': segments[first:first + samples]
                    for first in range(0, len(segments), samples)}
     if not graphs:
-        raise ValueError("'checkpoint' must contain a model whose heads sample their graphs (got "
-                         f"{checkpoint}); if its heads attend along a pattern, pass that to "
-                         "--pattern instead")
+        raise ValueError(f"'checkpoint' must contain a model whose heads sample their graphs (got "
+                         f"{checkpoint}); if its heads attend along a pattern, pass this pattern "
+                         f"by --pattern instead")
     return graphs
 
 
@@ -192,6 +192,6 @@ def _examples(data: LightningDataModule, example: int, count: int) -> list[Tenso
         if len(found) == count:
             return found
     if not 0 <= example < first:
-        raise ValueError(f"'example' must be an index of the test set, from 0 to {first - 1} (got "
-                         f"{example})")
+        raise ValueError(f"'example' must be from 0 to {first - 1}, the examples of the test set "
+                         f"(got {example})")
     return found

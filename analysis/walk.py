@@ -24,8 +24,8 @@ def square_graph(graph: GraphLike) -> BipartiteGraph:
     """
     graph = as_graph(graph)
     if graph.num_queries != graph.num_keys or graph.num_queries == 0:
-        raise ValueError("'graph' must have as many keys as queries, and at least one of each, "
-                         f"so that attention can be repeated (got {graph})")
+        raise ValueError(f"'graph' must have as many keys as queries, and at least one of each, "
+                         f"because attention is applied repeatedly (got {graph})")
     return graph
 
 

@@ -73,8 +73,8 @@ def unwrap(tensor: Tensor) -> Tensor:
     plain = _beneath(tensor)
     if plain is None:
         raise NotImplementedError("a graph cannot be drawn from a tensor that is batched by "
-                                  "torch.vmap; draw the graph outside of torch.vmap, and pass it "
-                                  "as 'graph'")
+                                  "torch.vmap; draw the graph before calling torch.vmap, and pass "
+                                  "this graph as 'graph'")
     return plain.detach()
 
 

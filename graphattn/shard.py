@@ -96,6 +96,6 @@ class Shard(ABC):
 def check_edges(graph: BipartiteGraph) -> None:
     """Raise a TypeError if ``graph`` is a soft mask or another type without rows."""
     if not isinstance(graph, BipartiteGraph):
-        raise TypeError(f"'graph' must be a BipartiteGraph with the rows of the tokens of this "
-                        f"process (got {type(graph).__name__}); a learned mask returns a "
-                        f"BipartiteGraph after freeze()")
+        raise TypeError(f"'graph' must be a BipartiteGraph with the queries of this process (got "
+                        f"{type(graph).__name__}); call freeze() of a learned mask, so that the "
+                        f"mask returns a BipartiteGraph")

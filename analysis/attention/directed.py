@@ -81,19 +81,19 @@ def circulation_of(matrix: sp.csr_array, teleport: float | None = None) -> sp.cs
     :func:`circulation`."""
     n, num_keys = matrix.shape
     if n != num_keys or n == 0:
-        raise ValueError("'graph' must have as many keys as queries, and at least one of each, "
-                         f"for a walk (got {num_keys} and {n})")
+        raise ValueError(f"'graph' must have as many keys as queries, and at least one of each, "
+                         f"for a random walk (got {num_keys} keys and {n} queries)")
     walk = _walk(matrix) if teleport is None else _teleporting(matrix, teleport)
     component = strong_components(walk)
     if component.max() > 0:
         raise ValueError(f"'graph' must be strongly connected for a directed Laplacian (got "
                          f"{component.max() + 1} strongly connected components); pass "
-                         f"teleport=0.1, or measure one component")
+                         f"teleport=0.1, or measure each component alone")
     stationary = stationary_distribution(walk, closed_classes_of(walk, component), False)
     if not (stationary > 0).all():
-        raise ValueError("'graph' must have stationary probabilities above rounding errors (got "
-                         f"smaller ones, with {n} tokens); measure at most {MAX_DENSE} tokens, "
-                         "or another graph")
+        raise ValueError(f"'graph' must have stationary probabilities above rounding errors (got "
+                         f"smaller probabilities, with {n} tokens); measure at most {MAX_DENSE} "
+                         f"tokens, or another graph")
     return sp.csr_array(sp.diags_array(stationary) @ walk)
 
 
@@ -114,8 +114,8 @@ def _teleporting(matrix: sp.csr_array, teleport: float) -> sp.csr_array:
     check_probability('teleport', teleport)
     n = matrix.shape[0]
     if n > MAX_DENSE:
-        raise ValueError(f"'graph' must have at most {MAX_DENSE} tokens for a walk with "
-                         f"'teleport' (got {n}); omit 'teleport', or measure a smaller graph")
+        raise ValueError(f"'graph' must have at most {MAX_DENSE} tokens with 'teleport' (got {n}); "
+                         f"omit 'teleport', or measure a smaller graph")
     walk = normalized_rows(matrix).toarray()
     walk[walk.sum(axis=1) == 0] = 1 / n
     return sp.csr_array((1 - teleport) * walk + teleport / n)

@@ -29,8 +29,8 @@ def graphs_of_heads(folder: str | PathLike, length: int) -> list[list[BipartiteG
         if source is None:
             continue
         if not isinstance(source, PatternSource):
-            raise ValueError(f"'folder' must be of a model along patterns, which do not depend on "
-                             f"the tokens (got {type(source).__name__} of {name})")
+            raise ValueError(f"'folder' must contain a model with patterns, whose graphs do not "
+                             f"depend on the tokens (got {type(source).__name__} in {name})")
         source = source.causal() if is_causal else source
         layers.append(source.graph(ptr).unbatch())  # a segment for each head
     return layers

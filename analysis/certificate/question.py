@@ -87,12 +87,12 @@ def certificate(layers: Sequence[Sequence[BipartiteGraph]], *,
     graphs = [[square_graph(graph) for graph in heads] for heads in layers]
     every = [graph for heads in graphs for graph in heads]
     if not every:
-        raise ValueError("'layers' must hold at least one graph (got none)")
+        raise ValueError("'layers' must contain at least one graph (got none)")
     n = every[0].num_queries
     if n > MAX_TOKENS or any(graph.num_queries != n for graph in every):
         sizes = sorted({graph.num_queries for graph in every})
-        raise ValueError(f"'layers' must hold graphs of the same tokens, at most {MAX_TOKENS} (got "
-                         f"{', '.join(map(str, sizes))})")
+        raise ValueError(f"'layers' must contain graphs of the same number of tokens, at most "
+                         f"{MAX_TOKENS} (got {', '.join(map(str, sizes))} tokens)")
     is_causal = all(bool((graph.key <= graph.query).all()) for graph in every)
     pairs = n * (n + 1) // 2 if is_causal else n * n
     joined = [reduce(or_, heads) for heads in graphs]

@@ -119,7 +119,7 @@ def communication(
     if processes is None:
         processes = [count for count in NUMBERS if count <= n]
     if not len(processes):
-        raise ValueError("'processes' must not be empty")
+        raise ValueError("'processes' must contain at least one number of processes, such as 2")
     for count in processes:
         check_count('processes', count, at_most=n)
     token_bytes = 2 * heads * channels * value_bytes

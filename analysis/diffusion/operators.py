@@ -56,8 +56,8 @@ def operators_by_hop(attention: sp.csr_array, hops: int,
 
 def _check_dense(attention: sp.csr_array) -> None:
     if not sp.issparse(attention) or attention.shape[0] != attention.shape[-1]:
-        raise TypeError("'attention' must be a square scipy sparse array [query, key]; use "
-                        "uniform_attention or BipartiteGraph.to_scipy to build one")
+        raise TypeError("'attention' must be a square scipy sparse array [query, key]; build one "
+                        "by uniform_attention or BipartiteGraph.to_scipy")
     if attention.shape[0] > MAX_DENSE:
         raise ValueError(f"'attention' must have at most {MAX_DENSE} tokens for dense matrices "
                          f"(got {attention.shape[0]}); use fewer tokens")

@@ -114,7 +114,7 @@ def _check(graph: BipartiteGraph, directed: bool, time_limit: float, seed: int) 
     if not isinstance(seed, Integral) or isinstance(seed, bool):
         raise TypeError(f"'seed' must be an int (got {type(seed).__name__})")
     if seed < 0:
-        raise ValueError(f"'seed' must not be negative (got {seed})")
+        raise ValueError(f"'seed' must be at least 0 (got {seed})")
 
 
 _Answer = tuple[bool | None, str, str | None, list[int] | np.ndarray | None]

@@ -78,8 +78,8 @@ def _stationary_of_class(walk: sp.csr_array) -> np.ndarray:
     try:
         _, vector = eigs(walk.T, k=1, which='LR', v0=np.ones(n))
     except ArpackNoConvergence as error:
-        raise ValueError("'graph' must mix faster to find its stationary distribution with more "
-                         f"than {MAX_DENSE} tokens (got {n}); use fewer tokens") from error
+        raise ValueError(f"'graph' must mix faster, because its stationary distribution did not "
+                         f"converge with {n} tokens; use at most {MAX_DENSE} tokens") from error
     mass = np.abs(vector[:, 0].real)
     return np.where(mass < ROUNDING * mass.sum(), 0, mass)
 
@@ -199,7 +199,7 @@ def _limits_by_solving(walk: sp.csr_array, sources: np.ndarray, teleport: float)
     except RuntimeError:  # the matrix is singular up to rounding errors
         error = math.inf
     if not error <= _CERTAIN:
-        raise ValueError("'teleport' is too small for the limits of a slowly mixing graph of "
-                         f"{walk.shape[0]:,} tokens (got {teleport:g}); use a larger 'teleport', "
-                         f"or at most {MAX_DENSE:,} tokens")
+        raise ValueError(f"'teleport' is too small for a slowly mixing graph of {walk.shape[0]:,} "
+                         f"tokens (got {teleport:g}); pass a larger 'teleport', or use at most "
+                         f"{MAX_DENSE:,} tokens")
     return limits

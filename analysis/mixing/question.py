@@ -184,8 +184,8 @@ def _sources(n: int, starts: int | None, seed: int) -> np.ndarray:
     check_count('starts', starts)
     starts = min(starts, n)
     if starts * n > _MAX_LIMIT:
-        raise ValueError(f"'starts' must be at most {_MAX_LIMIT // n} for {n} tokens (got "
-                         f"{starts})")
+        raise ValueError(f"'starts' must be at most {_MAX_LIMIT // n} for a graph of {n} tokens "
+                         f"(got {starts})")
     check_count('starts_seed', seed, at_least=0)
     return np.sort(np.random.default_rng(seed).choice(n, starts, replace=False))
 

@@ -209,15 +209,16 @@ def _all(*conditions: bool | None) -> bool | None:
 
 def _same_tokens(graphs: Sequence[GraphLike]) -> list[BipartiteGraph]:
     if not isinstance(graphs, list | tuple):
-        raise TypeError(f"'graphs' must be a list, one graph for each pattern (got "
+        raise TypeError(f"'graphs' must be a list of graphs, one for each pattern (got "
                         f"{type(graphs).__name__})")
     graphs = [_one_segment(as_graph(graph)) for graph in graphs]
     if not graphs:
-        raise ValueError("'graphs' must not be empty; give one graph for each pattern")
+        raise ValueError("'graphs' must contain at least one graph, one for each pattern (got an "
+                         "empty list)")
     for graph in graphs:
         if graph.num_queries != graph.num_keys or graph.num_keys != graphs[0].num_keys:
             raise ValueError(f"'graphs' must all have the same number of keys and queries (got "
-                             f"{graph} and {graphs[0].num_queries} tokens)")
+                             f"{graph} after {graphs[0].num_queries} tokens)")
     return graphs
 
 

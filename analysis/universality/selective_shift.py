@@ -98,8 +98,8 @@ def check_grid(tokens: int, steps: int) -> None:
     check_count('tokens', tokens, at_least=3)
     check_count('steps', steps, at_least=2)
     if steps**tokens > MAX_SEQUENCES:
-        raise ValueError(f"'steps' ** 'tokens' must be at most {MAX_SEQUENCES:,}, the limit of "
-                         f"sequences (got {steps} ** {tokens}); use fewer steps")
+        raise ValueError(f"'steps' ** 'tokens' must be at most {MAX_SEQUENCES:,}, the largest "
+                         f"number of sequences (got {steps} ** {tokens}); use fewer steps")
 
 
 def heads_as_run(sequences: list[Tokens], steps: int) -> list[Heads]:

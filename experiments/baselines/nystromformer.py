@@ -50,8 +50,8 @@ class Nystromformer(Baseline):
         if kernel_size is not None:
             check_sides(kernel_size=kernel_size)
             if kernel_size % 2 == 0:
-                raise ValueError(f"'kernel_size' must be odd, so that the convolution is centred "
-                                 f"(got {kernel_size})")
+                raise ValueError(f"'kernel_size' must be odd, such as 33, so that the convolution "
+                                 f"is centred (got {kernel_size})")
             self.conv = nn.Conv2d(heads, heads, (kernel_size, 1), padding=(kernel_size // 2, 0),
                                   groups=heads, bias=False)
 

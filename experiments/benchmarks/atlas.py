@@ -130,7 +130,7 @@ def main(
         seed: Seed of the choice of points.
     """
     if unknown := [name for name in structures if name not in STRUCTURES]:
-        raise ValueError(f"'structures' must be some of {', '.join(STRUCTURES)} (got "
+        raise ValueError(f"'structures' must contain only names from {', '.join(STRUCTURES)} (got "
                          f"{', '.join(unknown)})")
     names = tuple(backends or BACKENDS[torch.device(device).type])
     for name in names:

@@ -85,7 +85,7 @@ def measure(graph: BipartiteGraph, width: int, heads: int, rounds: int, only: li
     forwards, inputs = cases(graph, heads, width, dtype)
     unknown = sorted(set(only or ()) - set(forwards))
     if unknown:
-        raise ValueError(f"'only' must name only cases from {[*forwards]} (got {unknown})")
+        raise ValueError(f"'only' must contain only cases from {[*forwards]} (got {unknown})")
     forwards = {name: forwards[name] for name in dict.fromkeys([*(only or forwards), 'auto'])}
     times = times_of_passes(forwards, inputs, rounds)
     baseline = times['train']['auto']

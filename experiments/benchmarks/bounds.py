@@ -68,7 +68,8 @@ def main(
         out: The folder of the tables.
     """
     if not environment_compiles():
-        raise ValueError("TRITON_INTERPRET must not be set, because kernels are compiled (got 1)")
+        raise ValueError("TRITON_INTERPRET must not be set, because this benchmark compiles the "
+                         "kernels (got 1); unset TRITON_INTERPRET")
     rows, seen = [], set()
     for dtype, *setting in progress(product(dtypes, channels, terms, degrees), 'kernels'):
         for launch, capability in product(started(getattr(torch, dtype), *setting), capabilities):
@@ -81,8 +82,8 @@ def main(
     report(largest(rows), 'bounds_largest', out)
     beyond = sum(is_beyond(row) for row in rows)
     if beyond:
-        raise SystemExit(f'{beyond} of {len(rows)} kernels exceed their bounds; see '
-                         f'{out / "bounds.csv"}')
+        raise SystemExit(f"{beyond} of {len(rows)} kernels exceed their bounds, which are listed "
+                         f"in {out / 'bounds.csv'}")
 
 
 def started(dtype: torch.dtype, channels: int, terms: str, degree: int) -> Iterator[Launch]:

@@ -108,7 +108,7 @@ def measure_elsewhere(world: int, measure_case: Measurement, sizes: dict[Case, i
             for process in processes:
                 process.join()
         if any(process.exitcode for process in processes):
-            raise ValueError(f'{world} processes failed; see their messages above')
+            raise ValueError(f"{world} processes failed; their own errors are printed above")
         parts = [json.loads((Path(folder) / f'{rank}.json').read_text()) for rank in range(world)]
     return [*zip(*parts)]
 

@@ -70,7 +70,7 @@ def main(
             Exphormer, block model.
     """
     if unknown := [name for name in layers if name not in LAYERS]:
-        raise ValueError(f"'layers' must be only layers from {', '.join(LAYERS)} (got "
+        raise ValueError(f"'layers' must contain only layers from {', '.join(LAYERS)} (got "
                          f"{', '.join(unknown)})")
     settings = [Setting(size, max(1, total // size), channels, heads, degree, depth)
                 for size in nodes]

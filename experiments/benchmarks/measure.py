@@ -227,8 +227,8 @@ def check_device(device: str) -> None:
             raise RuntimeError("it is neither 'cpu' nor 'cuda'")
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"'device' must be available in torch (got {device!r}): "
-                         f"{str(error).splitlines()[0]}") from error
+        raise ValueError(f"'device' must be 'cpu', or 'cuda' if torch finds a GPU (got "
+                         f"{device!r}): {str(error).splitlines()[0]}") from error
 
 
 def seeded() -> torch.Generator:

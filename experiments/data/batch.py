@@ -129,8 +129,8 @@ def check_batch(batch: object, kind: type = TokenBatch) -> None:
     """
     for name in kind._fields:
         if not hasattr(batch, name):
-            raise TypeError(f"a batch must have the fields {', '.join(kind._fields)} of "
-                            f"{kind.__module__}.{kind.__name__}, but {name!r} is missing (got "
+            raise TypeError(f"a batch must be a {kind.__module__}.{kind.__name__} with the fields "
+                            f"{', '.join(kind._fields)}, but {name!r} is missing (got "
                             f"{_form(batch)})")
     tensors = [name for name, hint in get_type_hints(kind).items() if hint is Tensor]
     for name in tensors:
@@ -150,9 +150,9 @@ def check_batch(batch: object, kind: type = TokenBatch) -> None:
     num_sequences = ptr.numel() - 1
     if kind is TokenBatch and batch.label.numel() not in (num_sequences, num_sequences / 2,
                                                           tokens.numel()):
-        raise ValueError(f"'label' of a batch must have an entry for each of {num_sequences} "
-                         f"sequences, for each pair of sequences, or for each of {tokens.numel()} "
-                         f"tokens (got shape {tuple(batch.label.shape)})")
+        raise ValueError(f"'label' of a batch must have {num_sequences} entries (one for each "
+                         f"sequence), one entry for each pair of sequences, or {tokens.numel()} "
+                         f"(one for each token) (got shape {tuple(batch.label.shape)})")
 
 
 def _form(value: object) -> str:

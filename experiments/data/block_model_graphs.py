@@ -91,8 +91,8 @@ def block_model_graphs(name: str, seed: int = 0, cache: Path = Path('data/cache'
         distribution = Distribution(**{**asdict(distribution), 'num_graphs': tuple(num_graphs)})
     for number in distribution.num_graphs:
         if distribution.num_patterns and number % distribution.num_patterns:
-            raise ValueError(f"'num_graphs' must be multiples of {distribution.num_patterns}, "
-                             f"the number of patterns (got {number})")
+            raise ValueError(f"'num_graphs' must contain only multiples of "
+                             f"{distribution.num_patterns}, the number of patterns (got {number})")
     parameters = {'name': name, 'seed': seed, 'version': 1, **asdict(distribution)}
     arrays = cached_arrays(cache, name.lower(), parameters, lambda: _draw_all(distribution, seed))
     return {part: _graphs(arrays, part, distribution.vocabulary) for part in PARTS}

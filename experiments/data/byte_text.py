@@ -76,7 +76,8 @@ class ImdbBytes(ByteSource):
                 with path.open('rb') as file:
                     text = file.read(MAX_REVIEW)
                 if not text.strip():
-                    raise ValueError(f'{path}: an empty document')
+                    raise ValueError(f"{path}: expected a text (got an empty document); remove "
+                                     f"this file")
                 rows.append((text, label))
         return rows
 

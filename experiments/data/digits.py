@@ -68,7 +68,7 @@ def read_digits(path: str | Path) -> np.ndarray:
         rows = [_row(line, f'{path}, line {number}')
                 for number, line in read_lines(path, 'ascii')]
     if not rows:
-        raise ValueError(f"{path} contains no images")
+        raise ValueError(f"{path}: expected at least one image (got an empty file)")
     return np.array(rows)
 
 

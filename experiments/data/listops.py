@@ -82,8 +82,9 @@ class GeneratedListOps(SequenceSource):
 
     def read(self, max_length: int) -> SequenceData:
         if max_length < self.max_length - 1:
-            raise ValueError(f"'max_length' must be at least {self.max_length - 1}, because a "
-                             f"truncated tree has no value (got {max_length})")
+            raise ValueError(f"'max_length' must be at least {self.max_length - 1}, the length of "
+                             f"the longest tree, because a truncated tree has no value (got "
+                             f"{max_length})")
         parameters = asdict(self)
         del parameters['cache']
         arrays = cached_arrays(Path(self.cache), 'listops', parameters, self._draw)
@@ -114,8 +115,9 @@ class GeneratedListOps(SequenceSource):
                         return
                 if len(seen) == before:
                     raise ValueError(
-                        f"'min_length' and 'max_length' leave too few trees: found {before:,} of "
-                        f"{number:,}, and {MAX_ATTEMPTS:,} more attempts gave no new one")
+                        f"'min_length' and 'max_length' must allow {number:,} different trees (got "
+                        f"only {before:,}, after {MAX_ATTEMPTS:,} attempts without a new tree); "
+                        f"widen this range")
 
     def _chunks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield trees endlessly. A chunk depends on its number alone, not on the process that draws
@@ -197,8 +199,8 @@ def evaluate(tokens: np.ndarray, ptr: np.ndarray) -> np.ndarray:
     wrong = np.flatnonzero(value < 0)
     if len(wrong):
         tree = tokens[ptr[wrong[0]]:ptr[wrong[0] + 1]]
-        raise ValueError(f'sequence {wrong[0]} is not a ListOps tree: '
-                         f'{" ".join(SYMBOLS[token] for token in tree[:20])} ...')
+        raise ValueError(f"sequence {wrong[0]} must be a tree of ListOps (got "
+                         f"{' '.join(SYMBOLS[token] for token in tree[:20])} ...)")
     return value
 
 

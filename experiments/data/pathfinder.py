@@ -118,8 +118,8 @@ class GeneratedPathfinder(SequenceSource):
 
     def read(self, max_length: int) -> SequenceData:
         if max_length < self.size**2:
-            raise ValueError(f"'max_length' must be at least {self.size**2}, the pixels of an "
-                             f"image (got {max_length})")
+            raise ValueError(f"'max_length' must be at least {self.size ** 2}, the number of "
+                             f"pixels of an image (got {max_length})")
         settings = asdict(self) | SETTINGS[self.size]._asdict()
         del settings['cache']
         arrays = cached_arrays(Path(self.cache), 'pathfinder', settings, self._draw)

@@ -170,5 +170,5 @@ def check_labels(label: np.ndarray, num_classes: int, where: str) -> None:
     """
     wrong = np.flatnonzero((label < 0) | (label >= num_classes))
     if len(wrong):
-        raise ValueError(f'{where}: expected labels from 0 to {num_classes - 1} (got '
-                         f'{label[wrong[0]]} as label {wrong[0] + 1})')
+        raise ValueError(f"{where}: expected labels from 0 to {num_classes - 1} (got "
+                         f"{label[wrong[0]]} as label number {wrong[0] + 1})")

@@ -81,7 +81,7 @@ class Training(L.LightningModule):
             if not 0. <= weight < math.inf:
                 raise ValueError(f"'{name}' must not be negative (got {weight})")
         if not 0. <= warmup <= 1.:
-            raise ValueError(f"'warmup' must be in [0, 1], a fraction of the steps (got {warmup})")
+            raise ValueError(f"'warmup' must be in [0, 1], a fraction of all steps (got {warmup})")
         if decay not in get_args(Decay):
             raise ValueError(f"'decay' must be one of {', '.join(get_args(Decay))} (got "
                              f"{decay!r})")
@@ -89,7 +89,8 @@ class Training(L.LightningModule):
                              if isinstance(module, LearnedMaskSource)]
         if not self.mask_sources and (mask_weight > 0. or mask_lr is not None):
             name = 'mask_weight' if mask_weight > 0. else 'mask_lr'
-            raise ValueError(f"'{name}' requires a model whose source is a LearnedMaskSource")
+            raise ValueError(f"'{name}' requires a model whose source is a LearnedMaskSource; omit "
+                             f"'{name}' for other models")
         for source in self.mask_sources:
             # an invalid option raises here rather than after the training
             source.freeze(freeze, sparsity)
@@ -150,7 +151,8 @@ class Training(L.LightningModule):
         total = self.trainer.estimated_stepping_batches
         if total == math.inf:
             raise ValueError("'trainer.max_epochs' or 'trainer.max_steps' must be given, because "
-                             "the learning rate decays over all steps (got neither)")
+                             "the learning rate decays over all steps (got neither); pass "
+                             "--trainer.max_epochs 10, for instance")
         total = max(1, total)
         if self.decay == 'one-cycle':
             schedule = torch.optim.lr_scheduler.OneCycleLR(
@@ -187,9 +189,9 @@ class Training(L.LightningModule):
         if mine != saved:
             name = min(name for name in mine.keys() | saved.keys()
                        if mine.get(name) != saved.get(name))
-            raise ValueError(f"'ckpt_path' must contain the same model: {name!r} is "
-                             f"{saved.get(name)} there and {mine.get(name)} here; use the "
-                             "config.yaml of its run")
+            raise ValueError(f"'ckpt_path' must be a checkpoint of this model (got "
+                             f"{saved.get(name)} for {name!r}, which is {mine.get(name)} here); "
+                             f"use the config.yaml of the run that wrote the checkpoint")
 
 
 def share_of_peak(step: int, total: int, warmup: float, decay: Decay) -> float:

@@ -49,11 +49,11 @@ class Classification(Training):
         super().__init__(model, **kwargs)
         check_numbers(density_weight=density_weight)
         if not 0. <= density_weight < math.inf:
-            raise ValueError(f"'density_weight' must not be negative (got {density_weight})")
+            raise ValueError(f"'density_weight' must be at least 0 (got {density_weight})")
         if density_weight and not any(isinstance(module, BlockModelSource)
                                       for module in model.modules()):
             raise ValueError("'density_weight' requires a model whose source is a "
-                             "BlockModelSource")
+                             "BlockModelSource; omit 'density_weight' for other models")
         self.density_weight = density_weight
         if pretrained is not None:
             load_encoder(model.encoder, pretrained)

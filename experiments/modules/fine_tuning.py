@@ -95,17 +95,17 @@ class FineTuning(Training):
         data, encoder = self.trainer.datamodule, self.model.encoder
         name = getattr(data, 'task', type(data).__name__)
         if name != self.task_name:
-            raise ValueError("'task' must be the same for model and data (got "
-                             f"{self.task_name!r} for the model and {name!r} for the data)")
+            raise ValueError(f"'task' must be the same for model and data (got {self.task_name!r} "
+                             f"for the model and {name!r} for the data)")
         longest = encoder.position_embedding.num_embeddings
         if data.max_length > longest:
             raise ValueError(f"'max_length' must be at most {longest}, the number of positions "
                              f"of the pre-trained model (got {data.max_length})")
         num_tokens = encoder.token_embedding.num_embeddings
         if data.tokenizer.get_vocab_size() > num_tokens:
-            raise ValueError("'tokenizer' must be the tokenizer of the pre-trained model, with "
-                             f"{num_tokens} tokens (got {data.tokenizer.get_vocab_size()} "
-                             "tokens)")
+            raise ValueError(f"'tokenizer' must be the tokenizer of the pre-trained model, with "
+                             f"{num_tokens} tokens (got a tokenizer with "
+                             f"{data.tokenizer.get_vocab_size()} tokens)")
         check_same_vocabulary(data.tokenizer, self.pretrained_tokenizer)
 
     @cache_host_copies

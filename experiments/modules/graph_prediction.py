@@ -73,14 +73,15 @@ class GraphPrediction(Training):
         if target not in ('classes', 'labels', 'values'):
             raise ValueError(f"'target' must be 'classes', 'labels' or 'values' (got {target!r})")
         if balanced and target != 'classes':
-            raise ValueError(f"'balanced' requires target='classes' (got {target!r})")
+            raise ValueError(f"'balanced' requires target='classes' (got target={target!r}); omit "
+                             f"'balanced'")
         check_numbers(density_weight=density_weight)
         if density_weight < 0:
-            raise ValueError(f"'density_weight' must not be negative (got {density_weight})")
+            raise ValueError(f"'density_weight' must be at least 0 (got {density_weight})")
         if density_weight and not any(isinstance(module, BlockModelSource)
                                       for module in model.modules()):
             raise ValueError("'density_weight' requires a model whose source is a "
-                             "BlockModelSource")
+                             "BlockModelSource; omit 'density_weight' for other models")
         self.target, self.balanced, self.density_weight = target, balanced, density_weight
         self.metrics = nn.ModuleDict({f'{stage}_': _metrics(target, model.out_channels)
                                       for stage in STAGES})
@@ -88,9 +89,9 @@ class GraphPrediction(Training):
 
     def _check_first(self, batch: object, batch_idx: int) -> None:
         if not isinstance(batch, Data):
-            raise TypeError(f"a batch must be a Data of PyG (got {type(batch).__name__})")
+            raise TypeError(f"a batch must be a PyG Data (got {type(batch).__name__})")
         if not isinstance(batch.y, Tensor):
-            raise ValueError(f"a batch must have targets 'y' (got {batch})")
+            raise ValueError(f"a batch must have targets as 'y' (got {batch})")
 
     @cache_host_copies
     def training_step(self, batch: Data, batch_idx: int) -> Tensor:

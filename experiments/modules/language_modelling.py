@@ -54,8 +54,8 @@ class LanguageModelling(Training):
                  pretrained: str | None = None, **kwargs):
         super().__init__(model, **kwargs)
         if roberta is not None and pretrained is not None:
-            raise ValueError("'pretrained' and 'roberta' exclude each other (got both); pass one "
-                             "of them")
+            raise ValueError("'pretrained' and 'roberta' must not both be given (got both); omit "
+                             "one of them")
         if roberta is not None:
             with_roberta(roberta, model)
         if pretrained is not None:

@@ -73,4 +73,5 @@ def check_shares_a_pattern(encoder: Encoder, option: str) -> None:
     source = getattr(encoder, 'source', None)
     if not isinstance(source, PatternSource) or source.per_head:
         raise ValueError(f"'{option}' requires an encoder with share_source=True and a "
-                         f"PatternSource of one pattern for all heads")
+                         f"PatternSource of one pattern for all heads; omit '{option}' for other "
+                         f"encoders")

@@ -115,6 +115,6 @@ def chosen(what: str, asked: Sequence[str], known: Iterable[str],
         ValueError: A name is unknown; the message names the argument ``what``.
     """
     if unknown := [name for name in asked if name not in known]:
-        raise ValueError(f"'{what}' must be names from {between.join(known)}{at} (got "
+        raise ValueError(f"'{what}' must contain only names from {between.join(known)}{at} (got "
                          f"{between.join(unknown)})")
     return tuple(asked)

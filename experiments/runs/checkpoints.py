@@ -203,7 +203,8 @@ def newest_good(path: Path) -> Path:
 def _check_resumable(path: Path) -> None:
     missing = TRAINING_STATE - read_checkpoint(path).keys()
     if missing:
-        raise ValueError(f"it cannot be resumed: it has no '{min(missing)}'")
+        raise ValueError(f"training cannot be resumed from this file, which has no "
+                         f"'{min(missing)}'")
 
 
 def _flush(folder: Path) -> None:

@@ -60,7 +60,7 @@ def _load_checked(text: str) -> Any:
     try:
         value = _load(text)
     except TypeError as error:  # jsonargparse raises it for '?' and '1:'
-        raise yaml.YAMLError('names must be strings') from error
+        raise yaml.YAMLError("names of options must be strings") from error
     return text if value is None else value
 
 

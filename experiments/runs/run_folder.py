@@ -231,9 +231,9 @@ def _check_schedules(trainer: L.Trainer) -> None:
     steps = trainer.estimated_stepping_batches
     for config in trainer.lr_scheduler_configs:
         if (total := getattr(config.scheduler, 'total_steps', steps)) != steps:
-            raise ValueError(f"'trainer.max_epochs' and 'trainer.max_steps' must be unchanged for "
-                             f"a one-cycle learning rate: the cycle of 'ckpt_path' has {total} "
-                             f"steps (got {steps})")
+            raise ValueError(f"'trainer.max_epochs' and 'trainer.max_steps' must give {total} "
+                             f"steps, the length of the learning-rate cycle in 'ckpt_path' (got "
+                             f"{steps} steps)")
 
 
 def _metrics(trainer: L.Trainer, stage: str) -> dict[str, float]:

@@ -63,8 +63,8 @@ class BatchStream(DistributedSampler):
     def __init__(self, num_examples: int, batch_size: int, num_processes: int, rank: int, *,
                  seed: int, shuffle: bool, batches_done: Callable[[], int]):
         if num_examples < num_processes:
-            raise ValueError(f"'corpus' must have at least one sequence for each of "
-                             f"{num_processes} processes (got {num_examples})")
+            raise ValueError(f"'corpus' must have at least {num_processes} sequences, one for each "
+                             f"process (got {num_examples})")
         self.num_examples, self.batch_size = num_examples, batch_size
         self.num_processes, self.rank = num_processes, rank
         self.seed, self.shuffle, self.batches_done = seed, shuffle, batches_done
@@ -137,5 +137,6 @@ def each_once(examples: Sized, trainer: L.Trainer | None) -> UnrepeatedDistribut
     processes, rank = (1, 0) if trainer is None else (trainer.world_size, trainer.global_rank)
     if len(examples) < processes:
         raise ValueError(f"'trainer.devices' must be at most the number of examples of each part "
-                         f"(got {processes} processes for {len(examples)} examples)")
+                         f"(got {processes} processes for {len(examples)} examples); use fewer "
+                         f"devices")
     return UnrepeatedDistributedSampler(examples, processes, rank, shuffle=False)

@@ -181,8 +181,8 @@ class EncodedChoices:
         read = np.concatenate([np.append(document, sep) for document in documents])
         room = self.max_length - len(before)
         if room < 2:
-            raise ValueError(f"'max_length' must be at least {len(before) + 2}, to hold question "
-                             f"{self.ids[number]!r} with its {len(choices)} choices and two "
+            raise ValueError(f"'max_length' must be at least {len(before) + 2}, to contain "
+                             f"question {self.ids[number]!r}, its {len(choices)} choices and two "
                              f"tokens of the document (got {self.max_length})")
         for begin, end in window_spans(len(read), room, room):
             yield (np.concatenate([before, read[begin:end]]), len(before), len(before),

@@ -70,13 +70,13 @@ class Documents(TokenizedTask):
         collection = self.documents.read()
         for part in PARTS:
             if not collection.parts[part]:
-                raise ValueError(f"'documents' must have documents for each of {', '.join(PARTS)} "
-                                 f"(there are none for {part})")
+                raise ValueError(f"'documents' must have documents in each of {', '.join(PARTS)} "
+                                 f"(got none in {part})")
         learnt = {document.label for document in collection.parts['train']}
         for label, name in enumerate(collection.classes):
             if label not in learnt:
-                raise ValueError(f"'documents' must have training documents of each class (there "
-                                 f"are none of {name!r})")
+                raise ValueError(f"'documents' must have training documents of each class (got "
+                                 f"none of {name!r})")
         return collection
 
     def state_dict(self) -> dict:

@@ -33,9 +33,10 @@ class Images(LongRange):
                  **kwargs):
         super().__init__(source, max_length, **kwargs)
         if num_samples < 0:
-            raise ValueError(f"'num_samples' must not be negative (got {num_samples})")
+            raise ValueError(f"'num_samples' must be at least 0 (got {num_samples})")
         if self.cls:
-            raise ValueError("'cls' must be False for images, which begin with their first pixel")
+            raise ValueError("'cls' must be False for images, because a generated image begins "
+                             "with its first pixel; omit 'cls'")
         self.num_samples = num_samples
 
     def prepare_data(self) -> None:
@@ -46,7 +47,7 @@ class Images(LongRange):
                              f"the number of symbols of {self.data.about} and a start token (got "
                              f"{num_tokens})")
         if self.data.shape is None:
-            raise ValueError(f"'source' must be a source of images (got "
+            raise ValueError(f"'source' must be a data source of images (got "
                              f"{type(self.source).__name__})")
 
     def figures(self, model: nn.Module) -> dict[str, Figure]:

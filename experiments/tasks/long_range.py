@@ -121,8 +121,8 @@ class LongRange(L.LightningDataModule):
         if self.data is None:
             data = self.source.read(self.max_length - self.cls)
             if empty := [part for part in PARTS if not len(data.parts[part].label)]:
-                raise ValueError(f"'source' must have examples for each of {', '.join(PARTS)} "
-                                 f"(there are none for {empty[0]} in {data.about})")
+                raise ValueError(f"'source' must have examples in each of {', '.join(PARTS)} (got "
+                                 f"none in {empty[0]} of {data.about})")
             self.data = data
             describe(data)
         return self.data

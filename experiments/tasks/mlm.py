@@ -132,8 +132,9 @@ class MaskedLanguage(L.LightningDataModule):
         for part in ('train', 'val'):
             encoded = EncodedCorpus(folder / part)
             if self.next_sentence and encoded.num_documents < 2:
-                raise ValueError("'corpus' must have two documents for training and two for "
-                                 f"development if 'next_sentence' is true (got one for {part})")
+                raise ValueError(f"'corpus' must have at least two documents for training and two "
+                                 f"for development with next_sentence=True (got one for {part}); "
+                                 f"add documents, or pass next_sentence=False")
             self._cut(encoded)
         write_whole(Path(self.trainer.default_root_dir) / 'tokenizer.json',
                     lambda path: tokenizer.save(str(path)))

@@ -202,8 +202,9 @@ class EncodedQuestions:
         is_empty &= np.array([is_held or not question.spans for question, is_held in zip(
             self.questions, held)], dtype=bool)[self.question]
         if not has_whole.any():
-            raise ValueError("'max_length' must leave room for answers (no training window "
-                             "contains an answer)")
+            raise ValueError("'max_length' must leave room for answers in the text (got no "
+                             "training window with an answer); raise 'max_length', or lower "
+                             "'max_question'")
         return np.flatnonzero(has_whole | is_empty & learn_empty)
 
     def questions_batch(self, numbers: Sequence[int]) -> QuestionBatch:

@@ -78,8 +78,7 @@ def choose(name: str, query: Tensor, key: Tensor, value: Tensor, graph: Bipartit
         backend = _asked_for(name, device, channels, needs_weights)
         missing = backend.lacks(terms)
         if missing is not None:
-            raise ValueError(f"backend {name!r} has no {missing}; 'auto' and the other backends "
-                             f"have")
+            raise ValueError(f"backend {name!r} does not support {missing}; pass backend='auto'")
         return backend
     dense = ops.load('sdpa')
     needs_weights |= terms.features is not None and dense.attention_with_features is None
@@ -122,17 +121,17 @@ def accumulated(tensor: Tensor) -> Tensor:
 def _asked_for(name: str, device: torch.device, channels: int, needs_weights: bool) -> Backend:
     backend = ops.load(name)
     if needs_weights and not backend.returns_weights:
-        raise ValueError(f"'backend' must be one that returns weights (got {name!r}); 'auto' "
-                         f"chooses one")
+        raise ValueError(f"backend {name!r} does not return attention weights, which are "
+                         f"requested; pass backend='auto'")
     if not backend.is_available(device):
-        raise ValueError(f"backend {name!r} does not run on {device}, where the graph is; 'auto' "
-                         f"chooses one that does")
+        raise ValueError(f"backend {name!r} does not run on {device}, the device of the graph; "
+                         f"pass backend='auto'")
     if not backend.takes(channels):
         raise ValueError(f"backend {name!r} supports at most {backend.max_channels} channels per "
-                         f"head (got {channels}); 'auto' chooses a backend without a limit")
+                         f"head (got {channels}); pass backend='auto'")
     if not backend.has_all_derivatives and in_transform():
-        raise NotImplementedError(f"backend {name!r} has no forward-mode derivatives and no rules "
-                                  f"for torch.func; 'auto' and 'gather' have")
+        raise NotImplementedError(f"backend {name!r} does not support forward-mode derivatives and "
+                                  f"torch.func; pass backend='auto' or backend='gather'")
     return backend
 
 

@@ -36,7 +36,7 @@ def unfold_heads(x: Tensor, heads: int) -> Tensor:
     _check_dimensions(x)
     check_sides(heads=heads)
     if x.size(1) != 1 or x.size(0) % heads:
-        raise ValueError(f"'x' must be [heads * nodes, 1, channels] of {heads} heads (got shape "
+        raise ValueError(f"'x' must have shape [{heads} * nodes, 1, channels] (got shape "
                          f"{tuple(x.shape)})")
     return unfold(x, heads)
 
@@ -55,4 +55,5 @@ def repeat_heads(x: Tensor, heads: int) -> Tensor:
 def _check_dimensions(x: Tensor) -> None:
     check_strided('x', x)
     if x.dim() != 3:
-        raise ValueError(f"'x' must be [nodes, heads, channels] (got shape {tuple(x.shape)})")
+        raise ValueError(f"'x' must have shape [nodes, heads, channels] (got shape "
+                         f"{tuple(x.shape)})")

@@ -89,18 +89,22 @@ def segment(self: BipartiteGraph, sequence: int, head: int = 0, *,
 def _check_can_be_joined(kind: type[BipartiteGraph],
                          graphs: Iterable[BipartiteGraph]) -> list[BipartiteGraph]:
     if not isinstance(graphs, Iterable):
-        raise TypeError(f"'graphs' must be BipartiteGraphs (got {type(graphs).__name__})")
+        raise TypeError(f"'graphs' must be a sequence of BipartiteGraphs (got "
+                        f"{type(graphs).__name__}); to batch a single graph, pass [graph]")
     graphs = list(graphs)
     if not graphs:
-        raise ValueError("'graphs' must contain at least one BipartiteGraph (got none)")
+        raise ValueError("'graphs' must contain at least one BipartiteGraph (got an empty "
+                         "sequence)")
     for graph in graphs:
         if not isinstance(graph, kind):
-            raise TypeError(f"'graphs' must be BipartiteGraphs (got {type(graph).__name__})")
+            raise TypeError(f"'graphs' must contain only BipartiteGraphs (got "
+                            f"{type(graph).__name__})")
         if graph.device != graphs[0].device:
-            raise ValueError(f"'graphs' must be on one device (got {graphs[0].device} and "
-                             f"{graph.device}); move one with .to(device)")
+            raise ValueError(f"'graphs' must all be on one device (got {graphs[0].device} and "
+                             f"{graph.device}); move each graph by graph.to('{graphs[0].device}')")
     with_prob = sum(graph.edge_prob is not None for graph in graphs)
     if with_prob not in (0, len(graphs)):
-        raise ValueError(f"'graphs' must all have edge_prob, or none of them (got {with_prob} of "
-                         f"{len(graphs)} graphs with edge_prob)")
+        raise ValueError(f"'graphs' must all have edge_prob, or none may have it (got {with_prob} "
+                         f"of {len(graphs)} graphs with edge_prob); call graph.with_edge_prob for "
+                         f"the others")
     return graphs

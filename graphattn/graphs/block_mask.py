@@ -53,7 +53,7 @@ def to_block_mask(self: BipartiteGraph, heads: int = 1, tile: int = 128, *,
     check_bool(is_compact=is_compact)
     if self.num_queries % heads or self.num_keys % heads:
         raise ValueError(f"'heads' must divide the numbers of queries and keys of the graph (got "
-                         f"{heads} and {self})")
+                         f"heads={heads} and {self})")
     from torch.nn.attention.flex_attention import BlockMask
 
     of_head = self.num_queries // heads, self.num_keys // heads
@@ -93,9 +93,9 @@ def _in_heads(graph: BipartiteGraph, of_head: tuple[int, int]) -> tuple[Tensor, 
     query, key = graph.query, graph.key
     head, key_head = query // max(of_head[0], 1), key // max(of_head[1], 1)
     if not torch.equal(head, key_head):
-        raise ValueError(f"'heads' must be the number of heads that are folded into the nodes, "
-                         f"between which there are no edges (got {int((head != key_head).sum())} "
-                         f"edges between different heads)")
+        raise ValueError(f"'heads' must be the number of heads whose graphs this graph joins, "
+                         f"without edges between heads (got {int((head != key_head).sum())} edges "
+                         f"between different heads)")
     return head, query - head * of_head[0], key - head * of_head[1]
 
 

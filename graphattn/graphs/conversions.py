@@ -28,7 +28,8 @@ def from_scipy(cls: type[BipartiteGraph], matrix: sp.sparray | sp.spmatrix) -> B
     if not sp.issparse(matrix):
         raise TypeError(f"'matrix' must be a scipy sparse array (got {type(matrix).__name__})")
     if matrix.ndim != 2:
-        raise ValueError(f"'matrix' must be [query, key] (got shape {matrix.shape})")
+        raise ValueError(f"'matrix' must have two dimensions, [query, key] (got shape "
+                         f"{matrix.shape})")
     _check_format(matrix)
     coo = matrix.tocoo(copy=True)
     if not getattr(matrix, 'has_canonical_format', False):
@@ -59,8 +60,8 @@ def _check_format(matrix: sp.sparray | sp.spmatrix) -> None:
         # scipy does not check this if the last pointer is 0.
         ascends = bool((np.diff(matrix.indptr) >= 0).all())
     except (ValueError, TypeError, IndexError) as error:
-        raise ValueError(f"'matrix' must be a valid {matrix.format} array (got an error of scipy: "
-                         f"{error})") from error
+        raise ValueError(f"'matrix' must be a valid {matrix.format} array (got a matrix that scipy "
+                         f"refuses: {error})") from error
     if not ascends:
         raise ValueError(f"'matrix' must be a valid {matrix.format} array (got an indptr that "
                          f"decreases)")
@@ -102,8 +103,9 @@ def from_networkx(cls: type[BipartiteGraph], graph: nx.Graph) -> BipartiteGraph:
                      if (role[source], role[target]) != from_query_to_key]
     for source, target in edges:
         if source not in key_id or target not in query_id:
-            raise ValueError(f"'graph' is bipartite, but its edge ({source!r}, {target!r}) does "
-                             f"not lead from a key (bipartite=0) to a query (bipartite=1)")
+            raise ValueError(f"'graph' must have only edges from keys (bipartite=0) to queries "
+                             f"(bipartite=1) (got the edge ({source!r}, {target!r})); reverse such "
+                             f"edges")
     pairs = [(key_id[source], query_id[target]) for source, target in edges]
     edge_index = torch.tensor(pairs, dtype=torch.long).reshape(-1, 2).t()
     return cls.from_edge_index(edge_index, len(queries), len(keys))

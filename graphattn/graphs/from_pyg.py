@@ -122,8 +122,8 @@ def _check_sizes(edges: Edges, num_queries: int, num_keys: int) -> None:
     elif is_torch_sparse_tensor(edges):
         sizes = tuple(edges.shape[:2])
     if sizes != (num_queries, num_keys):
-        raise ValueError(f"'edge_index' must be between {num_queries} queries and {num_keys} keys, "
-                         f"the nodes of 'x' (got {sizes[0]} and {sizes[1]})")
+        raise ValueError(f"'edge_index' must have {num_queries} queries and {num_keys} keys, as "
+                         f"many as 'x' has target and source nodes (got {sizes[0]} and {sizes[1]})")
 
 
 def _sort(edges: Tensor | SparseTensor, num_queries: int, num_keys: int) -> SortedEdges:

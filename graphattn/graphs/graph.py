@@ -130,9 +130,9 @@ class BipartiteGraph:
             check_range(edge_index, num_queries, num_keys)
             if not is_ascending(number_pairs(key, query, num_keys)):
                 raise ValueError("'edge_index' must be sorted by query (row 1), then by key (row "
-                                 "0), and must contain each pair once; "
-                                 "BipartiteGraph.from_edge_index accepts edges in any order and "
-                                 "merges duplicates")
+                                 "0), without duplicate pairs; call "
+                                 "BipartiteGraph.from_edge_index, which sorts edges and merges "
+                                 "duplicates")
         segments = Segments.of(query_ptr, key_ptr, (num_queries, num_keys), query.device,
                                validate=validate)
         self._fill(row_pointer(query.contiguous(), int(num_queries)), key, int(num_keys), segments,
@@ -442,11 +442,11 @@ class BipartiteGraph:
         """
         if not isinstance(keep, Tensor) or keep.dtype != torch.bool:
             kind = keep.dtype if isinstance(keep, Tensor) else type(keep).__name__
-            raise TypeError(f"'keep' must be a boolean Tensor (got {kind})")
+            raise TypeError(f"'keep' must be a Tensor of dtype bool (got {kind})")
         check_on_edges('keep', keep, self.num_edges)
         if keep.device != self.device:
-            raise ValueError(f"'keep' must be on {self.device}, where the graph is (got "
-                             f"{keep.device})")
+            raise ValueError(f"'keep' must be on {self.device}, the device of the graph (got "
+                             f"{keep.device}); pass keep.to('{self.device}')")
         before = torch.cat([keep.new_zeros(1, dtype=torch.long), keep.cumsum(0)])
         edge_prob = None if self.edge_prob is None else self.edge_prob[keep]
         key = self.key[keep]  # int64, because torch cannot index uint16
@@ -488,7 +488,7 @@ class BipartiteGraph:
             return False
         if self._key.is_meta:
             raise ValueError("'==' needs graphs with values (got two graphs on the device 'meta', "
-                             "which have none)")
+                             "which stores no values)")
         return (self._same_shape(other) and torch.equal(self._indptr, other._indptr)
                 and torch.equal(self._key, other._key)
                 and (self.edge_prob is None or torch.equal(self.edge_prob, other.edge_prob)))
@@ -579,11 +579,11 @@ class BipartiteGraph:
             raise TypeError(f"'{operation}' needs two BipartiteGraphs (got "
                             f"{type(other).__name__})")
         if self.device != other.device:
-            raise ValueError(f"'{operation}' needs graphs on one device (got {self.device} and "
-                             f"{other.device}); move one with .to(device)")
+            raise ValueError(f"'{operation}' needs two graphs on one device (got {self.device} and "
+                             f"{other.device}); move the second by graph.to('{self.device}')")
         if not self._same_shape(other):
-            raise ValueError(f"'{operation}' needs graphs of equal sizes and segments (got {self} "
-                             f"and {other})")
+            raise ValueError(f"'{operation}' needs two graphs of equal sizes and segments (got "
+                             f"{self} and {other})")
 
     def _validate_values(self) -> None:
         if self.edge_prob is not None:

@@ -151,8 +151,8 @@ class PairLayout(ABC):
         """Raise a ValueError for lengths that the mask does not cover."""
         check_size('length', length)
         if self.max_length is not None and length > self.max_length:
-            raise ValueError(f"'length' must not exceed the {self.max_length} tokens of the mask "
-                             f"(got {length})")
+            raise ValueError(f"'length' must be at most {self.max_length}, the number of tokens of "
+                             f"the mask (got {length})")
 
     def _inside(self, token: Tensor, length: int) -> Tensor:
         """Return the position of each token in the mask, counted from the first row inside the

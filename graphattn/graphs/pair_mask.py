@@ -62,8 +62,8 @@ class PairMask:
         check_kind('layout', layout, PairLayout)
         check_floating('values', values)
         if values.dim() != 2 or values.size(1) != layout.num_values:
-            raise ValueError(f"'values' must be [heads, {layout.num_values}] for {layout} (got "
-                             f"shape {tuple(values.shape)})")
+            raise ValueError(f"'values' must have shape [heads, {layout.num_values}] for {layout} "
+                             f"(got shape {tuple(values.shape)})")
         check_number('logit_drop', logit_drop, 'positive and finite')
         _check_range(values.detach())
         self.values, self.layout, self.logit_drop = values, layout, float(logit_drop)

@@ -95,8 +95,8 @@ def shades_of(graph: BipartiteGraph, weights: Tensor, dimensions: int) -> Tensor
     check_strided('weights', weights)
     if weights.shape[:1] != (graph.num_edges,) or weights.dim() > dimensions:
         shape = ' or '.join(['[num_edges]', '[num_edges, heads]'][:dimensions])
-        raise ValueError(f"'weights' must be {shape} with num_edges={graph.num_edges} (got "
-                         f"{list(weights.shape)})")
+        raise ValueError(f"'weights' must have shape {shape} with num_edges={graph.num_edges} (got "
+                         f"shape {list(weights.shape)})")
     per_edge = weights.detach().double().unsqueeze(-1).flatten(1).cpu()
     others = per_edge[~((per_edge >= 0) & per_edge.isfinite())]
     if others.numel():

@@ -64,11 +64,12 @@ def from_data(cls: type[BipartiteGraph], data: Data | HeteroData,
         edges, keys, queries = data[chosen], data[chosen[0]], data[chosen[-1]]
     else:
         if edge_type is not None:
-            raise ValueError(f"'edge_type' is for HeteroData (got {edge_type} and a Data)")
+            raise ValueError(f"'edge_type' must be None for a Data, because only a HeteroData has "
+                             f"edge types (got {edge_type})")
         edges = keys = queries = data
     given = edges.get('edge_index', edges.get('adj_t'))
     if given is None:
-        raise ValueError(f"'data' must have an 'edge_index' (got {data})")
+        raise ValueError(f"'data' must have the attribute 'edge_index' (got {data})")
     edge_index = read_edges(given)
     query_ptr = ptr_of(queries, edge_index.device)
     key_ptr = query_ptr if keys is queries else ptr_of(keys, edge_index.device)
@@ -144,8 +145,8 @@ def ptr_of(nodes: Data | NodeStorage, device: torch.device) -> Tensor:
     """
     num_nodes, ptr, batch = nodes.num_nodes, nodes.get('ptr'), nodes.get('batch')
     if num_nodes is None:
-        raise ValueError(f"'num_nodes' must be set if nodes have no features, because the nodes "
-                         f"cannot be counted then (got {nodes})")
+        raise ValueError(f"'num_nodes' must be set on a data without node features, because its "
+                         f"nodes cannot be counted (got {nodes}); set data.num_nodes")
     if ptr is None:
         return (torch.tensor([0, num_nodes], device=device) if batch is None
                 else ptr_of_batch(batch, num_nodes))
@@ -153,7 +154,7 @@ def ptr_of(nodes: Data | NodeStorage, device: torch.device) -> Tensor:
     if batch is not None and not is_traced(batch) and not torch.equal(
             batch, segment_of(ptr, num_nodes)):
         raise ValueError("'batch' must agree with 'ptr' (got nodes that were moved or removed "
-                         "after batching); sort the nodes by 'batch', and delete 'ptr'")
+                         "after batching); sort the nodes by 'batch', and delete data.ptr")
     return ptr
 
 
@@ -163,14 +164,14 @@ def ptr_of_batch(batch: Tensor, num_nodes: int) -> Tensor:
     check_integers('batch', batch)
     check_has_numbers('batch', batch)
     if batch.shape != (num_nodes,):
-        raise ValueError(f"'batch' must have the index of a graph for each of the {num_nodes} "
-                         f"nodes (got shape {tuple(batch.shape)})")
+        raise ValueError(f"'batch' must have shape [{num_nodes}], the index of a graph for each "
+                         f"node (got shape {tuple(batch.shape)})")
     numbers = host_copy(batch)
     if bool((numbers.diff() < 0).any()):
-        raise ValueError("'batch' must ascend, because the nodes of a graph must be adjacent; sort "
-                         "the nodes by 'batch'")
+        raise ValueError("'batch' must ascend, because the nodes of each graph must be adjacent; "
+                         "sort the nodes by 'batch'")
     num_graphs = int(numbers[-1]) + 1 if num_nodes else 0
     if num_nodes and int(numbers[0]) < 0 or num_graphs > MAX_SIDE:
-        raise ValueError(f"'batch' must number graphs from 0 (got {int(numbers[0])} to "
-                         f"{num_graphs - 1})")
+        raise ValueError(f"'batch' must number the graphs from 0 without gaps (got "
+                         f"{int(numbers[0])} to {num_graphs - 1})")
     return row_pointer(batch, num_graphs)

@@ -32,9 +32,9 @@ def parts_of(state: dict[str, Any]) -> tuple[Any, ...]:
     of the probabilities, and of whether edges stay in their segments.
     """
     if not isinstance(state, dict) or state.keys() != set(_PARTS):
-        raise ValueError(f"the state of a BipartiteGraph must have the parts {', '.join(_PARTS)} "
-                         f"(got {', '.join(map(str, state))}); the graph may have been saved by "
-                         f"another version")
+        raise ValueError(f"a saved BipartiteGraph must contain {', '.join(_PARTS)} (got "
+                         f"{', '.join(map(str, state))}); save the graph again with this version "
+                         f"of graphattn")
     indptr, key, num_keys, query_ptr, key_ptr, edge_prob, is_reordered = (
         state[name] for name in _PARTS)
     if isinstance(key, Tensor) and key.dtype == torch.int16:

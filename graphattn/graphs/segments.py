@@ -82,7 +82,7 @@ class Segments:
             key_ptr = (query_ptr if num_keys == num_queries
                        else _one_segment_per_head(heads, num_keys, device))
         if validate and query_ptr.numel() != key_ptr.numel():
-            raise ValueError(f"'query_ptr' and 'key_ptr' must have the same number of segments "
+            raise ValueError(f"'query_ptr' and 'key_ptr' must mark the same number of segments "
                              f"(got {query_ptr.numel() - 1} and {key_ptr.numel() - 1})")
         return cls(query_ptr, key_ptr)
 

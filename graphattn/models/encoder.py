@@ -160,16 +160,17 @@ num_segments=2, density=32.4%))
         if attention is None:
             source = None if source is None else check_source(source, heads)
             if causal and source is None:
-                raise ValueError("'causal' must be False for an encoder without a source (got "
+                raise ValueError("'causal' must be False for an encoder with source=None (got "
                                  "True); pass causal graphs as 'graph' in each call instead")
             source = source.causal() if causal else source
         elif positions == 'rotary':
-            raise ValueError("'positions' must not be 'rotary' if 'attention' is given, because "
-                             "the module 'attention' computes its own queries and keys")
+            raise ValueError("'positions' must not be 'rotary' with 'attention', because the "
+                             "module 'attention' computes its own queries and keys; pass another "
+                             "value of 'positions', or omit 'attention'")
         for option, is_on in (('share_source', share_source), ('causal', causal)):
             if is_on and attention is not None:
-                raise ValueError(f"'{option}' must be False if 'attention' is given, because the "
-                                 f"module 'attention' has no source (got True)")
+                raise ValueError(f"'{option}' must be False with 'attention', because the module "
+                                 f"'attention' has no source (got True)")
         name, limited = ('source', source) if attention is None else ('attention', attention)
         longest = getattr(limited, 'max_length', None)
         if longest is not None and longest < max_length:
@@ -189,8 +190,8 @@ num_segments=2, density=32.4%))
             self.position_embedding = GridPositions(positions, channels)
             if self.position_embedding.num_embeddings < max_length:
                 raise ValueError(f"'max_length' must be at most "
-                                 f"{self.position_embedding.num_embeddings}, the size of the grid "
-                                 f"{positions} (got {max_length})")
+                                 f"{self.position_embedding.num_embeddings}, the number of "
+                                 f"positions of the grid {positions} (got {max_length})")
         else:
             self.position_embedding = EMBEDDINGS[positions](max_length, channels)
         self.segment_embedding = nn.Embedding(num_segments, channels) if num_segments else None
@@ -290,23 +291,24 @@ num_segments=2, density=32.4%))
                 segments = torch.zeros(len(tokens), dtype=torch.long, device=device)
             check_ids('segments', segments, _size_of(self.segment_embedding), device)
             if len(segments) != len(tokens):
-                raise ValueError(f"'segments' must have an entry for each of the {len(tokens)} "
-                                 f"tokens (got {len(segments)})")
+                raise ValueError(f"'segments' must have {len(tokens)} entries, one for each token "
+                                 f"(got {len(segments)})")
             x = x + self.segment_embedding(segments)
         elif segments is not None:
-            raise ValueError("'segments' must be None for a model without segments; to use "
-                             "segments, build the model with 'num_segments'")
+            raise ValueError("'segments' must be None for a model that was built without "
+                             "'num_segments'; build the model with num_segments=2, for instance")
         return self.dropout(x if self.norm_first else self.norm(x))
 
     def _features(self, tokens: Tensor) -> Tensor:
         if not isinstance(tokens, Tensor) or not tokens.is_floating_point():
             if self.token_embedding is None:
-                raise TypeError("'tokens' must be features for a model without a vocabulary; to "
-                                "use ids, build the model with 'num_tokens'")
+                raise TypeError("'tokens' must be floating features for a model that was built "
+                                "without 'num_tokens'; to pass ids, build the model with "
+                                "'num_tokens'")
             check_ids('tokens', tokens, _size_of(self.token_embedding), self._device(tokens))
             return self.token_embedding(tokens)
         if self.padding_token is not None:
-            raise TypeError(f"'tokens' must be ids for a model with 'padding_token' (got "
+            raise TypeError(f"'tokens' must be int64 ids for a model with 'padding_token' (got "
                             f"{tokens.dtype})")
         check_features(tokens, self.channels, self.norm, 'tokens')
         return tokens
@@ -343,7 +345,7 @@ num_segments=2, density=32.4%))
         if length.numel() and int(length.max()) > max_length:
             raise ValueError(f"'ptr' must mark sequences of at most {max_length} tokens, the "
                              f"'max_length' of the model (got {int(length.max())}); truncate the "
-                             f"sequence, or build the model with a larger 'max_length'")
+                             f"sequences, or build the model with a larger 'max_length'")
 
 
 def _size_of(embedding: nn.Module) -> float:
@@ -408,7 +410,8 @@ class GridPositions(nn.Module):
     def __init__(self, sides: list[int], channels: int):
         super().__init__()
         if not sides:
-            raise ValueError("'positions' must contain at least one side of the grid (got [])")
+            raise ValueError("'positions' must contain at least one side of the grid, such as [32, "
+                             "32] (got [])")
         for side in sides:
             check_size('positions', side, 1, MAX_SIDE)
         self.sides = tuple(sides)
@@ -439,8 +442,8 @@ def _ptr_of(is_token: Tensor, ptr: Tensor | Shard) -> Tensor:
     """Return where each sequence begins among the tokens that are not padding, int64
     ``[num_sequences + 1]``."""
     if isinstance(ptr, Shard):
-        raise ValueError("'padding_token' must be None for sequence parallelism; remove the "
-                         "padding from the sequences before the call")
+        raise ValueError("the model must be built with padding_token=None for sequence "
+                         "parallelism; remove the padding from the sequences before the call")
     return torch.cat([ptr[:1], is_token.cumsum(0)])[ptr]
 
 
@@ -449,7 +452,8 @@ def check_encoder(encoder: nn.Module, predicts_tokens: bool = False) -> None:
     if not isinstance(encoder, nn.Module) or not hasattr(encoder, 'token_embedding'):
         raise TypeError(f"'encoder' must be an Encoder (got {type(encoder).__name__})")
     if predicts_tokens and encoder.token_embedding is None:
-        raise ValueError("'encoder' must have a vocabulary to predict tokens (got num_tokens=0)")
+        raise ValueError("'encoder' must have a vocabulary to predict tokens (got num_tokens=0); "
+                         "build the Encoder with 'num_tokens'")
 
 
 def vocabulary_size(encoder: nn.Module) -> int:
@@ -457,6 +461,7 @@ def vocabulary_size(encoder: nn.Module) -> int:
     sizes = [module.num_embeddings for module in encoder.token_embedding.modules()
              if hasattr(module, 'num_embeddings')]
     if not sizes:
-        raise TypeError(f"'encoder' must have an nn.Embedding of tokens, or an adapter around one "
-                        f"(got {type(encoder.token_embedding).__name__})")
+        raise TypeError(f"'encoder' must have an nn.Embedding, or an adapter around an "
+                        f"nn.Embedding, as token_embedding (got "
+                        f"{type(encoder.token_embedding).__name__})")
     return sizes[0]

@@ -131,7 +131,8 @@ class GraphTransformer(nn.Module):
         try:
             is_batch_norm = isinstance(normalization_resolver(norm, channels), BatchNorm)
         except ValueError as error:
-            raise ValueError(f"'norm' must be a norm of PyG, such as 'batch_norm' (got {norm!r})"
+            raise ValueError(f"'norm' must be the name of a norm of PyG, such as 'batch_norm' (got "
+                             f"{norm!r})"
                              ) from error
         check_choice('level', level, ('node', 'graph'))
         check_choice('pooling', pooling, POOLING)
@@ -139,16 +140,19 @@ class GraphTransformer(nn.Module):
         if local is not None:
             check_choice('local', local, LOCAL)
         if source is not None and attention is not None:
-            raise ValueError("'attention' must be None if 'source' is given (got both)")
+            raise ValueError("'attention' must be None if 'source' is given (got both); omit one "
+                             "of them")
         source = None if source is None else check_source(source, heads)
         if joins_edges and not hasattr(source, '__or__'):
             raise ValueError(f"'joins_edges' must be False unless 'source' can join the edges of "
-                             f"the data (got {type(source).__name__} as 'source')")
+                             f"the data (got {type(source).__name__} as 'source'); omit "
+                             f"'joins_edges'")
         if local == 'transformer' and channels % heads:
-            raise ValueError(f"'channels' must be a multiple of 'heads' (got {channels} and "
-                             f"{heads})")
+            raise ValueError(f"'channels' must be a multiple of 'heads' (got {channels} channels "
+                             f"and {heads} heads)")
         if local is None and source is None and attention is None:
-            raise ValueError("'local', 'source' or 'attention' must be given (got none)")
+            raise ValueError("'local', 'source' or 'attention' must be given (got none of them); "
+                             "pass source='Full()' for full attention")
         # A batch may have a single node, for which PyG's batch norm otherwise raises an error.
         norm_kwargs = {'allow_single_element': True} if is_batch_norm else None
         self.out_channels, self.channels, self.level = out_channels, channels, level

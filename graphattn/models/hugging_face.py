@@ -145,7 +145,7 @@ def encoder_of(
         raise ValueError(f"'config' must be of a BERT or a RoBERTa (got model_type="
                          f"{config['model_type']!r})")
     if 'vocab_size' not in config:
-        raise ValueError("'config' must have an entry vocab_size, the size of the vocabulary")
+        raise ValueError("'config' must have the entry 'vocab_size', the size of the vocabulary")
     given = {**DEFAULTS, **config}
     sizes = dict(
         num_tokens=given['vocab_size'], channels=given['hidden_size'],
@@ -339,8 +339,8 @@ def _check_written(family: _Family, model: MaskedLanguageModel | SequenceClassif
     encoder = model.encoder
     attention = encoder.layers[0].attention
     if not isinstance(attention, GraphAttention):
-        raise ValueError(f"'model' must have graph attention to be written as a {family.name} (got "
-                         f"{type(attention).__name__})")
+        raise ValueError(f"'model' must have graph attention to be written as a {family.name} "
+                         f"model (got {type(attention).__name__} as attention)")
     has_one_hop = attention.teleport_logit is None and is_one_hop(attention.attention.hops,
                                                                   attention.attention.teleport)
     is_classifier = isinstance(model, SequenceClassifier)
@@ -360,7 +360,7 @@ def _check_written(family: _Family, model: MaskedLanguageModel | SequenceClassif
              'have no sequence logits (next_sentence=False)'),
             (not has_own_activation, "have the family's activation before its token logits")):
         if not fits:
-            raise ValueError(f"'model' must {must} to be written as a {family.name}")
+            raise ValueError(f"'model' must {must} to be written as a {family.name} model")
 
 
 def _check_all_written(family: _Family, model: MaskedLanguageModel | SequenceClassifier,
@@ -369,8 +369,8 @@ def _check_all_written(family: _Family, model: MaskedLanguageModel | SequenceCla
                   for parameter in module.parameters()}
     for name, parameter in model.named_parameters():
         if name not in name_of and parameter not in of_sources:
-            raise ValueError(f"'model' must have no other parameters than a {family.name} to be "
-                             f"written as a {family.name} (got {name!r}); merge adapters into the "
+            raise ValueError(f"'model' must have only the parameters of a {family.name} model to "
+                             f"be written as one (got also {name!r}); merge adapters into the "
                              f"model first")
 
 
@@ -428,7 +428,7 @@ def _load(family: _Family, model: MaskedLanguageModel | SequenceClassifier,
     for name, tensor in loaded.items():
         if tensor.shape != parameters[name].shape:
             raise ValueError(f"'state_dict' must have {name_of[name]!r} of shape "
-                             f"{tuple(parameters[name].shape)}, as 'model' has (got "
+                             f"{tuple(parameters[name].shape)}, the shape in 'model' (got shape "
                              f"{tuple(tensor.shape)}); build 'model' with the sizes of the "
                              f"checkpoint")
     model.load_state_dict(loaded, strict=False)
@@ -479,8 +479,8 @@ def _check_arguments(family: _Family, state_dict: object) -> None:
                             f"{type(tensor).__name__})")
     for other, load in ((BERT, 'load_bert'), (ROBERTA, 'load_roberta')):
         if other is not family and any(name.startswith(other.prefix) for name in state_dict):
-            raise ValueError(f"'state_dict' must be of a {family.name} (got the names of a "
-                             f"{other.name}); use {load}")
+            raise ValueError(f"'state_dict' must contain the tensors of a {family.name} model (got "
+                             f"the names of a {other.name} model); call {load} instead")
 
 
 def _as_mapping(config: object) -> Mapping[str, object]:
@@ -494,7 +494,7 @@ def _as_mapping(config: object) -> Mapping[str, object]:
     if hasattr(config, 'to_dict'):
         config = config.to_dict()
     if not isinstance(config, Mapping):
-        raise TypeError(f"'config' must map names to values like a config.json, or be a "
+        raise TypeError(f"'config' must be a mapping with the entries of a config.json, a "
                         f"PretrainedConfig or a path (got {type(config).__name__})")
     return config
 
@@ -544,8 +544,8 @@ def _first_position(family: _Family, config: Mapping[str, object]) -> int:
         return 0
     padding = config.get('pad_token_id', 1)
     if not isinstance(padding, int) or padding < 0:
-        raise ValueError(f"'config' must have a nonnegative int as pad_token_id, because positions "
-                         f"are counted from pad_token_id (got {padding!r})")
+        raise ValueError(f"'config' must have an int of at least 0 as 'pad_token_id', because "
+                         f"positions are counted from this id (got {padding!r})")
     return padding + 1
 
 
@@ -568,7 +568,7 @@ def _check_plain(family: _Family, model: MaskedLanguageModel | SequenceClassifie
         if name not in (module, f'{module}.weight', f'{module}.bias'):
             raise ValueError(f"'model' must have no adapters when weights are loaded (got "
                              f"{name!r}); load the weights before adding adapters, or merge the "
-                             f"adapters")
+                             f"adapters first")
 
 
 def _their_names(family: _Family,
@@ -605,19 +605,20 @@ def _check_encoder_names(family: _Family, given: Mapping[str, Tensor],
     lacking = [name for name in wanted if name not in given]
     if lacking:
         raise ValueError(f"'state_dict' must have the {len(wanted)} tensors of the encoder (got "
-                         f"none for {lacking[0]!r} and {len(lacking) - 1} other names); load a "
-                         f"{family.name} with the number of layers of 'model'")
+                         f"none named {lacking[0]!r}, and {len(lacking) - 1} more are missing); "
+                         f"load a {family.name} checkpoint with the number of layers of 'model'")
     surplus = [name for name in given if name.startswith(('embeddings.', 'encoder.'))
                and name not in wanted and name != 'embeddings.position_ids']
     if surplus:
-        raise ValueError(f"'state_dict' must have no tensors of an encoder that 'model' does not "
-                         f"have (got {surplus[0]!r} and {len(surplus) - 1} more); build the "
-                         f"encoder of 'model' with the number of layers of the checkpoint and "
+        raise ValueError(f"'state_dict' must have no tensors that the encoder of 'model' lacks "
+                         f"(got {surplus[0]!r} and {len(surplus) - 1} more); build the encoder "
+                         f"with the number of layers of the checkpoint and "
                          f"num_segments={family.num_segments}")
 
 
 def _check_tied_decoder(family: _Family, given: Mapping[str, Tensor]) -> None:
     name = f'{family.language_model}.decoder.weight'
     if name in given and not torch.equal(given[name], given['embeddings.word_embeddings.weight']):
-        raise ValueError(f"'state_dict' must have {name!r} tied to the token embeddings, as in "
-                         f"{family.name} (got other values); load another checkpoint")
+        raise ValueError(f"'state_dict' must have {name!r} equal to the token embeddings, because "
+                         f"{family.name} ties these weights (got other values); load another "
+                         f"checkpoint")

@@ -180,8 +180,8 @@ class Pattern(ABC):
         except ValueError as error:
             if not is_short:
                 raise
-            raise ValueError(f"{error}; with crop=True, build() returns the first tokens of the "
-                             f"graph of {fewest} tokens, as a PatternSource does") from error
+            raise ValueError(f"{error}; pass crop=True to build() to get the first tokens of the "
+                             f"graph of {fewest} tokens") from error
 
     def _rows_here(self, queries: range, num_queries: int, num_keys: int,
                    generator: torch.Generator | None) -> Tensor:
@@ -389,17 +389,16 @@ def _queries(offset: int | None, num_queries: int, num_keys: int) -> tuple[range
         return range(num_queries), num_queries
     check_size('offset', offset)
     if offset + num_queries > num_keys:
-        raise ValueError(f"'offset' must leave room for {num_queries} queries in a sequence of "
-                         f"{num_keys} tokens, where 'num_keys' is the length of the sequence (got "
-                         f"{offset})")
+        raise ValueError(f"'offset' plus 'num_queries' must be at most 'num_keys', the length of "
+                         f"the sequence (got {offset} plus {num_queries}, and {num_keys})")
     return range(offset, offset + num_queries), num_keys
 
 
 def _device(device: torch.device | str | None) -> torch.device:
     device = torch.get_default_device() if device is None else check_device(device)
     if device.type == 'meta':
-        raise ValueError("'device' must be a device with values, because the edges are read (got "
-                         "'meta')")
+        raise ValueError("'device' must be a device with values, such as 'cpu', because the edges "
+                         "are read (got 'meta')")
     return device
 
 

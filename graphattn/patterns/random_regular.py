@@ -59,10 +59,10 @@ class RandomRegular(Pattern):
               generator: torch.Generator | None) -> Tensor:
         if num_keys != num_queries:
             raise ValueError(f"'num_keys' must equal 'num_queries' for a regular graph (got "
-                             f"{num_keys} and {num_queries})")
+                             f"num_keys={num_keys} and num_queries={num_queries})")
         if self.degree >= num_queries:
-            raise ValueError(f"'degree' must be below the {num_queries} tokens, because no token "
-                             f"attends to itself (got {self.degree})")
+            raise ValueError(f"'degree' must be below {num_queries}, the number of tokens, because "
+                             f"no token attends to itself (got {self.degree})")
         if 2 * self.degree > num_queries - 1:
             left_out = _draw_permutations(num_queries, num_queries - 1 - self.degree, generator)
             absent = torch.ones(num_queries, num_queries, dtype=torch.bool)

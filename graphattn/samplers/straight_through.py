@@ -114,15 +114,16 @@ def _carrier(edge_prob: Tensor | BipartiteGraph) -> Tensor:
         return _gate(edge_prob)
     check_floating('edge_prob', edge_prob)
     if edge_prob.dim() != 1:
-        raise ValueError(f"'edge_prob' must be [num_edges] (got shape {tuple(edge_prob.shape)})")
+        raise ValueError(f"'edge_prob' must have shape [num_edges] (got shape "
+                         f"{tuple(edge_prob.shape)})")
     return edge_prob
 
 
 def _gate(graph: BipartiteGraph) -> Tensor:
     gate = graph.edge_gate
     if gate is None:
-        raise ValueError("'graph' must have edge_prob, which receives the gradient; add it with "
-                         "graph.with_edge_prob")
+        raise ValueError("'graph' must have edge_prob, which receives the gradient; pass "
+                         "graph.with_edge_prob(edge_prob)")
     return gate
 
 

@@ -115,8 +115,8 @@ class HopMaskSource(GraphSource):
         self.check_tokens(query, key, ptr)
         check_generator(generator)
         if self.edges is None:
-            raise ValueError("'edges' must be given to measure distances (got None); pass source | "
-                             "edge_index to the layer")
+            raise ValueError("'edges' must be the edges between which distances are measured (got "
+                             "None); call the layer with source | edge_index as 'graph'")
         check_among_tokens(self.edges, query.device, key_ptr)
         is_on = (draw_values(self.logit, self.temperature, generator) if self.training
                  else (self.logit.detach() > 0).to(self.logit.dtype))

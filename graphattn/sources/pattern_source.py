@@ -84,8 +84,8 @@ class PatternSource(GraphSource):
         is_one = isinstance(pattern, str) or not isinstance(pattern, Sequence)
         self.patterns = tuple(map(_pattern, [pattern] if is_one else pattern))
         if not self.patterns:
-            raise ValueError("'pattern' must not be empty (got a sequence without patterns); pass "
-                             "one Pattern for each head, or one Pattern for all heads")
+            raise ValueError("'pattern' must contain at least one Pattern (got an empty sequence); "
+                             "pass one Pattern for each head, or one Pattern for all heads")
         if not is_one:
             self.per_head, self.heads = True, len(self.patterns)
         limits = [part.max_tokens for part in self.patterns]
@@ -164,9 +164,9 @@ class PatternSource(GraphSource):
     def arguments(self) -> dict[str, Any]:
         for pattern in self.patterns:
             if not _is_expression(pattern):
-                raise ValueError(f"'pattern' must print as an expression that parses to the same "
-                                 f"pattern, so that it can be saved (got "
-                                 f"{type(pattern).__name__}); see Pattern.__repr__")
+                raise ValueError(f"'pattern' must have a __repr__ that returns an expression of "
+                                 f"the same pattern, to be saved (got {type(pattern).__name__}); "
+                                 f"see Pattern.__repr__")
         expressions = list(map(repr, self.patterns))
         return {'pattern': expressions if self.per_head else expressions[0], 'seed': self.seed}
 
@@ -382,6 +382,6 @@ def as_source(source: GraphSource | Pattern | str) -> GraphSource:
     if isinstance(source, GraphSource) or hasattr(source, 'logit_terms'):  # or a wrapped source
         return source
     if not isinstance(source, Pattern | str):
-        raise TypeError(f"'source' must be a GraphSource, a Pattern or an expression of a pattern "
-                        f"(got {type(source).__name__})")
+        raise TypeError(f"'source' must be a GraphSource, a Pattern, or a str such as "
+                        f"'SlidingWindow(3)' (got {type(source).__name__})")
     return PatternSource(source)

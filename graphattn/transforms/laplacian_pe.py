@@ -81,8 +81,8 @@ class LaplacianPE(BaseTransform):
             try:
                 vectors = _eigenvectors(adjacency, count)
             except NotConverged as error:
-                raise NotConverged(f"'k' must be smaller, because {count} eigenvectors of {data} "
-                                   f"have not converged: {error}; reduce 'k', or use "
+                raise NotConverged(f"'k' must be smaller for {data}, because {count} eigenvectors "
+                                   f"did not converge ({error}); use a smaller 'k', or use "
                                    f"RandomWalkPE") from None
             encoding[:, :count] = vectors * _signs(vectors)
         encoding = torch.from_numpy(encoding).to(data.edge_index.device)
@@ -97,7 +97,7 @@ def _check_undirected(adjacency: np.ndarray | sp.csr_array, data: Data) -> None:
         raise ValueError(f"'edge_index' must have each edge in both directions with the same "
                          f"weight (got {float(adjacency[row, column]):g} from {row} to {column} "
                          f"and {float(adjacency[column, row]):g} back in {data}); apply "
-                         f"ToUndirected of torch_geometric.transforms before this transform")
+                         f"torch_geometric.transforms.ToUndirected first")
 
 
 def _eigenvectors(adjacency: np.ndarray | sp.csr_array, count: int) -> np.ndarray:

@@ -41,8 +41,8 @@ def within_free_memory() -> Iterator[None]:
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and not any(text in str(error) for text in _OF_TORCH):
             raise
-        raise MemoryError(f'this needs more than the free memory of {free / 2**30:.1f} GiB; use '
-                          f'fewer tokens, edges or steps ({error})') from error
+        raise MemoryError(f"this call needs more than the free memory of {free / 2 ** 30:.1f} GiB; "
+                          f"use fewer tokens, edges or steps ({error})") from error
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, (before, most))
 

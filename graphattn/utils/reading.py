@@ -53,14 +53,16 @@ def read_lines(path: Path, encoding: str = 'utf-8') -> Iterator[tuple[int, str]]
                     return
                 done += len(line)
                 if len(line) > MAX_LINE_LENGTH:
-                    raise ValueError(f'{path}, line {number}: longer than '
-                                     f'{MAX_LINE_LENGTH:,} bytes')
+                    raise ValueError(f"{path}, line {number}: longer than {MAX_LINE_LENGTH:,} "
+                                     f"bytes; split the line")
                 if done > max_bytes:
-                    raise ValueError(f'{path}, line {number}: more than {EXPANSION} times the size '
-                                     f'of the compressed file')
+                    raise ValueError(f"{path}, line {number}: the file unpacks to more than "
+                                     f"{EXPANSION} times its compressed size; decompress the file "
+                                     f"first")
                 if number > max_lines:
-                    raise ValueError(f'{path}, line {number}: a file of {size:,} bytes may have at '
-                                     f'most {max_lines:,} lines; decompress it first')
+                    raise ValueError(f"{path}, line {number}: a compressed file of {size:,} bytes "
+                                     f"may have at most {max_lines:,} lines; decompress the file "
+                                     f"first")
                 yield number, _decoded(line, encoding, f'{path}, line {number}')
     except (EOFError, zlib.error) as error:
         raise OSError(f'after line {number - 1}: {error}') from error

@@ -411,5 +411,5 @@ def test_nodes_out_of_range_and_other_kinds_are_refused():
     adjacency = torch.sparse_coo_tensor(edge_index.flip(0), torch.ones(NUM_EDGES),
                                         (NUM_QUERIES, NUM_KEYS + 1))
     for edges in (SlidingWindow(2).build(NUM_KEYS), adjacency.to_sparse_csr()):
-        with pytest.raises(ValueError, match="'edge_index' must be between 9 queries and 12 keys"):
+        with pytest.raises(ValueError, match="'edge_index' must have 9 queries and 12 keys"):
             conv(tuple(x), edges)

@@ -255,19 +255,19 @@ def test_a_model_for_shorter_sequences_gets_the_first_positions():
 
 @pytest.mark.parametrize('kind, sizes, match', [
     *(('BertForPreTraining', *row) for row in (
-        (dict(num_tokens=51), r"of shape \(51,.*\(got \(50,"),
+        (dict(num_tokens=51), r"shape \(51,.*\(got"),
         (dict(max_length=13), "at least 13 positions.*got 12.; .*smaller max_length$"),
-        (dict(hidden_channels=41), r"intermediate.dense.weight' of shape .*got \(40, 24\)"),
-        (dict(num_segments=3), r"token_type_embeddings.weight' of .*got \(2, 24\)"),
-        (dict(num_layers=4), "the 69 tensors .*'encoder.layer.3.* and 15 other names"),
-        (dict(num_layers=2), "'model' does not have .got 'encoder.layer.2.* and 15 more"),
+        (dict(hidden_channels=41), r"intermediate.dense.weight'.*shape .*got.*24\)"),
+        (dict(num_segments=3), r"token_type_embeddings.weight'.*got.*24\)"),
+        (dict(num_layers=4), "69 tensors .*'encoder.layer.3.*15"),
+        (dict(num_layers=2), "'model'.*.got 'encoder.layer.2.*15 more"),
         (dict(num_segments=0), "'embeddings.token_type_embeddings.weight' .* num_segments=2"),
         (dict(norm_first=True), "'model' must be post-norm"))),
     *(('RobertaForMaskedLM', *row) for row in (
         (dict(max_length=13), "at least 13 positions.*got 12.; .*tile_positions=True"),
         (dict(num_segments=0), "'embeddings.token_type_embeddings.weight' .* num_segments=1"),
-        (dict(num_segments=2), r"token_type_embeddings.weight' of .*got \(1, 24\)"),
-        (dict(num_layers=4), 'a RoBERTa with the number of layers'),
+        (dict(num_segments=2), r"token_type_embeddings.weight'.*got.*24\)"),
+        (dict(num_layers=4), 'RoBERTa.*number.*layers'),
         (dict(norm_first=True), "'model' must be post-norm like RoBERTa"))),
 ])
 def test_other_sizes_are_refused_and_change_nothing(kind, sizes, match):
@@ -384,7 +384,7 @@ def adapted():
     (lambda: MaskedLanguageModel(encoder()), 'roberta', 'no sequence logits'),
     (lambda: MaskedLanguageModel(encoder(), activation='relu'), 'bert', "the family's activation"),
     (lambda: classifier(pooling='mean'), 'bert', "have pooling='pooler'"),
-    (adapted, 'bert', 'no other parameters than a .*layers.0.attention.lin_query.0.weight'),
+    (adapted, 'bert', 'only the parameters of a .*layers.0.attention.lin_query.0.weight'),
 ])
 def test_models_that_do_not_fit_a_family_are_not_written(model, family, match, tmp_path):
     with pytest.raises(ValueError, match=f"'model' .*{match}"):
@@ -394,7 +394,7 @@ def test_models_that_do_not_fit_a_family_are_not_written(model, family, match, t
 
 @pytest.mark.parametrize('config, match', [
     ({'vocab_size': 50, 'hidden_act': 'mish'}, "must have hidden_act 'gelu', .* .got 'mish'.; "),
-    ({'hidden_size': 24}, 'must have an entry vocab_size'),
+    ({'hidden_size': 24}, "must have the entry 'vocab_size'"),
     ({'vocab_size': 50, 'model_type': 'gpt2'}, "must be of a BERT or a RoBERTa .*'gpt2'"),
     ('config.json', 'cannot be read from config.json'),
 ])
@@ -470,7 +470,7 @@ def test_positions_are_counted_from_the_padding():
     load_roberta(model, roberta.state_dict(), roberta.config)
     tokens = torch.arange(5, 17)
     close(model.encoder(tokens, torch.tensor([0, 12])), roberta(tokens[None]).last_hidden_state[0])
-    with pytest.raises(ValueError, match=r"'config' must have a nonnegative int .* \(got None\)"):
+    with pytest.raises(ValueError, match=r"'config' must.*int.*\(got None\)"):
         load_roberta(model, roberta.state_dict(),
                      {**roberta.config.to_dict(), 'pad_token_id': None})
 

@@ -104,12 +104,12 @@ def _swag_rows(path: str) -> Iterator[ChoiceQuestion]:
     with readable(f'{path} cannot be read'):
         for line, row in csv_rows(Path(path)):
             if missing := [name for name in needed if name not in row]:
-                raise ValueError(f'{path}, line 1: expected a column {missing[0]!r} (got '
-                                 f'{", ".join(row)})')
+                raise ValueError(f"{path}, line 1: expected the column {missing[0]!r} (got "
+                                 f"{', '.join(row)})")
             where = f'{path}, line {line}'
             if missing := [name for name in ('sent1', *endings) if not row[name].strip()]:
-                raise ValueError(f'{where}: no text in column {missing[0]!r}; each question must '
-                                 f'have {NUM_ENDINGS} choices')
+                raise ValueError(f"{where}: expected a text in the column {missing[0]!r} (got "
+                                 f"none); each question must have {NUM_ENDINGS} choices")
             if row['label'] not in map(str, range(NUM_ENDINGS)):
                 raise ValueError(f'{where}: expected a label from 0 to {NUM_ENDINGS - 1} (got '
                                  f'{row["label"]!r:.60})')
@@ -129,6 +129,6 @@ def _hop_rows(path: str) -> Iterator[ChoiceQuestion]:
                                     for text in (*choices, *documents)):
             raise ValueError(f"{where}: expected texts as 'candidates' and 'supports'")
         if answer not in choices:
-            raise ValueError(f"{where}: the answer {answer!r:.60} is none of the 'candidates'")
+            raise ValueError(f"{where}: expected an answer from 'candidates' (got {answer!r:.60})")
         yield ChoiceQuestion(value_of(row, 'id', str, where), query.replace('_', ' '), choices,
                              documents, choices.index(answer))

@@ -76,8 +76,8 @@ class EncodedCorpus:
             if self.counts.dtype != np.int64 or self.counts.sum() != len(self.tokens):
                 raise ValueError('counts.npy: the counts do not match the tokens')
         except Exception as error:  # NumPy and the system raise many types
-            raise ValueError(f"'cache' is damaged ({folder}: {error}); delete "
-                             f"{folder.parent}") from error
+            raise ValueError(f"'cache' is damaged ({folder}: {error}); delete {folder.parent}, and "
+                             f"the cache is built again") from error
 
     def __reduce__(self) -> tuple:
         # A data-loading worker opens the files itself.
@@ -111,7 +111,8 @@ class EncodedCorpus:
         try:
             return _read_pointers(path, self.num_sentences)
         except (OSError, ValueError) as error:
-            raise ValueError(f"'cache' is damaged ({error}); delete {path}") from error
+            raise ValueError(f"'cache' is damaged ({error}); delete {path}, and the cache is built "
+                             f"again") from error
 
     def _cut(self, path: Path, target: int, short_share: float, seed: int) -> None:
         rng = np.random.default_rng((seed, target))
@@ -203,8 +204,8 @@ def _encode_in_shards(path: Path, tokenizer: Tokenizer, folder: Path) -> None:
                               for part, encoded in parts.items())
         shutil.rmtree(shards, ignore_errors=True)
         raise ValueError(f"'corpus' must have documents for training and for development, about "
-                         f"one in twenty (got {counts} from {path}); in a file with one sentence "
-                         f"per line, ended by a full stop, separate documents by blank lines")
+                         f"one in twenty (got {counts} from {path}); separate documents by blank "
+                         f"lines if the file has one sentence on each line")
     with new_folder(folder) as temporary:
         for part, encoded in parts.items():
             _join(encoded, temporary / part)

@@ -167,8 +167,8 @@ class TriviaQa(QuestionSource):
     def _page(folder: Path, name: str) -> str:
         path = folder / name
         if not path.resolve().is_relative_to(folder.resolve()):
-            raise ValueError(f"'evidence' must contain the pages (got {name!r:.60}, which is "
-                             f"outside of {folder})")
+            raise ValueError(f"'evidence' must be the folder with all pages (got {name!r:.60}, "
+                             f"which is outside of {folder})")
         with readable(f"'evidence' cannot be read: {path}"):
             return read_text(path)
 
@@ -234,7 +234,8 @@ def _squad_question(row: Any, context: str, where: str) -> Question:
 def _trainable(path: str, questions: Iterable[Question]) -> list[Question]:
     kept = [question for question in questions if question.spans or not question.accepted]
     if not any(question.spans for question in kept):
-        raise ValueError(f'{path}: no question has its answer in its context')
+        raise ValueError(f"{path}: expected a question whose context contains the answer (got "
+                         f"none)")
     return kept
 
 
@@ -247,7 +248,7 @@ def _names(answer: dict, where: str) -> tuple[list[str], tuple[str, ...]]:
     normalised = [*value_of(answer, 'NormalizedAliases', list, where),
                   *(' '.join(trivia_words(text)) for text in human)]
     if not all(isinstance(name, str) for name in (*names, *normalised)):
-        raise ValueError(f'{where}: expected strings as names of the answer')
+        raise ValueError(f"{where}: expected a list of strings as the names of the answer")
     return [name for name in dict.fromkeys(names) if name.strip()], tuple(normalised)
 
 
@@ -274,11 +275,12 @@ def _list_in(row: dict, name: str, where: str) -> list:
 
 def _check_ids(path: str, questions: Sequence[NamedTuple]) -> None:
     if not questions:
-        raise ValueError(f'{path} contains no questions')
+        raise ValueError(f"{path}: expected at least one question (got none)")
     seen: set[str] = set()
     for question in questions:
         if question.id in seen:
-            raise ValueError(f'{path}: two questions have the id {question.id!r:.60}')
+            raise ValueError(f"{path}: expected a different id for each question (got "
+                             f"{question.id!r:.60} twice)")
         seen.add(question.id)
 
 

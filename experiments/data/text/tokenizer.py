@@ -62,8 +62,9 @@ def train_tokenizer(texts: Callable[[], Iterable[str]], vocab_size: int) -> Toke
     # that are special tokens keep the given order.
     given = [*NAMES, *letters, *(f'##{letter}' for letter in letters)]
     if len(given) > vocab_size:
-        raise ValueError(f"'vocab_size' must be at least {len(given)}, for the special tokens and "
-                         f"each letter at the start of a word and within (got {vocab_size})")
+        raise ValueError(f"'vocab_size' must be at least {len(given)}, to contain the special "
+                         f"tokens and each letter, both at the start of a word and inside (got "
+                         f"{vocab_size})")
     trainer = WordPieceTrainer(vocab_size=vocab_size, special_tokens=given, show_progress=False,
                                initial_alphabet=letters, limit_alphabet=len(letters))
     watched = _watched(texts(), TRAINING)
@@ -97,8 +98,8 @@ def train_byte_pairs(texts: Callable[[], Iterable[str]], vocab_size: int) -> Tok
     alphabet = ByteLevel.alphabet()
     names = ['<s>', '<pad>', '</s>', '<unk>', '<mask>']
     if vocab_size < len(alphabet) + len(names):
-        raise ValueError(f"'vocab_size' must be at least {len(alphabet) + len(names)}, for the "
-                         f"special tokens and each byte (got {vocab_size})")
+        raise ValueError(f"'vocab_size' must be at least {len(alphabet) + len(names)}, to contain "
+                         f"the special tokens and each byte (got {vocab_size})")
     tokenizer = Tokenizer(BPE())
     tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
     tokenizer.decoder = Decoder()
@@ -179,8 +180,8 @@ def check_same_vocabulary(tokenizer: Tokenizer, pretrained: Path | None) -> None
     """
     if (pretrained is not None and pretrained.exists()
             and load_tokenizer(pretrained).get_vocab() != tokenizer.get_vocab()):
-        raise ValueError(f"'tokenizer' must be the tokenizer of the pre-training, {pretrained} "
-                         "(got a tokenizer with other ids)")
+        raise ValueError(f"'tokenizer' must be {pretrained}, the tokenizer of the pre-training "
+                         f"(got a tokenizer with other ids)")
 
 
 def special_tokens(tokenizer: Tokenizer, source: str | Path = 'the tokenizer') -> SpecialTokens:

@@ -127,7 +127,7 @@ class DocumentRuns:
             heads, channels = encoder['heads'], encoder['channels']
         except (KeyError, TypeError) as error:
             raise ValueError(f"'documents' must be a config of a classifier with 'heads' and "
-                             f"'channels' ({self._configs[-1]} lacks {error})") from error
+                             f"'channels' (got {self._configs[-1]}, without {error})") from error
         source = {'class_path': 'graphattn.sources.BlockModelSource',
                   'init_args': {'heads': heads, 'head_channels': channels // heads,
                                 'clusters': CLUSTERS[self.study.scale], 'estimator': 'paper',

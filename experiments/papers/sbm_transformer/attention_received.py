@@ -48,7 +48,7 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
     of_tasks, seeds = density_study('attention_received', scale, **kwargs)
     of_tasks = [runs for runs in of_tasks if runs.task in SHAPES]
     if not of_tasks:
-        raise ValueError(f"'tasks' must include a task with images: {', '.join(SHAPES)}")
+        raise ValueError(f"'tasks' must contain at least one task with images: {', '.join(SHAPES)}")
     rows: list[dict] = []
     pictures: dict[str, Figure] = {}
     points: dict[str, tuple[Tensor, Tensor]] = {}

@@ -62,7 +62,7 @@ class LongRangeRuns:
 
     def __post_init__(self):
         if self.study.scale != 'paper' and self.protocol != 'clean':
-            raise ValueError("'protocol' must be 'clean' below the scale 'paper' (got "
+            raise ValueError(f"'protocol' must be 'clean' if 'scale' is smaller than 'paper' (got "
                              f"{self.protocol!r})")
 
     def trained(self, task: str, attention: str, seed: int, pretrained: bool = False) -> Path:

@@ -58,8 +58,8 @@ def main(arguments: list[str] | None = None) -> None:
     check_folder('out', options.out)
     missing = [task for task in options.tasks if not (options.glue / task).is_dir()]
     if missing:
-        parser.error(f"'glue' must have a folder for each task (there is no {', '.join(missing)} "
-                     f"in {options.glue})")
+        parser.error(f"'glue' must contain a folder for each task (got {options.glue}, without "
+                     f"{', '.join(missing)})")
     for task in options.tasks:
         for seed in options.seeds:
             fine_tune(task, seed, options, others)
@@ -81,8 +81,8 @@ def fine_tune(task: str, seed: int, options: argparse.Namespace, others: list[st
                '--data.init_args.path', str(options.glue / task), *others]
     print(f'{task}, seed {seed}', flush=True)
     if (status := subprocess.run(command).returncode) != 0:
-        raise ChildProcessError(f'fine-tuning on {task} with seed {seed} failed (status '
-                                f'{status})')
+        raise ChildProcessError(f"fine-tuning on {task} with seed {seed} failed (got exit status "
+                                f"{status}); the output above says why")
 
 
 def table(folder: Path) -> list[dict]:
@@ -101,7 +101,7 @@ def table(folder: Path) -> list[dict]:
         rows += [{'dev, after the': epoch, 'run': run, **row,
                   'average': statistics.mean(row.values())} for run, row in runs.items()]
     if not rows:
-        raise ValueError(f"'out' must contain a finished run (there is none in {folder})")
+        raise ValueError(f"'out' must contain a finished run (got none in {folder})")
     return rows
 
 

@@ -269,7 +269,8 @@ def _seeded(*entropy: int) -> Iterator[None]:
 def _check_samples_neighbors(parts: GraphParts) -> None:
     if parts.level != 'node' or len(parts.graphs) > 1:
         raise ValueError(f"'num_neighbors' requires one graph with targets for nodes (got "
-                         f"{len(parts.graphs)} graphs with targets for each {parts.level})")
+                         f"{len(parts.graphs)} graphs with targets for each {parts.level}); omit "
+                         f"'num_neighbors'")
     if not (WITH_PYG_LIB or WITH_TORCH_SPARSE):
         raise ImportError("'num_neighbors' requires torch-sparse or pyg-lib; install one of "
                           "them, for example by pip install torch-sparse")

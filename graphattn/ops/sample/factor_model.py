@@ -209,9 +209,9 @@ class FactorModel:
         """
         if not largest <= self.highest_probability:
             check_finite_and_not_negative(self.factors())
-            raise ValueError(f"'model' must have probabilities p_ij of at most 1 (got "
-                             f"{largest:.6g}); scale 'mixing' down, or use sample_fastrg, which "
-                             f"accepts rates above 1")
+            raise ValueError(f"'model' must have edge probabilities of at most 1 (got "
+                             f"{largest:.6g}); multiply 'mixing' by a smaller factor, or call "
+                             f"sample_fastrg, which accepts rates above 1")
 
     def factors(self) -> dict[str, Tensor]:
         """Return a dict of the factors by name, without gradients."""

@@ -65,7 +65,7 @@ REFUSED = {
     'packed, without saying so': ('a.csv', gzip.compress(COMMAS.encode()), r'gzip.*ends in \.gz'),
     'Parquet': ('a.csv', b'PAR1\x15\x04', 'Parquet'),
     'a workbook by its name': ('a.xlsx', b'PK\x03\x04\x14\0', 'must be a table .*suffix .csv'),
-    'no header': ('a.csv', '"rain, snow",1\nx,2\n', "first line of a CSV file, .*'columns'"),
+    'no header': ('a.csv', '"rain, snow",1\nx,2\n', "line.*'columns'"),
     'a quotation mark that is not closed': ('a.csv', 'text,label\n"rain,1\n', 'never closed'),
     'quotation marks behind backslashes': ('a.csv', 'text,label\n"a \\"b\\"",1\n', 'double each'),
     'a separator in a text': ('a.csv', 'text;label\nrain; snow;1\n', 'between semicolons .got 3'),
@@ -235,7 +235,7 @@ def test_images_that_are_white_on_nothing_are_refused(tmp_path):
         white[place % 3, place, 3] = 0
         (folder := tmp_path / f'{place % 2}').mkdir(exist_ok=True)
         Image.fromarray(white).save(folder / f'{place}.png')
-    with pytest.raises(ValueError, match='all 4 images are identical .*white'):
+    with pytest.raises(ValueError, match='images.*identical .*white'):
         ImageFiles(str(tmp_path)).read(99)
 
 

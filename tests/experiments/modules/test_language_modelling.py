@@ -211,8 +211,8 @@ def test_masks_norms_and_biases_do_not_decay():
 
 @pytest.mark.parametrize('arguments, match', [
     ({'mask_weight': -0.1}, "'mask_weight' must not be negative"),
-    ({'freeze': 'top-k'}, "'sparsity' must be given if how='top-k'"),
-    ({'sparsity': 0.5}, "'sparsity' must be given if how='top-k'"),
+    ({'freeze': 'top-k'}, "'sparsity' must.*given.*how='top-k'"),
+    ({'sparsity': 0.5}, "'sparsity' must.*given.*how='top-k'"),
     ({'freeze': 'top-k', 'sparsity': 1.5}, "'sparsity'"),
 ])
 def test_bad_arguments(arguments, match):

@@ -125,8 +125,8 @@ def test_a_checkpoint_that_is_none_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize('options, match', [
-    (dict(attention=Linear(8, 2)), "'causal' must be False if 'attention'"),
-    (dict(source=LearnedMaskSource(2, 8)), "'source' must have a causal form.*LearnedMaskSource"),
+    (dict(attention=Linear(8, 2)), "'causal' must.*False.*'attention'.*got True"),
+    (dict(source=LearnedMaskSource(2, 8)), "'source' must.*causal.*got LearnedMaskSource"),
 ])
 def test_what_has_no_causal_form_is_refused(options, match):
     with pytest.raises(ValueError, match=match):

@@ -262,10 +262,9 @@ def test_pre_training_goes_on_from_a_checkpoint(full, roberta_file):
     LanguageModelling(other, pretrained=str(checkpoint))
     torch.testing.assert_close(dict(other.state_dict()), dict(model.state_dict()))
     headless = MaskedLanguageModel(other.encoder, next_sentence=False)
-    with pytest.raises(ValueError, match="'pretrained' must fit the parameters of this model: "
-                                         "'next_sentence.bias' is .2,. there and None here"):
+    with pytest.raises(ValueError, match="'pretrained' must fit.*'next_sentence.bias'.*None here"):
         LanguageModelling(headless, pretrained=str(checkpoint))
-    with pytest.raises(ValueError, match="'pretrained' and 'roberta' exclude each other"):
+    with pytest.raises(ValueError, match="'pretrained' and 'roberta' must not both be given"):
         LanguageModelling(other, pretrained=str(checkpoint), roberta=str(roberta_file))
 
 

@@ -153,8 +153,8 @@ class Draws:
         if self._fit():
             return self._to_graph()
         if by_name:
-            raise ValueError("'model' must not have a query with many draws of a few keys (got "
-                             "more draws than fit in registers); use another 'method', or 'auto'")
+            raise ValueError("'method' must be another one for this model, because a query draws a "
+                             "few keys too often for the registers of the GPU; pass method='auto'")
         return None
 
     def _fit(self) -> bool:
