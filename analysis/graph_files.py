@@ -403,7 +403,7 @@ def _one_graph(path: Path, parse: Callable[[bytes], nx.Graph]) -> nx.Graph:
     lines = read_bytes(path).split()
     if len(lines) != 1:
         raise ValueError(f"the file must contain one graph, on one line (got {len(lines)} graphs); "
-                         f"keep one line")
+                         f"keep only one line")
     return parse(lines[0])
 
 

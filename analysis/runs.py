@@ -60,7 +60,7 @@ def sampled_graphs(
                    for first in range(0, len(segments), samples)}
     if not graphs:
         raise ValueError(f"'checkpoint' must contain a model whose heads sample their graphs (got "
-                         f"{checkpoint}); if its heads attend along a pattern, pass this pattern "
+                         f"{checkpoint}); if the heads attend along a pattern, pass this pattern "
                          f"by --pattern instead")
     return graphs
 

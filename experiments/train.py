@@ -355,9 +355,9 @@ def best_is(metric: str) -> Literal['min', 'max']:
     """
     words = set(re.split('[/_]', metric))
     if not words & (LESS_IS_BETTER | MORE_IS_BETTER):
-        raise ValueError(f"'select_on' must be a development metric with a known word in its name: "
-                         f"{', '.join(sorted(LESS_IS_BETTER))} (lower is better) or "
-                         f"{', '.join(sorted(MORE_IS_BETTER))} (higher is better) (got {metric!r})")
+        raise ValueError(f"'select_on' must contain one of {', '.join(sorted(LESS_IS_BETTER))} "
+                         f"(lower is better) or {', '.join(sorted(MORE_IS_BETTER))} (higher is "
+                         f"better) in the name of the metric (got {metric!r})")
     return 'min' if words & LESS_IS_BETTER else 'max'
 
 
@@ -408,15 +408,15 @@ def _check_callbacks(given: list[Callback], callbacks: list[Callback]) -> None:
             if type(callback).state_dict is not Callback.state_dict]
     for callback in given:
         if keys.count(callback.state_key) > 1:
-            raise ValueError(f"'trainer.callbacks' must contain each callback once, and none that "
-                             f"every run adds itself (got a second {callback.state_key}); omit "
+            raise ValueError(f"'trainer.callbacks' must contain each callback only once, and none "
+                             f"that each run adds itself (got a second {callback.state_key}); omit "
                              f"this callback, or let it monitor another metric")
 
 
 def _check_seed(seed: int | bool) -> None:
     if isinstance(seed, bool) or not 0 <= seed < 2**32:
-        raise ValueError(f"'seed_everything' must be an integer from 0 to {2**32 - 1} (got "
-                         f"{seed}), because the randomness of every step derives from it")
+        raise ValueError(f"'seed_everything' must be an integer from 0 to {2 ** 32 - 1}, because "
+                         f"all random numbers derive from this seed (got {seed})")
 
 
 def _check_seeds(command: str, options: Namespace) -> None:

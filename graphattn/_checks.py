@@ -63,13 +63,15 @@ def check_size(name: str, size: int, at_least: int = 0, at_most: int | None = No
 
 
 def check_sides(**sizes: int) -> None:
-    """Raise unless the sizes are positive ints that the side of a tensor can have."""
+    """Raise an error unless each size is a positive int of at most ``MAX_SIDE``, the largest number
+    of rows or columns of a tensor."""
     for name, size in sizes.items():
         check_size(name, size, 1, MAX_SIDE)
 
 
 def check_number(name: str, number: float, where: str) -> None:
-    """Raise unless ``number`` is in the range ``where``, a key of ``_INSIDE``."""
+    """Raise an error unless ``number`` is in the range ``where``, such as ``'in [0, 1)'``. The keys
+    of ``_INSIDE`` are the possible ranges."""
     if not isinstance(number, Real) or isinstance(number, bool):
         raise TypeError(f"'{name}' must be a number (got {type(number).__name__})")
     if not _INSIDE[where](number):
@@ -116,7 +118,7 @@ def check_seed(seed: int) -> None:
 
 
 def check_device(device: torch.device | str) -> torch.device:
-    """Return ``device`` as a torch.device."""
+    """Return ``device``, a torch.device or a name such as ``'cuda:0'``, as a torch.device."""
     if isinstance(device, torch.device):
         return device
     try:
@@ -168,7 +170,8 @@ def check_has_numbers(name: str, tensor: Tensor) -> None:
 
 
 def check_features(x: Tensor, channels: int, layer: nn.Module, name: str = 'x') -> None:
-    """Raise unless ``x`` is a valid input of ``layer``, floating ``[num_tokens, channels]``."""
+    """Raise an error unless ``x`` is floating ``[num_tokens, channels]`` and has the device and
+    dtype of ``layer``."""
     check_floating(name, x)
     if x.dim() != 2 or x.size(1) != channels:
         raise ValueError(f"'{name}' must have shape [num_tokens, {channels}] (got shape "
@@ -177,9 +180,8 @@ def check_features(x: Tensor, channels: int, layer: nn.Module, name: str = 'x') 
 
 
 def check_place(name: str, x: Tensor, layer: nn.Module) -> None:
-    """Raise unless ``x`` has the device and dtype of the weight of a layer. If another module
-    replaces the layer, such as an adapter or a quantised layer, and has no such weight, nothing is
-    checked."""
+    """Raise an error unless ``x`` has the device and dtype of the weight of ``layer``. If ``layer``
+    has no floating weight, as an adapter or a quantised layer may have none, nothing is checked."""
     weight = getattr(layer, 'weight', None)
     if not isinstance(weight, Tensor) or weight.dtype not in _FLOATS:
         return
@@ -191,7 +193,8 @@ def check_place(name: str, x: Tensor, layer: nn.Module) -> None:
 
 
 def check_layer_dtype(name: str, x: Tensor, weight: Tensor) -> None:
-    """Raise unless ``x`` and ``weight`` have the same dtype, or autocast casts both."""
+    """Raise an error unless ``x`` and ``weight`` have the same dtype or autocast casts both
+    tensors."""
     if x.dtype != weight.dtype and not is_autocast(x):
         raise TypeError(f"'{name}' must have the dtype of the layer, {weight.dtype} (got "
                         f"{x.dtype}); pass {name}.to({weight.dtype})")
@@ -215,7 +218,7 @@ def check_ids(name: str, ids: Tensor, num_ids: int, device: torch.device) -> Non
 
 
 def check_on_edges(name: str, values: Tensor, num_edges: int) -> None:
-    """Raise unless ``values`` is a real Tensor ``[num_edges]``."""
+    """Raise an error unless ``values`` is a dense real Tensor ``[num_edges]``."""
     if not isinstance(values, Tensor) or values.is_complex():
         kind = values.dtype if isinstance(values, Tensor) else type(values).__name__
         raise TypeError(f"'{name}' must be a Tensor of real numbers (got {kind})")
@@ -257,8 +260,8 @@ def check_edge_prob(edge_prob: Tensor, num_edges: int, device: torch.device) -> 
 
 
 def check_pointer(name: str, ptr: Tensor, device: torch.device) -> None:
-    """Raise unless the pointer has the right type, dtype, device and shape. Its values are not
-    checked."""
+    """Raise an error unless ``ptr`` is a dense int64 Tensor ``[num_segments + 1]`` on ``device``.
+    The values of ``ptr`` are not checked."""
     is_plain = isinstance(ptr, Tensor) and ptr.dtype == torch.long and not ptr.is_nested
     if not is_plain or ptr.layout != torch.strided:
         check_integers(name, ptr)
@@ -271,7 +274,8 @@ def check_pointer(name: str, ptr: Tensor, device: torch.device) -> None:
 
 
 def check_ptr(name: str, ptr: Tensor, size: int | None, device: torch.device) -> None:
-    """Raise unless the pointer rises from 0 to ``size``, or to any number if ``size`` is None."""
+    """Raise an error unless the values of ``ptr`` begin with 0, never decrease and end with
+    ``size``. If ``size`` is None, the last value may be any number."""
     check_pointer(name, ptr, device)
     if is_traced(ptr):
         return
@@ -296,7 +300,8 @@ _MAX_LISTED = 256
 
 
 def _shown(numbers: Tensor, most: int = 8) -> str:
-    """Return the values as text, abbreviated if there are more than ``most``."""
+    """Return the values of a Tensor as text. If there are more than ``most`` values, only the first
+    three and the last three are shown."""
     if numbers.numel() <= most:
         return str(numbers.tolist())
     first, last = (', '.join(map(str, part.tolist())) for part in (numbers[:3], numbers[-3:]))
@@ -304,7 +309,8 @@ def _shown(numbers: Tensor, most: int = 8) -> str:
 
 
 def check_order(name: str, order: Tensor, ptr: Tensor) -> None:
-    """Raise unless ``order`` is a permutation of the nodes within each segment."""
+    """Raise an error unless ``order`` is a permutation that moves nodes only within their segments.
+    ``ptr`` marks where the segments begin."""
     check_integers(name, order)
     check_has_numbers(name, order)
     if order.device != ptr.device:
@@ -321,8 +327,8 @@ def check_order(name: str, order: Tensor, ptr: Tensor) -> None:
 
 
 def check_rows(indptr: Tensor, key: Tensor, num_keys: int | None) -> None:
-    """Raise unless ``indptr`` and ``key`` are valid rows of a graph, without duplicate keys in a
-    row. If ``num_keys`` is None, it is the number of queries."""
+    """Raise an error unless ``indptr`` and ``key`` are the rows of a valid graph, without duplicate
+    keys in a row. The default of ``num_keys`` is the number of queries."""
     check_strided('key', key)
     if key.dim() != 1 or key.dtype not in _INTEGERS:
         raise TypeError(f"'key' must be a Tensor of integers [num_edges] (got {key.dtype} of shape "
@@ -347,14 +353,15 @@ def check_rows(indptr: Tensor, key: Tensor, num_keys: int | None) -> None:
 
 
 def check_square(graph: BipartiteGraph, operation: str, hint: str = '') -> None:
-    """Raise unless every segment has equal numbers of keys and queries."""
+    """Raise an error unless every segment of the graph has equal numbers of keys and queries. The
+    message names the ``operation`` and ends with ``hint``."""
     if not graph.is_square:
         raise ValueError(f"'{operation}' needs equal numbers of keys and queries in each segment "
                          f"(got {graph}){hint}")
 
 
 def check_segments_of_rows(indptr: Tensor, key: Tensor, query_ptr: Tensor, key_ptr: Tensor) -> None:
-    """Raise if the query and the key of an edge are in different segments."""
+    """Raise an error if an edge joins a query of one segment to a key of another segment."""
     if is_traced(indptr):
         return
     query = torch.repeat_interleave(indptr.diff(), output_size=key.numel())

@@ -279,5 +279,5 @@ def _panels(count: int, columns: int) -> tuple[Figure, np.ndarray]:
 
 
 def _spread(count: int) -> np.ndarray:
-    """Return ``count`` evenly spaced positions in [0, 1]."""
+    """Return ``count`` evenly spaced numbers from 0 to 1, float64 ``[count]``."""
     return np.linspace(0, 1, count) if count > 1 else np.full(count, 0.5)

@@ -39,12 +39,12 @@ class Shard(ABC):
 
     @property
     def num_own(self) -> int:
-        """Tokens of this process."""
+        """Number of tokens of this process."""
         return self.stop - self.start
 
     def spans(self) -> list[tuple[int, int]]:
-        """Return the range of tokens of each sequence that belong to this process, as begin and
-        end."""
+        """Return for each sequence the range of its tokens that belong to this process, as a pair
+        (begin, end)."""
         begin, end = ((edge - self.ptr[:-1]).clamp(min=0).minimum(self.ptr.diff()).tolist()
                       for edge in (self.start, self.stop))
         return [*zip(begin, end)]

@@ -57,7 +57,7 @@ def run_benchmark(main: Callable[..., None], arguments: list[str] | None = None)
             options = parser.parse_args(arguments)
             for name in vars(options):
                 if options[name] == []:
-                    raise ValueError(f"'{name}' must not be empty")
+                    raise ValueError(f"'{name}' must contain at least one value (got none)")
             check_folder('out', options.out)
             with within_free_memory():
                 main(**parser.instantiate(options).as_dict())

@@ -264,7 +264,7 @@ def _graph(nodes: _Rows, edges: _Rows, features: dict[str, list[str]], y: Tensor
             if str(row[column]) not in number_of:
                 raise ValueError(f'{place}: {column} {row[column]!r} is not a node of '
                                  f"{'the graph' if _graph_of(row) == '' else 'graph '}"
-                                 f"{_graph_of(row)}; add it to the nodes, or remove the edge")
+                                 f"{_graph_of(row)}; add a line for this node, or remove the edge")
     ends = [[number_of[str(row[column])] for row in edges.rows] for column in ('source', 'target')]
     edge_index = torch.tensor(ends, dtype=torch.int64)
     x, edge_attr = (_features(rows, features[name])

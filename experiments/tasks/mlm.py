@@ -109,7 +109,7 @@ class MaskedLanguage(L.LightningDataModule):
         if not 0. <= short_share <= 1.:
             raise ValueError(f"'short_share' must be in [0, 1] (got {short_share})")
         if not 0. < masked_share <= 1.:
-            raise ValueError(f"'masked_share' must be in (0, 1] (got {masked_share})")
+            raise ValueError(f"'masked_share' must be above 0 and at most 1 (got {masked_share})")
         self.corpus, self.tokenizer_path, self.vocab_size = corpus, tokenizer, vocab_size
         self.byte_pairs = byte_pairs
         self.max_length, self.batch_size, self.num_workers = max_length, batch_size, num_workers

@@ -28,8 +28,8 @@ def check_arguments(
     edge_gate: Tensor | None,
     num_keys: int | None = None,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Check the arguments of :func:`edge_attention`. Return bias and gate as kernels expect them,
-    each ``[num_edges, heads or 1]`` or None.
+    """Check the arguments of :func:`edge_attention`, and return ``edge_bias`` and ``edge_gate`` in
+    the form that kernels expect: each ``[num_edges, heads or 1]`` or None.
 
     ``key`` and ``value`` have a row for each key of the graph, or ``num_keys`` rows if an exchange
     fetches the others later.
@@ -106,8 +106,8 @@ def check_diffused(alpha: Tensor, value: Tensor, graph: BipartiteGraph) -> None:
 
 
 def check_square(graph: BipartiteGraph) -> None:
-    """Raise unless every segment of a graph has equal numbers of queries and keys, which can then
-    be the same tokens."""
+    """Raise an error unless every segment of the graph has equal numbers of queries and keys, so
+    that queries and keys can be the same tokens."""
     if not graph.is_square:
         raise ValueError(f"'graph' must have equal numbers of keys and queries in every segment, "
                          f"because each hop uses the same tokens as keys and as queries (got "
@@ -115,7 +115,8 @@ def check_square(graph: BipartiteGraph) -> None:
 
 
 def check_numbers(scale: float | None, dropout_p: float, query: Tensor) -> float:
-    """Check the scalar arguments of all attention functions, and return the scale."""
+    """Check the arguments ``scale`` and ``dropout_p`` of an attention function, and return the
+    scale of dot products."""
     check_scale_and_dropout(scale, dropout_p)
     return scale_of(query) if scale is None else scale
 
@@ -132,7 +133,8 @@ def check_softcap(softcap: float | None) -> None:
 
 
 def check_sink(sink: Tensor, query: Tensor) -> Tensor:
-    """Check sinks ``[heads]``, and return the sinks in the dtype of the computation."""
+    """Check the sinks, one logit for each head of ``query``, and return the sinks ``[heads]`` in
+    the dtype in which attention is computed."""
     check_floating('sink', sink)
     if sink.device != query.device:
         raise ValueError(f"'sink' must be on {query.device}, the device of 'query' (got "
@@ -144,13 +146,14 @@ def check_sink(sink: Tensor, query: Tensor) -> Tensor:
 
 
 def scale_of(query: Tensor) -> float:
-    """Return the default scale of dot products. This scale is always finite, so it is not checked;
-    traced code with a symbolic number of channels could not check it."""
+    """Return the default scale of dot products, ``1 / sqrt(channels)``. This scale is always
+    finite, so it is not checked; traced code with a symbolic number of channels could not check
+    it."""
     return 1 / math.sqrt(max(query.size(-1), 1))
 
 
 def check_pair_arguments(query: Tensor, key: Tensor, value: Tensor, pairs: MaskedPairs) -> None:
-    """Check the arguments of :func:`pair_attention`."""
+    """Raise an error unless the arguments are valid for :func:`pair_attention`."""
     mask, ptr = pairs.mask, pairs.ptr
     if not isinstance(mask, PairMask):
         raise TypeError(f"'mask' must be a PairMask (got {type(mask).__name__}); call "
@@ -176,8 +179,8 @@ def check_pair_arguments(query: Tensor, key: Tensor, value: Tensor, pairs: Maske
 def check_edge_values(
     name: str, values: Tensor | None, query: Tensor, graph: BipartiteGraph,
 ) -> Tensor | None:
-    """Check values on edges, and return the values as ``[num_edges, heads or 1]`` in the dtype of
-    the computation, or None."""
+    """Check ``edge_bias`` or ``edge_gate``, and return its values as ``[num_edges, heads or 1]`` in
+    the dtype in which attention is computed. Return None for None."""
     if values is None:
         return None
     check_floating(name, values)
@@ -195,7 +198,8 @@ def check_edge_values(
 
 def check_features(query: Tensor, value: Tensor, graph: BipartiteGraph,
                    features: ProjectedFeatures) -> None:
-    """Raise unless edge features and their projection fit query, value and graph."""
+    """Raise an error unless the features of edges and their projection match ``query``, ``value``
+    and ``graph`` in shape, dtype and device."""
     edge_attr, projection = features
     for name, tensor in (('edge_attr', edge_attr), ('projection', projection)):
         check_floating(name, tensor)

@@ -47,8 +47,8 @@ def unfold(x: Tensor, heads: int) -> Tensor:
 
 
 def repeat_heads(x: Tensor, heads: int) -> Tensor:
-    """Return keys or values ``[nodes, num_kv_heads, channels]`` with repeated heads, ``[nodes,
-    heads, channels]``. ``heads`` is the number of heads of queries."""
+    """Return keys or values ``[nodes, num_kv_heads, channels]`` as ``[nodes, heads, channels]``,
+    where each head is repeated for the heads of queries that share it."""
     return x if x.size(1) == heads else x.repeat_interleave(heads // x.size(1), dim=1)
 
 

@@ -77,8 +77,8 @@ def probability_of_edges(model: FactorModel, graph: BipartiteGraph,
 
 
 class _KnownProbability(torch.autograd.Function):
-    """Known probabilities as a function of the factors of the model, so that the factors receive
-    gradients."""
+    """Autograd function that returns known probabilities of edges, and passes their gradients to
+    the factors of the model."""
 
     @staticmethod
     def forward(ctx, query_factor: Tensor, mixing: Tensor, key_factor: Tensor, mixed_query: Tensor,

@@ -19,9 +19,9 @@ from graphattn.ops.edge_math import restart
 
 def spread_teleport(teleport: float | Sequence[float] | Tensor, hops: int | float,
                     value: Tensor) -> Tensor:
-    """Check teleport and hops, and return the teleport of each hop, ``[hops, num_tokens, heads]``.
-    With ``hops=math.inf``, the first dimension is 1; it is 0 if diffusion returns the values
-    unchanged."""
+    """Check ``teleport`` and ``hops``, and return the teleport probability of each hop, ``[hops,
+    num_tokens, heads]``. With ``hops=math.inf``, the first dimension is 1; it is 0 if diffusion
+    returns the values unchanged."""
     if isinstance(teleport, Tensor) and teleport.device != value.device:
         raise ValueError(f"'teleport' must be on {value.device}, the device of the values (got "
                          f"{teleport.device}); pass teleport.to('{value.device}')")
@@ -66,7 +66,8 @@ def diffuse(one_hop: Callable[[Tensor, Tensor], Tensor], weight: Tensor, value: 
 @torch.compiler.disable(reason='convergence depends on tensor values')
 def _limit(one_hop: Callable[[Tensor, Tensor], Tensor], weight: Tensor, value: Tensor,
            teleport: Tensor) -> Tensor:
-    """Return the limit of the recursion."""
+    """Return the values after infinitely many hops, the limit of the recursion of
+    :func:`diffuse`."""
     if in_transform():
         raise NotImplementedError("hops=math.inf supports reverse-mode gradients only; pass a "
                                   "finite number of hops, such as hops=8")
@@ -149,7 +150,8 @@ _HOPS_OF_TRIAL = 1_000
 
 
 def is_one_hop(hops: int | float, teleport: float | Sequence[float] | Tensor) -> bool:
-    """Return whether ``hops`` and ``teleport`` mean plain attention: one hop without teleport."""
+    """Return whether ``hops`` and ``teleport`` describe plain attention: one hop without
+    teleport."""
     return hops == 1 and not isinstance(teleport, Tensor | Sequence) and teleport == 0
 
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def join(kind: type[BipartiteGraph], graphs: Iterable[BipartiteGraph]) -> BipartiteGraph:
-    """Return the disjoint union of graphs. The segments of the first graph come first, and the
-    segments of each graph keep their order."""
+    """Return one graph of class ``kind`` that contains all ``graphs`` side by side. The segments of
+    the first graph come first, and the segments of each graph keep their order."""
     graphs = _check_can_be_joined(kind, graphs)
     if len(graphs) == 1:
         return graphs[0]  # graphs are immutable, so no copy is needed

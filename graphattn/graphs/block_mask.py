@@ -116,8 +116,9 @@ def _lists(row: Tensor, column: Tensor, num_rows: int,
 
 def _bits(is_partial: Tensor, tile_of_edge: Tensor, pair: Tensor,
           num_pairs: int) -> tuple[Tensor, Tensor]:
-    """Return the row of each tile in the table of bits, and the table, int32 ``[places, words]``.
-    Row 0 has no bit set and row 1 has all bits set; all full tiles share row 1."""
+    """Return two tensors about tiles: the row of each tile in a table of bits, and this table,
+    int32 ``[rows, words]``. Row 0 has no bit set and row 1 has all bits set; all full tiles share
+    row 1."""
     place = torch.where(is_partial, 1 + is_partial.cumsum(0), 1)
     num_words = -(-num_pairs // WORD)
     bits = place.new_zeros(2 + int(is_partial.sum()), num_words, dtype=torch.int32)

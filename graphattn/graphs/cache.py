@@ -73,14 +73,14 @@ class GraphCache:
             self._num_bytes -= num_bytes
 
     def drop(self, is_dead: Callable[[Hashable], bool]) -> None:
-        """Drop all values for whose keys ``is_dead`` returns True."""
+        """Drop all cached values whose keys ``is_dead`` returns True for."""
         with self._lock:
             for key in list(filter(is_dead, self._kept)):
                 _, num_bytes = self._kept.pop(key)
                 self._num_bytes -= num_bytes
 
     def clear(self) -> None:
-        """Drop all values."""
+        """Drop all cached values."""
         with self._lock:
             self._kept.clear()
             self._num_bytes = 0
@@ -96,8 +96,8 @@ class GraphCache:
 
 
 def bytes_in_use(kept: BipartiteGraph | Tensor | tuple | None) -> int:
-    """Return the bytes of a cached value. The bytes of a graph include its order by key, which
-    training adds later: another pointer, and the query and the position of each edge."""
+    """Return the number of bytes of a cached value. The bytes of a graph include its order by key,
+    which training adds later: another pointer, and the query and the position of each edge."""
     if isinstance(kept, tuple):
         return sum(map(bytes_in_use, kept))
     if not isinstance(kept, BipartiteGraph):
@@ -119,8 +119,8 @@ def bytes_of_key(thing: object) -> int:
 
 
 def is_value(thing: object) -> bool:
-    """Return whether ``thing`` is immutable and compared by value, as cache keys must be. This
-    holds for numbers, strings, and for tuples and frozen dataclasses of numbers and strings."""
+    """Return whether ``thing`` is immutable and compared by value, as a key of the cache must be.
+    Numbers, strings, and tuples and frozen dataclasses of numbers and strings are such values."""
     if isinstance(thing, tuple):
         return all(map(is_value, thing))
     made = vars(type(thing)).get('__dataclass_params__')  # not inherited

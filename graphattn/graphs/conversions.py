@@ -129,7 +129,7 @@ def to_networkx(self: BipartiteGraph, bipartite: bool = False) -> nx.DiGraph:
         made.add_nodes_from((('query', i) for i in range(self.num_queries)), bipartite=1)
         made.add_edges_from((('key', j), ('query', i)) for j, i in edges)
     else:
-        check_square(self, 'to_networkx', hint='; or pass bipartite=True')
+        check_square(self, 'to_networkx', hint='; pass bipartite=True for other graphs')
         made.add_nodes_from(range(self.num_queries))
         made.add_edges_from(edges)
     return made

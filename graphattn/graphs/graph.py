@@ -224,7 +224,9 @@ class BipartiteGraph:
 
     @property
     def csr(self) -> tuple[Tensor, Tensor]:
-        """The stored rows.
+        """The rows of the graph, as two tensors: where the edges of each query begin, int64
+        ``[num_queries + 1]``; and the key of each edge, ``[num_edges]``, in the narrowest dtype of
+        uint16, int32 and int64. Do not modify these tensors.
 
         A pair: where the edges of each query begin, int64 ``[num_queries + 1]``; and the key of
         each edge, ``[num_edges]``, in the narrowest dtype of uint16, int32 and int64. Do not modify
@@ -234,7 +236,10 @@ class BipartiteGraph:
 
     @property
     def csc(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The edges sorted by key, cached on first use.
+        """The edges sorted by key, as three tensors that are cached on first use: where the edges
+        of each key begin, int64 ``[num_keys + 1]``; the query of each edge, uint16, int32 or int64
+        ``[num_edges]``; and the permutation from the order by query to the order by key, int32 or
+        int64 ``[num_edges]``.
 
         A triple: where the edges of each key begin, int64 ``[num_keys + 1]``; the query of each
         edge, uint16, int32 or int64 ``[num_edges]``; and the permutation from the order by query to
@@ -249,8 +254,8 @@ class BipartiteGraph:
 
     @property
     def block_mask(self) -> BlockMask:
-        """The result of :meth:`to_block_mask`, cached on first use. The mask is compact except on
-        CPUs."""
+        """The graph as a ``BlockMask`` of FlexAttention, see :meth:`to_block_mask`. The mask is
+        cached on first use, and compact except on CPUs."""
         if self._block_mask is None:
             with outside_transforms():
                 self._block_mask = self.to_block_mask(is_compact=self.device.type != 'cpu')
@@ -287,8 +292,8 @@ class BipartiteGraph:
 
     @property
     def edge_gate(self) -> Tensor | None:
-        """Ones ``[num_edges]`` that pass their gradient to :attr:`edge_prob`, or ``None`` without
-        probabilities. The ones take the memory of a single value."""
+        """Ones ``[num_edges]`` whose gradient flows to :attr:`edge_prob`, or ``None`` if the edges
+        have no probabilities. The tensor stores a single number."""
         return None if self._edge_prob is None else constant_of(self._edge_prob, 1.)
 
     @property
@@ -388,7 +393,7 @@ class BipartiteGraph:
         return self._indptr[self._segments.query_ptr].diff()
 
     def validate(self) -> BipartiteGraph:
-        """Check everything that the constructor checks, in O(num_edges), and return the graph."""
+        """Check everything that the constructor checks, in O(num_edges), and return this graph."""
         check_rows(self._indptr, self._key, self.num_keys)
         self._validate_values()
         return self
@@ -474,14 +479,14 @@ class BipartiteGraph:
         return self.select_edges(self.key <= self.query)
 
     def transpose(self) -> BipartiteGraph:
-        """Return the graph with keys and queries swapped."""
+        """Return the graph in which keys and queries are exchanged."""
         key_indptr, query, perm = self.csc
         edge_prob = None if self.edge_prob is None else self.edge_prob[perm]
         return self._of(key_indptr.clone(), query.clone(), self.num_queries,
                         self._segments.transpose(), edge_prob)
 
     def __eq__(self, other: object) -> bool:
-        """Return whether sizes, segments, edges and edge probabilities are equal."""
+        """Return whether two graphs have equal sizes, segments, edges and edge probabilities."""
         if not isinstance(other, BipartiteGraph):
             return NotImplemented
         if self.device != other.device or (self.edge_prob is None) != (other.edge_prob is None):
@@ -496,7 +501,7 @@ class BipartiteGraph:
     __hash__ = None
 
     def to(self, device: torch.device | str) -> BipartiteGraph:
-        """Return the graph on ``device``."""
+        """Return this graph on ``device``."""
         device = check_device(device)
         if device == self.device:
             return self

@@ -112,13 +112,13 @@ def to_mask(self: BipartiteGraph) -> Tensor:
 
 
 def is_above_lowest(added: Tensor) -> Tensor:
-    """Return bool, shaped like ``added``: where an additive mask lets a query attend, because it is
-    neither ``-inf`` nor about the minimum of its dtype."""
+    """Return bool, shaped like the additive mask ``added``: ``True`` where a query may attend,
+    because the entry is neither ``-inf`` nor about the minimum of its dtype."""
     return ~(added <= torch.finfo(added.dtype).min / 2)
 
 
 def _attends(mask: Tensor) -> Tensor:
-    """Return a mask as bool. A floating mask becomes ``True`` where it is 0."""
+    """Return ``mask`` as a boolean mask. A floating mask becomes ``True`` where it is 0."""
     if not isinstance(mask, Tensor) or not (mask.dtype == torch.bool or is_float(mask.dtype)):
         kind = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
         raise TypeError(f"'mask' must be a Tensor of dtype bool (True = attend), or of a floating "

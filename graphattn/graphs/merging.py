@@ -110,7 +110,7 @@ def from_edge_index(
 
 
 def plain(edge_index: Tensor) -> Tensor:
-    """Return the edges as a plain Tensor instead of PyG's ``EdgeIndex``."""
+    """Return ``edge_index``, which may be PyG's ``EdgeIndex``, as a plain Tensor."""
     if type(edge_index) is Tensor:  # avoids importing PyG, which takes seconds
         return edge_index
     from torch_geometric import EdgeIndex

@@ -83,7 +83,7 @@ def html(graph: BipartiteGraph, text: str) -> str:
 
 
 def new_axes(width: float, height: float) -> Axes:
-    """Return the axes of a new figure. ``width`` and ``height`` are in inches."""
+    """Return the axes of a new matplotlib figure of ``width`` by ``height`` inches."""
     from matplotlib import pyplot
 
     return pyplot.subplots(figsize=(width, height), layout='constrained')[1]
@@ -106,7 +106,7 @@ def shades_of(graph: BipartiteGraph, weights: Tensor, dimensions: int) -> Tensor
 
 
 def tick_whole_numbers(*sides: Axis) -> None:
-    """Put the ticks of each axis at whole numbers only."""
+    """Put the ticks of each of the matplotlib axes at whole numbers only."""
     from matplotlib.ticker import MaxNLocator
 
     for side in sides:

@@ -94,7 +94,7 @@ def to_data(self: BipartiteGraph, bipartite: bool = False) -> Data | HeteroData:
     """
     check_bool(bipartite=bipartite)
     if not bipartite:
-        check_square(self, 'to_data', hint='; or pass bipartite=True')
+        check_square(self, 'to_data', hint='; pass bipartite=True for other graphs')
     from torch_geometric.data import Data, HeteroData
 
     data = HeteroData() if bipartite else Data()
@@ -130,7 +130,7 @@ def read_edges(edges: Tensor | SparseTensor) -> Tensor:
 
 
 def ptr_of(nodes: Data | NodeStorage, device: torch.device) -> Tensor:
-    """Return where the nodes of each graph begin, int64 ``[num_graphs + 1]``.
+    """Return where the nodes of each graph of a PyG batch begin, int64 ``[num_graphs + 1]``.
 
     The graphs follow from ``ptr`` or ``batch`` of ``nodes``. Without these attributes, all nodes
     belong to one graph.
@@ -145,8 +145,9 @@ def ptr_of(nodes: Data | NodeStorage, device: torch.device) -> Tensor:
     """
     num_nodes, ptr, batch = nodes.num_nodes, nodes.get('ptr'), nodes.get('batch')
     if num_nodes is None:
-        raise ValueError(f"'num_nodes' must be set on a data without node features, because its "
-                         f"nodes cannot be counted (got {nodes}); set data.num_nodes")
+        raise ValueError(f"'num_nodes' must be set if the nodes have no features, because nodes "
+                         f"are otherwise counted by their features (got {nodes}); set "
+                         f"data.num_nodes")
     if ptr is None:
         return (torch.tensor([0, num_nodes], device=device) if batch is None
                 else ptr_of_batch(batch, num_nodes))
@@ -159,7 +160,7 @@ def ptr_of(nodes: Data | NodeStorage, device: torch.device) -> Tensor:
 
 
 def ptr_of_batch(batch: Tensor, num_nodes: int) -> Tensor:
-    """Return where the nodes of each graph begin, int64 ``[num_graphs + 1]``. ``batch`` is the
+    """Return where the nodes of each graph begin, int64 ``[num_graphs + 1]``, given ``batch``, the
     index of the graph of each node, ``[num_nodes]``."""
     check_integers('batch', batch)
     check_has_numbers('batch', batch)

@@ -138,8 +138,8 @@ class Segments:
         return self.query_ptr, self.key_ptr
 
     def known(self) -> tuple[int | None, bool | None]:
-        """Return the pair of :attr:`num_pairs` and :attr:`is_square`, in which a property that is
-        not computed yet is ``None``."""
+        """Return the pair of :attr:`num_pairs` and :attr:`is_square`. A property that has not been
+        computed yet is ``None`` in this pair."""
         return self._num_pairs, self._is_square
 
     def pairs_per_segment(self) -> Tensor:
@@ -157,7 +157,7 @@ class Segments:
         return segment_of(self.key_ptr, num_keys)
 
     def transpose(self) -> Segments:
-        """Return the segments with queries and keys swapped."""
+        """Return the segments in which queries and keys are exchanged."""
         return Segments(self.key_ptr, self.query_ptr)
 
     def to(self, device: torch.device | str) -> Segments:
@@ -174,8 +174,8 @@ class Segments:
 
 def _checked(name: str, ptr: Tensor | None, size: int, device: torch.device,
              look: bool) -> Tensor | None:
-    """Check a pointer, because compiled loops do not check bounds. Return a copy, because changes
-    of the original through numpy could not be detected."""
+    """Check the pointer ``ptr``, because compiled loops do not check bounds, and return a copy. A
+    copy is needed because changes of the original through numpy could not be detected."""
     if ptr is None:
         return None
     if look:
@@ -190,7 +190,8 @@ def _one_segment_per_head(heads: int, num_nodes: int, device: torch.device) -> T
 
 
 def segment_of(ptr: Tensor, num_nodes: int | None = None) -> Tensor:
-    """Return the index of the segment of each node, int64 ``[num_nodes]``."""
+    """Return the index of the segment that each node belongs to, int64 ``[num_nodes]``. ``ptr``
+    marks where the segments begin."""
     return torch.repeat_interleave(ptr.diff(), output_size=num_nodes)
 
 
@@ -214,7 +215,7 @@ def reduce_segments(value: Tensor, ptr: Tensor, reduce: str) -> Tensor:
 
 
 def join_ptrs(ptrs: list[Tensor], sizes: Sequence[int]) -> Tensor:
-    """Concatenate the pointers of several parts. ``sizes`` are the numbers of nodes of each
-    part."""
+    """Return one pointer for the nodes of several parts, one part after the other. ``ptrs`` has a
+    pointer for each part, and ``sizes`` the number of its nodes."""
     starts = accumulate(sizes, initial=0)
     return torch.cat([ptrs[0][:1]] + [ptr[1:] + start for ptr, start in zip(ptrs, starts)])

@@ -258,8 +258,8 @@ def _read(folder: Path) -> dict[str, Any]:
 
 
 def _damaged(folder: Path, why: object) -> ValueError:
-    return ValueError(f"'folder' must be as save_attached wrote it (got {folder}, damaged: "
-                      f"{' '.join(str(why).split())}); save again")
+    return ValueError(f"'folder' must be a folder that save_attached wrote (got {folder}, which is "
+                      f"damaged: {' '.join(str(why).split())}); call save_attached again")
 
 
 def _read_tensors(folder: Path, manifest: dict[str, Any]) -> dict[str, Tensor]:

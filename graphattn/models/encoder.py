@@ -314,8 +314,8 @@ num_segments=2, density=32.4%))
         return tokens
 
     def _device(self, tokens: Tensor) -> torch.device:
-        """Return the device of the model. If another module replaces the norm, this is the device
-        of the tokens."""
+        """Return the device of the model, or the device of ``tokens`` if another module has
+        replaced the norm."""
         weight = getattr(self.norm, 'weight', None)
         return weight.device if isinstance(weight, Tensor) else getattr(tokens, 'device', None)
 
@@ -324,8 +324,8 @@ num_segments=2, density=32.4%))
         return isinstance(self.position_embedding, RotaryPositions)
 
     def _rotation(self, tokens: Tensor, ptr: Tensor | Shard) -> Tensor | None:
-        """Return the rotation of the queries and keys, which all layers share, or None without
-        rotary positions."""
+        """Return the rotation of queries and keys at the position of each token, which all layers
+        share, or None without rotary positions."""
         return self.position_embedding(self._positions(tokens, ptr)) if self._is_rotary else None
 
     def _positions(self, tokens: Tensor, ptr: Tensor | Shard) -> Tensor:
@@ -349,8 +349,8 @@ num_segments=2, density=32.4%))
 
 
 def _size_of(embedding: nn.Module) -> float:
-    """Return the number of ids of an embedding, infinity if the module does not have the attribute
-    ``num_embeddings``."""
+    """Return the number of ids of ``embedding``, or infinity if the module does not have the
+    attribute ``num_embeddings``."""
     return getattr(embedding, 'num_embeddings', math.inf)
 
 
@@ -372,12 +372,13 @@ class SinusoidalPositions(PositionTable):
         super().__init__(num_embeddings, channels)
 
     def numbers(self) -> Tensor:
-        """Return sines and cosines, ``[num_embeddings, channels]``."""
+        """Return the table of embeddings of all positions, float64 ``[num_embeddings, channels]``,
+        computed from sines and cosines."""
         angle = angles(self.num_embeddings, self.channels)
         return torch.stack([angle.sin(), angle.cos()], dim=2).flatten(1)[:, :self.channels]
 
     def forward(self, position: Tensor) -> Tensor:
-        """Return embeddings ``[num_tokens, channels]`` of positions, int64 ``[num_tokens]``."""
+        """Return the embeddings ``[num_tokens, channels]`` of positions, int64 ``[num_tokens]``."""
         return self.table[position]
 
 
@@ -419,13 +420,13 @@ class GridPositions(nn.Module):
         self.along = nn.ModuleList(nn.Embedding(side, channels) for side in sides)
 
     def forward(self, position: Tensor) -> Tensor:
-        """Return embeddings ``[num_tokens, channels]`` of positions, int64 ``[num_tokens]``."""
+        """Return the embeddings ``[num_tokens, channels]`` of positions, int64 ``[num_tokens]``."""
         return sum(embedding(position // math.prod(self.sides[axis + 1:]) % side)
                    for axis, (side, embedding) in enumerate(zip(self.sides, self.along)))
 
 
 class _NoPositions(nn.Module):
-    """Replaces embeddings of positions by 0, but has a maximum length."""
+    """Module that returns 0 instead of embeddings of positions, and has a maximum length."""
 
     def __init__(self, num_embeddings: int, channels: int):
         super().__init__()
@@ -457,7 +458,8 @@ def check_encoder(encoder: nn.Module, predicts_tokens: bool = False) -> None:
 
 
 def vocabulary_size(encoder: nn.Module) -> int:
-    """Return the number of ids of the token embedding. An adapter may wrap the embedding."""
+    """Return the number of ids of the token embedding of ``encoder``. An adapter may wrap this
+    embedding."""
     sizes = [module.num_embeddings for module in encoder.token_embedding.modules()
              if hasattr(module, 'num_embeddings')]
     if not sizes:

@@ -252,7 +252,7 @@ class GraphTransformer(nn.Module):
     def _attribute(self, data: Data, name: str) -> Tensor:
         value = getattr(data, name, None)
         if not isinstance(value, Tensor):
-            advice = ('; add it by a transform, such as graphattn.transforms.RandomWalkPE'
+            advice = ('; apply a transform first, such as graphattn.transforms.RandomWalkPE'
                       if name in self.encodings else '')
             raise ValueError(f"'data' must have {name!r} (got {data}){advice}")
         return value

@@ -58,7 +58,8 @@ DEFAULTS = {'hidden_size': 768, 'num_hidden_layers': 12, 'num_attention_heads': 
 
 @dataclass(frozen=True)
 class _Family:
-    """Names that identify the checkpoints of a family.
+    """Names of modules and options that a family of Hugging Face models, BERT or RoBERTa, uses in
+    its checkpoints.
 
     Args:
         name (str): Name of the family.
@@ -465,7 +466,7 @@ def _check_model(model: object) -> None:
 def _check_post_norm(family: _Family, model: MaskedLanguageModel | SequenceClassifier) -> None:
     if model.encoder.norm_first:
         raise ValueError(f"'model' must be post-norm like {family.name} (got a pre-norm model); "
-                         f"build its encoder with norm_first=False")
+                         f"build the Encoder of 'model' with norm_first=False")
 
 
 def _check_arguments(family: _Family, state_dict: object) -> None:
@@ -538,8 +539,8 @@ def _check_computed(config: Mapping[str, object]) -> None:
 
 
 def _first_position(family: _Family, config: Mapping[str, object]) -> int:
-    """Return the row of the position table that belongs to the first token. In RoBERTa's table,
-    this row follows the rows of padding."""
+    """Return the row of the pre-trained position table that belongs to the first token. In
+    RoBERTa's table, this row follows the rows of padding."""
     if family is BERT:
         return 0
     padding = config.get('pad_token_id', 1)
@@ -561,7 +562,7 @@ def _current_name(family: _Family, name: str) -> str:
 
 
 def _check_plain(family: _Family, model: MaskedLanguageModel | SequenceClassifier) -> None:
-    """Raise if an adapter replaces weights."""
+    """Raise an error if an adapter of ``model`` replaces weights that are to be loaded."""
     modules = _their_modules(family, model)
     for name in model.state_dict():
         module = next((module for module in modules if name.startswith(f'{module}.')), name)
@@ -573,8 +574,8 @@ def _check_plain(family: _Family, model: MaskedLanguageModel | SequenceClassifie
 
 def _their_names(family: _Family,
                  model: MaskedLanguageModel | SequenceClassifier) -> dict[str, str]:
-    """Return a dict from the names of the parameters of ``model`` to their names in the family,
-    without parameters that the family does not have."""
+    """Return a dict from the names of the parameters of ``model`` to their names in Hugging Face's
+    ``family``. Parameters that the family does not have are left out."""
     names, name_of = _their_modules(family, model), {}
     for name in model.state_dict():
         module, _, parameter = name.rpartition('.')
@@ -587,8 +588,8 @@ def _their_names(family: _Family,
 
 def _their_modules(family: _Family,
                    model: MaskedLanguageModel | SequenceClassifier) -> dict[str, str]:
-    """Return a dict from the names of the modules of ``model`` to their names in the family,
-    without modules that the family does not have."""
+    """Return a dict from the names of the modules of ``model`` to their names in Hugging Face's
+    ``family``. Modules that the family does not have are left out."""
     kind = SequenceClassifier if isinstance(model, SequenceClassifier) else MaskedLanguageModel
     names = EMBEDDING_NAMES | family.head_names[kind]
     for layer in range(len(model.encoder.layers)):

@@ -28,8 +28,9 @@ def dense_segments(graph: BipartiteGraph) -> Iterator[tuple[slice, slice, slice,
 
 
 def on_pairs(on_edges: Tensor, at: tuple[Tensor, Tensor], mask: Tensor, fill: float) -> Tensor:
-    """Return values of all pairs of a segment, ``[queries, keys, heads]``: the values of its edges
-    ``[edges, heads]``, and ``fill`` where there is no edge."""
+    """Return the values of all pairs of a segment, ``[queries, keys, heads]``. A pair that is an
+    edge has the value in ``on_edges`` ``[edges, heads]``, and every other pair has the value
+    ``fill``."""
     pairs = on_edges.new_full((*mask.shape[:2], on_edges.size(1)), fill)
     return pairs.index_put(at, on_edges)
 

@@ -68,7 +68,7 @@ class EdgeList(RowPattern):
 
     @cached_property
     def _numbers(self) -> np.ndarray:
-        """The numbers of the pairs, ascending, int64 ``[num_edges]``."""
+        """The number of each listed pair of tokens, ascending, int64 ``[num_edges]``."""
         try:
             numbers = _from_text(self.pairs, 4 * self.tokens**2)
         except (ValueError, binascii.Error, zlib.error) as error:
@@ -99,7 +99,8 @@ class EdgeList(RowPattern):
 
 
 def _as_text(numbers: np.ndarray) -> str:
-    """Return ascending numbers as text. Their differences are small, so they compress well."""
+    """Return ascending numbers as a compressed text. The differences of the numbers are small, so
+    they compress well."""
     steps = np.diff(numbers, prepend=0).astype('<u4')
     return base64.b64encode(zlib.compress(steps.tobytes(), 9)).decode()
 

@@ -15,7 +15,7 @@ from graphattn.patterns.layouts import positions
 
 
 class _Axis(NamedTuple):
-    """The keys of each query along one axis."""
+    """The keys that each query attends to along one axis of a grid."""
 
     coordinate: Tensor  # int64 [num_queries, window]
     is_key: Tensor  # bool, whether the coordinate exists
@@ -38,7 +38,8 @@ class _GridPattern(RowPattern):
         self._check_axes('window', at_least=1)
 
     def _check_axes(self, name: str, at_least: int | None) -> None:
-        """Check a field that has one value for all axes, or one value for each axis."""
+        """Check the field ``name``, which has either one value for all axes of the grid or one
+        value for each axis."""
         value = getattr(self, name)
         values = tuple(value) if isinstance(value, tuple | list) else (value,) * self._num_axes
         if len(values) != self._num_axes:
@@ -61,7 +62,8 @@ class _GridPattern(RowPattern):
         return len(self.inner) + 1
 
     def _axis(self, number: int, coordinate: Tensor, length: int) -> _Axis:
-        """Return the keys of queries along axis ``number``, which has ``length`` coordinates."""
+        """Return the keys that queries attend to along axis ``number`` of the grid, which has
+        ``length`` coordinates."""
         raise NotImplementedError
 
     def rows(self, queries: range, num_queries: int, num_keys: int,

@@ -123,8 +123,8 @@ def _are_apart(token: Tensor, partner: Tensor, num_tokens: int) -> Tensor:
 
 
 def _trade(keys: Tensor, token: Tensor, partner: Tensor, column: Tensor) -> Tensor:
-    """Make the exchanges that resolve a collision without causing a new one, and return the tokens
-    that still collide."""
+    """Exchange keys between tokens and their partners where this resolves a collision without
+    causing a new one, and return the tokens that still collide."""
     token_key, partner_key = keys[token, column], keys[partner, column]
     collides = _occurrences(keys, token, token_key) > 1
     fits = (_occurrences(keys, token, partner_key) + _occurrences(keys, partner, token_key)) == 0

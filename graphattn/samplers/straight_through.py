@@ -90,8 +90,9 @@ def straight_through(edge_prob: Tensor | BipartiteGraph,
 
 
 class _ZeroOfClampedGradient(torch.autograd.Function):
-    """Zeros that pass a clamped gradient to the probabilities. A hook on the zeros would also clamp
-    the gradient of the zeros themselves, which callers may request."""
+    """Autograd function that returns zeros, and passes their clamped gradient to the probabilities.
+    A hook on the zeros would also clamp the gradient of the zeros themselves, which callers may
+    request."""
 
     @staticmethod
     def forward(edge_prob: Tensor, lowest: float | None, highest: float | None) -> Tensor:
@@ -109,7 +110,7 @@ class _ZeroOfClampedGradient(torch.autograd.Function):
 
 
 def _carrier(edge_prob: Tensor | BipartiteGraph) -> Tensor:
-    """Return a tensor ``[num_edges]`` whose gradient flows to the probabilities."""
+    """Return a tensor ``[num_edges]`` whose gradient flows to the edge probabilities."""
     if isinstance(edge_prob, BipartiteGraph):
         return _gate(edge_prob)
     check_floating('edge_prob', edge_prob)

@@ -140,7 +140,7 @@ class GraphSource(nn.Module, ABC):
 
     def check_tokens(self, query: Tensor, key: Tensor, ptr: Tensor,
                      key_ptr: Tensor | None = None) -> None:
-        """Raise unless the arguments are valid for :meth:`forward`."""
+        """Raise an error unless the arguments are valid for :meth:`forward` of a source."""
         check_floating('query', query)
         check_floating('key', key)
         if self.heads is not None and (query.dim() != 3 or query.size(1) != self.heads):
@@ -163,8 +163,8 @@ class GraphSource(nn.Module, ABC):
 
 
 def terms_on(graph: BipartiteGraph, source: GraphSource) -> LogitTerms:
-    """Return LogitTerms with the bias and gate that ``source`` assigns to the edges of
-    ``graph``."""
+    """Return the LogitTerms with the bias and the gate that the parameters of ``source`` give the
+    edges of ``graph``."""
     terms = source.logit_terms(graph)
     return LogitTerms(terms.get('edge_bias'), terms.get('edge_gate'))
 
@@ -199,7 +199,8 @@ def place_beside(module: nn.Module, model: nn.Module | None = None,
 
 
 def check_same_sequences(ptr: Tensor, key_ptr: Tensor, name: str = 'key_ptr') -> None:
-    """Raise unless keys and queries have the same number of sequences, which may be empty."""
+    """Raise an error unless keys and queries have the same number of sequences. Sequences may be
+    empty."""
     if key_ptr.numel() != ptr.numel():
         raise ValueError(f"'{name}' must mark {ptr.numel() - 1} sequences, as 'ptr' does (got "
                          f"{key_ptr.numel() - 1})")

@@ -161,8 +161,8 @@ class BlockModelSource(GraphSource):
 
     def _with_fixed(self, graph: BipartiteGraph, fixed: BipartiteGraph | None,
                     model: FactorModel) -> BipartiteGraph:
-        """Return the union of the drawn edges and the fixed edges, which every head has. In
-        training, the returned graph also has the model."""
+        """Return the graph with both the drawn edges and the fixed edges, which every head has. In
+        training, the returned graph also stores the model."""
         if fixed is not None:
             fixed = BipartiteGraph.batch([fixed] * self.heads)
             graph = graph | fixed
@@ -186,8 +186,8 @@ class BlockModelSource(GraphSource):
         check_generator(generator)
         if self.is_causal:
             raise NotImplementedError("'source' must not be a causal BlockModelSource for sequence "
-                                      "parallelism; run the model in one process, or build it with "
-                                      "causal=False")
+                                      "parallelism; run the model in one process, or build the "
+                                      "model with causal=False")
         query_factor, mixing, key_factor = self._factors(query, key)
         of_token = key_factor.view(self.heads, shard.num_own, self.clusters).transpose(0, 1)
         key_factor = shard.gather(of_token).transpose(0, 1).flatten(0, 1)
@@ -221,8 +221,8 @@ class BlockModelSource(GraphSource):
             check_layer_dtype(name, x, self.centroid)
 
     def _factors(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the factors of a FactorModel: memberships of queries, mixing between clusters, and
-        memberships of keys. Heads are folded into the nodes."""
+        """Return the three factors of a FactorModel, with heads folded into nodes: the memberships
+        of queries, the mixing between clusters, and the memberships of keys."""
         affinity = _at_least_float(torch.bmm(self.centroid, self.centroid.mT))
         mixing = affinity.flatten(1).softmax(dim=1).view_as(affinity)
         query_factor, key_factor = self._memberships(query, key)

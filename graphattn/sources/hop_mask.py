@@ -87,7 +87,7 @@ class HopMaskSource(GraphSource):
                 'logit_drop': self.logit_drop}
 
     def reset_parameters(self) -> None:
-        """Draw the logits from a narrow normal distribution."""
+        """Draw the logits of all distances from a narrow normal distribution."""
         nn.init.normal_(self.logit, std=1e-3)
 
     def __or__(self, edges: Edges) -> HopMaskSource:
@@ -140,7 +140,7 @@ class HopMaskSource(GraphSource):
 
 
 class NearPairs(NamedTuple):
-    """Pairs of nodes that few hops separate, sorted by query and then by key."""
+    """Pairs of nodes that are joined by a path of few edges, sorted by query and then by key."""
 
     query: Tensor  # int64 [num_pairs]
     key: Tensor
@@ -148,7 +148,8 @@ class NearPairs(NamedTuple):
 
 
 class HopGraph(BipartiteGraph):
-    """Graph whose edges are the pairs at distances that are on. Each head has its own graph.
+    """Graph whose edges are the pairs of nodes at the distances that are on. Each head has its own
+    graph.
 
     Attributes:
         edge_bias (Tensor, optional): Zeros ``[num_edges]`` that are added to the logits and pass

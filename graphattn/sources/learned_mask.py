@@ -141,9 +141,9 @@ class LearnedMaskSource(GraphSource):
         self.hard, self.logit_drop, self.init_std = hard, logit_drop, init_std
         self.layout = _layout(size, mode, symmetric, border)
         if self.layout.num_values > MAX_SIDE:
-            raise ValueError(f"'size' must be smaller in mode {mode!r}, because its "
-                             f"{self.layout.num_values} learned values do not fit into memory (got "
-                             f"{size})")
+            raise ValueError(f"'size' must be smaller in mode {mode!r}, because the mask has "
+                             f"{self.layout.num_values} values to learn, which do not fit into "
+                             f"memory (got {size})")
         self.max_length = self.layout.max_length
         self.logit = nn.Parameter(torch.empty(heads, self.layout.num_values))
         self._frozen: tuple[Tensor, tuple[Mask, ...]] | None = None
@@ -156,7 +156,7 @@ class LearnedMaskSource(GraphSource):
                 'init_std': self.init_std}
 
     def reset_parameters(self) -> None:
-        """Draw the logits from a normal distribution."""
+        """Draw the logits of all mask values from a normal distribution."""
         nn.init.normal_(self.logit, std=self.init_std)
 
     @cache_host_copies
@@ -218,8 +218,8 @@ class LearnedMaskSource(GraphSource):
         return pattern_graph(self._frozen_masks(), None, host_copy(ptr).diff().tolist(), ptr.device)
 
     def _frozen_masks(self) -> tuple[Mask, ...]:
-        """Return the frozen masks. They come from a cache if the signs of the logits are unchanged,
-        because freezing 12 masks of 512 x 512 pairs took 99 ms."""
+        """Return the frozen mask of each head. The masks come from a cache if the signs of the
+        logits are unchanged, because freezing 12 masks of 512 x 512 pairs took 99 ms."""
         with outside_transforms():
             is_on, frozen = unwrap(self.logit) > 0, self._frozen
             if frozen is None or not _is_same(frozen[0], is_on):

@@ -100,8 +100,8 @@ class MaskGraph(BipartiteGraph):
             self.edge_bias = bias.flatten().index_select(0, value)
 
     def norm(self) -> Tensor:
-        """Return the penalty of Eq. 7, a scalar with a gradient, see
-        :meth:`graphattn.graphs.pair_layout.PairLayout.norm`."""
+        """Return the penalty of SparseBERT's Eq. 7 for the masks of this graph, a scalar with a
+        gradient; see :meth:`graphattn.graphs.pair_layout.PairLayout.norm`."""
         return self.layout.norm(self.values)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -112,7 +112,7 @@ class AddAttentionEdges(BaseTransform):
         return BipartiteGraph.batch(graphs)
 
     def _attributes(self, data: Data) -> list[str]:
-        """Return the names of the attributes of edges."""
+        """Return the names of the attributes of ``data`` that have a value for each edge."""
         known = {'edge_attr', 'edge_weight'} & set(data.keys())
         known |= {name for name in data.edge_attrs() if 'edge' in name}
         missing = sorted(known - {'edge_index', 'edge_type'} - self.fill.keys())

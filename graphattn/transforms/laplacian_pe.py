@@ -90,7 +90,8 @@ class LaplacianPE(BaseTransform):
 
 
 def _check_undirected(adjacency: np.ndarray | sp.csr_array, data: Data) -> None:
-    """Raise unless both directions of each edge have the same weight, up to rounding of float32."""
+    """Raise an error unless both directions of each edge have the same weight, up to the rounding
+    of float32."""
     difference = abs(adjacency - adjacency.T) - 1e-5 * adjacency
     if adjacency.size and difference.max() > 0:
         column, row = divmod(int(difference.argmax()), adjacency.shape[0])
@@ -101,8 +102,8 @@ def _check_undirected(adjacency: np.ndarray | sp.csr_array, data: Data) -> None:
 
 
 def _eigenvectors(adjacency: np.ndarray | sp.csr_array, count: int) -> np.ndarray:
-    """Return ``[num_nodes, count]`` eigenvectors of the Laplacian that are orthogonal to the
-    trivial one."""
+    """Return ``count`` eigenvectors of the Laplacian that are orthogonal to the trivial
+    eigenvector, ``[num_nodes, count]``."""
     loops = adjacency.diagonal()
     if loops.any():
         adjacency = adjacency - (sp.diags_array(loops) if sp.issparse(adjacency)
@@ -169,8 +170,8 @@ def _without_trivial(null_space: sp.csc_array, norm: np.ndarray, count: int) -> 
 
 
 def _signs(vectors: np.ndarray) -> np.ndarray:
-    """Return the sign of each column that makes its largest entry positive. Among entries that are
-    equal up to rounding, the first decides."""
+    """Return for each column of ``vectors`` the sign that makes its largest entry positive. Among
+    entries that are equal up to rounding, the first entry decides."""
     size = abs(vectors)
     first = (size >= (1 - 1e-6) * size.max(axis=0)).argmax(axis=0)
     return np.where(vectors[first, np.arange(vectors.shape[1])] < 0, -1., 1.)

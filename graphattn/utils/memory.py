@@ -48,7 +48,8 @@ def within_free_memory() -> Iterator[None]:
 
 
 def free_bytes() -> int:
-    """Return the number of free bytes of the machine, or of the container if that is less."""
+    """Return the number of bytes that are free on the machine, or in the container if its limit is
+    lower."""
     free = psutil.virtual_memory().available
     try:
         most, taken = (int((_CGROUP / f'memory.{name}').read_text()) for name in ('max', 'current'))

@@ -99,7 +99,8 @@ def read_bytes(path: Path, max_bytes: int = MAX_TEXT) -> bytes:
     except (EOFError, zlib.error) as error:
         raise OSError(f'{path}: {error}') from error
     if len(content) > max_bytes:
-        raise ValueError(f'{path}: larger than {max_bytes:,} bytes')
+        raise ValueError(f"{path}: larger than {max_bytes:,} bytes; split the file, or pass a "
+                         f"smaller file")
     return bytes(content)
 
 
@@ -118,7 +119,7 @@ def read_json(path: Path) -> dict:
 
 
 def json_object(text: str, where: str) -> dict:
-    """Return the JSON object in a text, see :func:`json_value`."""
+    """Return the JSON object in ``text`` as a dict, see :func:`json_value`."""
     return json_value(text, where, dict)
 
 
@@ -174,7 +175,7 @@ def check_aliases(text: str) -> None:
             sizes[event.anchor] = math.inf  # infinity, so that recursive aliases are refused
             opened.append((event.anchor, 1.))
             if len(opened) > MAX_LEVELS:
-                raise ValueError(f'nested more than {MAX_LEVELS} levels deep')
+                raise ValueError(f"nested more than {MAX_LEVELS} levels deep; use fewer levels")
         elif isinstance(event, yaml.CollectionEndEvent):
             anchor, size = opened.pop()
             sizes[anchor] = size
@@ -184,7 +185,8 @@ def check_aliases(text: str) -> None:
             size = sizes[event.anchor] = 1.
         opened[-1] = (opened[-1][0], opened[-1][1] + size)
     if opened[0][1] > MAX_NODES:
-        raise ValueError(f'more than {MAX_NODES:,} entries if every alias is replaced by its value')
+        raise ValueError(f"more than {MAX_NODES:,} entries when each alias is replaced by its "
+                         f"value; use fewer aliases")
 
 
 def check_arrays(path: Path) -> None:
@@ -226,6 +228,5 @@ def _decoded(content: bytes, encoding: str, where: str) -> str:
         return content.decode(encoding).removeprefix('\ufeff')
     except UnicodeDecodeError as error:
         line = content[:error.start].count(b'\n')
-        raise ValueError(f'{where}{f", line {line + 1}" if line else ""}: not '
-                         f'{encoding.upper()} ({error.reason}); save it in that '
-                         f'encoding') from error
+        raise ValueError(f"{where}{f', line {line + 1}' if line else ''}: not {encoding.upper()} "
+                         f"({error.reason}); save the file as {encoding.upper()}") from error

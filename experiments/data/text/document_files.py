@@ -355,7 +355,7 @@ def _read_articles(path: str) -> list[_Article]:
             return
         number = attributes.get('id', '')
         if open_article is not None:
-            fail('an article within an article')
+            fail('expected the end of an article before the next article begins')
         if not re.fullmatch('[0-9]{1,9}', number):
             fail(f"expected an article with an 'id' of digits (got {number!r:.60})")
         if int(number) in articles:
@@ -413,8 +413,8 @@ def _read_split(path: Path, known: Iterable[int]) -> dict[str, list[int]]:
              for later, earlier in (('test', 'train'), ('test', 'dev'), ('dev', 'train'))
              if (shared := [number for number in split[later] if number in ids[earlier]])]
     if leaks:
-        warnings.warn(f'{path} leaks: {", ".join(leaks)}; test results are not on unseen '
-                      "articles; omit 'splits' for a clean split", stacklevel=3)
+        warnings.warn(f"{path}: parts share articles: {', '.join(leaks)}; omit 'splits' to divide "
+                      f"the articles without such overlaps", stacklevel=3)
     return split
 
 

@@ -20,7 +20,8 @@ MAX_DRAWS = 2**36
 
 def check_sampling(model: FactorModel, generator: torch.Generator | None, method: str,
                    methods: tuple[str, ...]) -> None:
-    """Check the arguments of a sampler, which accepts these ``methods``."""
+    """Raise an error unless the arguments of a sampler are valid. ``methods`` are the names that
+    the sampler accepts as ``method``."""
     check_kind('model', model, FactorModel)
     if method not in methods:
         close = get_close_matches(str(method), methods)
@@ -74,11 +75,10 @@ def check_rate(expected_draws: float, model: FactorModel) -> None:
 
 
 def bound_is_too_high(bound: float, query: int) -> ValueError:
-    """Return the error of a model that cannot be thinned."""
-    return ValueError(f"'method' must not be 'thin' for this model, because an upper bound on the "
-                      f"probabilities of a query, the sum over clusters of query_factor @ mixing "
-                      f"times the largest 'key_factor', is not below 1 (got {bound:.6g} for query "
-                      f"{query}); use 'compare'")
+    """Return the error to raise if ``method='thin'`` cannot sample a model."""
+    return ValueError(f"'method' must not be 'thin' for this model, because 'thin' needs a bound "
+                      f"below 1 on the edge probabilities of each query (got the bound {bound:.6g} "
+                      f"for query {query}); pass method='compare'")
 
 
 @cache

@@ -17,7 +17,8 @@ DISTRIBUTIONS = {
 
 
 def edge_probabilities(model: FactorModel, distribution: str) -> Tensor:
-    """Return the probability of each pair, ``[num_queries, num_keys]``, 0 outside the segments."""
+    """Return the probability of each pair of a query and a key, ``[num_queries, num_keys]``. Pairs
+    outside the segments have probability 0."""
     return DISTRIBUTIONS[distribution](model.expectation())
 
 

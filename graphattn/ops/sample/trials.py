@@ -17,7 +17,8 @@ PAIRS_PER_CHUNK = {'cpu': 2**20, 'cuda': 2**26}
 
 def sample_with_torch(model: FactorModel, generator: torch.Generator | None, *,
                       pairs_per_chunk: int | None = None) -> BipartiteGraph:
-    """Draw each pair with its probability.
+    """Return a graph in which each pair of a query and a key is an edge with its probability under
+    ``model``, drawn by torch.
 
     Raises:
         ValueError: A probability exceeds 1.

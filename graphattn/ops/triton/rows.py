@@ -66,7 +66,8 @@ class Tasks(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Edges grouped by query or by key, and the tasks that rows are cut into."""
+    """The edges of a graph grouped by query or by key, and the tasks into which kernels divide the
+    rows."""
 
     indptr: Tensor  # where the edges of each row begin
     column: Tensor  # the node at the other end of each edge
@@ -75,7 +76,7 @@ class Rows(NamedTuple):
 
     @classmethod
     def of(cls, indptr: Tensor, column: Tensor, num_tiles: Tensor | None = None) -> Rows:
-        """Return all rows except rows with tiles, which other kernels compute."""
+        """Return the rows of a graph, without the rows that kernels over tiles compute."""
         num_rows, num_edges = indptr.numel() - 1, column.numel()
         size = indptr.diff()
         if num_tiles is not None:

@@ -65,8 +65,8 @@ def _launch(function: triton.runtime.KernelInterface, at_row: Tensor, at_column:
 
 
 def _precision() -> str:
-    """Return the precision of products of float32: TF32 if torch's flag allows it, else three
-    products in TF32, which are as exact as float32."""
+    """Return the name of the precision of float32 products: TF32 if torch's flag allows TF32, else
+    three products in TF32, which are as exact as float32."""
     return 'tf32' if torch.backends.cuda.matmul.fp32_precision == 'tf32' else 'tf32x3'
 
 

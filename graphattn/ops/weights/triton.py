@@ -48,14 +48,16 @@ def attention_weights_backward_cuda(
 
 
 class BothOrders(NamedTuple):
-    """The edges by query and by key, and the permutation from the first order to the second."""
+    """The edges of a graph sorted by query and sorted by key, and the permutation from the first
+    order to the second."""
 
     csr: Rows
     csc: Rows
     perm: Tensor
 
     def to_keys(self, weight: Tensor, at_query: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return the weighted sums at the keys. The weights are in the order by query."""
+        """Return for each key the sum of ``at_query`` over the queries that attend to it, weighted
+        by ``weight``, which is in the order by query."""
         return sum_rows(weight[:, self.perm], at_query, self.csc, dtype)
 
     def grads(self, grad_logit: Tensor, query: Tensor, key: Tensor, bias: Tensor | None,
@@ -82,7 +84,8 @@ class BothOrders(NamedTuple):
 
 def row_max_inv_sum(query: Tensor, key: Tensor, rows: Rows, terms: Terms,
                     sink: Tensor | None) -> Tensor:
-    """Return row maxima and inverse sums, ``[num_queries, heads, 2]``."""
+    """Return the maximum logit of each query and the inverse of the sum of its weights,
+    ``[num_queries, heads, 2]``."""
     _, max_inv_sum = attend(query, key, key[..., :0], rows, terms._replace(seed=None))
     take_sink(sink, max_inv_sum)
     return max_inv_sum

@@ -59,7 +59,7 @@ REFUSED = {
     'UTF-16, as "Unicode text" of Excel': ('a.csv', TABS.encode('utf-16'), 'UTF-16; save it as'),
     'UTF-16 of objects': ('a.jsonl', OBJECTS.encode('utf-16'), 'UTF-16; save it as'),
     'the code page of Windows': ('a.csv', COMMAS.replace('rain', 'é').encode('cp1252'),
-                                 'line 2: not UTF-8 .*; save it in that encoding'),
+                                 'line 2: not UTF-8 .*; save the file as UTF-8'),
     'a workbook': ('a.csv', b'PK\x03\x04\x14\0', "Excel workbook .*save .* 'CSV UTF-8'"),
     'an old workbook': ('a.csv', b'\xd0\xcf\x11\xe0\xa1\xb1', 'Excel workbook'),
     'packed, without saying so': ('a.csv', gzip.compress(COMMAS.encode()), r'gzip.*ends in \.gz'),

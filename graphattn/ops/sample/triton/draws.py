@@ -106,7 +106,7 @@ class Draws:
         self._count(pieces=1)
 
     def _count(self, pieces: int) -> None:
-        """Draw the number of draws for each row and each piece of its keys."""
+        """Draw how many keys each row draws in each piece of its keys."""
         self.pieces, self.piece_ptr = pieces, _cut(self.model.key_ptr, pieces)
         self.mass = reduce_segments(self.key_factor, self.piece_ptr, 'sum')
         explored = self.model.exploration * self.piece_ptr.diff().view(-1, pieces)
@@ -124,8 +124,8 @@ class Draws:
              self.begin[-1])]).tolist()
 
     def _products(self, table: Tensor, pieces: int) -> Tensor:
-        """Return the products of each row with ``table[segment, piece]``, float64
-        ``[num_queries, pieces]``."""
+        """Return the product of each row with ``table[segment, piece]``, for each piece of the
+        keys, float64 ``[num_queries, pieces]``."""
         num_queries, clusters = self.query.shape
         out = table.new_empty(num_queries, pieces)
         _launch(multiply_rows, (triton.cdiv(num_queries, _ROWS) * pieces,), self.query, table,
@@ -134,7 +134,7 @@ class Draws:
         return out
 
     def check_bound(self) -> None:
-        """Raise unless the probabilities of each row are bounded below 1.
+        """Raise an error unless the edge probabilities of each query have a bound below 1.
 
         Raises:
             ValueError: The bound of a row is not below 1.
@@ -143,7 +143,7 @@ class Draws:
             raise bound_is_too_high(self.highest_bound, int(self.bound.argmax()))
 
     def are_fewer(self) -> bool:
-        """Return whether the draws take less time than trials of all pairs."""
+        """Return whether drawing keys takes less time than a random trial for each pair."""
         return self.highest_bound <= _HIGHEST_BOUND and _is_faster(
             self.expected, self.key_factor.numel(), self.num_pairs)
 
@@ -205,13 +205,14 @@ class Draws:
 
 
 def _is_faster(num_draws: float, table_entries: int, num_pairs: float) -> bool:
-    """Return whether ``num_draws`` draws take less time than trials of all pairs."""
+    """Return whether ``num_draws`` draws of keys take less time than a random trial for each of
+    ``num_pairs`` pairs."""
     return num_draws + _TABLE_ENTRY * table_entries < _FASTER_BELOW * num_pairs
 
 
 def _rate_multiplier(bound: Tensor) -> Tensor:
-    """Return the rate multiplier of each row: the ratio of the rate of a draw to the probability of
-    the pair."""
+    """Return the rate multiplier of each query: the rate at which a pair is drawn, divided by the
+    probability of the pair."""
     is_certain = ~(bound < 1)  # NaN too
     low = bound.clamp(min=torch.finfo(bound.dtype).tiny).masked_fill(is_certain, 0.5)
     return (-torch.log1p(-low) / low).masked_fill(is_certain, math.inf)
@@ -227,7 +228,7 @@ def _cut(ptr: Tensor, pieces: int) -> Tensor:
 
 def _launch(function: triton.runtime.KernelInterface, grid: tuple[int, ...], *arguments,
             **constants) -> None:
-    """Launch programs of one warp, in which sorting and lookups need no barriers."""
+    """Launch a kernel with one warp per program, so that sorting and lookups need no barriers."""
     if 0 not in grid:
         with torch.cuda.device_of(arguments[0]):
             function[grid](*arguments, **constants, num_warps=1)

@@ -25,7 +25,8 @@ fp64 = tl.float64
 
 
 def compare(model: FactorModel, generator: torch.Generator | None) -> BipartiteGraph:
-    """Draw each pair with its probability.
+    """Return a graph in which each pair of a query and a key is an edge with its probability under
+    ``model``, drawn on a GPU.
 
     Raises:
         ValueError: A probability exceeds 1.

@@ -79,8 +79,8 @@ def test_a_split_file_is_used_as_it_is(tmp_path, recwarn):
 def test_a_leaking_split_is_said_to_leak(tmp_path):
     split = {'train': [1, 2, 3, 4], 'dev': [5, 6], 'test': [2, 3, 5, 7]}
     source = Hyperpartisan(**write_articles(tmp_path, BODIES), splits=write_split(tmp_path, split))
-    with pytest.warns(match=r'leaks: 2 of the 4 ids of test are in train, 1 of the 4 ids of test '
-                            r'are in dev; '):
+    with pytest.warns(match=r'share articles: 2 of the 4 ids of test are in train, 1 of the 4 ids '
+                            r'of test are in dev; '):
         assert len(source.read().parts['test']) == 4
 
 
@@ -107,7 +107,7 @@ def test_a_split_file_that_does_not_fit(split, match, tmp_path):
     ('articles', '<articles>\n<article id="1">a</article>\n<article id="01">a</article></articles>',
      'line 3: article 1 is repeated'),
     ('articles', '<articles><article id="1"><article id="2">a</article></article></articles>',
-     'line 1: an article within an article'),
+     'line 1: expected the end of an article'),
     ('articles', '<articles>\n\n<article id="1"> <p> </p> </article></articles>',
      'line 3:.*empty document'),
     ('articles', '<articles>\n<article id="99">a</article></articles>',
