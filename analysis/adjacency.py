@@ -98,7 +98,7 @@ def symmetric_adjacency(graph: GraphLike, symmetrization: Symmetrization = 'unio
 
 
 def symmetrize(adjacency: sp.csr_array, symmetrization: Symmetrization) -> sp.csr_array:
-    """Return the symmetric form of an adjacency matrix, see :func:`symmetric_adjacency`."""
+    """Return an adjacency matrix ``[n, n]`` made symmetric, see :func:`symmetric_adjacency`."""
     num_queries, num_keys = adjacency.shape
     if num_queries != num_keys:
         raise ValueError(f"'graph' must have as many keys as queries to be symmetrised (got "
@@ -115,6 +115,7 @@ def symmetrize(adjacency: sp.csr_array, symmetrization: Symmetrization) -> sp.cs
 
 
 def describe_symmetrization(adjacency: sp.csr_array, symmetrization: str) -> str:
-    """Return the name of the symmetrisation, or 'not needed' for a symmetric matrix."""
+    """Return the name of the symmetrisation for a table, or 'not needed' if the adjacency matrix is
+    already symmetric."""
     is_symmetric = (adjacency != adjacency.T.tocsr()).nnz == 0
     return 'not needed' if is_symmetric else symmetrization

@@ -94,7 +94,8 @@ def ask(
 
 def new_parser(name: str, pattern: str, n: int,
                endings: Sequence[str] = ENDINGS) -> ArgumentParser:
-    """Return a parser with the options for graphs and output, which all commands share."""
+    """Return an ArgumentParser with the options for graphs and output that all commands of
+    ``analysis`` share."""
     parser = ArgumentParser(prog=f'graphattn {name}', exit_on_error=False)
     sources = parser.add_mutually_exclusive_group()
     sources.add_argument('--pattern', type=str, nargs='+', default=[pattern],
@@ -176,7 +177,7 @@ def show(out: Path, name: str, results: Results, figure: Figure, names: Names = 
 
 
 def say(*lines: object) -> None:
-    """Print lines, and replace characters that the terminal lacks.
+    """Print lines, and replace characters that the terminal cannot show.
 
     A closed pipe (``| head -1``) is not an error, because the results are in files: the command
     then ends with status 0.
@@ -232,7 +233,7 @@ def check_out(out: Path, endings: Sequence[str]) -> None:
 
 
 def as_json(plain: dict[str, object]) -> str:
-    """Serialise JSON types to text."""
+    """Return a value of JSON types as JSON text."""
     return json.dumps(plain, indent=1, allow_nan=False) + '\n'
 
 

@@ -140,14 +140,15 @@ class _Lines:
         self.num_lines = number
 
     def _first(self) -> Iterator[tuple[int, str]]:
-        """Yield lines until ``_SAMPLE`` of them are certainly data."""
+        """Yield lines from the beginning of the file, until ``_SAMPLE`` of the lines are certainly
+        data."""
         num_plain = 0
         while num_plain < _SAMPLE and (numbered := next(self._numbered, None)):
             num_plain += not is_comment_line(numbered[1])
             yield numbered
 
     def data(self, layout: _Layout) -> Iterator[str]:
-        """Yield the data lines. Quoted names may contain line breaks."""
+        """Yield the data lines of the file. Quoted names may contain line breaks."""
         is_quoted, may_be_quoted = False, layout.separator not in (' ', '->')
         for number, line in chain(self.sample, self._numbered):
             self.number = number
@@ -196,8 +197,8 @@ def _layout(sample: list[str], is_table: bool) -> _Layout:
 
 
 def _kind(line: str, separator: str) -> str:
-    """Classify a line split at ``separator``: return ``'edge'``, ``'wide'`` for more columns, or an
-    empty string."""
+    """Return what a line contains when it is split at ``separator``: ``'edge'``, ``'wide'`` for
+    more columns than an edge, or an empty string."""
     cells = _split(line, separator)
     if len(cells) < 2 or not (cells[0] and cells[1]):
         return ''
@@ -205,7 +206,8 @@ def _kind(line: str, separator: str) -> str:
 
 
 def _split(line: str, separator: str) -> list[str]:
-    """Return the columns of a single line. :func:`_rows` does the same for many lines."""
+    """Return the columns of a single line of an edge list. :func:`_rows` does the same for many
+    lines."""
     if separator == ' ':
         return _divided_by_blanks(line)
     if separator == '->':
@@ -222,7 +224,8 @@ def _divided_by_blanks(line: str) -> list[str]:
 
 
 def _bare(line: str, wrappings: list[re.Pattern]) -> str:
-    """Return a line without its wrappings, and with the weight instead of the attributes."""
+    """Return a line of an edge list without the text around its columns (``wrappings``), and with
+    the weight instead of the attributes."""
     text = line.strip(BLANKS)
     for wrapping in wrappings:
         if found := wrapping.search(text):
@@ -249,7 +252,7 @@ _UNWRAP = {_COMMA: _without_mark, _SEMICOLON: _without_mark, _BRACKETS: _without
 
 
 def _rows(lines: _Lines, layout: _Layout) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number and the columns of each data line."""
+    """Yield the line number and the columns of each data line."""
     texts = lines.data(layout)
     if layout.separator in (' ', '->'):
         rows = (_split(line, layout.separator) for line in texts)
@@ -312,7 +315,7 @@ def _are_ids(row: list[str], columns: _Columns) -> bool:
 
 
 class _Names(dict):
-    """The position of each name, in order of first occurrence."""
+    """Dict from the name of a node to its position, in the order in which names first occur."""
 
     def __missing__(self, cell: str) -> int:
         if not cell or cell[0] in '+-.' and any(map(str.isdecimal, cell)):
@@ -337,7 +340,8 @@ def _weights(cells: list[str]) -> list[float]:
 
 
 class _Table:
-    """The sources, targets and weights of all rows. Rows are added in batches."""
+    """The sources, targets and weights of the edges in all rows of an edge list. Rows are added in
+    batches."""
 
     def __init__(self, columns: _Columns, are_ids: bool):
         self.columns, self.are_ids, self.names = columns, are_ids, _Names()
@@ -381,7 +385,7 @@ class _Table:
             raise ValueError(f'{where}: {error}') from error
 
     def knows(self, row: list[str]) -> bool:
-        """Return whether words of this row are names in other rows."""
+        """Return whether words of this row are also names of nodes in other rows."""
         return not self.are_ids and any(row[end] in self.names for end in self.columns.ends)
 
     def listed(self) -> ListedGraph:
@@ -401,7 +405,7 @@ def _shown(row: list[str]) -> str:
 
 
 def _check_other_readings(listed: ListedGraph, lines: _Lines, table: _Table) -> None:
-    """Refuse a file that may be another kind of list.
+    """Raise an error for a file that may be another kind of list.
 
     A METIS file with few neighbours, and an adjacency list with two neighbours for each node, look
     like edge lists.

@@ -225,8 +225,8 @@ def _graph_file(listed: ListedGraph, chosen: Format, numbered: bool | None,
 
 def _of_parts(listed: ListedGraph, ends: np.ndarray,
               is_directed: bool) -> tuple[np.ndarray, int, int]:
-    """Return the edges ``[num_edges, 2]`` from keys to queries, and the numbers of queries and
-    keys.
+    """Return the edges of a bipartite graph from keys to queries, ``[num_edges, 2]``, and the
+    numbers of queries and keys.
 
     The nodes of part 0 are keys, and the nodes of part 1 are queries.
     """
@@ -249,7 +249,8 @@ def _of_parts(listed: ListedGraph, ends: np.ndarray,
 def _said(listed: ListedGraph, chosen: Format, graph: BipartiteGraph, is_directed: bool,
           has_weights: bool, keeps_weights: bool, names: tuple[str, ...] | None,
           bipartite: bool) -> str:
-    """Return a line that describes how a graph was read."""
+    """Return a line of text that tells the user how the file was read: its format, sizes, weights
+    and names."""
     weights = np.ones(len(listed.edges)) if listed.weights is None else listed.weights
     num_zero = int((weights == 0).sum())
     num_edges = _count(graph, is_directed or bipartite)
@@ -273,7 +274,8 @@ def _said(listed: ListedGraph, chosen: Format, graph: BipartiteGraph, is_directe
 
 
 def _count(graph: BipartiteGraph, is_directed: bool) -> int:
-    """Return the number of edges; in an undirected graph, an edge and its reverse count once."""
+    """Return the number of edges of ``graph``. In an undirected graph, an edge and its reverse
+    count once."""
     loops = 0 if is_directed else int((graph.key == graph.query).sum())
     return graph.num_edges if is_directed else (graph.num_edges + loops) // 2
 

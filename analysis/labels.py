@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 
 
 def as_text(label: str) -> str:
-    """Return the label with every ``$`` escaped."""
+    """Return ``label`` with every ``$`` escaped, because matplotlib would read text between two
+    ``$`` as mathematics."""
     return label.replace('$', r'\$')
 
 

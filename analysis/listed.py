@@ -47,7 +47,8 @@ def as_edges(ends: Sequence[Sequence[int]]) -> np.ndarray:
 
 
 def is_id(cell: str) -> bool:
-    """Return whether a cell is a non-negative integer in canonical form."""
+    """Return whether the text of a cell is an integer from 0 without leading zeros or signs, so
+    that it may be the id of a node."""
     return (cell.isdecimal() and cell.isascii() and len(cell) <= MAX_ID_LENGTH
             and (cell[0] != '0' or cell == '0'))
 
@@ -96,7 +97,7 @@ def _distinct_ids(nodes: Sequence[str] | np.ndarray) -> np.ndarray | None:
 
 
 def check_num_tokens(count: int) -> None:
-    """Check that a graph is not too large.
+    """Raise an error if a graph has more than ``MAX_TOKENS`` tokens.
 
     Raises:
         ValueError: The graph has more than ``MAX_TOKENS`` tokens.

@@ -127,8 +127,8 @@ def attention_of(model: nn.Module, tokens: Tensor, ptr: Tensor,
 
 def _weights(layer: GraphAttention, given: tuple[Tensor, Tensor], options: dict[str, object],
              graph: BipartiteGraph | PairMask) -> list[list[sp.csr_array]]:
-    """Return the attention weights of each head on each sequence, computed again along the layer's
-    graph."""
+    """Return the attention weights of each head on each sequence, as one list for each head. The
+    weights are computed again along the graph of the layer."""
     x, ptr = given
     bias = None
     if isinstance(graph, PairMask):
@@ -147,8 +147,8 @@ def _weights(layer: GraphAttention, given: tuple[Tensor, Tensor], options: dict[
 
 
 def _all_pairs(mask: PairMask, ptr: Tensor) -> tuple[BipartiteGraph, Tensor]:
-    """Return a soft mask as two parts: the graph of all pairs, and a bias for each edge and
-    head."""
+    """Return the graph of all pairs of tokens of each sequence, and the bias that the soft mask
+    adds to each edge in each head."""
     lengths = ptr.diff().tolist()
     graph = BipartiteGraph.batch([Full().build(length) for length in lengths])
     return graph, torch.cat([mask.bias(length).flatten(1) for length in lengths], dim=1).T

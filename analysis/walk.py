@@ -58,7 +58,7 @@ def uniform_attention(graph: GraphLike, keyless: Literal['zero', 'stay'] = 'zero
 
 
 def is_symmetric(attention: sp.csr_array) -> bool:
-    """Return whether every edge has its reverse."""
+    """Return whether every edge of the attention matrix has a reverse edge."""
     edges = attention != 0
     return (edges != edges.T).nnz == 0
 

@@ -154,7 +154,7 @@ def main(
 
 @dataclass
 class Surgery:
-    """A dense model, its data, and the folder of what has been done."""
+    """A dense model that is made sparse, its data, and the folder that stores finished steps."""
 
     dense: nn.Module
     train: Tensor
@@ -168,7 +168,7 @@ class Surgery:
         self.losses: dict[str, float] = {}
 
     def loss(self, model: nn.Module) -> float:
-        """Return the loss on held-out data."""
+        """Return the loss of ``model`` on the held-out data."""
         return mean_loss(model, self.held_out, self.own_loss, self.batch_size)
 
     def profile(self, sequences: int, patterns: Sequence[str]) -> Profile:
@@ -182,7 +182,7 @@ class Surgery:
         return measured
 
     def costs(self, measured: Profile) -> np.ndarray:
-        """Return the costs of heads, on a quarter of the held-out data."""
+        """Return what an error in each head costs, measured on a quarter of the held-out data."""
         path = self.folder / 'costs.npy'
         if path.is_file():
             return np.load(path, allow_pickle=False)
@@ -194,8 +194,8 @@ class Surgery:
 
     def cut(self, chosen: Fit, settings: Adaptation, learn_graphs: bool = False,
             lora: int | None = None) -> tuple[nn.Module, Fit]:
-        """Return an attached and trained copy and the patterns of its heads, and keep the losses
-        before and after."""
+        """Attach the chosen patterns to a copy of the model and train the copy. Return the copy and
+        the patterns of its heads. The losses before and after training are stored."""
         sparse = attach(copy.deepcopy(self.dense), chosen.along())
         self.losses = {'dense': self.loss(self.dense), 'cut': self.loss(sparse)}
         adapters = None if lora is None else with_adapters(sparse, lora, settings.seed)
@@ -237,7 +237,7 @@ def load_model(folder: Path) -> nn.Module:
 
 
 def longest_of(model: nn.Module) -> float:
-    """Return the largest number of tokens that the graphs of a model have rows for."""
+    """Return the largest number of tokens for which the graphs of a model have edges."""
     sources = (getattr(module, 'graph_source', None) for module in model.modules())
     return min((source.max_length for source in sources if source is not None
                 and source.max_length is not None), default=math.inf)
@@ -254,7 +254,8 @@ def _length(model: nn.Module, length: int | None) -> int:
 
 
 def _check_options(folder: Path, options: dict) -> None:
-    """Raise if the folder holds results, or a beginning with other options."""
+    """Raise an error if the folder contains results, or the beginning of a run with other
+    options."""
     if (folder / RESULTS).exists():
         raise ValueError(f"'out' must be a new folder (got {folder}, which contains results); "
                          f"choose another folder")

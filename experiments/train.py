@@ -94,9 +94,6 @@ class StepSeeds(Callback):
 
     A resumed run then has the same sampled graphs, dropout and augmentation as the uninterrupted
     run. Evaluations sample the same graphs each time.
-
-    A resumed run then draws the sampled graphs, dropout and augmentation of the uninterrupted run.
-    Evaluations draw the same graphs each time.
     """
 
     def __init__(self, seed: int):
@@ -246,7 +243,7 @@ class TrainCLI(LightningCLI):
         return trainer
 
     def run(self) -> None:
-        """Run the command that was given to the constructor."""
+        """Run the command ``fit``, ``validate`` or ``test`` that was given to the constructor."""
         folder = Path(self.config.trainer.default_root_dir)
         if self.command == 'validate':
             self._check_tested(Path(self.config.ckpt_path), folder)
@@ -268,7 +265,8 @@ class TrainCLI(LightningCLI):
                 self._fit(self._begin(folder))
 
     def _begin(self, folder: Path) -> str | None:
-        """Return the checkpoint that the run resumes from, or ``None`` for a new run."""
+        """Decide whether this run is new or resumed, and return the checkpoint that it resumes
+        from, or ``None``."""
         checkpoint = self.config.ckpt_path
         if checkpoint is None and has_checkpoint(folder):
             checkpoint = _checkpoint('fit', str(folder / 'checkpoints' / LAST))
@@ -289,7 +287,7 @@ class TrainCLI(LightningCLI):
         return checkpoint
 
     def _fit(self, checkpoint: str | None) -> None:
-        """Train the model, and test it."""
+        """Train the model from ``checkpoint`` on, or from the beginning, and test it."""
         try:
             self.trainer.fit(model=self.model, datamodule=self.datamodule, weights_only=True,
                              ckpt_path=checkpoint)
@@ -308,7 +306,7 @@ class TrainCLI(LightningCLI):
             close(logger)
 
     def _check_tested(self, checkpoint: Path, folder: Path) -> None:
-        """Check that a test does not overwrite the results of another run."""
+        """Raise an error if a test would overwrite the results of another run."""
         is_its_own = _is_in(folder, checkpoint)
         if self.command == 'test' and not is_its_own and (folder / CONFIG).exists():
             raise ValueError(f"'trainer.default_root_dir' must not contain another run than "
@@ -362,7 +360,7 @@ def best_is(metric: str) -> Literal['min', 'max']:
 
 
 def _check_name(folder: str | Path) -> None:
-    """Check that config.yaml can store the name of a folder."""
+    """Raise an error if config.yaml cannot store the name of the folder of a run."""
     try:
         str(folder).encode()
     except UnicodeEncodeError as error:
@@ -396,7 +394,8 @@ def _check_trainer(options: Namespace) -> None:
 
 
 def _check_callbacks(given: list[Callback], callbacks: list[Callback]) -> None:
-    """Check that checkpoints can store the weights and the state of the user's callbacks.
+    """Raise an error unless checkpoints can store the weights and the state of the user's
+    callbacks.
 
     Averaged weights must be saved, and no two callbacks may have the same key in a checkpoint.
     """

@@ -67,9 +67,7 @@ def _START_IN_POOL(region: int, data: int, num_threads: int, flags: int) -> None
 
 
 def _worker(waiting: Iterator[tuple], finished: list, errors: list) -> Iterator[None]:
-    """Run calls from ``waiting`` until none are left. Exceptions must not propagate through OpenMP,
-    and Python may handle a signal before the first statement of a function. Therefore this function
-    is a generator: once it has started, it is inside its ``try``.
+    """Run calls from ``waiting`` until none are left.
 
     Exceptions must not propagate through OpenMP, and Python may handle a signal before the first
     statement of a function. Therefore this function is a generator: once it has started, it is

@@ -12,7 +12,8 @@ from graphattn.sources import PatternSource
 
 
 def graphs_of_heads(folder: str | PathLike, length: int) -> list[list[BipartiteGraph]]:
-    """Return the graph of each head of each layer that attends along patterns.
+    """Return the graphs of all heads that attend along patterns, in a saved model: a list for each
+    layer, which has a graph for each head.
 
     Args:
         folder: The folder of :func:`graphattn.hugging_face.save_attached`.

@@ -24,7 +24,8 @@ YES, NO, NOT_DECIDED = 'yes', 'no', 'not decided'
 
 @dataclass(frozen=True)
 class Certificate(Result):
-    """Measures of each head's graph, and of all layers one after the other."""
+    """Measures of the graph of each head of a model, and of the graphs of all layers applied in
+    turn."""
 
     num_tokens: int
     num_layers: int
@@ -125,7 +126,8 @@ def _has_self_loops(graph: BipartiteGraph) -> bool:
 
 
 def _path(graph: BipartiteGraph, seconds: float) -> str:
-    """Return whether a graph has a Hamiltonian path."""
+    """Return YES, NO or NOT_DECIDED: whether the graph has a Hamiltonian path, searched for at most
+    ``seconds``."""
     if graph.num_queries > MAX_PATH_TOKENS:
         return NOT_DECIDED
     exists = hamiltonian_path(graph, time_limit=seconds).exists
@@ -142,7 +144,8 @@ def _of_head(graph: BipartiteGraph, whole: float) -> dict[str, float]:
 
 
 def _gap(graph: BipartiteGraph) -> float:
-    """Return the second eigenvalue of the normalised Laplacian of the edges in both directions."""
+    """Return the second smallest eigenvalue of the normalised Laplacian of the graph, after its
+    edges were added in both directions."""
     adjacency = graph.to_scipy()
     both = ((adjacency + adjacency.T) > 0).astype(float)
     values = np.linalg.eigvalsh(sp.csgraph.laplacian(both, normed=True).toarray())

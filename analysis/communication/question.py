@@ -20,8 +20,8 @@ STEP = 3  # arithmetic operations of a training step, divided by those of its fo
 
 @dataclass(frozen=True)
 class Communication(Result):
-    """Bytes, messages and computed time of a layer's training step. Arrays are indexed by the
-    numbers of processes."""
+    """Bytes, messages and computed time of a training step of one layer on several processes.
+    Arrays have an entry for each number of processes."""
 
     num_tokens: int
     num_edges: int

@@ -21,7 +21,8 @@ from graphattn import BipartiteGraph
 
 @dataclass(frozen=True)
 class HamiltonianPath(Result):
-    """The answer to whether a Hamiltonian path exists, with the evidence."""
+    """The answer to the question whether a graph has a Hamiltonian path, with the path or the
+    reason why there is none."""
 
     exists: bool | None
     """True if a path exists, False if there is none, ``None`` if the answer is unknown."""
@@ -121,7 +122,7 @@ _Answer = tuple[bool | None, str, str | None, list[int] | np.ndarray | None]
 
 
 def _decide(graph: BipartiteGraph, directed: bool, deadline: float, seed: int) -> _Answer:
-    """Return ``(exists, method, reason, path)``."""
+    """Decide whether a Hamiltonian path exists, and return ``(exists, method, reason, path)``."""
     links = _links(graph, directed)
     if links.shape[0] < 2:
         return True, 'order of the tokens', None, range(links.shape[0])

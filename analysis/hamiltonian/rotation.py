@@ -47,7 +47,7 @@ class _GrowingPath:
         self._insert(int(rng.integers(n)), 0)
 
     def extend(self) -> bool:
-        """Add a token at either end, and return whether there was one to add."""
+        """Add a token at either end of the path. Return whether a token could be added."""
         for place, ways in ((self.length, self.successors[self.order[self.length - 1]]),
                             (0, self.predecessors[self.order[0]])):
             ways = ways[self.position[ways] < 0]

@@ -22,7 +22,7 @@ _PANEL = 128
 
 
 def closed_classes_of(walk: sp.csr_array, component: np.ndarray) -> list[np.ndarray]:
-    """Return the components that no step leaves, as arrays of tokens."""
+    """Return the components that a random walk never leaves, each as an array of tokens."""
     token, target = walk.nonzero()
     leaving = component[token][component[token] != component[target]]
     is_left = np.zeros(component.max() + 1, dtype=bool)
@@ -31,8 +31,8 @@ def closed_classes_of(walk: sp.csr_array, component: np.ndarray) -> list[np.ndar
 
 
 def walk_within(walk: sp.csr_array, members: np.ndarray) -> sp.csr_array:
-    """Return the walk restricted to a closed class of sorted tokens. Only the rows of these tokens
-    are read."""
+    """Return the transition matrix of the walk among the sorted tokens ``members``, which the walk
+    never leaves. Only the rows of these tokens are read."""
     rows = walk[members]
     return sp.csr_array((rows.data, np.searchsorted(members, rows.indices), rows.indptr),
                         shape=(len(members), len(members)))
@@ -143,7 +143,8 @@ def restart_limits(walk: sp.csr_array, sources: np.ndarray, teleport: float,
 
 
 def _limits_by_censoring(walk: sp.csr_array, sources: np.ndarray, teleport: float) -> np.ndarray:
-    """Return the limits of the restart walk, ``[n, starts]``, solved without subtractions.
+    """Return the limit distributions of the restart walk, ``[n, starts]``, solved without
+    subtractions.
 
     The limits have full relative accuracy at any teleport. The walk has an additional token, and
     every restart ends there.
@@ -163,8 +164,8 @@ def _limits_by_censoring(walk: sp.csr_array, sources: np.ndarray, teleport: floa
 
 def _limits_by_steps(walk: sp.csr_array, sources: np.ndarray, teleport: float,
                      stationary: np.ndarray) -> np.ndarray | None:
-    """Return the limits of the restart walk, ``[n, starts]``, or ``None`` if it forgets its start
-    too slowly.
+    """Return the limit distributions of the restart walk, ``[n, starts]``, or ``None`` if it
+    forgets its start too slowly.
 
     Steps are taken from each source until the walk has forgotten the source. The limit differs from
     the stationary distribution only by the remaining influence of the source.
@@ -183,7 +184,7 @@ def _limits_by_steps(walk: sp.csr_array, sources: np.ndarray, teleport: float,
 
 
 def _limits_by_solving(walk: sp.csr_array, sources: np.ndarray, teleport: float) -> np.ndarray:
-    """Return the limits of slowly mixing restart walks, ``[n, starts]``, from a sparse
+    """Return the limit distributions of slowly mixing restart walks, ``[n, starts]``, from a sparse
     factorisation.
 
     Graphs that mix slowly have small separators, so the factors of their matrix have few entries.

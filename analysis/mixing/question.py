@@ -31,7 +31,7 @@ _MAX_LIMIT = 2**27  # entries, 1 GiB
 
 @dataclass(frozen=True)
 class Mixing(Result):
-    """Distances of a random walk from its limit, step by step."""
+    """The distance of a random walk from its limit after each step."""
 
     num_tokens: int
     starts: int  #: Number of tokens from which the walk was started; see ``all_starts``.

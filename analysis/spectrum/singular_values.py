@@ -18,8 +18,8 @@ def join_queries_to_keys(adjacency: sp.csr_array) -> sp.csr_array:
 
 
 def all_singular_values(adjacency: sp.csr_array) -> tuple[np.ndarray, np.ndarray]:
-    """Return all singular values and their residuals, two float64 arrays in descending order of the
-    values."""
+    """Return all singular values of an adjacency matrix ``[query, key]`` and their residuals, as
+    two float64 arrays in descending order of the values."""
     query_degree, key_degree = (adjacency.sum(axis=axis) for axis in (1, 0))
     matrix = adjacency.toarray()
     matrix /= np.sqrt(np.where(query_degree > 0, query_degree, 1))[:, None]

@@ -21,7 +21,8 @@ from graphattn import BipartiteGraph
 
 @dataclass(frozen=True)
 class Universality(Result):
-    """Conditions of Assumption 1 (Yun et al.) for patterns applied in turn."""
+    """Conditions of Assumption 1 (Yun et al.), and whether patterns that layers apply in turn
+    satisfy each of them."""
 
     assumption_1: bool | None
     """True if all three conditions hold (sufficient, not necessary); ``None`` if the Hamiltonian
@@ -47,7 +48,8 @@ class Universality(Result):
 
 @dataclass(frozen=True)
 class DiffusionUniversality(Result):
-    """Conditions of Diffuser's Theorem 1 on its pattern, and further ones of its proof."""
+    """Conditions of Diffuser's Theorem 1 and of its proof, and whether one pattern satisfies each
+    of them."""
 
     assumption_1: bool | None
     """Self-loops, connected, and a Hamiltonian path (sufficient, not necessary)."""

@@ -19,7 +19,7 @@ from graphattn.extension.layers import (
 
 
 class Baseline(nn.Module, ABC):
-    """Base class of baselines: attention without a graph.
+    """Base class of baselines: attention that does not attend along the edges of a graph.
 
     The interface is that of :class:`graphattn.layers.GraphAttention`.
 

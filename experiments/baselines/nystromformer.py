@@ -90,7 +90,8 @@ class Nystromformer(Baseline):
         return F.scaled_dot_product_attention(query, key_mean, summary)
 
     def _inverse(self, matrix: Tensor) -> Tensor:
-        """Return the pseudoinverse of matrices whose rows sum to 1, in at least float32."""
+        """Return the pseudoinverse of each matrix in ``matrix``, whose rows sum to 1, in at least
+        float32."""
         dtype = torch.promote_types(matrix.dtype, torch.float32)
         with torch.autocast(matrix.device.type, enabled=False):
             matrix = matrix.to(dtype)

@@ -98,8 +98,8 @@ def started(dtype: torch.dtype, channels: int, terms: str, degree: int) -> Itera
 
 
 def taken(launch: Launch, capability: int) -> dict:
-    """Return the resources that a launch uses on a GPU of a compute capability, by the names of the
-    bounds."""
+    """Return a dict of the resources that a kernel launch uses on a GPU of a compute capability.
+    The names are those of the bounds."""
     code = compiled(launch, capability)
     return {'kernel': launch.kernel.__name__, 'registers': code.registers, 'spilled': code.spilled,
             'in loop': code.spills_in_loop, 'shared': code.shared}
@@ -117,7 +117,7 @@ def largest(rows: list[dict]) -> list[dict]:
 
 
 def is_beyond(row: dict) -> bool:
-    """Return whether the kernel of a row exceeds any of its bounds."""
+    """Return whether the kernel of a row uses more of a resource than its bound allows."""
     return any(row[name] > most for name, most in MAX_OF.get(row['kernel'], MAX).items())
 
 

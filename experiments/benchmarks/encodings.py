@@ -134,7 +134,8 @@ def laplacian_of(data: Data) -> sp.csr_array:
 
 
 def residual(laplacian: sp.csr_array, encoding: Tensor) -> float:
-    """Return the largest norm of L x - (x^T L x) x over the eigenvectors."""
+    """Return the largest norm of :math:`L x - (x^T L x) x` over the eigenvectors x in ``encoding``,
+    for the Laplacian L."""
     vectors = encoding.double().numpy()
     vectors = vectors / np.linalg.norm(vectors, axis=0)
     image = laplacian @ vectors

@@ -77,7 +77,7 @@ def main(
 
 
 class Setting(NamedTuple):
-    """The tokens and the models to compare."""
+    """The numbers of tokens and the models that the benchmark compares."""
 
     tokens: int
     batch: int

@@ -84,7 +84,7 @@ def main(
 
 
 class Setting(NamedTuple):
-    """The tokens and the layers to compare."""
+    """The numbers of tokens and the layers that the benchmark compares."""
 
     n: int
     density: float | str
@@ -191,7 +191,8 @@ def floor_bytes(setting: Setting, graph: BipartiteGraph | None) -> int:
 
 
 def draw(rows: list[dict], out: Path) -> None:
-    """Draw time and memory over the requested densities, at the largest measured length."""
+    """Draw the time and memory of each layer over the requested densities, at the largest measured
+    length."""
     rows = [row for row in rows if row['density'] != 'initial']
     if not rows:
         print("no figure, because it requires a density other than 'initial'")

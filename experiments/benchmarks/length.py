@@ -180,7 +180,7 @@ def compile_kernels(layer: EncoderLayer) -> None:
 
 
 def draw(rows: list[dict], out: Path) -> None:
-    """Draw time and memory over the length."""
+    """Draw the time and memory of each layer over the length of the sequence."""
     nodes = sorted({row['n'] for row in rows})
     figure = Figure(figsize=(10, 4.5), layout='constrained')
     panels = zip(figure.subplots(1, 2), ('s per step', 'peak MiB'),

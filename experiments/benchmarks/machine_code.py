@@ -40,7 +40,7 @@ _TYPES = {torch.float64: 'fp64', torch.float32: 'fp32', torch.float16: 'fp16',
 
 
 class Launch(NamedTuple):
-    """A kernel, and the arguments that determine how it is compiled."""
+    """A kernel of Triton, and the arguments that determine how it is compiled."""
 
     kernel: JITFunction
     arguments: dict[str, object]
@@ -71,7 +71,7 @@ class Launch(NamedTuple):
 
 @dataclass(frozen=True)
 class MachineCode:
-    """Registers, memory and instructions of a compiled kernel."""
+    """The machine code of a compiled kernel: its registers, memory and instructions."""
 
     registers: int  # per thread
     spilled: int  # bytes per thread
@@ -81,24 +81,25 @@ class MachineCode:
 
     @property
     def instructions(self) -> int:
-        """Return the number of all instructions."""
+        """Return the number of instructions of the kernel."""
         return len(self._lines)
 
     @property
     def loop(self) -> dict[str, int]:
-        """Return the number of instructions of each name in the longest innermost loop."""
+        """Return how often each instruction occurs in the longest innermost loop, as a dict by
+        name."""
         return max(self.loops, key=lambda loop: sum(loop.values()), default={})
 
     @cached_property
     def loops(self) -> list[dict[str, int]]:
-        """Return the number of instructions of each name, for each innermost loop in the order of
-        addresses."""
+        """Return how often each instruction occurs in each innermost loop, as dicts by name in the
+        order of addresses."""
         return [self._between(*loop) for loop in self._innermost]
 
     @cached_property
     def around(self) -> dict[str, int]:
-        """Return the number of instructions of each name in the longest loop, without its inner
-        loops."""
+        """Return how often each instruction occurs in the longest loop without its inner loops, as
+        a dict by name."""
         first, last = max(self._jumps, key=lambda loop: loop[1] - loop[0], default=(0, -1))
         found = self._between(first, last)
         for loop in self._innermost:
@@ -175,7 +176,8 @@ def compiled(launch: Launch, capability: int) -> MachineCode:
 
 
 def _dumped(binary: bytes, option: str) -> str:
-    """Return the output of a tool of Triton, such as the disassembler, for a compiled kernel."""
+    """Return the text that a tool of Triton, such as the disassembler, prints for a compiled
+    kernel."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / 'kernel.cubin'
         path.write_bytes(binary)
@@ -238,7 +240,7 @@ def drawing(dtype: torch.dtype, clusters: int) -> list[Launch]:
 
 
 def name_of(operator: OpOverload) -> str:
-    """Return the name of an operator without the name of the library."""
+    """Return the name of an operator without the name of this library."""
     return operator._schema.name.removeprefix('graphattn::')
 
 

@@ -68,7 +68,7 @@ def spiral(num_points: int) -> np.ndarray:
 
 def cases(graph: BipartiteGraph, heads: int, channels: int,
           dtype: torch.dtype) -> dict[str, Callable[[], object]]:
-    """Return the functions to compare, by name. Each runs a forward and a backward pass."""
+    """Return a dict of the functions to compare. Each runs a forward and a backward pass."""
     nodes = [torch.randn(size, heads, channels, dtype=dtype, requires_grad=True)
              for size in (graph.num_queries, graph.num_keys, graph.num_keys)]
     features = [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in
@@ -100,7 +100,8 @@ def is_installed() -> bool:
 
 
 def project(edge_attr: Tensor, projection: Tensor) -> Tensor:
-    """Return the features projected to full width, ``[num_edges, heads, channels]``."""
+    """Return the features of edges after projection to all channels, ``[num_edges, heads,
+    channels]``."""
     return torch.einsum('es,hcs->ehc', edge_attr, projection)
 
 

@@ -81,7 +81,7 @@ def measure(name: str, n: int, keys: int, width: int, heads: int, rounds: int) -
 
 
 def move(tokens: Tensor, order: Tensor) -> None:
-    """Permute tokens and permute them back, with gradients."""
+    """Run a forward and a backward pass that permutes tokens and permutes them back."""
     torch.autograd.grad(tokens[order][order.argsort()].sum(), tokens)
 
 
@@ -115,7 +115,7 @@ GRAPHS: dict[str, Callable] = {
 
 
 def draw(rows: list[dict], n: int, out: Path) -> None:
-    """Draw the time of a step for each graph and order."""
+    """Draw the time of a training step for each graph and each order of its tokens."""
     figure = Figure(figsize=(9, 4.5), layout='constrained')
     axes = figure.subplots()
     ways = list(dict.fromkeys(row['order'] for row in rows))

@@ -103,7 +103,8 @@ def live_tiles(graph: BipartiteGraph, tile: int) -> int:
 
 
 def draw(rows: list[dict], n: int, out: Path) -> None:
-    """Draw the fraction of tiles with edges over the density, for each model."""
+    """Draw the fraction of tiles that contain edges over the density of the graph, for each
+    model."""
     tile = max(row['tile'] for row in rows)
     figure = Figure(figsize=(12, 3.6), layout='constrained')
     for axes, name in zip(figure.subplots(1, len(MODELS), sharey=True), MODELS):

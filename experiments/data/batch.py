@@ -116,7 +116,8 @@ class ChoiceBatch(NamedTuple):
 
 
 def check_batch(batch: object, kind: type = TokenBatch) -> None:
-    """Check a batch that a user's data module made.
+    """Raise an error unless ``batch`` is a valid batch of the class ``kind``. Data modules of users
+    may return other batches.
 
     Args:
         batch (object): The batch.

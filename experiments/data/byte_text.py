@@ -107,7 +107,7 @@ class DocumentBytes(ByteSource):
 
 
 def bytes_of(text: str, max_length: int) -> np.ndarray:
-    """Return the bytes of a text, uint8 ``[length]``, cut at ``max_length``."""
+    """Return the first ``max_length`` bytes of a text in UTF-8, uint8 ``[length]``."""
     return np.frombuffer(text.encode()[:max_length], np.uint8)
 
 

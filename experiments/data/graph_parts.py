@@ -46,7 +46,7 @@ class GraphParts(NamedTuple):
 
     @property
     def out_channels(self) -> int:
-        """Return the number of classes, labels or values."""
+        """Return the number of classes, labels or values that a model must predict."""
         targets = [graph.y for graph in self.graphs]
         if self.target != 'classes':
             return targets[0].size(1)
@@ -169,7 +169,7 @@ def _mask(mask: Tensor, num_nodes: int, split: int, what: str) -> Tensor:
 
 
 def _checked(graph: Data, where: str) -> Data:
-    """Return a copy of a graph that has ``x``, after each attribute was checked on its own."""
+    """Return a copy of ``graph`` with features ``x``, after checking each attribute separately."""
     graph = copy.copy(graph)
     num_nodes = graph.num_nodes
     if not num_nodes:

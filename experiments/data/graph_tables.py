@@ -97,7 +97,7 @@ def _of_pt(path: Path) -> list[Data]:
 
 
 class _Rows(NamedTuple):
-    """The rows of a table, and the place of each row in its file."""
+    """The rows of a CSV table, and the file and line of each row."""
 
     file: str
     rows: list[dict[str, Any]]
@@ -214,7 +214,8 @@ def _rows_of_graphs(owners: _Rows, nodes: dict[str, _Rows], level: str) -> dict[
 
 def _targets(table: _Rows, target: Target | None, classes: Sequence[str] | None
              ) -> tuple[Tensor, tuple[str, ...] | None]:
-    """Return the labels, as numbers of classes or as values, and the names of the classes."""
+    """Return the labels of a table, as numbers of classes or as values, and the names of the
+    classes or None."""
     if target == 'labels':
         raise ValueError(f"{table.file}: 'target' must be 'classes' or 'values' for tables (got "
                          f"'labels'); save graphs with several labels as .pt")
@@ -240,7 +241,8 @@ def _targets(table: _Rows, target: Target | None, classes: Sequence[str] | None
 
 
 def _parts(table: _Rows) -> list[str] | None:
-    """Return the part of each row, or ``None`` if the table states no parts."""
+    """Return the part of the data set that each row belongs to, or ``None`` if the table has no
+    column with parts."""
     given = [str(row.get('part', '')).strip() for row in table.rows]
     if not any(given):
         return None

@@ -137,8 +137,8 @@ class GeneratedListOps(SequenceSource):
 
 @jit()
 def draw_trees(rng, num_trees, max_attempts, min_length, max_length, max_depth, max_args):
-    """Return concatenated trees and the start of each; fewer than ``num_trees`` after
-    ``max_attempts``."""
+    """Draw up to ``num_trees`` random trees, and return their tokens one after the other and the
+    start of each tree. After ``max_attempts``, there may be fewer trees."""
     tokens = np.empty(num_trees * max_length, np.uint8)
     ptr = np.zeros(num_trees + 1, np.int64)
     kept = 0
@@ -155,7 +155,8 @@ def draw_trees(rng, num_trees, max_attempts, min_length, max_length, max_depth, 
 
 @jit()
 def draw_tree(rng, tokens, max_depth, max_args):
-    """Write one tree and return its length, or ``len(tokens)`` if it does not fit."""
+    """Write one random tree into ``tokens``, and return its length, or ``len(tokens)`` if the tree
+    does not fit."""
     missing = np.zeros(max_depth + 1, np.int64)  # arguments of the open operator at each depth
     depth = length = 0
     while length < len(tokens):
@@ -235,7 +236,7 @@ def _values(tokens, ptr):
 
 @jit()
 def apply(operator, digits):
-    """Apply an operator to digits."""
+    """Return the value of an operator of ListOps on a sequence of digits."""
     if operator == MIN:
         return digits.min()
     if operator == MAX:

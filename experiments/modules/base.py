@@ -183,7 +183,7 @@ class Training(L.LightningModule):
                        source.freeze(self.freeze_masks_by, self.sparsity, generator))
 
     def on_load_checkpoint(self, checkpoint: dict) -> None:
-        """Check that a checkpoint is from the same model, before anything changes."""
+        """Raise an error before anything changes if a checkpoint is from another model."""
         mine = {name: tuple(value.shape) for name, value in self.state_dict().items()}
         saved = {name: tuple(value.shape) for name, value in checkpoint['state_dict'].items()}
         if mine != saved:
@@ -206,10 +206,7 @@ def share_of_peak(step: int, total: int, warmup: float, decay: Decay) -> float:
 
 
 def check_numbers(**numbers: float) -> None:
-    """Check that arguments are numbers.
-
-    The arguments are keywords, and an error names the argument.
-    """
+    """Raise an error unless each keyword argument is a number. The error names the argument."""
     for name, number in numbers.items():
         if not isinstance(number, Real) or isinstance(number, bool):
             raise TypeError(f"'{name}' must be a number (got {type(number).__name__})")

@@ -90,8 +90,8 @@ class FineTuning(Training):
         self.dev: list[dict[str, float]] = []
 
     def prepare_data(self) -> None:
-        """Check that the data fit the model, before the data are read and the folder of the run is
-        made."""
+        """Raise an error if the data do not fit the model, before the data are read and the folder
+        of the run is made."""
         data, encoder = self.trainer.datamodule, self.model.encoder
         name = getattr(data, 'task', type(data).__name__)
         if name != self.task_name:

@@ -98,7 +98,7 @@ class LanguageModelling(Training):
         return loss, graphs
 
     def _loss(self, name: str, logits: Tensor, target: Tensor, size: int) -> Tensor:
-        """Return the cross-entropy, and log it with the accuracy.
+        """Return the cross-entropy of a task, and log it together with the accuracy under ``name``.
 
         The loss is 0 if there is nothing to predict.
         """
@@ -108,7 +108,8 @@ class LanguageModelling(Training):
         return loss
 
     def _log_whole(self, stage: str) -> None:
-        """Log the metrics that are derived from means over the whole evaluation."""
+        """Log the metrics that are computed from means over a whole evaluation, such as the
+        perplexity."""
         measured = self.trainer.callback_metrics
         loss = measured[f'{stage}/mlm_loss']
         # A mean over the sums of batches would depend on the number of hidden tokens in each batch.

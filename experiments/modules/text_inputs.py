@@ -65,7 +65,8 @@ def segments_for(encoder: Encoder, segments: Tensor) -> Tensor | None:
 
 
 def check_shares_a_pattern(encoder: Encoder, option: str) -> None:
-    """Check that all heads of an encoder share one pattern, which ``option`` adds edges to.
+    """Raise an error unless all heads of an encoder share one pattern, to which ``option`` adds
+    edges.
 
     Raises:
         ValueError: The layers do not share a single pattern for all heads.

@@ -87,7 +87,7 @@ def panels_of(names: Sequence[str], title: str, size: tuple[float, float] = (4.,
 
 
 def plot(axes: Axes, rows: list[dict], x: str, column: str, **style) -> None:
-    """Draw the values of a column over another column, with deviations where they are known."""
+    """Draw the values of ``column`` over the column ``x``, with deviations where they are known."""
     rows = [row for row in rows if row.get(column) is not None]
     axes.errorbar([row[x] for row in rows], [row[column] for row in rows],
                   *([row.get(spread_of(name)) or 0. for row in rows] for name in (column, x)),

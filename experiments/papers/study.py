@@ -26,7 +26,7 @@ ScaleName = Literal['smoke', 'small', 'paper']
 
 @dataclass(frozen=True)
 class Study:
-    """A study at a scale.
+    """A study that repeats results of a paper, at one of several scales.
 
     ``out/scale/name`` contains its results, and ``out/scale/runs`` contains its runs.
 

@@ -93,7 +93,8 @@ def _dump(config: dict[str, Any]) -> str:
 
 
 def laid_over(*paths: Path) -> dict[str, Any]:
-    """Read and merge configs. Later configs override earlier configs, as on the command line.
+    """Read configs from files, and return one dict of them. Later configs override earlier configs,
+    as on the command line.
 
     Raises:
         ValueError: A file is not YAML.

@@ -92,7 +92,7 @@ def is_finished(folder: Path, config: str) -> bool:
 
 
 def check_inputs(before: dict[str, str], config: dict[str, Any], folder: Path) -> None:
-    """Check that the input files of a run have not changed since its training.
+    """Raise an error if the input files of a run have changed since its training.
 
     Raises:
         ValueError: An input has changed.
@@ -103,17 +103,15 @@ def check_inputs(before: dict[str, str], config: dict[str, Any], folder: Path) -
 
 
 def changed_input(before: dict[str, str], config: dict[str, Any]) -> str | None:
-    """Return the first option whose data have changed, or ``None``. Missing data count as
-    unchanged."""
+    """Return the name of the first option whose data have changed, or ``None``. Missing data count
+    as unchanged."""
     now = inputs_of(config)
     return next((name for name in before if now.get(name, before[name]) != before[name]), None)
 
 
 def identity(config: str) -> dict[str, Any]:
-    """Return the identity of a run, which its checkpoints contain.
-
-    It is all options except those of the trainer, and digests of the input files.
-    """
+    """Return a dict that identifies a run, which its checkpoints contain: all options except those
+    of the trainer, and digests of the input files."""
     plain = yaml.safe_load(config)
     options = {name: value for part in WHAT_IT_IS
                for name, value in flat(plain.get(part), part).items()}
@@ -122,7 +120,8 @@ def identity(config: str) -> dict[str, Any]:
 
 def check_goes_on(checkpoint: Path, state: dict[str, Any], mine: dict[str, Any],
                   limits: Mapping[str, int | None]) -> None:
-    """Check that a checkpoint belongs to the same run. Only options of the trainer may differ.
+    """Raise an error unless a checkpoint belongs to this run, so that the run can continue. Only
+    options of the trainer may differ.
 
     Args:
         checkpoint (Path): The checkpoint to resume.
@@ -163,7 +162,7 @@ def identity_in(checkpoint: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _difference(theirs: dict[str, Any], ours: dict[str, Any]) -> str:
-    """Return a description, in brackets, of the first option that differs."""
+    """Return a text in brackets that describes the first option in which two runs differ."""
     for name in {**theirs, **ours}:
         if theirs.get(name) != ours.get(name):
             return (f" ({name.removeprefix('.')} is {theirs.get(name)!r} there and "

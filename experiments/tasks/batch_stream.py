@@ -19,9 +19,6 @@ class ResumableLoader(DataLoader):
     The sampler must be from this module. Lightning creates the iterator before it reads the
     checkpoint, and workers would start at once. Here, workers start with the first requested batch.
     The empty state prevents a warning of Lightning.
-
-    Lightning creates the iterator before it reads the checkpoint, and workers would start at once.
-    Here they start with the first requested batch. The empty state prevents a warning of Lightning.
     """
 
     def __iter__(self) -> Iterator:
@@ -35,7 +32,7 @@ class ResumableLoader(DataLoader):
 
 
 class BatchStream(DistributedSampler):
-    """The endless sequence of the batches of a run.
+    """The endless sequence of the training batches of a run.
 
     Batch g is number ``g % len`` of epoch ``g // len``.
 
@@ -70,7 +67,8 @@ class BatchStream(DistributedSampler):
         self.seed, self.shuffle, self.batches_done = seed, shuffle, batches_done
 
     def set_epoch(self, epoch: int) -> None:
-        """Ignore the number of the epoch, because it follows from ``batches_done``."""
+        """Ignore the number of the epoch, which Lightning passes, because the epoch follows from
+        ``batches_done``."""
 
     def __len__(self) -> int:
         whole, rest = divmod(self.num_examples, self.batch_size * self.num_processes)

@@ -103,7 +103,7 @@ class Choices(TokenizedTask):
 
 
 class EncodedChoices:
-    """Multiple-choice questions as token ids.
+    """Multiple-choice questions as token ids, from which batches are made.
 
     Args:
         questions (list): The questions to encode.

@@ -216,7 +216,7 @@ def encode(documents: Iterable[Document | Pair], tokenizer: Tokenizer,
 
 
 def collate(examples: list[tuple[Tensor, Tensor]]) -> TokenBatch:
-    """Collate documents into a ragged batch."""
+    """Return a batch of documents as concatenated sequences."""
     tokens, label = zip(*examples)
     ptr = torch.tensor([0, *map(len, tokens)]).cumsum(0)
     return TokenBatch(torch.cat(tokens), ptr, torch.stack(label))

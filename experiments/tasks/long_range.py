@@ -164,7 +164,7 @@ def unlabelled_batches(rows: Iterator[tuple[str, Iterable[np.ndarray]]], size: i
 
 
 def check_model(model: nn.Module, data: SequenceData, max_length: int, cls: bool) -> None:
-    """Check that a model fits the data.
+    """Raise an error unless a model fits the data.
 
     Raises:
         ValueError: The model has too few tokens in its vocabulary or too few positions, or it is a

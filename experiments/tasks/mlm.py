@@ -303,7 +303,8 @@ class _Examples(Dataset):
 
     def _mask(self, tokens: np.ndarray,
               rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Hide some of ``tokens`` in place, and return their positions and their original ids."""
+        """Hide some of ``tokens`` in place, as BERT does, and return the positions and the original
+        ids of the hidden tokens."""
         candidates = np.flatnonzero(~self.is_special[tokens])
         count = min(len(candidates), max(1, round(self.masked_share * len(tokens))))
         selected = np.sort(rng.choice(candidates, count, replace=False))

@@ -214,7 +214,7 @@ class EncodedQuestions:
 
     def batch(self, windows: Sequence[int], numbers: Sequence[int],
               counts: Sequence[int]) -> QuestionBatch:
-        """Return a batch of some windows.
+        """Return a batch of the windows with these indices.
 
         Args:
             windows (sequence of int): Indices of the windows.

@@ -142,10 +142,7 @@ _NUMBERS, _KNOWN, _GONE = count(), WeakIdKeyDictionary(), deque()
 
 
 class _Known:
-    """The name of a tensor of edges in cache keys, and the number of its known changes. In-place
-    changes increment the version of a tensor, but changes through ``.data`` or a numpy view do not.
-    To detect the latter changes, CPU tensors of up to ``MAX_COMPARED`` values are compared with a
-    copy.
+    """The name of a tensor of edges in cache keys, and the number of its known changes.
 
     In-place changes increment the version of a tensor, but changes through ``.data`` or a numpy
     view do not. To detect the latter changes, CPU tensors of up to ``MAX_COMPARED`` values are

@@ -226,12 +226,7 @@ class BipartiteGraph:
     def csr(self) -> tuple[Tensor, Tensor]:
         """The rows of the graph, as two tensors: where the edges of each query begin, int64
         ``[num_queries + 1]``; and the key of each edge, ``[num_edges]``, in the narrowest dtype of
-        uint16, int32 and int64. Do not modify these tensors.
-
-        A pair: where the edges of each query begin, int64 ``[num_queries + 1]``; and the key of
-        each edge, ``[num_edges]``, in the narrowest dtype of uint16, int32 and int64. Do not modify
-        these tensors.
-        """
+        uint16, int32 and int64. Do not modify these tensors."""
         return self._indptr, self._key
 
     @property
@@ -239,12 +234,7 @@ class BipartiteGraph:
         """The edges sorted by key, as three tensors that are cached on first use: where the edges
         of each key begin, int64 ``[num_keys + 1]``; the query of each edge, uint16, int32 or int64
         ``[num_edges]``; and the permutation from the order by query to the order by key, int32 or
-        int64 ``[num_edges]``.
-
-        A triple: where the edges of each key begin, int64 ``[num_keys + 1]``; the query of each
-        edge, uint16, int32 or int64 ``[num_edges]``; and the permutation from the order by query to
-        the order by key, int32 or int64 ``[num_edges]``.
-        """
+        int64 ``[num_edges]``."""
         if self._csc is not None:
             return self._csc
         csc = csc_of_rows(self._indptr, self._key, self._num_keys)

@@ -114,10 +114,7 @@ def sum_features(weight: Tensor, features: EdgeFeatures, query: Tensor) -> Tenso
 
 def drop_out(weight: Tensor, seed: Tensor, dropout_p: float) -> Tensor:
     """Return attention weights ``[num_edges, heads]`` after dropout. A hash of edge and head
-    decides whether a weight is dropped, so fused kernels drop the same weights.
-
-    A hash of edge and head decides whether a weight is dropped.
-    """
+    decides whether a weight is dropped, so fused kernels drop the same weights."""
     number = torch.arange(1, weight.numel() + 1, device=weight.device).view_as(weight)
     bits = mix_tensor(seed + number * signed(STEP))
     # Compares unsigned integers as signed ones, shifted by half of their range.

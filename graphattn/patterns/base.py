@@ -241,8 +241,7 @@ class Pattern(ABC):
 
 class RowPattern(Pattern):
     """Base class of patterns that can compute the edges of some queries without the edges of the
-    other queries. Random patterns use separate random bits for each query
-    (:func:`graphattn.patterns.draw_distinct.draw_distinct`).
+    other queries.
 
     Random patterns use separate random bits for each query
     (:func:`graphattn.patterns.draw_distinct.draw_distinct`).

@@ -57,6 +57,6 @@ def _imports(function: object, body: str) -> list[str]:
 
 
 def name_of(function: object) -> str:
-    """Return a name by which code can call ``function``."""
+    """Return a name that code can use to call ``function``."""
     name = getattr(function, '__name__', '')
     return name if name.isidentifier() else 'attention'

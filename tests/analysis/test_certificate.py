@@ -154,4 +154,4 @@ def test_folders_of_other_things_are_refused(saved, tmp_path, error_line, capsys
     save_attached(model, tmp_path / 'sampled')
     with pytest.raises(SystemExit):
         main([str(tmp_path / 'sampled')])
-    assert "'folder' must be of a model along patterns" in capsys.readouterr().err.split('\n')[-2]
+    assert "'folder' must contain a model with patterns" in capsys.readouterr().err.split('\n')[-2]

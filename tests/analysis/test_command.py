@@ -200,7 +200,7 @@ def test_attention_of_a_trained_model(runs, run, question, tmp_path, capsys):
 def test_examples_at_the_end_of_a_test_set(runs, error_line):
     last = attention_matrices(runs / 'fixed', example=358, samples=8)
     assert [len(samples) for samples in last.values()] == [2] * 4
-    assert 'from 0 to 359 (got 360)' in error_line(main_of('spectrum'), [
+    assert 'from 0 to 359, the examples ' in error_line(main_of('spectrum'), [
         '--checkpoint', str(runs / 'fixed'), '--weights', '--example', '360'])
 
 
@@ -208,7 +208,7 @@ def test_examples_at_the_end_of_a_test_set(runs, error_line):
 def test_bad_checkpoints(runs, tmp_path, capsys, error_line):
     capsys.readouterr()
     assert 'sample their graphs' in error_line(main, ['--checkpoint', checkpoint(runs, 'fixed')])
-    assert 'from 0 to 359 (got 360)' in error_line(
+    assert 'from 0 to 359, the examples ' in error_line(
         main, ['--checkpoint', checkpoint(runs, 'sampled'), '--example', 360])
     (tmp_path / 'no.ckpt').write_bytes(b'nothing')
     assert "'checkpoint' cannot be read" in error_line(main, ['--checkpoint', tmp_path / 'no.ckpt'])

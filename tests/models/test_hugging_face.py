@@ -292,10 +292,10 @@ def test_the_error_for_a_model_with_adapters_says_to_load_first(place):
 @pytest.mark.slow
 def test_other_state_dicts_are_refused():
     bert = hugging_face('BertForPreTraining', tie_word_embeddings=False)
-    with pytest.raises(ValueError, match="'cls.predictions.decoder.weight' tied"):
+    with pytest.raises(ValueError, match="'cls.predictions.decoder.weight' equal"):
         load_bert(MaskedLanguageModel(encoder()), bert.state_dict(), bert.config)
     load_bert(classifier(), bert.state_dict(), bert.config)  # which has no use for the decoder
-    with pytest.raises(ValueError, match="'embeddings.word_embeddings.weight' and 52 other"):
+    with pytest.raises(ValueError, match="'embeddings.word_embeddings.weight', and 52 more"):
         load_bert(classifier(), {}, bert.config)
     with pytest.raises(TypeError, match="'state_dict' must map names to tensors, or .* .got int."):
         load_bert(classifier(), 3, bert.config)
@@ -307,7 +307,7 @@ def test_other_state_dicts_are_refused():
         load_bert(TokenClassifier(encoder(), 2), bert.state_dict(), bert.config)
     with pytest.raises(ValueError, match="'config' cannot be read from nowhere/config.json"):
         load_bert(classifier(), bert.state_dict(), 'nowhere/config.json')
-    with pytest.raises(TypeError, match="'config' must map names .* or a path .got NoneType"):
+    with pytest.raises(TypeError, match="'config' must be a mapping .* or a path .got NoneType"):
         load_bert(classifier(), bert.state_dict())
 
 
@@ -478,12 +478,12 @@ def test_positions_are_counted_from_the_padding():
 @pytest.mark.slow
 def test_each_family_has_its_own_function():
     bert, roberta = hugging_face('BertForMaskedLM'), hugging_face('RobertaForMaskedLM')
-    with pytest.raises(ValueError, match="of a RoBERTa .got the names of a BERT.; use load_bert"):
+    with pytest.raises(ValueError, match="of a RoBERTa .*got the names of a BERT .*call load_bert"):
         load_roberta(masked_language_model(), bert.state_dict(), bert.config)
-    with pytest.raises(ValueError, match="of a BERT .got the names of a RoBERTa.; use load_rob"):
+    with pytest.raises(ValueError, match="of a BERT .*got the names of a RoBERTa .*call load_rob"):
         load_bert(masked_language_model(), roberta.state_dict(), roberta.config)
     roberta = hugging_face('RobertaForMaskedLM', tie_word_embeddings=False)
-    with pytest.raises(ValueError, match="'lm_head.decoder.weight' tied .* RoBERTa"):
+    with pytest.raises(ValueError, match="'lm_head.decoder.weight' equal .* RoBERTa"):
         load_roberta(masked_language_model(), roberta.state_dict(), roberta.config)
     with pytest.raises(TypeError, match="'tile_positions' must be a bool .got int"):
         load_roberta(masked_language_model(), roberta.state_dict(), roberta.config,

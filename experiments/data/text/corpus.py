@@ -282,7 +282,7 @@ def english_sentences(text: str) -> list[str]:
 
 
 def _blocks(text: str) -> Iterator[str]:
-    """Yield paragraphs, each as its joined lines.
+    """Yield the paragraphs of a docstring, each with its lines joined.
 
     The lines of a paragraph have the same indentation, and no list item or code begins between
     them.
@@ -328,7 +328,7 @@ _ITEM = re.compile(r'([-*+•#]|\(?[0-9a-z]{1,2}[.)]|:\w+[^:]*:'
 
 
 def _plain(text: str) -> str:
-    """Remove reST and Markdown markup from running text."""
+    """Return running text without the markup of reST and Markdown."""
     for pattern, replacement in _MARKUP:
         text = pattern.sub(replacement, text)
     return ' '.join(text.split())

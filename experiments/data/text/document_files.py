@@ -30,7 +30,7 @@ NINE_ONE = (0.9, 0.1)
 
 
 class Document(NamedTuple):
-    """A text, and the index of its class."""
+    """A text to classify, and the index of its class."""
 
     text: str
     label: int
@@ -42,7 +42,7 @@ class Document(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """Two texts, and the index of the class of the pair."""
+    """A pair of texts to classify, and the index of its class."""
 
     first: str
     second: str
@@ -55,8 +55,8 @@ class Pair(NamedTuple):
 
 
 class Collection(NamedTuple):
-    """The names of the classes, and the documents or pairs of the parts ``train``, ``dev`` and
-    ``test``."""
+    """A data set of documents: the names of the classes, and the documents or pairs of the parts
+    ``train``, ``dev`` and ``test``."""
 
     classes: tuple[str, ...]
     parts: dict[str, list[Document]] | dict[str, list[Pair]]
@@ -425,7 +425,8 @@ def _article_id(number: object, path: Path) -> int:
 
 
 def _folders(path: Path) -> tuple[str, ...]:
-    """Return the names of the folders in a folder. Files raise an error, unless they are hidden."""
+    """Return the names of the folders inside a folder. Files inside raise an error unless they are
+    hidden."""
     entries = sorted(path.iterdir()) if path.is_dir() else []
     entries = [entry for entry in entries if not entry.name.startswith('.')]
     if not entries:

@@ -145,7 +145,8 @@ def _cut_documents(document_ptr: np.ndarray, sentence_ptr: np.ndarray, target: i
 
 
 def corpus_key(path: Path, tokenizer: str) -> str:
-    """Return a cache key of the corpus's files, their sizes and times, and the tokenizer.
+    """Return a key under which the encoded corpus is cached: a digest of the files, their sizes and
+    times, and the tokenizer.
 
     Args:
         path (Path): A corpus, see :func:`read_documents`.
@@ -225,7 +226,7 @@ def _in_shards(documents: Iterator[Document]) -> Iterator[list[Document]]:
 
 
 def _begin(tokenizer: str) -> None:
-    """Initialise an encoding process."""
+    """Prepare a new process for encoding documents with ``tokenizer``."""
     global _tokenizer
     from tokenizers import Tokenizer
     os.environ['TOKENIZERS_PARALLELISM'] = 'false'  # the processes already run in parallel
@@ -233,7 +234,7 @@ def _begin(tokenizer: str) -> None:
 
 
 def _encode_shard(file: Path, folder: Path) -> None:
-    """Encode the documents in a file, and remove it."""
+    """Encode the documents in a file, write their tokens into ``folder``, and remove the file."""
     documents: list[Document] = json.loads(file.read_text())
     file.unlink()
     with new_folder(folder) as temporary:
@@ -258,7 +259,8 @@ def _encode(documents: list[Document], tokenizer: Tokenizer) -> Iterator[list[li
 
 
 def _nonempty(shards: list[Path], part: str) -> list[EncodedCorpus]:
-    """Return one part of the shards, without empty ones; refuse a changed shard, naming it."""
+    """Return one part of the corpus of each shard, without empty parts. Raise an error that names
+    the shard if its files have changed."""
     folders = [shard / part for shard in shards]
     return [EncodedCorpus(folder) for folder in folders
             if not (folder / 'tokens.bin').exists() or (folder / 'tokens.bin').stat().st_size
@@ -288,7 +290,7 @@ def _write_layout(folder: Path, dtype: str, size: dict[str, int]) -> None:
 
 
 class _PartWriter:
-    """Appends documents to the files of one part of a shard."""
+    """Appends encoded documents to the files of one part of a shard."""
 
     def __init__(self, folder: Path, vocab_size: int):
         folder.mkdir()

@@ -82,8 +82,8 @@ def build_local_glue(
 
 def exchanged_words(documents: list[tuple[str, Document]], size: int,
                     rng: np.random.Generator) -> Rows:
-    """Return CoLA's rows. In every other sentence, two neighbouring words are exchanged or four are
-    shuffled.
+    """Return rows for CoLA's stand-in. In every other sentence, two neighbouring words are
+    exchanged or four words are shuffled.
 
     The first and the last word stay in place, and so do words with capitals or punctuation, because
     these would reveal the change.
@@ -121,7 +121,7 @@ def _disturb(words: list[str], rng: np.random.Generator) -> list[str] | None:
 
 def following_sentences(documents: list[tuple[str, Document]], size: int,
                         rng: np.random.Generator) -> Rows:
-    """Return RTE's rows, of two sentences each.
+    """Return rows for RTE's stand-in, of two sentences each.
 
     No sentence occurs twice as the first one of a row, or twice as a second one that follows the
     first.
@@ -145,8 +145,8 @@ def following_sentences(documents: list[tuple[str, Document]], size: int,
 
 
 def sources(documents: list[tuple[str, Document]], size: int, rng: np.random.Generator) -> Rows:
-    """Return SST-2's rows. Half of the sentences are from torch, and half from the standard
-    library."""
+    """Return rows for SST-2's stand-in. Half of the sentences are from torch, and half from the
+    standard library."""
     rows: Rows = []
     for label, name in enumerate(('python', 'torch')):
         sentences = [sentence for package, document in documents if package == name

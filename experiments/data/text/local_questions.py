@@ -92,7 +92,7 @@ def build_local_questions(out: Path, documents: Iterable[tuple[str, Document]],
 
 
 def gaps(document: Document, share_without: float, rng: np.random.Generator) -> list[dict]:
-    """Return SQuAD's paragraphs of a docstring.
+    """Return the paragraphs that a docstring contributes to SQuAD's stand-in.
 
     Each paragraph has the questions on one sentence: the first of the docstring, or a definition.
     """
@@ -133,7 +133,7 @@ def _place_of(word: str, text: str) -> int | None:
 
 def following_sentences(documents: list[Document],
                         rng: np.random.Generator) -> list[tuple[object, ...]]:
-    """Return SWAG's rows, each a sentence, four endings and a label."""
+    """Return rows for SWAG's stand-in, each with a sentence, four endings and a label."""
     pairs = [pair for document in documents for pair in zip(document, document[1:])]
     if len(pairs) <= NUM_ENDINGS:
         return []

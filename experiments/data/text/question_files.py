@@ -41,8 +41,8 @@ class Question(NamedTuple):
 
 
 class QuestionData(NamedTuple):
-    """The questions of ``train``, ``dev`` and ``test``, and a short description of the data. Each
-    question has an id."""
+    """A data set of questions: the questions of ``train``, ``dev`` and ``test``, and a short
+    description of the data. Each question has an id."""
 
     about: str
     parts: dict[str, list]
@@ -269,7 +269,7 @@ def _spans(text: str, names: list[str]) -> Iterator[tuple[int, int]]:
 
 
 def _list_in(row: dict, name: str, where: str) -> list:
-    """Return the list of a key, or an empty list if the key is missing."""
+    """Return the list under a key of a JSON object, or an empty list if the key is missing."""
     return value_of(row, name, list, where) if name in row else []
 
 

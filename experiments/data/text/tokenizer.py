@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class SpecialTokens(NamedTuple):
-    """The ids of the special tokens."""
+    """The ids of the special tokens of a tokenizer, such as [CLS] and [SEP]."""
 
     pad: int
     unk: int
@@ -168,7 +168,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
 
 
 def check_same_vocabulary(tokenizer: Tokenizer, pretrained: Path | None) -> None:
-    """Check that a tokenizer has the same ids as the tokenizer of a pre-trained model.
+    """Raise an error unless a tokenizer has the same ids as the tokenizer of a pre-trained model.
 
     Args:
         tokenizer (tokenizers.Tokenizer): The tokenizer of the data.
@@ -213,7 +213,8 @@ def cut(texts: list[list[int]], room: int) -> list[list[int]]:
 
 
 def framed(texts: list[list[int]], special: SpecialTokens) -> np.ndarray:
-    """Return the ids of [CLS] a [SEP], or of [CLS] a [SEP] b [SEP], int32 ``[length]``."""
+    """Return the ids of one or two texts with special tokens, [CLS] a [SEP] or [CLS] a [SEP] b
+    [SEP], int32 ``[length]``."""
     return np.array([special.cls, *(token for text in texts for token in (*text, special.sep))],
                     dtype=np.int32)
 

@@ -46,7 +46,7 @@ HOPS, TELEPORT = 5, 0.1  # Sec. "Ablation Studies"
 
 @dataclass(frozen=True)
 class Attention:
-    """A kind of attention: the source of its edges, and the number of hops.
+    """A kind of attention in the study: the source of its edges, and the number of hops.
 
     Args:
         name (str): Name of the run's folder. Two kinds of attention with equal names must have
@@ -92,7 +92,7 @@ class DocumentRuns:
 
     @property
     def count(self) -> int:
-        """Return the number of keys per query of each of Diffuser's three kinds."""
+        """Return the number of keys of a query for each of Diffuser's three kinds of edges."""
         return COUNT[self.study.scale]
 
     def diffuser(self, window: int | None = None, num_global: int | None = None,

@@ -17,7 +17,8 @@ from graphattn.sources import GraphSource
 
 
 class Positions(NamedTuple):
-    """Rotary positions: a stand-in for position embeddings that has no parameters."""
+    """Rotary positions of ModernBERT, which have no parameters. This object replaces position
+    embeddings in code that reads their size."""
 
     num_embeddings: int
 

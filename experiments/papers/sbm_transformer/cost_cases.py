@@ -129,7 +129,7 @@ class Case(NamedTuple):
         return flops.block_model(self.n, WIDTH, CLUSTERS, self._drawn(), num_edges / HEADS, trains)
 
     def _drawn(self) -> flops.Steps:
-        """Return the operations of one head to sample its graph, step by step."""
+        """Return the operations by which one head samples its graph, step by step."""
         if self.name == POISSON:
             return flops.algorithm_1(self.n, CLUSTERS)
         layer, (x, ptr) = self.layer().eval(), self.tokens()

@@ -166,8 +166,8 @@ def measure(cases: list[Case], rounds: int) -> list[dict]:
 
 
 def counted(case: Case) -> float | None:
-    """Return the millions of operations that torch counts, without the projections; ``None`` for
-    attention along edges."""
+    """Return the millions of operations that torch counts in attention, without projections;
+    ``None`` for attention along edges."""
     if case.name not in STEPS:
         return None
     layer, attend = case.attend()

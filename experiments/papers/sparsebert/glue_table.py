@@ -72,7 +72,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def fine_tune(task: str, seed: int, options: argparse.Namespace, others: list[str]) -> None:
-    """Fine-tune once on a task, in a separate process."""
+    """Fine-tune the pre-trained model once on a GLUE task, in a separate process."""
     command = [sys.executable, '-m', 'experiments.train', 'fit', '--config', options.config,
                '--seed_everything', str(seed),
                '--trainer.default_root_dir', str(options.out / f'seed{seed}' / task),

@@ -211,7 +211,8 @@ def _read(path: Path) -> list[Data] | None:
 
 
 def _stored(graphs: list[Data]) -> InMemoryDataset:
-    """Return graphs joined in a few tensors, which data-loading workers share."""
+    """Return a data set that joins all graphs in a few tensors, which data-loading workers
+    share."""
     dataset = InMemoryDataset()
     dataset.data, dataset.slices = InMemoryDataset.collate(graphs)
     return dataset
@@ -221,7 +222,8 @@ def _stored(graphs: list[Data]) -> InMemoryDataset:
 
 
 class _Places(Dataset):
-    """A data set whose examples are their own places. ``_drawn`` makes a batch of some places."""
+    """A data set whose example number i is i. ``_drawn`` makes a batch of the graphs or nodes at
+    some places."""
 
     def __init__(self, size: int):
         self.size = size

@@ -42,8 +42,8 @@ class CachedMatmul:
 
 
 class _Kept:
-    """A cached matrix product, with the values and versions of its factors, by which changes of the
-    factors are detected."""
+    """A cached matrix product, with the values and versions of its factors. A change of a factor
+    changes its values or its version."""
 
     def __init__(self, product: Tensor, sources: tuple[Tensor, Tensor], leaves: list[Tensor]):
         self.product = product

@@ -153,7 +153,7 @@ def test_the_checkpoint_of_something_else(full, tmp_path):
     classifier = pretrained_classifier(full[0], 10, pooling='mean')
     state = {f'model.{name}': value for name, value in classifier.state_dict().items()}
     write_checkpoint({'state_dict': state}, checkpoint)
-    with pytest.raises(ValueError, match='a MaskedLanguageModel .got a SequenceClassifier'):
+    with pytest.raises(ValueError, match='a MaskedLanguageModel .got .* a SequenceClassifier'):
         pretrained_classifier(checkpoint, 2)
 
 
@@ -191,7 +191,7 @@ def test_a_model_without_pooler(full, tmp_path):
     kept = {name: value for name, value in saved.items()
             if 'pooler' not in name and 'next_sentence' not in name}
     write_checkpoint({'state_dict': kept}, checkpoint)
-    with pytest.raises(ValueError, match="'pooling' must be 'mean', .* without a pooler"):
+    with pytest.raises(ValueError, match="'pooling' must be 'mean', .* no pooler"):
         pretrained_classifier(checkpoint, 2)
     assert pretrained_classifier(checkpoint, 2, pooling='mean').pooler is None
 

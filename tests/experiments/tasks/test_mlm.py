@@ -259,7 +259,7 @@ def test_pairs_need_two_documents(tmp_path):
                        for document in documents])
     few = [documents[is_val.index(True)], *(d for d, val in zip(documents, is_val) if not val)]
     (tmp_path / 'text.txt').write_text('\n\n'.join(few))
-    with pytest.raises(ValueError, match="must have two documents .*got one for val"):
+    with pytest.raises(ValueError, match="must have at least two documents .*got one for val"):
         prepared((tmp_path, few))
 
 

@@ -336,9 +336,9 @@ def one_line(command, capsys):
     ('text', [], 'path'),
     ('text', ['--data.path', 'nowhere.csv'], "'path' cannot be read: nowhere.csv"),
     ('text', ['--data.path', 'a.csv', '--data.columns', '[title]'], "(got text, label)"),
-    ('text', ['--data.path', 'a.csv', '--data.columns', '[a, b, c]'], "'columns' must be"),
+    ('text', ['--data.path', 'a.csv', '--data.columns', '[a, b, c]'], "'columns' must contain"),
     ('image_folder', ['--data.path', 'images', '--data.size', '[0, 2]'], "'size' must be two"),
-    ('tokens', ['--data.path', 'a.csv'], 'must be in a NumPy file with the suffix .npy or .npz')])
+    ('tokens', ['--data.path', 'a.csv'], 'a NumPy file of token ids with the suffix .npy or .npz')])
 def test_bad_data_are_one_line(kind, options, words, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     write_table(tmp_path / 'a.csv')
@@ -351,13 +351,13 @@ def test_bad_data_are_one_line(kind, options, words, tmp_path, monkeypatch, caps
 @pytest.mark.slow
 @pytest.mark.parametrize('change, words', [
     ({'run': 'nowhere'}, 'nowhere must be the folder of a run'),
-    ({'input': 'nowhere'}, "'input' must be a file or a folder (there is no nowhere)"),
-    ({'input': 'a.npz', 'batch_size': 0}, "'batch_size' must be positive"),
+    ({'input': 'nowhere'}, "'input' must be an existing file or folder (got nowhere)"),
+    ({'input': 'a.npz', 'batch_size': 0}, "'batch_size' must be at least 1"),
     ({'input': 'large.npz'}, 'large.npz, examples 0 to 1: '),
     ({'input': 'long.npz'}, 'long.npz, examples 0 to 1: '),
     ({'out': '.'}, "'out' must be a file"),
     ({'out': './a.npz'}, "'out' must differ from 'input', which would be overwritten "
-     "(got ./a.npz)"),
+     "(got ./a.npz for both)"),
     ({'out': 'a.npz/x.csv'}, "'out' must be a writable folder")])
 def test_bad_predictions_are_one_line(change, words, runs, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
