@@ -217,7 +217,8 @@ def attached(
 
 @contextmanager
 def kept(model: nn.Module) -> Iterator[None]:
-    """Give all modules of a model their present states again after a ``with`` block."""
+    """Return a context that gives all modules of a model their present attachments again at its
+    end."""
     before = {module: (module.graph_attachment, getattr(module, 'graph_source', None),
                        getattr(module, 'graph_teleport_logit', None))
               for module in model.modules() if hasattr(module, 'graph_attachment')}
@@ -270,7 +271,8 @@ def detach(model: PreTrainedModel, *, layers: Sequence[int | str] | None = None,
 
 def _sources_of(along: Any, layers: Sequence[int | str] | None, modules: dict[str, nn.Module],
                 ) -> tuple[Sequence[int | str] | None, dict[str, GraphSource | None]]:
-    """Return the layers that are given, and the source of each module to attach, by name."""
+    """Return the given ``layers``, and a dict from the name of each module to attach to its
+    source."""
     if isinstance(along, Mapping):
         if layers is not None:
             raise ValueError("'layers' must be None if 'along' maps layers to sources")
@@ -287,7 +289,8 @@ def _sources_of(along: Any, layers: Sequence[int | str] | None, modules: dict[st
 
 def _plan(source: GraphSource | None, heads: Sequence[int] | None, name: str, module: nn.Module,
           backend: str, learn_teleport: bool) -> tuple[GraphSource | None, tuple[int, ...] | None]:
-    """Return the source and the heads of a module once it is attached."""
+    """Return the source that a module will have after it is attached, and its attached heads, or
+    None for all heads."""
     before = getattr(module, 'graph_attachment', None)
     if heads is None:
         _check_free(name, module)
@@ -316,8 +319,8 @@ def attends(module: nn.Module) -> bool:
 
 def _without(name: str, module: nn.Module, heads: Sequence[int] | None,
              ) -> tuple[GraphSource | None, tuple[int, ...] | None]:
-    """Return the source and the heads of an attached module without some of its heads, None if
-    none are left."""
+    """Return the source and the attached heads that a module will have after some of its heads are
+    detached, or a pair of None if no head is left."""
     if heads is None:
         return None, None
     heads, has = check_head_numbers(heads, name, module), module.graph_attachment.heads
@@ -334,7 +337,7 @@ def _without(name: str, module: nn.Module, heads: Sequence[int] | None,
 
 
 def _make_room(name: str, module: nn.Module, heads: Sequence[int] | None) -> None:
-    """Detach what another attachment is about to replace."""
+    """Detach the heads of a module that another attachment is about to replace."""
     if not attends(module):
         return
     has = module.graph_attachment.heads
@@ -350,7 +353,7 @@ def _make_room(name: str, module: nn.Module, heads: Sequence[int] | None) -> Non
 
 def switch(module: nn.Module, attachment: Attachment, source: GraphSource | None = None,
             logit: nn.Parameter | None = None) -> None:
-    """Give a module another state, source and teleport."""
+    """Give a module another attachment, source and learned teleport."""
     _remove_hooks(module)
     for name, value in (('graph_source', source), ('graph_teleport_logit', logit)):
         if hasattr(module, name):
@@ -382,8 +385,8 @@ def _use_graphs(model: nn.Module) -> None:
 
 
 def forget(model: nn.Module) -> None:
-    """Restore the attention of all modules; outer ones first, because their configs set those of
-    inner ones."""
+    """Restore the original attention of all modules of a model. Outer modules come first, because
+    their configs set those of inner modules."""
     for module in model.modules():
         if hasattr(module, 'graph_attachment'):
             switch(module, replace(module.graph_attachment, attends=False))

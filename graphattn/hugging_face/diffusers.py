@@ -83,7 +83,7 @@ def detach_diffuser(model: nn.Module) -> nn.Module:
 
 
 def _modules(model: nn.Module) -> dict[str, nn.Module]:
-    """Return by name the modules of self-attention that have processors."""
+    """Return a dict of the modules of self-attention that have processors, by name."""
     found = {name: module for name, module in model.named_modules()
              if hasattr(module, 'set_processor') and hasattr(module, 'processor')
              and not getattr(module, 'is_cross_attention', False)}
@@ -114,7 +114,7 @@ def _check_layer(name: str, modules: dict[str, nn.Module], source: GraphSource) 
 
 
 def _along_graph(processor: Any, backend: str) -> Any:
-    """Return a copy of a processor that attends along the graph of its module."""
+    """Return a copy of an attention processor that attends along the graph of its module."""
     along = copy.copy(processor)
     along.__class__ = _kind_along_graph(type(processor))
     along.before_graph, along.graph_backend = processor, backend
@@ -140,8 +140,8 @@ def _kind_along_graph(kind: type) -> type:
 
 
 class _InPlaceOfSdpa(TorchFunctionMode):
-    """Call ``attend`` in place of torch's SDPA where all tokens attend to one another, and not
-    where a module's own tokens attend to others."""
+    """Call ``attend`` in place of torch's SDPA if all tokens attend to one another, but not if
+    tokens of the module attend to other tokens."""
 
     def __init__(self, attend: Callable[..., Tensor], own: int, others: int):
         super().__init__()
@@ -163,7 +163,7 @@ class _InPlaceOfSdpa(TorchFunctionMode):
 def _attend(source: GraphSource, backend: str, query: Tensor, key: Tensor, value: Tensor,
             attn_mask: Tensor | None = None, dropout_p: float = 0., is_causal: bool = False,
             scale: float | None = None, enable_gqa: bool = False) -> Tensor:
-    """Compute attention along a graph with the arguments of torch's SDPA."""
+    """Return attention along a graph, with the arguments of torch's SDPA."""
     if attn_mask is None:
         tokens = PaddedTokens(len(query), query.size(2), key.size(2), query.device)
         rules = PairRules(causal=is_causal)

@@ -15,7 +15,8 @@ __all__ = ['check_head_numbers', 'source_of_heads', 'without_heads']
 
 
 def check_head_numbers(heads: Sequence[int], name: str, module: nn.Module) -> tuple[int, ...]:
-    """Return the numbers of some heads of a module."""
+    """Return the given numbers of heads of a module as a tuple, or raise an error if a number is
+    invalid."""
     if isinstance(heads, str) or not isinstance(heads, Sequence):
         raise TypeError(f"'heads' must be a sequence of indices (got {type(heads).__name__})")
     if heads_of(module) is None:
@@ -30,7 +31,7 @@ def check_head_numbers(heads: Sequence[int], name: str, module: nn.Module) -> tu
 
 def source_of_heads(source: GraphSource | None, heads: tuple[int, ...], module: nn.Module,
                     before: PatternSource | None) -> PatternSource:
-    """Return a source in which some heads attend along ``source``.
+    """Return a source for all heads of a module, in which some heads attend along ``source``.
 
     Args:
         source (GraphSource, optional): A source of one pattern, or of one for each of ``heads``.
@@ -57,7 +58,7 @@ def source_of_heads(source: GraphSource | None, heads: tuple[int, ...], module: 
 
 
 def without_heads(source: GraphSource, heads: tuple[int, ...], module: nn.Module) -> PatternSource:
-    """Return the source with all pairs for some of its heads."""
+    """Return a source in which some heads attend to all pairs again."""
     is_shared = isinstance(source, PatternSource) and not source.per_head
     if not isinstance(source, PatternSource) or is_shared and _draws(source.patterns):
         raise ValueError(f"'heads' must be None for a source that is for all heads (got "

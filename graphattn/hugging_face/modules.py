@@ -26,7 +26,8 @@ _LOOKS_CROSS = re.compile(r'cross|encdec|encoder_attn', re.IGNORECASE)
 
 
 def attention_modules(model: PreTrainedModel) -> dict[str, nn.Module]:
-    """Return by name the modules that look up their attention in transformers' interface."""
+    """Return a dict of the modules that look up their attention in transformers'
+    AttentionInterface, by name."""
     from transformers import PreTrainedModel
     if not isinstance(model, PreTrainedModel):
         raise TypeError(f"'model' must be a transformers PreTrainedModel (got "
@@ -52,15 +53,16 @@ def _asks(kind: type[nn.Module]) -> bool:
 
 
 def configured(model: PreTrainedModel) -> list[nn.Module]:
-    """Return all modules with a config that names an implementation of attention, outer ones
-    first."""
+    """Return all modules that have a config with the name of an implementation of attention. Outer
+    modules come first."""
     from transformers import PreTrainedModel
     return [module for module in model.modules()
             if isinstance(module, PreTrainedModel) or _asks(type(module))]
 
 
 def own_configs(model: PreTrainedModel) -> None:
-    """Copy the configs, because other models may share them; sharing within the model is kept."""
+    """Copy the configs of a model, because other models may share them. Modules that share a config
+    share the copy."""
     from transformers import PreTrainedConfig
     copied: dict[int, object] = {}
     for module in model.modules():
@@ -70,7 +72,8 @@ def own_configs(model: PreTrainedModel) -> None:
 
 
 def implementations(config: PreTrainedConfig) -> dict[str, Any]:
-    """Return the implementations of a config and its nested configs, in the form of its setter."""
+    """Return a dict with the implementation of attention in a config and in its nested configs, in
+    the form that the config's setter accepts."""
     inner = {name: getattr(config, name, None) for name in config.sub_configs}
     return {'': config._attn_implementation, **{
         name: implementations(part) for name, part in inner.items() if part is not None}}
@@ -82,7 +85,8 @@ def along_graphs(before: dict[str, Any]) -> dict[str, Any]:
 
 
 def _looks_cross(name: str, module: nn.Module) -> bool:
-    """Return whether a module is probably cross-attention; only its calls are certain."""
+    """Return whether a module is probably cross-attention, judging by its name. Only a call can
+    show it with certainty."""
     return bool(getattr(module, 'is_cross_attention', False)
                 or _LOOKS_CROSS.search(f'{name.rpartition(".")[2]} {type(module).__name__}')
                 or 'crossattention' in name)
@@ -100,7 +104,7 @@ def warn_of_rest(model: PreTrainedModel, modules: dict[str, nn.Module], num_cros
 
 
 def _with_own_attention(model: PreTrainedModel, modules: dict[str, nn.Module]) -> list[str]:
-    """Return the names of attention classes that only have custom code."""
+    """Return the names of attention classes that do not use transformers' AttentionInterface."""
     around = {part for name in modules for part in accumulate(name.split('.'), '{}.{}'.format)}
     kinds = {type(module).__name__ for name, module in model.named_modules()
              if name not in around and modules.keys().isdisjoint(
@@ -109,7 +113,8 @@ def _with_own_attention(model: PreTrainedModel, modules: dict[str, nn.Module]) -
 
 
 def choose(modules: dict[str, nn.Module], layers: Sequence[int | str] | None) -> list[str]:
-    """Return the names of the modules that ``layers`` lists, of all self-attention if omitted."""
+    """Return the names of the modules that ``layers`` lists. By default, these are all modules of
+    self-attention."""
     own = [name for name, module in modules.items() if not _looks_cross(name, module)]
     if layers is None:
         layers = own
@@ -135,14 +140,14 @@ def choose(modules: dict[str, nn.Module], layers: Sequence[int | str] | None) ->
 
 
 def heads_of(module: nn.Module) -> int | None:
-    """Return the number of heads of a module, if its config has it."""
+    """Return the number of heads of a module, or None if its config does not have this number."""
     return getattr(module.config, 'num_attention_heads', None)
 
 
 def check_heads(source: GraphSource | None, name: str, module: nn.Module,
                 learn_teleport: bool) -> None:
-    """Raise unless the module has as many heads as the source, and a known number if it needs
-    it."""
+    """Raise an error unless the module has as many heads as ``source``. With ``learn_teleport``,
+    the number of heads must be known."""
     heads = heads_of(module)
     if learn_teleport and heads is None:
         raise ValueError(f"'learn_teleport' must be False for {name!r}, because its config has no "

@@ -151,7 +151,7 @@ def _path(folder: str | PathLike) -> Path:
 
 
 def _base(model: nn.Module) -> nn.Module:
-    """Return the model inside PEFT's, if it is one."""
+    """Return the model inside a model of PEFT, or ``model`` itself if it is another model."""
     check_kind('model', model, nn.Module)
     return model.get_base_model() if hasattr(model, 'peft_config') and hasattr(
         model, 'get_base_model') else model
@@ -175,7 +175,8 @@ def _layer(name: str, module: nn.Module) -> dict[str, Any]:
 
 
 def _source(module: nn.Module) -> GraphSource | None:
-    """Return the source of a module, also from inside a wrapper, as PEFT's ``modules_to_save``."""
+    """Return the source of a module. A wrapper of PEFT, as with ``modules_to_save``, may contain
+    the source."""
     source = getattr(module, 'graph_source', None)
     copies = getattr(source, 'modules_to_save', None)
     if copies is not None:
@@ -208,8 +209,8 @@ def _hash(path: Path) -> str:
 
 
 def _move(written: Path, folder: Path) -> None:
-    """Move all files into a folder, in which they replace those of an earlier save; the manifest
-    goes first and comes last."""
+    """Move all written files into a folder, where they replace the files of an earlier save. The
+    old manifest is removed first and the new manifest is moved last."""
     if not folder.exists():
         written.chmod(0o755)
         written.rename(folder)
@@ -231,7 +232,7 @@ def _move(written: Path, folder: Path) -> None:
 
 
 def _read(folder: Path) -> dict[str, Any]:
-    """Return the manifest, once all files are there in their sizes."""
+    """Return the manifest of a folder, after checking that all files exist and have their sizes."""
     if not (folder / MANIFEST).is_file():
         raise ValueError(f"'folder' must be one that save_attached wrote completely (got {folder} "
                          f"without {MANIFEST}); save again, or use from_pretrained and attach")
@@ -271,7 +272,8 @@ def _read_tensors(folder: Path, manifest: dict[str, Any]) -> dict[str, Tensor]:
 
 
 def _found(name: str, package: str, kind: type, classes: Sequence[type]) -> type:
-    """Return the class of this name if it may be built: from ``package``, or one of ``classes``."""
+    """Return the class of this name, if a file may build it: a public class of ``package``, or one
+    of ``classes``."""
     for given in classes:
         if _name_of(given) == name:
             return given

@@ -86,7 +86,7 @@ class TokenModel(nn.Module):
 
 
 class _Whole(Shard):
-    """The whole batch."""
+    """A Shard of all tokens of a batch, which needs no other processes."""
 
     def __init__(self, ptr: Tensor):
         super().__init__(ptr, 0, int(ptr[-1]))
@@ -104,7 +104,7 @@ class _Whole(Shard):
 
 @dataclass
 class PartOfBatch:
-    """Tokens of a process, for the attention of a model.
+    """The tokens of this process, for which the attention modules of a model compute their outputs.
 
     Args:
         shard (Shard): The tokens.
@@ -118,7 +118,8 @@ class PartOfBatch:
 
     def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor,
                mask: Tensor | None, is_causal: bool, terms: LogitTerms) -> Tensor:
-        """Return the attention of a module, ``[1, num_own, heads, value_channels]``."""
+        """Return the output of the attention of a module for the tokens of this process, ``[1,
+        num_own, heads, value_channels]``."""
         self.seen.add(module)
         attachment, source = module.graph_attachment, module.graph_source
         logit = getattr(module, 'graph_teleport_logit', None)
