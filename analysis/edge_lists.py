@@ -363,7 +363,7 @@ class _Table:
     def _read(self, rows: list[list[str]]) -> tuple[list[int], list[float]]:
         source, target = self.columns.ends
         if max(map(len, rows)) > self.columns.most:
-            raise ValueError('too many columns')
+            raise ValueError("expected at most as many columns as in the first lines (got more)")
         cells = [cell.strip(BLANKS) for row in rows for cell in (row[source], row[target])]
         ends = _ids(cells) if self.are_ids else list(map(self.names.__getitem__, cells))
         weight = self.columns.weight

@@ -314,8 +314,8 @@ def _read_matrix_market(path: Path, keeps_weights: bool) -> GraphFile:
     rows, columns, entries, *_ = scipy.io.mminfo(BytesIO(content))
     check_num_tokens(max(rows, columns))
     if entries > len(content):  # each entry needs a line, or a number in a dense matrix
-        raise ValueError(f'the file declares {entries:,} entries but has only {len(content):,} '
-                         'bytes')
+        raise ValueError(f"the file declares {entries:,} entries but has only {len(content):,} "
+                         f"bytes; check that the file is complete")
     matrix = sp.coo_array(scipy.io.mmread(BytesIO(content), spmatrix=False))
     return _of_matrix(matrix, path.name, _TITLES['matrix_market'], keeps_weights)
 

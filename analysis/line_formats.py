@@ -102,12 +102,13 @@ def read_dimacs(path: Path) -> ListedGraph:
                 case ['n', *_] | []:
                     pass
                 case _:
-                    raise ValueError('expected a line that begins with c, p, n, e or a, followed '
-                                     'by its numbers')
+                    raise ValueError("expected a line that begins with c, p, n, e or a, followed "
+                                     "by numbers")
         except ValueError as error:
             raise ValueError(f'line {number}, {line[:60].strip()!r}: {error}') from error
     if not kind:
-        raise ValueError("expected a line 'p edge NODES EDGES' or 'p sp NODES ARCS'")
+        raise ValueError("expected a line 'p edge NODES EDGES' or 'p sp NODES ARCS' before the "
+                         "edges")
     comments = [f'{num_comments:,} comment lines'] if num_comments else []
     return _counted(as_edges(ends), num_nodes, kind == 'sp', np.array(weights), left_out=comments)
 
@@ -172,7 +173,7 @@ def read_pajek(path: Path) -> ListedGraph:
         except (ValueError, IndexError) as error:
             raise ValueError(f'line {number}, {line[:60].strip()!r}: {error}') from error
     if not section:
-        raise ValueError("expected a line '*Vertices'")
+        raise ValueError("expected a line '*Vertices' before the edges")
     parts = None if num_left is None else (np.arange(len(names)) >= num_left).astype(int)
     edges, weights = as_edges(ends) - 1, np.array(weights)
     if not has_arcs:  # both directions of each edge are listed, so the graph is undirected
@@ -184,8 +185,8 @@ def read_pajek(path: Path) -> ListedGraph:
 def _pajek_section(mark: str, is_first: bool) -> str:
     section = mark.lower()
     if section not in ('*vertices', '*arcs', '*edges', '*arcslist', '*edgeslist'):
-        raise ValueError('expected *Vertices, *Arcs, *Edges or lists of these; other sections of '
-                         'Pajek files are not supported')
+        raise ValueError("expected *Vertices, *Arcs or *Edges, or lists of arcs or edges; remove "
+                         "the other sections of this Pajek file")
     if is_first != (section == '*vertices'):
         raise ValueError('expected a single *Vertices section, before the edges; keep one '
                          'network')

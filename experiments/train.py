@@ -380,17 +380,16 @@ def _check_trainer(options: Namespace) -> None:
         if options[name] is not None:
             check_at_least(least, **{f'trainer.{name}': options[name]})
     if options.overfit_batches:
-        raise ValueError(f"'trainer.overfit_batches' must be 0 (got {options.overfit_batches}), "
-                         "because the data order their own batches, so that runs can be resumed; "
-                         "use 'trainer.limit_train_batches' for a short epoch")
+        raise ValueError(f"'trainer.overfit_batches' must be 0, because the data order their own "
+                         f"batches to be resumable (got {options.overfit_batches}); use "
+                         f"'trainer.limit_train_batches' for a short epoch")
     if str(options.strategy).startswith(SPAWNING):
         raise ValueError(f"'trainer.strategy' must be 'ddp' or another strategy that launches "
                          f"scripts (got {options.strategy}), because forked or spawned processes "
                          f"cannot return the results of a test")
     if options.limit_test_batches == 0:
-        raise ValueError("'trainer.limit_test_batches' must not be 0 (got "
-                         f"{options.limit_test_batches}), because summary.json contains the "
-                         "results of the test at the end of a run; use 1 for a short test")
+        raise ValueError(f"'trainer.limit_test_batches' must not be 0, because each run ends with "
+                         f"a test (got {options.limit_test_batches}); use 1 for a short test")
 
 
 def _check_callbacks(given: list[Callback], callbacks: list[Callback]) -> None:

@@ -105,7 +105,7 @@ def check_kind(name: str, value: object, kind: type) -> None:
 def check_generator(generator: torch.Generator | None) -> None:
     if generator is not None and not isinstance(generator, torch.Generator):
         raise TypeError(f"'generator' must be a torch.Generator or None (got "
-                        f"{type(generator).__name__}); for a seed, pass "
+                        f"{type(generator).__name__}); to pass a seed, use "
                         f"torch.Generator(device).manual_seed(seed)")
 
 
@@ -347,9 +347,8 @@ def check_rows(indptr: Tensor, key: Tensor, num_keys: int | None) -> None:
     torch.gt(key[1:], key[:-1], out=ascends[1:-1])
     ascends[indptr] = True  # no constraint between rows
     if not bool(ascends.all()):
-        raise ValueError("'key' must be strictly ascending within each query (got other keys); "
-                         "BipartiteGraph.from_edge_index accepts edges in any order and merges "
-                         "duplicates")
+        raise ValueError("'key' must strictly ascend within each query (got other keys); call "
+                         "BipartiteGraph.from_edge_index, which sorts edges and merges duplicates")
 
 
 def check_square(graph: BipartiteGraph, operation: str, hint: str = '') -> None:

@@ -40,7 +40,8 @@ def run_calls(calls: list[tuple]) -> None:
     if errors:
         raise next((error for error in errors if not isinstance(error, Exception)), errors[0])
     if len(finished) < len(calls):
-        raise RuntimeError(f"only {len(finished)} of {len(calls)} calls have returned")
+        raise RuntimeError(f"a thread ended before its calls had run ({len(finished)} of "
+                           f"{len(calls)} calls returned); this is a bug of graphattn")
 
 
 def start_of_threads() -> int:

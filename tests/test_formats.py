@@ -45,7 +45,7 @@ def test_a_segment_keeps_its_probabilities():
     (dict(sequence=6), "'sequence' must be at most 5"), (dict(sequence=-1), 'not be negative'),
     (dict(sequence=3, heads=2), "'sequence' must be at most 2"),
     (dict(sequence=0, head=2, heads=2), "'head' must be at most 1"),
-    (dict(sequence=0, heads=4), "'heads' must divide .* 6 .got 4"),
+    (dict(sequence=0, heads=4), "'heads' must.*.got 4"),
 ])
 def test_a_segment_that_is_not_there_is_refused(arguments, match):
     with pytest.raises(ValueError, match=match):

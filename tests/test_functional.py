@@ -175,14 +175,14 @@ REFUSED = {
     'keys': ({'key': zeros(3, 2, 5)}, ValueError, "'key' must.*4.*.got"),
     'values': ({'value': zeros(5, 2, 6)}, ValueError, "'value' must.*4.*.got"),
     'kv_heads': ({'key': zeros(4, 3, 5)}, ValueError,
-                 "'key' must .* divides the 2 heads of 'query' .got 3"),
+                 "'key' must.*heads.*'query'.*3"),
     'value_heads': ({'value': zeros(4, 3, 6)}, ValueError, "'value' must have 2 heads"),
     'query_dims': ({'query': zeros(3, 5)}, ValueError,
                    r"'query' must.*heads, channels\].*got shape \(3, 5\)"),
     'query_flat': ({'query': zeros(3)}, ValueError, r"'query' must.*got shape \(3,\)"),
     'query_padded': ({'query': zeros(1, 3, 2, 5)}, ValueError, r"'query' must.*\(1, 3, 2, 5"),
     'channels': ({'key': zeros(4, 2, 7)}, ValueError,
-                 r"'key' must have 5 channels, as 'query' has,? \(got 7\)"),
+                 r"'key' must.*5 channels,.*'query'.*\(got 7\)"),
     'bias_edges': ({'edge_bias': zeros(EDGES + 1)}, ValueError,
                    rf"'edge_bias' must have shape \[{EDGES}\] or \[{EDGES}, 2\]"),
     'gate_heads': ({'edge_gate': zeros(EDGES, 3)}, ValueError,
@@ -243,7 +243,7 @@ def test_requested_backends_do_not_fall_back(package, monkeypatch):
 
 def test_sparse_tensor_names_the_missing_package(monkeypatch):
     monkeypatch.setitem(sys.modules, 'torch_sparse', None)
-    with pytest.raises(ImportError, match='to_sparse_tensor needs torch-sparse'):
+    with pytest.raises(ImportError, match='to_sparse_tensor.*torch-sparse'):
         GRAPH.to_sparse_tensor()
 
 

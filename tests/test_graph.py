@@ -788,8 +788,8 @@ REFUSED = {
                         "'key' must.*got 0.*65535"),
     'rows_no_keys': (lambda: rows(num_keys=0), ValueError, "'key' must.*got 0 to 3"),
     'rows_unsorted': (lambda: rows(key=(3, 1, 0)), ValueError,
-                      "'key' must be strictly ascending"),
-    'rows_repeated': (lambda: rows(key=(3, 3, 0)), ValueError, "'key' must be strictly ascending"),
+                      "'key' must.*strictly.*got other keys"),
+    'rows_repeated': (lambda: rows(key=(3, 3, 0)), ValueError, "'key' must strictly ascend"),
     'rows_indptr_falls': (lambda: rows(indptr=(0, 2, 1, 3)), ValueError,
                           r"'indptr' must rise from 0 to 3.*got \[0, 2, 1, 3\]"),
     'rows_indptr_begins': (lambda: rows(indptr=(1, 2, 2, 3)), ValueError, "'indptr' must rise"),
@@ -891,7 +891,7 @@ def test_refuses(call, error, match):
 
 def test_validate_finds_what_an_unchecked_constructor_let_in():
     graph = BipartiteGraph(edges((1, 0), (0, 0)), 2, validate=False)
-    with pytest.raises(ValueError, match="'key' must be strictly ascending"):
+    with pytest.raises(ValueError, match="'key' must.*strictly.*got other keys"):
         graph.validate()
 
 
@@ -963,7 +963,7 @@ def test_parts_are_clusters_of_about_as_many_edges():
 def test_parts_need_pymetis_and_a_number(monkeypatch):
     monkeypatch.setitem(sys.modules, 'pymetis', None)
     graph = patterns.SlidingWindow(1).build(5)
-    with pytest.raises(ImportError, match=r"'parts' needs pymetis: pip install 'graphattn"):
+    with pytest.raises(ImportError, match="'parts'.*pymetis: pip install 'graphattn"):
         graph.nearby_order(parts=2)
     with pytest.raises(ValueError, match="'parts'"):
         graph.nearby_order(parts=0)

@@ -55,7 +55,7 @@ X = torch.zeros(4, 2)
     (dict(query=X, k=5), ValueError, "'k' .*got 5, but example 0 has 4 keys"),
     (dict(query=X, k=2, query_ptr=torch.tensor([0, 3, 4])), ValueError, "example 1 has 1 keys"),
     (dict(query=X, k=0), ValueError, "'k' must be at least 1"),
-    (dict(query=X, radius=-1.), ValueError, "'radius' must not be negative .got -1"),
+    (dict(query=X, radius=-1.), ValueError, "'radius' must.*.got -1"),
     (dict(query=X, radius=float('inf')), ValueError, "'radius' must be finite"),
     (dict(query=X / 0, k=1), ValueError, "'query' must have finite .* at point 0"),
     (dict(query=X, key=X * float('nan'), k=1), ValueError, "'key' must have finite"),

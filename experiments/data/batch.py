@@ -139,10 +139,10 @@ def check_batch(batch: object, kind: type = TokenBatch) -> None:
         is_score = kind is TextBatch and name == 'label'
         if not isinstance(value, Tensor) or value.dtype != torch.int64 and not (
                 is_score and value.is_floating_point()):
-            raise TypeError(f"{name!r} of a batch must be a tensor of int64 (got {_form(value)})")
+            raise TypeError(f"{name!r} of a batch must be an int64 Tensor (got {_form(value)})")
         if value.dim() != (2 if name == 'offset' else 1):
-            raise ValueError(f"{name!r} of a batch must be one-dimensional, without padding (got "
-                             f"shape {tuple(value.shape)})")
+            raise ValueError(f"{name!r} of a batch must have one dimension, because sequences are "
+                             f"concatenated without padding (got shape {tuple(value.shape)})")
     tokens, ptr = batch.tokens, batch.ptr
     if ptr.numel() < 2 or ptr[0] != 0 or ptr[-1] != tokens.numel() or (ptr.diff() < 0).any():
         raise ValueError(f"'ptr' of a batch must rise from 0 to the {tokens.numel()} tokens (got "

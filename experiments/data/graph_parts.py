@@ -157,8 +157,8 @@ def _pieces(order: np.ndarray) -> dict[str, np.ndarray]:
 
 def _mask(mask: Tensor, num_nodes: int, split: int, what: str) -> Tensor:
     if mask.dtype != torch.bool or mask.dim() not in (1, 2) or len(mask) != num_nodes:
-        raise ValueError(f'{what} must be bool [{num_nodes}] or [{num_nodes}, divisions] (got '
-                         f'{mask.dtype} of shape {tuple(mask.shape)})')
+        raise ValueError(f"{what} must be a bool Tensor [{num_nodes}] or [{num_nodes}, divisions] "
+                         f"(got {mask.dtype} of shape {tuple(mask.shape)})")
     if mask.dim() == 2 and not 0 <= split < mask.size(1):
         raise ValueError(f"'split' must be from 0 to {mask.size(1) - 1}, the columns of the masks "
                          f"(got {split})")

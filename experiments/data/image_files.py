@@ -127,8 +127,8 @@ def read_image(path: Path, size: tuple[int, int] | None = None,
         with path.open('rb') as file, Image.open(file, formats=FORMATS) as image:
             mode = image.mode
             if image.width * image.height > MAX_PIXELS:
-                raise ValueError(f'{image.height:,} x {image.width:,} pixels are more than '
-                                 f'{MAX_PIXELS:,}')
+                raise ValueError(f"expected at most {MAX_PIXELS:,} pixels (got {image.height:,} x "
+                                 f"{image.width:,})")
             if mode in MODES:
                 image = _on_white(ImageOps.exif_transpose(image))
                 image = image.convert('RGB' if colour else 'L')

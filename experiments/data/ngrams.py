@@ -38,9 +38,9 @@ def ngram_bits(train: Sequence[np.ndarray], test: Sequence[np.ndarray], order: i
     """
     base = num_symbols + 1
     if order < 0 or num_symbols < 1 or base ** (order + 1) > 2**64:
-        raise ValueError("'order' must not be negative, 'num_symbols' must be positive, and "
-                         f"(num_symbols + 1) ** (order + 1) must be at most 2 ** 64 (got {order} "
-                         f"and {num_symbols})")
+        raise ValueError(f"'order' must be at least 0, 'num_symbols' at least 1, and (num_symbols "
+                         f"+ 1) ** (order + 1) at most 2 ** 64 (got order={order} and "
+                         f"num_symbols={num_symbols})")
     learn, asked = (_between_ends(sequences, order, num_symbols) for sequences in (train, test))
     if not asked[1].size:
         raise ValueError("'test' must contain at least one symbol")

@@ -73,13 +73,14 @@ class Training(L.LightningModule):
         for beta in betas:
             check_numbers(betas=beta)
             if not 0. <= beta < 1.:
-                raise ValueError(f"'betas' must be in [0, 1) (got {betas})")
+                raise ValueError(f"'betas' must be two numbers in [0, 1), such as [0.9, 0.999] "
+                                 f"(got {betas})")
         for name, rate in (('lr', lr), ('mask_lr', mask_lr), ('eps', eps)):
             if rate is not None and not 0. < rate < math.inf:
                 raise ValueError(f"'{name}' must be positive (got {rate})")
         for name, weight in (('weight_decay', weight_decay), ('mask_weight', mask_weight)):
             if not 0. <= weight < math.inf:
-                raise ValueError(f"'{name}' must not be negative (got {weight})")
+                raise ValueError(f"'{name}' must be at least 0 (got {weight})")
         if not 0. <= warmup <= 1.:
             raise ValueError(f"'warmup' must be in [0, 1], a fraction of all steps (got {warmup})")
         if decay not in get_args(Decay):

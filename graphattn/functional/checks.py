@@ -77,13 +77,12 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor, num_queries: int, 
 
 def _check_heads(query: Tensor, key: Tensor, value: Tensor) -> None:
     if key.size(1) == 0 or query.size(1) % key.size(1) != 0:
-        raise ValueError(f"'key' must have a number of heads that divides the {query.size(1)} "
-                         f"heads of 'query' (got {key.size(1)})")
+        raise ValueError(f"'key' must have as many heads as 'query', {query.size(1)}, or a divisor "
+                         f"of this number (got {key.size(1)} heads)")
     if value.size(1) != key.size(1):
-        raise ValueError(f"'value' must have {key.size(1)} heads, as 'key' has (got "
-                         f"{value.size(1)})")
+        raise ValueError(f"'value' must have {key.size(1)} heads, like 'key' (got {value.size(1)})")
     if key.size(2) != query.size(2):
-        raise ValueError(f"'key' must have {query.size(2)} channels, as 'query' has (got "
+        raise ValueError(f"'key' must have {query.size(2)} channels, like 'query' (got "
                          f"{key.size(2)})")
 
 
@@ -210,8 +209,9 @@ def check_features(query: Tensor, value: Tensor, graph: BipartiteGraph,
             raise TypeError(f"'{name}' must have the dtype of 'query', {query.dtype} (got "
                             f"{tensor.dtype}); pass {name}.to({query.dtype})")
     if value.size(-1) != query.size(2):
-        raise ValueError(f"'value' must have {query.size(2)} channels, as 'query' has, because "
-                         f"features are added to both keys and values (got {value.size(-1)})")
+        raise ValueError(f"'value' must have {query.size(2)} channels, like 'query', because "
+                         f"features of edges are added to both keys and values (got "
+                         f"{value.size(-1)})")
     if edge_attr.dim() != 2 or edge_attr.size(0) != graph.num_edges:
         raise ValueError(f"'edge_attr' must have shape [{graph.num_edges}, size], with one row for "
                          f"each edge of the graph (got shape {tuple(edge_attr.shape)})")

@@ -36,8 +36,8 @@ def _fastest_on_cpus() -> str:
     try:
         return ops.load('numba').name
     except CompilerMissing as error:
-        warnings.warn(f"backend 'numba' is unavailable, and 'auto' falls back to slower "
-                      f"ones: {error}", stacklevel=2)
+        warnings.warn(f"backend 'numba' is unavailable, so backend='auto' uses a slower backend: "
+                      f"{error}", stacklevel=2)
     return 'csr' if ops.load('csr').is_available(torch.device('cpu')) else 'gather'
 
 
@@ -47,7 +47,7 @@ def _fastest_on_gpus() -> str:
     try:
         return ops.load('triton').name
     except ImportError as error:
-        warnings.warn(f"backend 'triton' is unavailable, and 'auto' falls back to a slower one "
+        warnings.warn(f"backend 'triton' is unavailable, so backend='auto' uses a slower backend "
                       f"on GPUs: {error}", stacklevel=2)
     return 'gather'
 

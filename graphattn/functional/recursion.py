@@ -163,9 +163,8 @@ def check_hops(hops: int | float) -> None:
 def check_recompute(recompute: bool, hops: int | float) -> None:
     check_bool(recompute=recompute)
     if recompute and hops == math.inf:
-        raise ValueError("'recompute' must be False with hops=math.inf, because only one hop is "
-                         "stored, and each step of the gradient would recompute all of the forward "
-                         "pass (got True)")
+        raise ValueError("'recompute' must be False with hops=math.inf, because each step of the "
+                         "gradient would recompute the whole forward pass (got True)")
 
 
 def check_teleport(teleport: float | Sequence[float] | Tensor, hops: int | float) -> None:

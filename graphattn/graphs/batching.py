@@ -69,8 +69,8 @@ def segment(self: BipartiteGraph, sequence: int, head: int = 0, *,
     """
     check_sides(heads=heads)
     if self.num_segments % heads:
-        raise ValueError(f"'heads' must divide the number of segments, {self.num_segments} (got "
-                         f"{heads})")
+        raise ValueError(f"'heads' must be a divisor of {self.num_segments}, the number of "
+                         f"segments of the graph (got {heads})")
     num_sequences = self.num_segments // heads
     check_size('sequence', sequence, at_most=num_sequences - 1)
     check_size('head', head, at_most=heads - 1)

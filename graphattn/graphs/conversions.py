@@ -149,8 +149,8 @@ def to_sparse_tensor(self: BipartiteGraph, edge_weight: Tensor | None = None) ->
     try:
         from torch_sparse import SparseTensor
     except ImportError as error:
-        raise ImportError("to_sparse_tensor needs torch-sparse: pip install --no-build-isolation "
-                          "torch-sparse") from error
+        raise ImportError("to_sparse_tensor needs the package torch-sparse: pip install "
+                          "--no-build-isolation torch-sparse") from error
     return SparseTensor(rowptr=self.csr[0], row=self.query, col=self.key, value=edge_weight,
                         sparse_sizes=(self.num_queries, self.num_keys), is_sorted=True,
                         trust_data=True)

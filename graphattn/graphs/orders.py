@@ -70,7 +70,8 @@ def _parts(graph: BipartiteGraph, parts: int) -> Tensor:
     try:
         from pymetis import CSRAdjacency, part_graph
     except ImportError as error:
-        raise ImportError("'parts' needs pymetis: pip install 'graphattn[metis]'") from error
+        raise ImportError("'parts' needs the package pymetis: pip install "
+                          "'graphattn[metis]'") from error
     near = graph.without_self_loops()
     indptr, key = ((near | near.transpose()).to('cpu')).csr  # METIS takes symmetric graphs
     weight = graph.in_degree().clamp(min=1).tolist()

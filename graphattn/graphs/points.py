@@ -98,7 +98,7 @@ def from_radius(
     """
     check_number('radius', radius, 'finite')
     if radius < 0:
-        raise ValueError(f"'radius' must not be negative (got {radius})")
+        raise ValueError(f"'radius' must be at least 0 (got {radius})")
 
     def within(queries: np.ndarray, keys: np.ndarray, number: int) -> np.ndarray:
         found = _tree(keys).query_ball_point(queries, radius, workers=torch.get_num_threads(),

@@ -174,7 +174,7 @@ num_segments=2, density=32.4%))
         name, limited = ('source', source) if attention is None else ('attention', attention)
         longest = getattr(limited, 'max_length', None)
         if longest is not None and longest < max_length:
-            raise ValueError(f"'max_length' must be at most {longest}, the maximum length of "
+            raise ValueError(f"'max_length' must be at most {longest}, the 'max_length' of "
                              f"'{name}' (got {max_length})")
         self.channels, self.heads = channels, heads
         self.norm_first = norm_first

@@ -234,7 +234,8 @@ class GraphTransformer(nn.Module):
         parts = [self._attribute(data, name).reshape(len(x), -1) for name in self.encodings]
         for (name, size), part in zip(self.encodings.items(), parts):
             if part.size(1) != size:
-                raise ValueError(f"'{name}' must have {size} columns (got {part.size(1)})")
+                raise ValueError(f"'{name}' must have {size} columns, as the model was built for "
+                                 f"(got {part.size(1)})")
         encoding = torch.cat(parts, dim=1).to(self.encoding.weight.dtype)
         return x + self.encoding(self.encoding_norm(encoding))
 
@@ -254,7 +255,7 @@ class GraphTransformer(nn.Module):
         if not isinstance(value, Tensor):
             advice = ('; apply a transform first, such as graphattn.transforms.RandomWalkPE'
                       if name in self.encodings else '')
-            raise ValueError(f"'data' must have {name!r} (got {data}){advice}")
+            raise ValueError(f"'data' must have the attribute {name!r} (got {data}){advice}")
         return value
 
 

@@ -143,8 +143,8 @@ def encoder_of(
     family = next((family for family in (BERT, ROBERTA)
                    if config.get('model_type', 'bert') in family.model_types), None)
     if family is None:
-        raise ValueError(f"'config' must be of a BERT or a RoBERTa (got model_type="
-                         f"{config['model_type']!r})")
+        raise ValueError(f"'config' must be the config of a BERT or a RoBERTa (got "
+                         f"model_type={config['model_type']!r})")
     if 'vocab_size' not in config:
         raise ValueError("'config' must have the entry 'vocab_size', the size of the vocabulary")
     given = {**DEFAULTS, **config}
@@ -311,7 +311,7 @@ def to_hugging_face(model: MaskedLanguageModel | SequenceClassifier, folder: str
 
     check_choice('family', family, ('bert', 'roberta'))
     if not isinstance(folder, str | PathLike):
-        raise TypeError(f"'folder' must be a path (got {type(folder).__name__})")
+        raise TypeError(f"'folder' must be a str or a PathLike (got {type(folder).__name__})")
     family = BERT if family == 'bert' else ROBERTA
     _check_model(model)
     _check_post_norm(family, model)
@@ -443,8 +443,8 @@ def _positions(family: _Family, table: Tensor, max_length: int, tile: bool) -> T
     if table.size(0) < max_length:
         hint = ', or set tile_positions=True' if family is ROBERTA else ''
         raise ValueError(f"'state_dict' must have at least {max_length} positions, the "
-                         f"'max_length' of 'model' (got {num_known}); build 'model' with a smaller "
-                         f"max_length{hint}")
+                         f"'max_length' of 'model' (got {num_known}); build 'model' with "
+                         f"max_length={num_known} or less{hint}")
     return table[:max_length]
 
 
@@ -471,13 +471,12 @@ def _check_post_norm(family: _Family, model: MaskedLanguageModel | SequenceClass
 
 def _check_arguments(family: _Family, state_dict: object) -> None:
     if not isinstance(state_dict, Mapping):
-        raise TypeError(f"'state_dict' must map names to tensors, or be the path of a "
-                        f"model.safetensors file or of the folder of this file (got "
-                        f"{type(state_dict).__name__})")
+        raise TypeError(f"'state_dict' must be a mapping from names to tensors, or the path of "
+                        f"model.safetensors or of its folder (got {type(state_dict).__name__})")
     for name, tensor in state_dict.items():
         if not isinstance(name, str) or not isinstance(tensor, Tensor):
-            raise TypeError(f"'state_dict' must map names to tensors (got {name!r} and "
-                            f"{type(tensor).__name__})")
+            raise TypeError(f"'state_dict' must be a mapping from names to tensors (got {name!r} "
+                            f"and {type(tensor).__name__})")
     for other, load in ((BERT, 'load_bert'), (ROBERTA, 'load_roberta')):
         if other is not family and any(name.startswith(other.prefix) for name in state_dict):
             raise ValueError(f"'state_dict' must contain the tensors of a {family.name} model (got "
@@ -506,7 +505,7 @@ def _check_config(family: _Family, model: MaskedLanguageModel | SequenceClassifi
     if kind not in family.model_types:
         other = ROBERTA if family is BERT else BERT
         hint = f'; use load_{other.name.lower()}' if kind in other.model_types else ''
-        raise ValueError(f"'config' must belong to a {family.name} model (got "
+        raise ValueError(f"'config' must be the config of a {family.name} (got "
                          f"model_type={kind!r}){hint}")
     _check_computed(config)
     encoder = model.encoder
@@ -516,14 +515,16 @@ def _check_config(family: _Family, model: MaskedLanguageModel | SequenceClassifi
     for name, ours, wanted in (('encoder', encoder.activation, ACTIVATION_OF[theirs]),
                                ('MaskedLanguageModel', head, of_head)):
         if ours != wanted and (name == 'encoder' or isinstance(model, MaskedLanguageModel)):
-            raise ValueError(f"'config' must have hidden_act={ours!r} like the {name} of 'model' "
-                             f"(got {theirs!r}); build 'model' with activation={wanted!r}")
+            raise ValueError(f"'config' must have hidden_act={ours!r}, the activation of the "
+                             f"{name} of 'model' (got {theirs!r}); build 'model' with "
+                             f"activation={wanted!r}")
     for name, default, argument, ours in (
             ('num_attention_heads', 12, 'heads', encoder.heads),
             ('layer_norm_eps', 1e-12, 'norm_eps', encoder.norm.eps)):
         if (theirs := config.get(name, default)) != ours:
-            raise ValueError(f"'config' must have {name}={ours!r} like the encoder of 'model' (got "
-                             f"{theirs!r}); build the encoder with {argument}={theirs!r}")
+            raise ValueError(f"'config' must have {name}={ours!r}, the value of the encoder of "
+                             f"'model' (got {theirs!r}); build the Encoder with "
+                             f"{argument}={theirs!r}")
 
 
 def _check_computed(config: Mapping[str, object]) -> None:

@@ -65,8 +65,8 @@ class GlobalTokens(RowPattern):
             if value != default and not self.random:
                 raise ValueError(f"'{name}' must be omitted unless random=True (got {value})")
         if self.random and self.tokens % self.block:
-            raise ValueError(f"'tokens' must be a multiple of 'block' (got {self.tokens} and "
-                             f"{self.block})")
+            raise ValueError(f"'tokens' must be a multiple of 'block' (got tokens={self.tokens} "
+                             f"and block={self.block})")
 
     def _require_positions(self) -> None:
         for token in self.tokens:

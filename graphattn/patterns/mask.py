@@ -129,7 +129,7 @@ def save_masks(path: str | PathLike, masks: Sequence[Mask]) -> None:
     path = _as_path(path)
     check_kind('masks', masks, Sequence)
     if path.suffix != '.npz':
-        raise ValueError(f"'path' must end in .npz (got {str(path)!r})")
+        raise ValueError(f"'path' must end with .npz (got {str(path)!r})")
     for mask in masks:
         if not isinstance(mask, Mask):
             raise TypeError(f"'masks' must contain only Masks (got {type(mask).__name__})")

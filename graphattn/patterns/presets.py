@@ -144,7 +144,7 @@ def register(name: str, build: Callable[..., Pattern]) -> None:
     if not name.isidentifier():
         raise ValueError(f"'name' must be a Python identifier (got {name!r})")
     if PRESETS.get(name, build) is not build:
-        raise ValueError(f"'name' must not be the name of a preset (got {name!r})")
+        raise ValueError(f"'name' must be a new name, not the name of a preset (got {name!r})")
     PRESETS[name] = build
 
 
@@ -166,7 +166,8 @@ def _diffuser(window: int = 64, num_global: int = 64, num_random: int = 64, bloc
                          f"(got {block})")
     for name, count in (('num_global', num_global), ('num_random', num_random)):
         if count % block:
-            raise ValueError(f"'{name}' must be a multiple of 'block' (got {count} and {block})")
+            raise ValueError(f"'{name}' must be a multiple of 'block' (got {name}={count} and "
+                             f"block={block})")
     if block > 1:
         random_keys = RandomBlocks(num_random // block, block)
     else:

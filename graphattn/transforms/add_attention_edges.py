@@ -138,8 +138,8 @@ class AddAttentionEdges(BaseTransform):
         if own is None:
             return data.edge_index.new_zeros(num_own)
         if bool((own == self.edge_type).any()):
-            raise ValueError(f"'edge_type' must be a type that no edge of the data has (got "
-                             f"{self.edge_type}); pass {int(own.max()) + 1}")
+            raise ValueError(f"'edge_type' must be a number that no edge of the data has as its "
+                             f"type (got {self.edge_type}); pass edge_type={int(own.max()) + 1}")
         return own
 
     def __repr__(self) -> str:

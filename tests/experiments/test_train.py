@@ -214,12 +214,12 @@ REFUSED = [
         (['--trainer.callbacks+=ModelCheckpoint'], "ModelCheckpoint{'monitor': None, .*}"),
         (EARLY_STOPPING * 2, "EarlyStopping{'monitor': 'val/loss', 'mode': 'min'}"))),
     # In another order than that of the data.
-    (['--trainer.overfit_batches=2'], "'trainer.overfit_batches' must be 0 .got 2"),
+    (['--trainer.overfit_batches=2'], "'trainer.overfit_batches' must be 0, .*got 2"),
     # Processes of which nothing comes back.
     *(([f'--trainer.strategy={strategy}'], f"'trainer.strategy' must be .*got {strategy}")
       for strategy in ('ddp_spawn', 'ddp_fork_find_unused_parameters_true')),
     *(([f'--trainer.limit_test_batches={limit}', f'--seeds={seeds}'],
-       "'trainer.limit_test_batches' must not be 0 .got 0")
+       "'trainer.limit_test_batches' must not be 0, .*got 0")
       for limit in ('0', '0.0') for seeds in ('null', '2')),
     (['--trainer.max_epochs=-1', '--trainer.max_time=00:00:10:00'],
      "'trainer.max_epochs' or 'trainer.max_steps' must be"),

@@ -256,7 +256,7 @@ def test_a_model_for_shorter_sequences_gets_the_first_positions():
 @pytest.mark.parametrize('kind, sizes, match', [
     *(('BertForPreTraining', *row) for row in (
         (dict(num_tokens=51), r"shape \(51,.*\(got"),
-        (dict(max_length=13), "at least 13 positions.*got 12.; .*smaller max_length$"),
+        (dict(max_length=13), "least 13 positions.*got 12.;"),
         (dict(hidden_channels=41), r"intermediate.dense.weight'.*shape .*got.*24\)"),
         (dict(num_segments=3), r"token_type_embeddings.weight'.*got.*24\)"),
         (dict(num_layers=4), "69 tensors .*'encoder.layer.3.*15"),
@@ -297,11 +297,11 @@ def test_other_state_dicts_are_refused():
     load_bert(classifier(), bert.state_dict(), bert.config)  # which has no use for the decoder
     with pytest.raises(ValueError, match="'embeddings.word_embeddings.weight', and 52 more"):
         load_bert(classifier(), {}, bert.config)
-    with pytest.raises(TypeError, match="'state_dict' must map names to tensors, or .* .got int."):
+    with pytest.raises(TypeError, match="'state_dict' must be a mapping .*, or the path .*got int"):
         load_bert(classifier(), 3, bert.config)
     with pytest.raises(ValueError, match="'state_dict' cannot be read from model.safetensors"):
         load_bert(classifier(), 'model.safetensors', bert.config)
-    with pytest.raises(TypeError, match="'state_dict' must map names to tensors .got 'a' and list"):
+    with pytest.raises(TypeError, match="'state_dict' must be a mapping .*got 'a' and list"):
         load_bert(classifier(), {'a': [1.]}, bert.config)
     with pytest.raises(TypeError, match="'model' must be a MaskedLanguageModel or a Seq.* Token"):
         load_bert(TokenClassifier(encoder(), 2), bert.state_dict(), bert.config)
@@ -316,13 +316,13 @@ def test_other_state_dicts_are_refused():
 @pytest.mark.parametrize('kind', ['BertForPreTraining', 'RobertaForMaskedLM'])
 def test_the_activation_is_checked_and_gives_the_numbers(kind, theirs, ours):
     bert, load = hugging_face(kind, hidden_act=theirs), family_of(kind).load
-    with pytest.raises(ValueError, match=rf"'config' must have hidden_act='gelu' .* "
+    with pytest.raises(ValueError, match=rf"'config' must have hidden_act='gelu', .* "
                                          rf"\(got '{theirs}'\); .*activation='{ours}'"):
         load(model_of(kind), bert.state_dict(), bert.config)
     activation = None
     if kind.startswith('Roberta'):  # whose head has gelu, whatever the encoder's is
         activation = 'gelu'
-        with pytest.raises(ValueError, match="like the MaskedLanguageModel of 'model'"):
+        with pytest.raises(ValueError, match="activation of the MaskedLanguageModel of 'model'"):
             load(masked_language_model(activation=ours), bert.state_dict(), bert.config)
     model = model_of(kind, activation, activation=ours).eval()
     load(model, bert.state_dict(), bert.config)
@@ -395,7 +395,7 @@ def test_models_that_do_not_fit_a_family_are_not_written(model, family, match, t
 @pytest.mark.parametrize('config, match', [
     ({'vocab_size': 50, 'hidden_act': 'mish'}, "must have hidden_act 'gelu', .* .got 'mish'.; "),
     ({'hidden_size': 24}, "must have the entry 'vocab_size'"),
-    ({'vocab_size': 50, 'model_type': 'gpt2'}, "must be of a BERT or a RoBERTa .*'gpt2'"),
+    ({'vocab_size': 50, 'model_type': 'gpt2'}, "must be the config of a BERT or .*'gpt2'"),
     ('config.json', 'cannot be read from config.json'),
 ])
 def test_bad_configs_of_an_encoder(config, match):
@@ -408,15 +408,15 @@ def test_bad_configs_of_an_encoder(config, match):
                                                   r"\(got 'relative_key'\)"),
     ({'is_decoder': True}, r"is_decoder=False, .* \(got True\)"),
     ({'add_cross_attention': True}, r"add_cross_attention=False, .* \(got True\)"),
-    ({'num_attention_heads': 4}, r"num_attention_heads=3 .* \(got 4\); .* with heads=4$"),
-    ({'layer_norm_eps': 1e-5}, r"layer_norm_eps=1e-12 .* \(got 1e-05\); .* norm_eps=1e-05$"),
-    ({'model_type': 'megatron-bert'}, r"to a BERT model \(got model_type='megatron-bert'\)$"),
-    ({'model_type': 'roberta'}, r"to a BERT model \(got model_type='roberta'\); use load_roberta$"),
+    ({'num_attention_heads': 4}, r"have num_attention_heads=3, .* \(got 4\); .* with heads=4$"),
+    ({'layer_norm_eps': 1e-5}, r"have layer_norm_eps=1e-12, .* \(got 1e-05\); .* norm_eps=1e-05$"),
+    ({'model_type': 'megatron-bert'}, r"be the config of a BERT .*'megatron-bert'\)$"),
+    ({'model_type': 'roberta'}, r"be the config of a BERT .*'roberta'\); use load_roberta$"),
 ])
 def test_configs_with_unsupported_settings(change, match):
     bert, model = hugging_face('BertModel'), classifier()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    with pytest.raises(ValueError, match=f"'config' must (have |belong )?{match}"):
+    with pytest.raises(ValueError, match=f"'config' must (have )?{match}"):
         load_bert(model, bert.state_dict(), {**bert.config.to_dict(), **change})
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
@@ -424,7 +424,7 @@ def test_configs_with_unsupported_settings(change, match):
 def test_missing_entries_of_a_config_have_berts_defaults():
     bert = hugging_face('BertModel')
     load_bert(classifier(), bert.state_dict(), {'num_attention_heads': 3})
-    with pytest.raises(ValueError, match=r"num_attention_heads=3 .* \(got 12\)"):
+    with pytest.raises(ValueError, match=r"num_attention_heads=3.*\(got 12\)"):
         load_bert(classifier(), bert.state_dict(), {})
 
 

@@ -259,9 +259,9 @@ def test_short_sequences_cropped_from_a_preset_have_every_edge(name):
     ('bigbird', {'block': 1.5}, TypeError, r"'block' must be an int \(got float\)"),
     ('diffuser', {'block': 0}, ValueError, r"'block' must be at least 1 \(got 0\)"),
     ('diffuser', {'block': 48}, ValueError,
-     r"'num_global' must be a multiple of 'block' \(got 64 and 48\)"),
+     r"'num_global' must.*multiple.*'block' \(got.*48\)"),
     ('diffuser', {'block': 16, 'num_random': 24}, ValueError,
-     r"'num_random' must be a multiple of 'block' \(got 24 and 16\)"),
+     r"'num_random' must.*multiple.*'block' \(got.*16\)"),
     ('diffuser', {'block': 4, 'uniform': True}, ValueError,
      r"'block' must.*1.*\(got 4\)"),
     ('diffuser', {'uniform': 1}, TypeError, r"'uniform' must be a bool \(got int\)"),
@@ -295,7 +295,7 @@ def test_a_pattern_of_ones_own_has_a_name(monkeypatch):
 
 
 @pytest.mark.parametrize('name, build, error, message', [
-    ('bigbird', SlidingWindow, ValueError, "'name' must not be the name of a preset"),
+    ('bigbird', SlidingWindow, ValueError, "'name' must.*name.*preset.*got 'bigbird'"),
     ('my pattern', SlidingWindow, ValueError, "'name' must be a Python identifier"),
     (3, SlidingWindow, TypeError, "'name' must be a str"),
     ('mine', 3, TypeError, "'build' must be a function"),

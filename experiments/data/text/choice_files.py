@@ -127,7 +127,7 @@ def _hop_rows(path: str) -> Iterator[ChoiceQuestion]:
                               for name in ('candidates', 'supports'))
         if not documents or not all(isinstance(text, str) and text.strip()
                                     for text in (*choices, *documents)):
-            raise ValueError(f"{where}: expected texts as 'candidates' and 'supports'")
+            raise ValueError(f"{where}: expected lists of texts as 'candidates' and 'supports'")
         if answer not in choices:
             raise ValueError(f"{where}: expected an answer from 'candidates' (got {answer!r:.60})")
         yield ChoiceQuestion(value_of(row, 'id', str, where), query.replace('_', ' '), choices,

@@ -127,7 +127,7 @@ class TriviaQa(QuestionSource):
         is_verified = value_of(file, 'VerifiedEval', bool, path)
         domain = value_of(file, 'Domain', str, path)
         if domain not in ('Wikipedia', 'Web'):
-            raise ValueError(f"{path}: expected 'Domain' Wikipedia or Web (got {domain!r:.60})")
+            raise ValueError(f"{path}: expected Wikipedia or Web as 'Domain' (got {domain!r:.60})")
         questions = []
         rows = value_of(file, 'Data', list, path)
         for number, row in enumerate(tqdm(rows, desc=f'reading {Path(path).name}', disable=None)):

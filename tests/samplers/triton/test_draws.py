@@ -192,7 +192,7 @@ def test_a_bound_of_one_cannot_be_thinned():
     query_factor = torch.full((300, 2), 0.001)
     query_factor[7, 1] = 1.
     model = FactorModel(query_factor, torch.eye(2), torch.tensor([[0., 1.], [1., 0.]]))
-    with pytest.raises(ValueError, match=r"'method' must not be .*\(got 1.001 for query 7\)"):
+    with pytest.raises(ValueError, match=r"'method' must.*\(got.*query 7\)"):
         thin(model, generator(), by_name=True)
 
 

@@ -186,6 +186,7 @@ def test_without_triton_torch_samples_after_a_warning():
     run = run_anew(WITHOUT_TRITON, missing=['triton'])
     assert run.returncode == 0, run.stderr
     assert run.stdout.splitlines() == [
-        "samplers fall back to slower methods: Triton is missing: pip install 'graphattn[gpu]'",
+        "samplers fall back to slower methods: Triton cannot be imported: "
+        "pip install 'graphattn[gpu]'",
         "'method' must be 'torch' or 'auto' without a compiler (got 'thin'): "
-        "Triton is missing: pip install 'graphattn[gpu]'"]
+        "Triton cannot be imported: pip install 'graphattn[gpu]'"]

@@ -143,7 +143,7 @@ def test_triviaqas_web_asks_once_for_each_page(tmp_path):
 @pytest.mark.parametrize('rows, domain, match', [
     ([trivia_row(0, [page('../../secret.txt')])], 'Wikipedia', "'evidence' must.*pages"),
     ([trivia_row(0, [page('C.txt')])], 'Wikipedia', "'evidence' cannot be read: .*C.txt"),
-    ([trivia_row(0, [])], 'Moon', "expected 'Domain' Wikipedia or Web .got 'Moon'"),
+    ([trivia_row(0, [])], 'Moon', "expected.*Wikipedia.*.got 'Moon'"),
     ([{**trivia_row(0, []), 'Answer': 3}], 'Web', r"Data\[0\]: expected 'Answer', a JSON dict"),
     ([trivia_row(0, [{}])], 'Web', r"Data\[0\].EntityPages: expected 'Filename'"),
     ([trivia_row(0, None)], 'Wikipedia', r"Data\[0\]: expected 'EntityPages', a JSON list"),
@@ -235,8 +235,8 @@ def test_wikihop(tmp_path):
 @pytest.mark.parametrize('content, match', [
     ('[\n3', r'not JSON \(.*line 2'), ('{}', 'expected a JSON array .got dict'),
     (json.dumps([hop_row(0, 'france')]), r"\[0\]:.*answer.*'candidates'.*got 'france'"),
-    (json.dumps([{**hop_row(0), 'supports': []}]), r"\[0\]: expected texts as 'candidates'"),
-    (json.dumps([{**hop_row(0), 'candidates': ['', 'italy']}]), r"\[0\]: expected texts"),
+    (json.dumps([{**hop_row(0), 'supports': []}]), r"\[0\]: expected.*'candidates'"),
+    (json.dumps([{**hop_row(0), 'candidates': ['', 'italy']}]), r"\[0\]: expected"),
     (json.dumps([{**hop_row(0), 'query': None}]), r"\[0\]: expected 'query', a JSON str"),
     (json.dumps([hop_row(0), hop_row(0)]), "different id .*'WH_0'"),
     ('[]', 'at least one question')])
