@@ -189,8 +189,8 @@ def _attend(
 ) -> tuple[Tensor, Tensor | None]:
     attachment = getattr(module, 'graph_attachment', None)
     if attachment is None:
-        raise ValueError(f"'attn_implementation' is {NAME!r}, but {type(module).__name__} has no "
-                         f"graph to attend along; call graphattn.hugging_face.attach(model, along)")
+        raise ValueError(f"{type(module).__name__} has attn_implementation={NAME!r}, but no graph "
+                         f"to attend along; call graphattn.hugging_face.attach(model, along)")
     indices, part = (options.pop(name, None) for name in ('indices', 'part_of_batch'))
     is_cross = _is_cross(attachment, query, key, attention_mask)
     is_left = is_cross and attachment.attends and not attachment.is_named
@@ -273,7 +273,8 @@ def _check_options(options: dict[str, Any], module: nn.Module, mask: Tensor | No
     for name, meaning in REFUSED.items():
         if options.get(name) is not None:
             raise ValueError(f"{name!r} must be None, because attention along graphs has no "
-                             f"{meaning} (got {name!r} of {kind}); omit its modules from 'layers'")
+                             f"{meaning} (got {name!r} in {kind}); leave the modules of {kind} out "
+                             f"of 'layers'")
     window = options.get('sliding_window')
     if mask is None and window is not None and window < key.size(2):
         raise ValueError(f"'sliding_window' must come with the model's mask, which defines the "
@@ -291,7 +292,7 @@ def _check_part(module: nn.Module, is_cross: bool, position_bias: Tensor | None,
                'output_attentions': options.get('output_attentions') or None}
     for name, value in refused.items():
         if value is not None:
-            raise ValueError(f"{name!r} must be None for a part of a batch (got {name!r} of "
+            raise ValueError(f"{name!r} must be None in sequence parallelism (got {name!r} in "
                              f"{type(module).__name__})")
 
 
@@ -375,9 +376,9 @@ def _check_mask(mask: Tensor, query: Tensor, key: Tensor) -> None:
     fits = mask.dim() == 4 and all(size in sizes for size, sizes in zip(mask.shape, (
         (1, batch), (1, heads), (1, num_queries), (num_keys,))))
     if not fits or not (mask.dtype == torch.bool or is_float(mask.dtype)):
-        raise ValueError(f"'attention_mask' must be [batch, length], or "
-                         f"{[batch, heads, num_queries, num_keys]}, where the first three may be "
-                         f"1: boolean, True = attend, or floating and added to logits (got "
+        raise ValueError(f"'attention_mask' must be boolean (True = attend) or floating (added to "
+                         f"logits), of shape [batch, length] or "
+                         f"{[batch, heads, num_queries, num_keys]} (sizes 1 broadcast) (got "
                          f"{mask.dtype} of shape {tuple(mask.shape)})")
     warn_of_zeros_and_ones('attention_mask', mask)
 
@@ -395,33 +396,34 @@ def _check_padding(mask: LazyMask, query: Tensor, key: Tensor, same_tokens: bool
     filled yet are padding."""
     is_token, lengths = mask.how.get('attention_mask'), (query.size(2), key.size(2))
     if is_token is None and mask.shape[2:] != lengths:
-        raise ValueError(f"the model's mask must have the {lengths[0]} queries and {lengths[1]} "
-                         f"keys of its attention (got {mask.size(2)} and {mask.size(3)}); omit its "
-                         f"modules from 'layers'")
+        raise ValueError(f"the mask that the model builds must have {lengths[0]} queries and "
+                         f"{lengths[1]} keys, as its attention has (got {mask.size(2)} and "
+                         f"{mask.size(3)}); leave these modules out of 'layers'")
     if is_token is None:
         return
     length = mask.how['q_offset'] + mask.how['q_length'] if same_tokens else key.size(2)
     fits = is_token.dim() == 2 and len(is_token) == len(key) and is_token.size(1) >= length
     if not fits or mask.size(3) != key.size(2):
-        raise ValueError(f"'attention_mask' must be {[len(key), length]}, 1 at tokens and 0 at "
-                         f"padding, or of four dimensions (got shape {tuple(is_token.shape)})")
+        raise ValueError(f"'attention_mask' must have shape {[len(key), length]}, with 1 at tokens "
+                         f"and 0 at padding, or four dimensions (got shape "
+                         f"{tuple(is_token.shape)})")
 
 
 def _graph_of(indices: Tensor, source: GraphSource | None, tokens: PaddedTokens) -> BipartiteGraph:
     if source is not None:
-        raise ValueError(f"'along' must be None for a model that chooses its own keys and passes "
-                         f"them as 'indices' (got {source})")
+        raise ValueError(f"'along' must be None for a model that chooses its own keys (got "
+                         f"{source}); attach the model with along=None")
     return BipartiteGraph.from_topk(indices, tokens.num_keys)
 
 
 def _source_for(source: GraphSource | None, module: nn.Module, is_cross: bool,
                 query: Tensor) -> GraphSource:
     if source is None:
-        raise ValueError(f"'along' must be a pattern or a source for {type(module).__name__}, "
-                         f"which passes no edges as 'indices' (got None)")
+        raise ValueError(f"'along' must be a pattern or a source, because {type(module).__name__} "
+                         f"does not choose its own keys (got None)")
     is_full = isinstance(source, PatternSource) and set(source.patterns) == {Full()}
     if is_cross and query.size(2) == 1 and not is_full:
         raise ValueError("'along' must be Full() for cross-attention with one query at a time, "
-                         "because the position of the query is unknown; generate with "
-                         "use_cache=False, or omit these modules from 'layers'")
+                         "because the position of the query is unknown; call generate with "
+                         "use_cache=False, or leave cross-attention out of 'layers'")
     return source

@@ -30,15 +30,14 @@ def attention_modules(model: PreTrainedModel) -> dict[str, nn.Module]:
     AttentionInterface, by name."""
     from transformers import PreTrainedModel
     if not isinstance(model, PreTrainedModel):
-        raise TypeError(f"'model' must be a transformers PreTrainedModel (got "
-                        f"{type(model).__name__}); unwrap a wrapped model, for example with PEFT's "
-                        f"get_base_model(); for torch's own modules use "
-                        f"graphattn.layers.from_torch")
+        raise TypeError(f"'model' must be a PreTrainedModel of transformers (got "
+                        f"{type(model).__name__}); unwrap a PEFT model by get_base_model(), and "
+                        f"convert modules of torch by graphattn.layers.from_torch")
     found = {name: module for name, module in model.named_modules() if _asks(type(module))}
     if not found:
-        raise ValueError(f"'model' must have attention that goes through transformers' "
-                         f"AttentionInterface (got {type(model).__name__}, which has none); use a "
-                         f"model that has, such as BERT or Llama")
+        raise ValueError(f"'model' must have attention that calls transformers' AttentionInterface "
+                         f"(got {type(model).__name__}, whose attention does not); use another "
+                         f"model, such as BERT or Llama")
     return found
 
 
@@ -119,22 +118,23 @@ def choose(modules: dict[str, nn.Module], layers: Sequence[int | str] | None) ->
     if layers is None:
         layers = own
         if not own:
-            raise ValueError(f"'model' must have self-attention that goes through transformers' "
+            raise ValueError(f"'model' must have self-attention that calls transformers' "
                              f"AttentionInterface (got only cross-attention: "
-                             f"{', '.join(modules)}); name modules in 'layers' to attach them")
+                             f"{', '.join(modules)}); to attach cross-attention, name its modules "
+                             f"in 'layers'")
     if isinstance(layers, str) or not isinstance(layers, Sequence):
-        raise TypeError(f"'layers' must be a sequence of indices or names of modules (got "
-                        f"{type(layers).__name__})")
+        raise TypeError(f"'layers' must be a sequence of indices or names of modules, such as [0, "
+                        f"1] (got {type(layers).__name__})")
     chosen = []
     for layer in layers:
         if not isinstance(layer, str):
             check_size('layers', layer, at_most=len(own) - 1)
             layer = own[layer]
         if layer not in modules:
-            raise ValueError(f"'layers' names an unknown module of attention (got {layer!r}); use "
-                             f"{', '.join(modules)}")
+            raise ValueError(f"'layers' must contain names or indices of attention modules (got "
+                             f"{layer!r}); use {', '.join(modules)}")
         if layer in chosen:
-            raise ValueError(f"'layers' must name each module once (got {layer!r} twice)")
+            raise ValueError(f"'layers' must contain each module only once (got {layer!r} twice)")
         chosen.append(layer)
     return chosen
 
@@ -150,10 +150,10 @@ def check_heads(source: GraphSource | None, name: str, module: nn.Module,
     the number of heads must be known."""
     heads = heads_of(module)
     if learn_teleport and heads is None:
-        raise ValueError(f"'learn_teleport' must be False for {name!r}, because its config has no "
-                         f"'num_attention_heads'")
+        raise ValueError(f"'learn_teleport' must be False for {name!r}, because the number of its "
+                         f"heads is unknown (its config has no 'num_attention_heads')")
     if source is None or source.heads is None:
         return
     if heads not in (None, source.heads):
-        raise ValueError(f"'along' must be for {heads} heads like {name!r} (got a source for "
-                         f"{source.heads})")
+        raise ValueError(f"'along' must be a source for {heads} heads, the heads of {name!r} (got "
+                         f"a source for {source.heads} heads)")

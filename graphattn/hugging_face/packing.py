@@ -46,12 +46,12 @@ def _between(pointers: dict[str, Tensor], mask: Tensor, query: Tensor,
              key: Tensor) -> tuple[int, ...]:
     (batch, _, num_queries, _), num_keys = query.shape, key.size(2)
     if num_keys != num_queries:
-        raise ValueError(f"'cu_seq_lens_q' must be None if keys are not the tokens of the queries "
-                         f"(got {num_queries} queries and {num_keys} keys); with a cache, pass "
-                         f"use_cache=False")
+        raise ValueError(f"'cu_seq_lens_q' must be None unless the keys are the tokens of the "
+                         f"queries (got {num_queries} queries and {num_keys} keys); if the keys "
+                         f"are in a cache, pass use_cache=False")
     if isinstance(mask, LazyMask) and mask.padding() is not None:
         raise ValueError("'attention_mask' must be None with 'cu_seq_lens_q', because packed "
-                         "sequences have no padding (got a mask with padding)")
+                         "sequences have no padding (got a mask with padding); omit one of them")
     for name, ptr in pointers.items():
         is_short = getattr(ptr, 'dtype', None) == torch.int32  # as flash attention has them
         check_ptr(name, ptr.long() if is_short else ptr, batch * num_queries,
@@ -78,4 +78,5 @@ def check_not_packed(options: dict[str, Any], why: str) -> None:
     """Raise an error if ``options`` contain pointers of packed sequences."""
     for name in POINTERS:
         if options.get(name) is not None:
-            raise ValueError(f"{name!r} must be None {why}; pad the sequences")
+            raise ValueError(f"{name!r} must be None {why}; pad the sequences instead, and pass an "
+                             f"'attention_mask'")
