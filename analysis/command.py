@@ -191,8 +191,8 @@ def say(*lines: object) -> None:
 
 
 def token_lines(results: Results, names: Names) -> list[str]:
-    """Return a line for each field that lists tokens, such as a path; the line shows the names of
-    the tokens."""
+    """Return a line of text for each field of the results that lists tokens, such as a path. The
+    line shows the names of the tokens."""
     lines = []
     for label, samples in results.items() if names else ():
         for field, tokens in samples[0].tokens(names).items():
@@ -238,8 +238,8 @@ def as_json(plain: dict[str, object]) -> str:
 
 
 def as_csv(results: Results) -> str:
-    """Return CSV text with a column for each scalar of the results. Each row has the label of a
-    graph and its number among the samples."""
+    """Return CSV text with a row for each graph and a column for each scalar of the results. A row
+    begins with the label of the graph and its number among the samples."""
     names = scalar_names(results)
     text = io.StringIO()
     rows = csv.writer(text, lineterminator='\n')

@@ -43,7 +43,7 @@ _OTHER_LISTS = ('use --format adjlist if each line is a node and its neighbours,
 
 @dataclass
 class _Layout:
-    """The layout of an edge list: its separator, comment marks and quotes.
+    """The layout of the lines of an edge list: the separator, the comment marks and the quotes.
 
     Attributes:
         separator (str): The separator of columns, a key of ``_SEPARATORS``.

@@ -92,7 +92,7 @@ class GraphFile:
     matrices: tuple[sp.csr_array, ...] | None = None
 
     def segments(self) -> list[BipartiteGraph] | list[sp.csr_array]:
-        """Return the graph of each segment, or the weights of each segment if they were
+        """Return a list of the graphs of all segments, or of their weights if weights were
         requested."""
         return self.graph.unbatch() if self.matrices is None else list(self.matrices)
 

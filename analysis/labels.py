@@ -18,7 +18,7 @@ def as_text(label: str) -> str:
 
 
 def labels_as_text(draw: Callable[..., Figure]) -> Callable[..., Figure]:
-    """Wrap ``draw`` so that it escapes labels.
+    """Return ``draw`` wrapped so that labels are escaped, see :func:`as_text`.
 
     The keys of every argument that is a dict by label are escaped.
     """

@@ -42,7 +42,7 @@ class ListedGraph:
 
 
 def as_edges(ends: Sequence[Sequence[int]]) -> np.ndarray:
-    """Return pairs of numbers as an int64 array ``[num_edges, 2]``."""
+    """Return a list of pairs of numbers as edges, an int64 array ``[num_edges, 2]``."""
     return np.array(ends, dtype=np.int64).reshape(-1, 2)
 
 
@@ -125,7 +125,8 @@ def printable(name: str) -> str:
 
 
 def weight_of(cell: str | float) -> float:
-    """Parse a finite weight. Notations such as ``np.float64(1.0)`` and ``0,5`` are accepted.
+    """Return the finite number in the text of a cell. Notations such as ``np.float64(1.0)`` and
+    ``0,5`` are accepted.
 
     Raises:
         ValueError: The text is not a number, or not finite.
@@ -137,6 +138,6 @@ def weight_of(cell: str | float) -> float:
 
 
 def plain_numbers(text: str) -> str:
-    """Replace numpy's number literals, such as ``np.float64(1.0)``, by Python's, such as
-    ``1.0``."""
+    """Return a text in which numpy's number literals, such as ``np.float64(1.0)``, are replaced by
+    Python's, such as ``1.0``."""
     return _NUMPY_NUMBER.sub(r'\1', text) if '(' in text else text

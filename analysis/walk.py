@@ -105,7 +105,7 @@ def _moved(block: np.ndarray, size: float) -> np.ndarray:
 
 
 def members_of(component: np.ndarray) -> list[np.ndarray]:
-    """Return an array for each component that lists its tokens in ascending order."""
+    """Return for each component an array of its tokens in ascending order."""
     order = np.argsort(component, kind='stable')
     return np.split(order, np.flatnonzero(np.diff(component[order])) + 1)
 

@@ -425,7 +425,8 @@ def _check_seeds(command: str, options: Namespace) -> None:
 
 
 def _data_filling(options: Namespace) -> L.LightningDataModule | None:
-    """Return the data module, if it fills in options of the run, and ``None`` otherwise.
+    """Return the data module if it has a method ``fill_options``, which fills in options of the
+    run, and ``None`` otherwise.
 
     Its method ``fill_options(options)`` is called first.
     """
@@ -443,8 +444,8 @@ def _is_in(folder: Path, checkpoint: Path) -> bool:
 
 
 def _trusted(arguments: list[str]) -> list[str]:
-    """Return the packages in the value of ``--trust``, before the rest of the command line is
-    parsed."""
+    """Return the names of packages in the value of the option ``--trust``, before the rest of the
+    command line is parsed."""
     pairs = zip([None, *arguments], arguments)
     said = [value if before == '--trust' else value.removeprefix('--trust=')
             for before, value in pairs if before == '--trust' or value.startswith('--trust=')]

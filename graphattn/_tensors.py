@@ -37,7 +37,7 @@ def stands_for_many(tensor: Tensor) -> bool:
 
 
 def is_one(x: Tensor, y: Tensor) -> bool:
-    """Return whether two tensors are the same tensor. They may be different objects on the same
+    """Return whether ``x`` and ``y`` are the same tensor. They may be different objects on the same
     memory, because a recomputed checkpoint makes new objects."""
     if x is y or is_traced(x, y) or (x.dtype, x.device) != (y.dtype, y.device):
         return x is y

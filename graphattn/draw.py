@@ -161,7 +161,7 @@ def receptive_field(field: np.ndarray, axes: Axes | None = None) -> Axes:
 
 @in_style()
 def times(seconds: dict[str, dict[int, float]], axes: Axes | None = None) -> Axes:
-    """Draw times against numbers of tokens. Both axes are logarithmic.
+    """Draw curves of times in seconds against numbers of tokens. Both axes are logarithmic.
 
     Args:
         seconds (dict): A dict ``{num_tokens: seconds}`` for the name of each curve.

@@ -62,7 +62,7 @@ class Shard(ABC):
 
     def built_from(self, graph: BipartiteGraph, cause: Hashable) -> None:
         """Record that every process builds its rows of ``graph`` from the same ``cause``, such as
-        the patterns and the lengths of sequences."""
+        the patterns and the lengths of all sequences."""
         return
 
     @abstractmethod

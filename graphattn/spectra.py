@@ -31,7 +31,8 @@ class NotConverged(RuntimeError):
 
 def smallest_eigenvectors(laplacian: sp.csr_array, null_space: sp.csr_array, count: int
                           ) -> np.ndarray:
-    r"""Return orthonormal eigenvectors of the smallest eigenvalues outside the null space.
+    r"""Return orthonormal eigenvectors of the smallest eigenvalues of ``laplacian`` outside its
+    null space, ``[n, count]``.
 
     The method is Chebyshev-filtered subspace iteration on a block of vectors. A polynomial of the
     matrix amplifies the eigenvectors whose eigenvalues lie below a cut. Then the best

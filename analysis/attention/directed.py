@@ -99,7 +99,7 @@ def circulation_of(matrix: sp.csr_array, teleport: float | None = None) -> sp.cs
 
 
 def normalized_rows(matrix: sp.csr_array) -> sp.csr_array:
-    """Return a matrix whose rows are divided by their sums. Rows of zeros remain zeros."""
+    """Return ``matrix`` with each row divided by its sum. Rows of zeros remain zeros."""
     total = matrix.sum(axis=1)
     return sp.csr_array(sp.diags_array(1 / np.where(total > 0, total, 1)) @ matrix)
 

@@ -170,8 +170,8 @@ def communication(
 
 
 def _ring(n: int, count: int) -> np.ndarray:
-    """Return the rows ``[receiver, sender]`` of a ring, in which each process receives the rows of
-    all others from its neighbour."""
+    """Return the numbers of rows that processes send in a ring, ``[receiver, sender]``. Each
+    process receives the rows of all other processes from its neighbour."""
     rows = np.zeros((count, count))
     rows[np.arange(count), np.arange(count) - 1] = n - n / count
     return rows if count > 1 else np.zeros((1, 1))

@@ -149,7 +149,8 @@ def _decide(graph: BipartiteGraph, directed: bool, deadline: float, seed: int) -
 
 
 def _links(graph: BipartiteGraph, directed: bool) -> sp.csr_array:
-    """Return the matrix whose row j lists the tokens that may follow token j."""
+    """Return a sparse array ``[n, n]`` whose row j marks the tokens that may follow token j in a
+    Hamiltonian path."""
     key, query = graph.key.cpu().numpy(), graph.query.cpu().numpy()
     if not directed:
         key, query = np.concatenate([key, query]), np.concatenate([query, key])

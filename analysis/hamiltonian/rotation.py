@@ -34,7 +34,8 @@ def rotate_and_extend(links: sp.csr_array, is_symmetric: bool, deadline: float,
 
 
 class _GrowingPath:
-    """A path that grows at its ends, or becomes another path on the same tokens by rotation."""
+    """A path in a graph that grows at its ends. If it cannot grow, a rotation turns it into another
+    path on the same tokens."""
 
     def __init__(self, successors: list[np.ndarray], predecessors: list[np.ndarray],
                  rng: np.random.Generator):

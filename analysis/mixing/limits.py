@@ -50,8 +50,8 @@ def period_of(walk: sp.csr_array) -> int:
 
 def stationary_distribution(walk: sp.csr_array, closed: list[np.ndarray],
                             is_reversible: bool) -> np.ndarray:
-    """Return the stationary distribution in which each closed class is weighted by its size,
-    float64 ``[n]``.
+    """Return the stationary distribution of a random walk, float64 ``[n]``. Each class of tokens
+    that the walk never leaves is weighted by its size.
 
     Beyond ``MAX_DENSE`` tokens, values below ``ROUNDING`` are 0.
     """

@@ -80,7 +80,7 @@ def size(graph: GraphLike) -> Size:
 
 
 def sections(graphs: Graphs, *, time_limit: float = 30., seed: int = 0) -> Iterator[Section]:
-    """Answer all questions about some graphs, one after the other.
+    """Yield a section for each question about some graphs, one question after the other.
 
     Args:
         graphs (dict): A list of graphs by label: the segments of one graph.

@@ -30,7 +30,8 @@ class Eigenpairs:
 
 
 class Laplacian:
-    r"""A Laplacian with its known null space, and solvers for the other eigenpairs.
+    r"""A Laplacian of a graph with its known null space, and solvers for the eigenpairs outside
+    this null space.
 
     The null space is spanned by :math:`D^{1/2} 1_C` or :math:`1_C` for each connected component C.
     The null space is projected out, so that no solver mistakes a small eigenvalue for 0.
@@ -125,7 +126,8 @@ class Laplacian:
 
 def _scaled_difference(adjacency: sp.csr_array, degree: np.ndarray, scale: np.ndarray
                        ) -> sp.csr_array:
-    """Return S (D - A) S for S = diag(scale), with 32-bit indices to halve the memory traffic."""
+    """Return the matrix S (D - A) S for the adjacency A, the degrees D and S = diag(scale), with
+    32-bit indices to halve the memory traffic."""
     difference = sp.csr_array(sp.diags_array(degree) - adjacency)
     row = np.repeat(np.arange(degree.size, dtype=np.int32), np.diff(difference.indptr))
     data = difference.data * scale[row]

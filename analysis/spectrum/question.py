@@ -31,7 +31,7 @@ FULL_NODES = 4096
 
 @dataclass(frozen=True)
 class Spectrum(Result):
-    r"""Eigenvalues or singular values of a graph, with their residuals.
+    r"""The eigenvalues or singular values of a graph, with their residuals.
 
     Attributes:
         matrix (str): The name of the matrix that has these values.

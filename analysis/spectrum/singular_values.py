@@ -31,7 +31,8 @@ def all_singular_values(adjacency: sp.csr_array) -> tuple[np.ndarray, np.ndarray
 
 def largest_singular_values(joined: sp.csr_array, count: int
                             ) -> tuple[np.ndarray, np.ndarray, str]:
-    """Return the ``count`` largest singular values, their residuals and the name of the method.
+    """Return the ``count`` largest singular values of an adjacency matrix, their residuals and the
+    name of the method, given the graph ``joined`` of queries and keys.
 
     A singular value is 1 - lambda of the graph that joins queries to keys. Isolated nodes only add
     zeros.

@@ -118,7 +118,8 @@ def heads_as_printed(sequences: list[Tokens], steps: int) -> list[Heads]:
 
 
 def first_tokens(sequences: list[Tokens], heads: list[Heads]) -> list[Fraction]:
-    """Return the first token of each sequence shifted by the difference of its two heads (S.20)."""
+    """Return the first token of each sequence, shifted by the difference of the results of its two
+    heads (Diffuser, S.20)."""
     return [sequence[0] + (high - low) / TELEPORT
             for sequence, (high, low) in zip(sequences, heads)]
 
@@ -136,8 +137,8 @@ def path_with_global_token(tokens: int) -> Neighbours:
 
 
 def sequences_in_order(tokens: int, steps: int) -> Iterator[Tokens]:
-    """Yield the sequences of S.15 in the order of the path: the last n - 1 tokens ascend, and the
-    first is above them."""
+    """Yield the sequences that Diffuser's S.15 orders along the path: the last n - 1 tokens ascend,
+    and the first token is above them."""
     first = (tokens - 1, *range(tokens - 1))
     for numbers in product(range(steps), repeat=tokens):
         yield tuple(start + Fraction(number, steps) for start, number in zip(first, numbers))

@@ -118,7 +118,7 @@ def encoder_layer(case: str) -> EncoderLayer:
 
 
 class FullAttention(GraphAttention):
-    """Dense attention between the same projections as those of graph attention.
+    """Layer with dense attention between the same projections as those of graph attention.
 
     The pattern ``Full()`` computes the same product, but it lists its edges, which takes 16 bytes
     per pair.
@@ -135,7 +135,7 @@ class FullAttention(GraphAttention):
 
 
 def sdpa(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Compute torch's fused attention. Its backward pass recomputes the weights."""
+    """Return torch's fused attention. Its backward pass computes the weights again."""
     batch = (x.transpose(0, 1)[None] for x in (query, key, value))
     return F.scaled_dot_product_attention(*batch)[0].transpose(0, 1)
 
@@ -164,7 +164,7 @@ def backpropagate(out: Tensor, inputs: list[Tensor]) -> None:
 
 
 def peak_of_training(case: str, n: int) -> int:
-    """Return the peak memory, in bytes, of a training step and its graph, above the memory
+    """Return the peak memory of a training step with its graph, in bytes above the memory
     before."""
     layer = encoder_layer(case)
     x = torch.randn(n, CHANNELS, requires_grad=True)

@@ -188,7 +188,7 @@ def _dumped(binary: bytes, option: str) -> str:
 
 def operators(dtype: torch.dtype, channels: int, terms: str = 'plain', *, degree: int = 64,
               heads: int = 16) -> dict[OpOverload, tuple]:
-    """Return all operators with Triton kernels, and their arguments for these sizes."""
+    """Return a dict from each operator with Triton kernels to its arguments for these sizes."""
     ops.load('triton')
     graph = RandomKeys(degree).build(2 * degree, seed=0)
     query, bias, gate, seed, weight, teleport = _arguments(graph, dtype, channels, heads, terms)

@@ -157,7 +157,7 @@ def all_times(cases: dict[str, Callable[[], object]], rounds: int = 7,
 
 def times_of_passes(forwards: dict[str, Callable[[], Tensor]], inputs: Sequence[Tensor],
                     rounds: int) -> dict[str, dict[str, float]]:
-    """Return the seconds of each case for each pass, as :func:`interleave` measures them.
+    """Return the median seconds of each case for each pass: a dict by pass of dicts by case.
 
     The pass ``'train'`` is the forward and the backward pass, and ``'infer'`` is the forward pass
     without gradients.
@@ -212,7 +212,7 @@ def _seconds_on_cpu(case: Callable[[], object]) -> float:
 
 
 def _seconds_on_gpu(case: Callable[[], object]) -> float:
-    """Return the seconds that the GPU takes, without its idle time before the launch."""
+    """Return the seconds that the GPU takes for a case, without its idle time before the launch."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
     case()
@@ -222,7 +222,7 @@ def _seconds_on_gpu(case: Callable[[], object]) -> float:
 
 
 def check_device(device: str) -> None:
-    """Check that torch has a device, and that this module can time it."""
+    """Raise an error unless torch has the device and this module can time it."""
     try:
         if torch.device(device).type not in ('cpu', 'cuda'):
             raise RuntimeError("it is neither 'cpu' nor 'cuda'")
@@ -369,7 +369,7 @@ def free_at_once() -> None:
 
 
 def memory(name: Literal['VmRSS', 'VmHWM']) -> int:
-    """Return the current or maximum bytes of this process, as Linux reports them.
+    """Return the current or the maximum number of bytes of this process, as Linux reports them.
 
     The current bytes are ``'VmRSS'``, and the maximum is ``'VmHWM'``.
     """

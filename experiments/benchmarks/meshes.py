@@ -91,7 +91,8 @@ def cases(graph: BipartiteGraph, heads: int, channels: int,
 
 @cache
 def is_installed() -> bool:
-    """Return whether anemoi's kernel is installed. If it is not, print a message, once."""
+    """Return whether anemoi's kernel is installed. If the kernel is missing, print a message,
+    once."""
     if find_spec('anemoi') and find_spec('anemoi.models'):
         return True
     print('skipped anemoi, which is not installed; to install it: pip install --no-deps '

@@ -23,10 +23,10 @@ MAX_REVIEW = 2**16  # bytes read of a review; the longest review has 14,000
 
 
 class ByteSource(SequenceSource):
-    """Base class of sources that read texts byte by byte, without a tokenizer."""
+    """Base class of data sources that read texts as bytes, without a tokenizer."""
 
     def unlabelled(self, path: Path) -> Iterator[tuple[str, tuple[np.ndarray, ...]]]:
-        """Yield each line of a table with its bytes: those of one text, or of both texts of a pair.
+        """Yield the name of each line of a table, and the bytes of its text or of both its texts.
 
         See :func:`experiments.data.text.text_table.read_texts`.
         """

@@ -60,8 +60,8 @@ def split_digits(path: str | None = None) -> list[np.ndarray]:
 
 
 def read_digits(path: str | Path) -> np.ndarray:
-    """Read a digits file, int64 ``[num_images, 65]``. A row has the grey levels of an image and
-    then its class."""
+    """Return the rows of a digits file, int64 ``[num_images, 65]``. A row has the grey levels of an
+    image, followed by its class."""
     path = Path(str(path))
     with readable(f"'path' cannot be read: {path}",
                   "'path' must be a CSV file, gzipped if its name ends in .gz"):

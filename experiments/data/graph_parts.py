@@ -75,7 +75,8 @@ def graph_parts(about: str, graphs: dict[str, Sequence[Data]] | Sequence[Data],
                 target: Target | None = None, level: Level | None = None,
                 classes: tuple[str, ...] | None = None, seed: int = 0, split: int = 0
                 ) -> GraphParts:
-    """Check graphs, find out what kind of targets they have, and divide them into parts.
+    """Check graphs, find out what kind of targets these graphs have, and divide the graphs into
+    parts.
 
     Targets for nodes have a row for each node. Integers in one column are classes. In two
     dimensions, columns of 0 and 1 are labels, and several columns may also contain NaN. All other

@@ -100,8 +100,8 @@ class ImageFiles(SequenceSource):
         return LabelledSequences(images, labels, lambda place: str(inside[place]), str(folder))
 
     def _read_image(self, path: Path, sizes: dict[tuple[int, int], Path]) -> np.ndarray:
-        """Return the bytes of an image, and record its size. All images must have the size of the
-        first image."""
+        """Return the bytes of an image, and store its size in ``sizes``. All images must have the
+        size of the first image."""
         image = read_image(path, self.size, self.colour)
         sizes.setdefault(image.shape[:2], path)
         if len(sizes) > 1:
@@ -136,7 +136,8 @@ def read_image(path: Path, size: tuple[int, int] | None = None,
                     image = image.resize(size[::-1])
                 return np.asarray(image)
     except Exception as error:  # whatever the decoder raises
-        raise ValueError(f'{path} cannot be read as an image ({error})') from error
+        raise ValueError(f"{path} cannot be read as an image ({error}); remove or replace this "
+                         f"file") from error
     raise ValueError(f"{path}: expected an image with 8 bits per value (got mode {mode}); convert "
                      f"the image, for example to PNG with mode RGB")
 

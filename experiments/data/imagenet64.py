@@ -115,7 +115,8 @@ def read_array(path: Path) -> np.ndarray:
         with np.load(path, allow_pickle=False) as file:
             images = file['data']
     except Exception as error:  # NumPy and zipfile raise many types of errors
-        raise ValueError(f'{path} cannot be read as an array of images ({error})') from error
+        raise ValueError(f"{path} cannot be read as an array of images ({error}); remove or "
+                         f"replace this file") from error
     if images.dtype != np.uint8 or images.ndim != 2 or images.shape[1] != BYTES:
         raise ValueError(f"{path}: expected 'data' as uint8 of shape [num_images, {BYTES}] (got "
                          f"{images.dtype} of shape {images.shape})")
@@ -135,7 +136,8 @@ def read_picture(path: Path) -> np.ndarray:
             size, mode = picture.size, picture.mode
             image = np.asarray(picture) if (size, mode) == ((SIDE, SIDE), 'RGB') else None
     except Exception as error:  # whatever the decoder raises
-        raise ValueError(f'{path} cannot be read as a PNG picture ({error})') from error
+        raise ValueError(f"{path} cannot be read as a PNG picture ({error}); remove or replace "
+                         f"this file") from error
     if image is None:
         raise ValueError(f"{path}: expected {SIDE} x {SIDE} pixels of mode RGB (got {size[0]} x "
                          f"{size[1]} pixels of mode {mode})")

@@ -14,7 +14,7 @@ FOLDS = 10  # a missing part gets one of these folds
 
 
 def given_parts(path: str, val: str | None, test: str | None) -> dict[str, Path]:
-    """Return the given files or folders by the name of their part."""
+    """Return a dict of the given files or folders, by the name of the part of the data set."""
     return {part: Path(name) for part, name in zip(PARTS, (path, val, test)) if name is not None}
 
 

@@ -120,8 +120,8 @@ class GeneratedListOps(SequenceSource):
                         f"widen this range")
 
     def _chunks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield trees endlessly. A chunk depends on its number alone, not on the process that draws
-        it."""
+        """Yield chunks of random trees endlessly. A chunk depends on its number alone, not on the
+        process that draws it."""
         workers = torch.get_num_threads()
         with ThreadPoolExecutor(workers) as pool:
             first = 0

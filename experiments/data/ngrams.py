@@ -64,7 +64,8 @@ def ngram_bits(train: Sequence[np.ndarray], test: Sequence[np.ndarray], order: i
 
 def _between_ends(sequences: Sequence[np.ndarray], order: int,
                   num_symbols: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return all sequences concatenated, and the positions of their own symbols, two int arrays.
+    """Return two int arrays: all sequences one after the other, and the positions of their symbols
+    without the end symbols that are added between sequences.
 
     Each sequence is padded by ``order`` end symbols.
     """

@@ -130,7 +130,7 @@ class LabelledSequences(NamedTuple):
 
 def divided(about: str, parts: dict[str, LabelledSequences], num_tokens: int,
             classes: list[str] | None, seed: int) -> SequenceData:
-    """Return examples in three parts, with their classes as numbers.
+    """Return the examples divided into three parts, with their classes as numbers.
 
     A part that is missing gets a tenth of the training part, see
     :func:`experiments.data.labels.stratified`.

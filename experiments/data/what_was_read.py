@@ -95,7 +95,7 @@ def check_is_text(path: Path) -> None:
 
 
 def _reason(path: Path, suffixes: tuple[str, ...]) -> str | None:
-    """Return the reason to leave a file out, or ``None`` to read it."""
+    """Return the reason why a file is left out, or ``None`` for a file that is read."""
     if any(part.startswith('.') for part in path.parts):
         return 'hidden'
     if suffixes and path.suffix.lower() not in suffixes:

@@ -181,7 +181,8 @@ class FineTuning(Training):
                 self.means.add(f'density/{place}', density, num_sequences)
 
     def _log_metrics(self, stage: str) -> dict[str, float]:
-        """Log the metrics over all processes, and reset them. Return the metrics by name."""
+        """Log the metrics of a stage over all processes, and reset the metrics. Return a dict of
+        their values."""
         values = self.means.compute()
         values |= {f'{metric}/{name}': float(value)
                    for name, collection in self.metrics.items()

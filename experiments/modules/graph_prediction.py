@@ -157,7 +157,7 @@ class GraphPrediction(Training):
         self._log('test')
 
     def _log(self, stage: str) -> None:
-        """Log the metrics of a part over all processes, and reset them."""
+        """Log the metrics of a stage over all processes, and reset the metrics."""
         metrics = self.metrics[f'{stage}_']
         values = self.means[stage].compute()
         if values:  # a resumed epoch may have no batches left
@@ -203,8 +203,8 @@ def _or_missing(out: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _class_weights(y: Tensor, num_classes: int) -> Tensor:
-    """Return ``1 - share`` for each class that occurs, and 0 for the other classes,
-    ``[num_classes]`` (Dwivedi et al., 2020)."""
+    """Return the weight of each class in the loss, ``[num_classes]``: 1 minus the share of the
+    class among the targets, or 0 for a class that does not occur (Dwivedi et al., 2020)."""
     count = torch.bincount(y, minlength=num_classes)
     return (len(y) - count) / len(y) * (count > 0)
 
@@ -244,7 +244,7 @@ class _MeanAbsoluteError(MeanAbsoluteError):
 
 
 class _OverLabels(Metric):
-    """The mean of a metric over the labels that have examples of both classes.
+    """The mean of a metric over all labels that have examples of both classes.
 
     NaN marks a missing label."""
 

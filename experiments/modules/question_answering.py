@@ -33,8 +33,8 @@ from graphattn.utils.files import write_whole
 
 
 class Answered(NamedTuple):
-    """The result of a question: the best answers with their scores, the margin, and the scores of
-    two predictions.
+    """The answer of a model to one question: the best answers with their scores, the margin, and
+    the scores of two predictions.
 
     The margin is the score of no answer minus the score of the best answer. The two predictions are
     the best answer and no answer; ``scores`` and ``scores_of_none`` are their exact match and F1.

@@ -95,8 +95,8 @@ def plot(axes: Axes, rows: list[dict], x: str, column: str, **style) -> None:
 
 
 def history(run: Path, column: str) -> tuple[list[int], list[float]]:
-    """Return the steps and the values of a column of a run's metrics. Both lists are empty if the
-    run has no such column."""
+    """Return the steps and the values of a column in the metrics of a run, as two lists. Both lists
+    are empty if the run has no such column."""
     with (run / 'metrics.csv').open(newline='', encoding='utf-8') as file:
         rows = [row for row in csv.DictReader(file) if row.get(column)]
     return [int(row['step']) for row in rows], [float(row[column]) for row in rows]

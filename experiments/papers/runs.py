@@ -36,7 +36,8 @@ class Runs:
     options: tuple[str, ...] = ()
 
     def fit(self, name: str, seed: int, *options: str, suffix: str = '') -> Path:
-        """Train a model with further options, and return the folder of its run.
+        """Train a model with the config called ``name`` and further options, and return the folder
+        of the run.
 
         Args:
             name (str): Part of the run's name that describes the options.
@@ -109,7 +110,7 @@ def spread_of(column: str) -> str:
 
 def chosen(what: str, asked: Sequence[str], known: Iterable[str],
            between: str = ', ', at: str = '') -> tuple[str, ...]:
-    """Check requested names, and return them.
+    """Return the requested names, or raise an error if a name is unknown.
 
     Raises:
         ValueError: A name is unknown; the message names the argument ``what``.

@@ -83,7 +83,7 @@ class Study:
         train_once(train.main, folder, options, f'\n{self.name}: {folder.name}')
 
     def made(self, name: str, build: Callable[[Path], object]) -> Path:
-        """Return a folder that all studies of a scale share. It is built once.
+        """Return a folder that all studies of a scale share, after building it once.
 
         Args:
             name (str): Name of the folder.

@@ -62,8 +62,8 @@ class DurableCheckpoints(TorchCheckpointIO):
         return read_checkpoint(Path(path))
 
     def _step(self, path: Path) -> int | None:
-        """Return the step of a checkpoint. It is ``None`` if the file is damaged, missing, or a
-        link."""
+        """Return the training step of a checkpoint file, or ``None`` if the file is damaged,
+        missing, or a link."""
         if path not in self._steps:
             try:
                 self._steps[path] = read_checkpoint(path)['global_step']

@@ -38,7 +38,7 @@ def flat(value: Any, name: str) -> dict[str, Any]:
 
 
 def digest(path: Path) -> str:
-    """Return the digest of a file, or of a folder with all of its files, by names and contents."""
+    """Return a digest of a file, or of the names and contents of all files in a folder."""
     whole = blake2b(digest_size=16)
     for file in _files(path):
         whole.update(str(file.relative_to(path)).encode(errors='surrogateescape') + b'\0')

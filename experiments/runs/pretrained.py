@@ -159,7 +159,7 @@ def roberta(
 
 
 def _load(checkpoint: Path) -> tuple[MaskedLanguageModel, dict]:
-    """Return the model of a checkpoint, and the arguments of its encoder."""
+    """Return the model in a checkpoint, and a dict of the arguments of its encoder."""
     config_path = checkpoint.parent.parent / 'config.yaml'
     try:
         saved = read_checkpoint(checkpoint)['state_dict']

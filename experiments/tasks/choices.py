@@ -140,7 +140,7 @@ class EncodedChoices:
                                  for number in range(len(questions))], dtype=np.int64)
 
     def batch(self, numbers: Sequence[int]) -> ChoiceBatch:
-        """Return a batch of some questions, by their indices."""
+        """Return a batch of the questions with these indices."""
         tokens, first, num_global, selected, choice = [], [], [], [], []
         start, choice_ptr, ptr = 0, [0], [0]
         for number in numbers:

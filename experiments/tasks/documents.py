@@ -202,8 +202,8 @@ class _Batches(Dataset):
 
 def encode(documents: Iterable[Document | Pair], tokenizer: Tokenizer,
            max_length: int) -> Iterator[tuple[np.ndarray, int]]:
-    """Yield the ids of each document, int32 ``[length]``, cut to ``max_length``, and its length
-    before the cut."""
+    """Yield a pair for each document: its token ids cut to ``max_length``, int32 ``[length]``, and
+    the number of its tokens before the cut."""
     special, documents = special_tokens(tokenizer), iter(documents)
     while some := list(islice(documents, ENCODED_AT_ONCE)):
         encodings = iter(tokenizer.encode_batch_fast(

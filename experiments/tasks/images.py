@@ -43,9 +43,10 @@ class Images(LongRange):
         super().prepare_data()
         num_tokens = self.trainer.lightning_module.model.encoder.token_embedding.num_embeddings
         if num_tokens != self.data.num_tokens + 1:
-            raise ValueError(f"'num_tokens' of the encoder must be {self.data.num_tokens + 1}, "
-                             f"the number of symbols of {self.data.about} and a start token (got "
-                             f"{num_tokens})")
+            raise ValueError(f"'num_tokens' of the encoder must be {self.data.num_tokens + 1}, for "
+                             f"the symbols of {self.data.about} and a start token (got "
+                             f"{num_tokens}); build the encoder with "
+                             f"num_tokens={self.data.num_tokens + 1}")
         if self.data.shape is None:
             raise ValueError(f"'source' must be a data source of images (got "
                              f"{type(self.source).__name__})")

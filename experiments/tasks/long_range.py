@@ -139,7 +139,8 @@ class _Batches(Dataset):
 
 
 def collate(some: Sequences, cls_token: int | None = None) -> TokenBatch:
-    """Collate sequences into a batch. If ``cls_token`` is given, it precedes each sequence."""
+    """Return a batch of concatenated sequences. If ``cls_token`` is given, it is put before each
+    sequence."""
     tokens, ptr = some.tokens.astype(np.int64), some.ptr
     if cls_token is not None:
         tokens = np.insert(tokens, ptr[:-1], cls_token)

@@ -160,8 +160,8 @@ class EncodedQuestions:
         self.answers = [self._answers(number) for number in range(len(questions))]
 
     def _answers(self, number: int) -> list[tuple[int, int, int]]:
-        """Return a tuple for each answer of a question: its context, its first token and its last
-        token."""
+        """Return a tuple for each answer of a question: the index of its context, its first token
+        and its last token."""
         return [(context, *tokens) for context, begin, end in self.questions[number].spans
                 if (tokens := tokens_of(self.texts[self.text_of[number][context]][1], begin, end))]
 
@@ -296,8 +296,8 @@ def tokens_of(offset: np.ndarray, begin: int, end: int) -> tuple[int, int] | Non
 
 def _encode(tokenizer: Tokenizer, texts: list[str],
             name: str) -> Iterable[tuple[np.ndarray, np.ndarray]]:
-    """Yield the ids, int32 ``[num_tokens]``, and the offsets, int32 ``[num_tokens, 2]``, of each
-    text."""
+    """Yield two arrays for each text: the ids of its tokens, int32 ``[num_tokens]``, and where each
+    token begins and ends in the text, int32 ``[num_tokens, 2]``."""
     for begin in tqdm(range(0, len(texts), AT_ONCE), desc=name, unit=f' x {AT_ONCE}',
                       disable=len(texts) <= AT_ONCE or None):
         for encoding in tokenizer.encode_batch(texts[begin:begin + AT_ONCE],

@@ -82,14 +82,15 @@ def to_block_mask(self: BipartiteGraph, heads: int = 1, tile: int = 128, *,
 
 
 def tensors_of_block_mask(mask: BlockMask) -> list[Tensor]:
-    """Return all tensors of a mask, including the tensors that its ``mask_mod`` reads."""
+    """Return a list of all tensors of a ``BlockMask``, including the tensors that its ``mask_mod``
+    reads."""
     held = (*mask.as_tuple(), *(cell.cell_contents for cell in mask.mask_mod.__closure__ or ()))
     return [part for part in held if isinstance(part, Tensor)]
 
 
 def _in_heads(graph: BipartiteGraph, of_head: tuple[int, int]) -> tuple[Tensor, ...]:
-    """Return three tensors ``[num_edges]``: the head of each edge, and its query and key, counted
-    from the first node of the head."""
+    """Return three tensors ``[num_edges]``: the head of each edge, and the query and the key of the
+    edge, counted from the first node of the head."""
     query, key = graph.query, graph.key
     head, key_head = query // max(of_head[0], 1), key // max(of_head[1], 1)
     if not torch.equal(head, key_head):

@@ -40,8 +40,8 @@ class GraphCache:
         self._num_bytes = 0
 
     def get(self, key: Hashable | None, build: Callable[[], Kept]) -> Kept:
-        """Return the value that is cached under ``key``. If there is none, call ``build`` and cache
-        its result. A value is a graph, or a tuple of a graph and tensors.
+        """Return the value that is cached under ``key``. If there is no such value, call ``build``
+        and cache the result. A value is a graph, or a tuple of a graph and tensors.
 
         Args:
             key (hashable, optional): Everything that the value depends on (:func:`is_value`). With
@@ -87,8 +87,8 @@ class GraphCache:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all cached values and their cache keys, including the orders by key of
-        graphs."""
+        """Number of bytes of all cached values and their keys. The bytes of a graph include its
+        order by key."""
         return self._num_bytes
 
     def __len__(self) -> int:

@@ -40,8 +40,8 @@ def from_scipy(cls: type[BipartiteGraph], matrix: sp.sparray | sp.spmatrix) -> B
 
 
 def to_scipy(self: BipartiteGraph, edge_weight: Tensor | None = None) -> sp.csr_array:
-    """Return a float64 CSR array ``[query, key]`` of ones, or of ``edge_weight``
-    ``[num_edges]``."""
+    """Return the graph as a float64 CSR array ``[query, key]``. Its values are ones, or
+    ``edge_weight`` ``[num_edges]``."""
     _check_weight(self, edge_weight)
     if edge_weight is None:
         edge_weight = torch.ones(self.num_edges, dtype=torch.float64)
@@ -139,8 +139,9 @@ def to_networkx(self: BipartiteGraph, bipartite: bool = False) -> nx.DiGraph:
 
 
 def to_sparse_tensor(self: BipartiteGraph, edge_weight: Tensor | None = None) -> SparseTensor:
-    """Return a ``torch_sparse.SparseTensor`` ``[query, key]``, PyG's transposed adjacency
-    ``adj_t``. Its values are ``edge_weight`` ``[num_edges]``, if given.
+    """Return the graph as a ``torch_sparse.SparseTensor`` ``[query, key]``, which is PyG's
+    transposed adjacency ``adj_t``. The values of the SparseTensor are ``edge_weight``
+    ``[num_edges]``, if given.
 
     Raises:
         ImportError: torch-sparse is not installed.

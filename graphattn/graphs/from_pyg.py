@@ -106,7 +106,7 @@ def edge_values_of(edges: Edges) -> Tensor | None:
 
 
 def check_edges(edges: Edges, name: str = 'edges') -> Edges:
-    """Return ``edges`` unchanged, or raise a TypeError if they are not in one of PyG's formats of
+    """Return ``edges`` unchanged, or raise a TypeError if ``edges`` is in none of PyG's formats of
     edges."""
     if not isinstance(edges, Edges):
         raise TypeError(f"'{name}' must be a Tensor, a SparseTensor or a BipartiteGraph (got "
@@ -164,9 +164,9 @@ class _Known:
 
 
 def identity_of(edges: Edges) -> tuple[str, str, tuple[int, int]] | None:
-    """Return the identity of ``edges`` in cache keys, or ``None`` if in-place changes cannot be
-    detected. The identity changes when the edges change. When the edges are deleted, the values
-    cached under their identity are dropped."""
+    """Return the identity of the tensor ``edges`` in cache keys, or ``None`` if in-place changes of
+    this tensor cannot be detected. The identity changes when the edges change. When the tensor is
+    deleted, the values cached under its identity are dropped."""
     gone = {_GONE.popleft() for _ in range(len(_GONE))}
     if gone:
         GRAPHS.drop(lambda key: key[0] == _KIND and not gone.isdisjoint(key))

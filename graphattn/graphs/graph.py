@@ -403,8 +403,8 @@ class BipartiteGraph:
     # Set algebra #####################################################################
 
     def __or__(self, other: BipartiteGraph) -> BipartiteGraph:
-        """Return the graph of the edges that either graph has. Set operations drop ``edge_prob``,
-        because the probabilities are not valid for the result."""
+        """Return the graph of the edges that are in at least one of both graphs. Set operations
+        drop ``edge_prob``, because the probabilities are not valid for the result."""
         self._check_same_shape(other, '|')
         merged = merge_rows(self.csr, other.csr)
         if merged is not None:
@@ -412,7 +412,7 @@ class BipartiteGraph:
         return self._with_pairs(sort_pairs(torch.cat([self._pairs(), other._pairs()])))
 
     def __and__(self, other: BipartiteGraph) -> BipartiteGraph:
-        """Return the graph of the edges that both graphs have."""
+        """Return the graph of the edges that are in both graphs."""
         self._check_same_shape(other, '&')
         return self._with_pairs(self._pairs()[self.isin(other)])
 

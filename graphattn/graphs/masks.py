@@ -105,7 +105,8 @@ def from_topk(cls: type[BipartiteGraph], indices: Tensor,
 
 
 def to_mask(self: BipartiteGraph) -> Tensor:
-    """Return a boolean mask ``[num_queries, num_keys]``, ``True`` where a query attends."""
+    """Return the graph as a boolean mask ``[num_queries, num_keys]``, which is ``True`` where a
+    query attends."""
     mask = torch.zeros(self.num_queries, self.num_keys, dtype=torch.bool, device=self.device)
     mask[self.query, self.key] = True
     return mask

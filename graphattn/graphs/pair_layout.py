@@ -276,9 +276,9 @@ class DiagonalLayout(PairLayout):
         return degree, key, value
 
     def _offsets(self, is_on: Tensor, inner_length: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return three tensors: ``key - query`` of each diagonal that is on, ascending within each
-        head; and for each row inside the border, its first diagonal and its number of diagonals,
-        both ``[heads, inner_length]``."""
+        """Return three tensors about the diagonals that are on: ``key - query`` of each such
+        diagonal, ascending within each head; and for each row inside the border, the first of its
+        diagonals and their number, both ``[heads, inner_length]``."""
         token = torch.arange(max(inner_length, 0), device=is_on.device)
         reach = self.num_values
         head, distance = is_on.nonzero(as_tuple=True)

@@ -134,8 +134,8 @@ class PairMask:
 
 
 class MaskedPairs:
-    """All pairs of each sequence under a soft mask. Dense attention uses this object as attention
-    along edges uses a graph.
+    """All pairs of tokens of each sequence, together with soft masks. Dense attention uses this
+    object in place of a graph.
 
     Args:
         mask (PairMask): The masks of the heads, shared by all sequences.

@@ -46,8 +46,8 @@ def sort_numbers(number: Tensor) -> Tensor:
 
 
 def first_of_each(pair: Tensor) -> Tensor:
-    """Return bool ``[pair.numel()]``: whether each of the sorted numbers differs from its
-    predecessor."""
+    """Return bool ``[pair.numel()]``: whether each of the sorted numbers ``pair`` differs from the
+    number before it."""
     is_first = torch.ones_like(pair, dtype=torch.bool)
     torch.ne(pair[1:], pair[:-1], out=is_first[1:])
     return is_first
@@ -114,8 +114,8 @@ Rows = tuple[Tensor, Tensor]
 
 
 def merge_rows(rows: Rows, others: Rows) -> Rows | None:
-    """Return the rows of the edges that either of two graphs of the same size has, or ``None`` if
-    sorting is as fast."""
+    """Return the rows of the edges that are in at least one of two graphs of the same size, or
+    ``None`` if sorting all pairs is as fast."""
     merge = _compiled('merge_rows', 'cpu_merge') if _are_many(rows, others) else None
     if merge is None:
         return None
@@ -127,8 +127,8 @@ def merge_rows(rows: Rows, others: Rows) -> Rows | None:
 
 
 def find_rows(rows: Rows, others: Rows) -> Tensor | None:
-    """Return bool ``[num_edges]``: whether the graph of ``others`` has each edge of ``rows``; or
-    ``None`` if searching is as fast."""
+    """Return bool ``[num_edges]``: whether each edge of ``rows`` is also an edge of the graph with
+    the rows ``others``. Return ``None`` if searching in sorted pairs is as fast."""
     find = _compiled('find_in_rows', 'cpu_merge') if _are_many(rows, others) else None
     if find is None:
         return None

@@ -111,8 +111,8 @@ def to_data(self: BipartiteGraph, bipartite: bool = False) -> Data | HeteroData:
 
 
 def read_edges(edges: Tensor | SparseTensor) -> Tensor:
-    """Return edges as a plain Tensor ``edge_index`` ``[2, num_edges]``, in their original order.
-    ``edges`` are an ``edge_index`` or a transposed adjacency ``adj_t`` ``[query, key]``."""
+    """Return ``edges`` as a plain Tensor ``edge_index`` ``[2, num_edges]``, in the original order.
+    ``edges`` is an ``edge_index``, or a transposed adjacency ``adj_t`` ``[query, key]``."""
     if type(edges) is Tensor and edges.layout == torch.strided:
         return edges
     from torch_geometric import EdgeIndex

@@ -15,7 +15,8 @@ from graphattn._tensors import is_traced, out_of_inference
 _NODES_AT_ONCE = 64
 
 class Segments:
-    """Ranges of queries paired with ranges of keys. No edge leaves its segment.
+    """Ranges of queries, each paired with a range of keys. No edge joins a query of one segment to
+    a key of another segment.
 
     Segment ``b`` has the queries ``query_ptr[b]:query_ptr[b + 1]`` and the keys
     ``key_ptr[b]:key_ptr[b + 1]``. Segments are immutable.

@@ -297,8 +297,8 @@ def _check_part(module: nn.Module, is_cross: bool, position_bias: Tensor | None,
 
 
 def _is_causal(module: nn.Module, is_causal: bool | None, mask: Tensor | None) -> bool:
-    """Return whether attention is causal without a mask. Modules that get a mask pass False, so
-    their attribute ``is_causal`` decides."""
+    """Return whether attention is causal if the module has passed no mask. Modules that get a mask
+    pass ``is_causal=False``, so the attribute ``is_causal`` of the module decides."""
     if is_causal is None or mask is not None and not is_causal:
         return getattr(module, 'is_causal', is_causal is None)
     return is_causal

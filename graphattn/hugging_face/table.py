@@ -42,7 +42,8 @@ class AttachedHeads:
 
 @dataclass(frozen=True)
 class AttachmentTable:
-    """The edges that each head of a model attends along. It prints as a table.
+    """The edges that each head of a model attends along, as rows of a table. The object prints as
+    this table.
 
     Args:
         rows (tuple of AttachedHeads): The rows, in the order of ``model.modules()``.

@@ -240,8 +240,9 @@ class GraphTransformer(nn.Module):
         return x + self.encoding(self.encoding_norm(encoding))
 
     def _with_virtual_nodes(self, x: Tensor, data: Data) -> tuple[Tensor, Tensor, Tensor]:
-        """Return three tensors: nodes with virtual nodes ``[num_all, channels]``, their ``batch``
-        ``[num_all]``, and the indices of the real nodes among all nodes, ``[num_nodes]``."""
+        """Return three tensors: real and virtual nodes ``[num_all, channels]``, the index of the
+        graph of each of these nodes ``[num_all]``, and the indices of the real nodes
+        ``[num_nodes]``."""
         virtual = self.virtual_nodes.weight
         batch = x.new_zeros(len(x), dtype=torch.long) if data.batch is None else data.batch
         graphs = torch.arange(1 if data.batch is None else data.num_graphs, device=x.device)

@@ -15,7 +15,7 @@ GRAPH = f'{BOTH_ORDERS}, Tensor query_ptr, Tensor key_ptr'
 
 
 def define(name: str, arguments: str, results: str, fake: Callable) -> torch._ops.OpOverload:
-    """Define an operator ``graphattn::name`` that mutates none of its arguments.
+    """Define an operator ``graphattn::name`` of torch that changes none of its arguments.
 
     Args:
         name (str): Name of the operator.
@@ -67,7 +67,7 @@ def differentiate(operator: torch._ops.OpOverload, backward: Callable,
 
 
 def differentiate_no_more(operator: torch._ops.OpOverload) -> None:
-    """Let second derivatives of an operator raise an error, because torch would treat them as
+    """Make second derivatives of an operator raise an error, because torch would treat them as
     zero."""
     def refuse(ctx, *grads: Tensor | None) -> None:
         raise NotImplementedError(f"'{operator.name()}' has no second derivative; pass "

@@ -113,8 +113,8 @@ def _collisions(keys: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _are_apart(token: Tensor, partner: Tensor, num_tokens: int) -> Tensor:
-    """Return bool for each exchange: whether no earlier exchange in the given order has its token
-    or its partner."""
+    """Return a bool Tensor with an entry for each exchange: whether no earlier exchange has the
+    same token or the same partner."""
     trade = torch.arange(token.numel())
     first_trade = torch.full((num_tokens,), token.numel())
     for side in (token, partner):

@@ -190,8 +190,8 @@ def copy_beside(source: GraphSource, module: nn.Module,
 
 def place_beside(module: nn.Module, model: nn.Module | None = None,
                  ) -> tuple[torch.device | None, torch.dtype | None]:
-    """Return the device and the dtype for parameters that are added to ``module``, each None if
-    unknown. The arguments are those of :func:`copy_beside`."""
+    """Return the device and the dtype for new parameters of ``module``, each None if unknown. The
+    arguments are those of :func:`copy_beside`."""
     place = next(module.parameters(), None)
     parameters = chain.from_iterable(part.parameters() for part in (module, model or module))
     dtype = next((each.dtype for each in parameters if is_float(each.dtype)), None)

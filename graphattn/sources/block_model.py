@@ -247,8 +247,8 @@ class BlockModelSource(GraphSource):
         return {} if graph.edge_gate is None else straight_through(graph, self.estimator)
 
     def _memberships(self, query: Tensor, key: Tensor) -> list[Tensor]:
-        """Return how much each query and each key belong to each cluster, ``[heads * num_tokens,
-        clusters]``, one head after the other."""
+        """Return two tensors ``[heads * num_tokens, clusters]``: how much each query and each key
+        belong to each cluster, one head after the other."""
         tokens = torch.cat((query, key)).transpose(0, 1)
         weight1, weight2 = self.weight1, self.weight2
         if self.preset == 'repo':  # only here, because expanding takes time

@@ -230,8 +230,8 @@ class LearnedMaskSource(GraphSource):
         return {**vars(self), '_frozen': None}
 
     def probability(self) -> Tensor:
-        """Return the probability of each pair of a sequence of n = ``size`` tokens, ``[heads, n,
-        n]``. On the border it is 1."""
+        """Return the probability that each pair of a sequence of n = ``size`` tokens is on,
+        ``[heads, n, n]``. Pairs on the border have probability 1."""
         mask = PairMask(self.logit.sigmoid(), self.layout)
         return mask.dense(self.layout.size)
 

@@ -54,7 +54,7 @@ def across_tiles(size: int = 150) -> BipartiteGraph:
 
 
 def at_the_ends(num_queries: int, num_keys: int) -> BipartiteGraph:
-    """Return a graph whose queries attend to the first and the last key, and to those around the
+    """Return a graph whose queries attend to the first key, the last key, and the keys around the
     largest number of 16 bits."""
     key = torch.tensor([0, 1, 65_535, 65_536, num_keys - 1])
     key = key[key < num_keys].unique()

@@ -159,7 +159,8 @@ def read_yaml(path: Path) -> Any:
 
 
 def check_aliases(text: str) -> None:
-    """Raise if the aliases of a YAML text expand too far, or its nesting would overflow the stack.
+    """Raise an error if the aliases of a YAML text expand too far, or if its nesting would overflow
+    the stack.
 
     Raises:
         ValueError: The text has more than ``MAX_NODES`` entries after aliases are expanded, or is
@@ -190,8 +191,8 @@ def check_aliases(text: str) -> None:
 
 
 def check_arrays(path: Path) -> None:
-    """Raise unless the arrays of an ``.npz`` file are as large as their headers declare, and not
-    too large.
+    """Raise an error unless the arrays of an ``.npz`` file are as large as their headers declare,
+    and not too large.
 
     Raises:
         OSError, zipfile.BadZipFile: The file cannot be read.
@@ -213,7 +214,7 @@ def check_arrays(path: Path) -> None:
 
 
 def check_unpacked(archive: zipfile.ZipFile, max_bytes: int) -> None:
-    """Raise if an archive is larger than ``max_bytes`` when decompressed.
+    """Raise an error if an archive is larger than ``max_bytes`` when decompressed.
 
     Raises:
         ValueError: It is larger.

@@ -97,7 +97,7 @@ MESSAGES = {
         r"ValueError: 'graph' must have the queries of its process .* build it for these processes",
     'a call that one process gets wrong':
         r"'generator' must be|ValueError: process 1 got invalid arguments",
-    'a source without rows': r"NotImplementedError: WithoutRows does not implement 'rows'",
+    'a source without rows': r"NotImplementedError: WithoutRows must implement the method 'rows'",
     'a head that pools': r"TypeError: 'ptr' must mark whole sequences.* SequenceParallel.gather",
 }
 
@@ -198,7 +198,7 @@ def test_attached_models_are_refused_without_rows_of_tokens():
     config = transformers.BertConfig(vocab_size=50, hidden_size=16, num_hidden_layers=2,
                                      num_attention_heads=2, intermediate_size=16)
     ptr, tokens = torch.tensor([0, 4, 9]), torch.arange(9)
-    with pytest.raises(ValueError, match=r"'model' must be attached .*'encoder.layer.0.*' is not"):
+    with pytest.raises(ValueError, match=r"'model' must have a graph attached .*'encoder.layer.0"):
         TokenModel(transformers.BertModel(config))
     bert = attach(transformers.BertModel(config), 'SlidingWindow(1)')
     with pytest.raises(ValueError, match=r"'module' must be called with \(x, ptr\) .*TokenModel"):

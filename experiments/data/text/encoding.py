@@ -328,8 +328,8 @@ class _PartWriter:
 
 
 def _read_pointers(path: Path, end: int) -> np.ndarray:
-    """Read pointers from 0 to ``end``. They must be sorted, because compiled loops index by
-    them."""
+    """Return the pointers in a file, which rise from 0 to ``end``. They must be sorted, because
+    compiled loops use them as indices."""
     pointers = _memory_map(path, 'int64')
     if pointers[0] != 0 or pointers[-1] != end or not (pointers[1:] > pointers[:-1]).all():
         raise ValueError(f'{path.name}: does not rise from 0 to {end:,}')

@@ -58,7 +58,7 @@ TASKS = {
 
 
 class Row(NamedTuple):
-    """A row of a file: its one or two sentences, and its class or score."""
+    """A row of a file of a GLUE task: one or two sentences, and the class or the score."""
 
     text: tuple[str, ...]
     label: int | float

@@ -112,7 +112,8 @@ def train_byte_pairs(texts: Callable[[], Iterable[str]], vocab_size: int) -> Tok
 
 
 def _watched(texts: Iterable[str], name: str) -> Iterable[str]:
-    """Return the texts, with a progress bar in a terminal if they take longer than a second.
+    """Return an iterable over ``texts`` that shows a progress bar in a terminal if it takes longer
+    than a second.
 
     A caller that passes the iterable to compiled code must keep a reference to it. Otherwise an
     interrupt is lost when the bar is closed, in the first Python code after that call.

@@ -42,8 +42,8 @@ class TaskRuns(Runs):
 
     def scored(self, attention: Attention, seeds: range, metrics: dict[str, tuple[str, float]],
                *options: str, suffix: str = '') -> dict[str, float | None]:
-        """Return means and deviations over the models of these seeds, as :func:`over_seeds` returns
-        them."""
+        """Return a dict of means and deviations of the test metrics over the models of these seeds,
+        see :func:`over_seeds`."""
         return over_seeds((self.trained(attention, seed, *options, suffix=suffix)
                            for seed in seeds), metrics)
 

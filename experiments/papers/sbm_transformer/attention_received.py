@@ -70,8 +70,8 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
 
 
 def extremes(found: OfInputs, label: Tensor, number: int) -> Tensor:
-    """Return the indices of correctly classified sequences: those of lowest density, then those of
-    highest density."""
+    """Return the indices of the correctly classified sequences with the lowest densities, followed
+    by those with the highest densities."""
     right = (found.predicted == label).nonzero()[:, 0]
     order = right[found.density.mean(dim=(0, 1))[right].argsort()]
     return torch.cat([order[:number], order[number:][-number:]])

@@ -113,7 +113,8 @@ class Case(NamedTuple):
         return layer, lambda: layer(x, ptr)
 
     def graph(self) -> BipartiteGraph | None:
-        """Return the graph of the attention, or ``None`` if it has none."""
+        """Return the graph along which this case attends, or ``None`` for attention without a
+        graph."""
         with torch.no_grad():
             return self.layer().eval()(*self.tokens(), return_graph=True)[1]
 

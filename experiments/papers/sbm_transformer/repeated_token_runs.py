@@ -44,7 +44,7 @@ def means(runs: Sequence[Path]) -> dict[str, float | None]:
 
 
 def has_dead_heads(run: Path) -> bool:
-    """Return whether a run's final density is less than half of its maximum."""
+    """Return whether the density of a run at the end is less than half of its largest density."""
     _, density = history(run, DENSITY)
     return density[-1] < max(density) / 2
 

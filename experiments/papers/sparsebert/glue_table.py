@@ -34,7 +34,7 @@ COLUMNS = {'MNLI-m': ('MNLI', 'accuracy/dev_matched'),
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that raises errors, instead of printing them after the usage."""
+    """An ArgumentParser that raises errors, instead of printing them after the usage."""
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(message)

@@ -78,7 +78,7 @@ class GraphTask(L.LightningDataModule, ABC):
         """Return the graphs of all parts. Subclasses implement this method."""
 
     def fill_options(self, options: Namespace) -> None:
-        """Write sizes into the options of a run: those that follow from the graphs."""
+        """Write the sizes that follow from the graphs into the options of a run."""
         parts = self._read()
         sizes = {'features': parts.features_of('x'), 'out_channels': parts.out_channels,
                  'edge_features': parts.features_of('edge_attr'), 'level': parts.level}
@@ -259,7 +259,8 @@ def _joined(graphs: InMemoryDataset, places: list[int]) -> Batch:
 
 @contextmanager
 def _seeded(*entropy: int) -> Iterator[None]:
-    """Seed the generators that transforms and samplers draw from, and restore them afterwards."""
+    """Return a context in which the generators that transforms and samplers draw from are seeded.
+    Afterwards, the generators have their previous states."""
     seeds = np.random.SeedSequence(entropy).generate_state(3).tolist()
     with isolate_rng(include_cuda=False):
         torch.default_generator.manual_seed(seeds[0])

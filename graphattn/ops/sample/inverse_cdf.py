@@ -7,8 +7,8 @@ from torch import Tensor
 
 
 def integer_cdf(share: Tensor, num_distributions: int) -> Tensor:
-    """Return the cumulative shares of several distributions, one after the other: where each cell
-    begins, int64 ``[share.numel() + 1]``.
+    """Return the cumulative shares of the cells of several distributions, one distribution after
+    the other: where each cell begins, int64 ``[share.numel() + 1]``.
 
     Integers are added without rounding. So a cell of share 0 has no width, and the precision of a
     distribution does not depend on its position.

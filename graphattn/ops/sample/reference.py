@@ -23,8 +23,8 @@ def edge_probabilities(model: FactorModel, distribution: str) -> Tensor:
 
 
 def sample(model: FactorModel, distribution: str, generator: torch.Generator) -> BipartiteGraph:
-    """Return a graph in which each pair is an edge with its probability, independently of the other
-    pairs."""
+    """Return a graph in which each pair of a query and a key is an edge with its probability,
+    independently of the other pairs."""
     prob = edge_probabilities(model, distribution)
     is_edge = torch.rand(prob.shape, dtype=prob.dtype, generator=generator) < prob
     query, key = is_edge.nonzero().unbind(1)

@@ -114,8 +114,9 @@ class Rows(NamedTuple):
 @triton.jit
 def edges_of_tasks(indptr, order, last_task, place_of_task, num_rows, num_tasks,
                    ROWS: tl.constexpr, PART: tl.constexpr):
-    """Return six values for each task of this program: its row, where its edges begin and end, the
-    number of its part, whether the task is valid, and whether the task is a part of a row."""
+    """Return six values for each task of this program: the row of the task, where its edges begin
+    and end, the number of its part, whether the task is valid, and whether it is a part of a
+    row."""
     task = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     place = tl.load(place_of_task + task, mask=task < num_tasks, other=num_rows)
     is_task = place < num_rows
@@ -171,7 +172,7 @@ def parts_of_a_row(order, last_task, num_rows, ROWS: tl.constexpr):
 def add_parts(parts, out, order, last_task, num_parts, num_rows, HEADS: tl.constexpr,
               CHANNELS: tl.constexpr, WIDTH: tl.constexpr, DTYPE: tl.constexpr,
               ROWS: tl.constexpr):
-    """Sum the parts of each long row in a fixed order."""
+    """Kernel: sum the parts of each long row in a fixed order."""
     head = tl.program_id(1)
     row, has_parts, first, last = parts_of_a_row(order, last_task, num_rows, ROWS)
     if has_parts:

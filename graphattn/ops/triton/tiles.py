@@ -78,7 +78,7 @@ def dot_of_tiles(
         query, key, indptr, edge_key, dot, num_rows, num_columns, num_edges, HEADS: tl.constexpr,
         CHANNELS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
         PRECISION: tl.constexpr, DEPTH: tl.constexpr):
-    """Compute the dot products of some queries with the keys of their edges."""
+    """Kernel: compute the dot products of some queries with the keys of their edges."""
     row, head, base, edge, end = _edges_of_program(indptr, num_rows, ROWS)
     of_edges = dot + head.to(tl.int64) * num_edges + base
     while tl.max(end - edge, axis=0) > 0:
@@ -100,7 +100,7 @@ def sum_of_tiles(
         out, x, indptr, column, weight, num_rows, num_columns, num_edges, HEADS: tl.constexpr,
         CHANNELS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
         PRECISION: tl.constexpr, WIDTH: tl.constexpr):
-    """Compute the weighted sums of some rows."""
+    """Kernel: compute the weighted sums of some rows."""
     row, head, base, edge, end = _edges_of_program(indptr, num_rows, ROWS)
     of_edges = weight + head.to(tl.int64) * num_edges + base
     sums = tl.zeros([ROWS, WIDTH], DTYPE)
@@ -146,7 +146,7 @@ def _some_channels(x, node, is_node, head, first, HEADS: tl.constexpr, CHANNELS:
 
 @triton.jit
 def _edges_of_program(indptr, num_rows, ROWS: tl.constexpr):
-    """Return the head of this program, its rows, and the edges of these rows."""
+    """Return the head that this program computes, its rows, and the edges of these rows."""
     first_row = tl.program_id(0).to(tl.int64) * ROWS
     row = first_row + tl.arange(0, ROWS)
     base, begin, end = edges_of_rows(indptr, first_row, row, row < num_rows)
@@ -184,7 +184,7 @@ def next_tile(column, edge, end, num_columns, COLUMNS: tl.constexpr):
 
 @triton.jit
 def _count_bits(bits):
-    """Return the number of set bits of 32-bit words."""
+    """Return the number of set bits in each 32-bit word."""
     bits -= (bits >> 1) & 0x55555555
     bits = (bits & 0x33333333) + ((bits >> 2) & 0x33333333)
     bits = (bits + (bits >> 4)) & 0x0F0F0F0F

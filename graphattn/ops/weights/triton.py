@@ -64,7 +64,8 @@ class BothOrders(NamedTuple):
               gate: Tensor | None, scale: float, softcap: float,
               needs_gate: bool) -> tuple[Tensor, ...]:
         """Return the gradients of query, key, bias and gate, given the gradients of logits
-        ``[heads, num_edges]``. The gradients of bias and gate are empty if they are not needed."""
+        ``[heads, num_edges]``. The gradient of a bias or gate that needs none is an empty
+        tensor."""
         grad_gate, factor = empty_unless(False, None, query), scale
         grad_bias = (sum_to(grad_logit.t(), bias).contiguous() if bias is not None
                      else empty_unless(False, None, query))
@@ -132,7 +133,7 @@ def weigh_rows(
         SOFTCAP: tl.constexpr, max_inv_sum, weight, num_edges, HEADS: tl.constexpr,
         CHANNELS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, EDGES: tl.constexpr,
         WIDTH: tl.constexpr, PART: tl.constexpr):
-    """Compute the weights of the edges of some queries."""
+    """Kernel: compute the attention weights of the edges of some queries."""
     row, begin, end, task, is_task, is_part = edges_of_tasks(
         indptr, order, last_task, place_of_task, num_rows, num_tasks, ROWS, PART)
     head = tl.program_id(1)
@@ -159,7 +160,8 @@ def softmax_backward(
         indptr, order, num_rows, weight, grad, seed, threshold: u64, keep_scale: fp64,
         grad_logit, deltas, num_edges, HEADS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr,
         EDGES: tl.constexpr):
-    """Compute the gradients of the logits of some queries, in two passes over their edges."""
+    """Kernel: compute the gradients of the logits of some queries, in two passes over their
+    edges."""
     place = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     head = tl.program_id(1)
     row = tl.load(order + place, mask=place < num_rows, other=0)
@@ -186,7 +188,7 @@ def softmax_backward(
 @triton.jit
 def _changes(weight, grad, of_head, edge, inside, seed, threshold, keep_scale, head,
              HEADS: tl.constexpr, DTYPE: tl.constexpr):
-    """Return weights times their gradients."""
+    """Return the attention weights of some edges times the gradients of these weights."""
     change = (tl.load(weight + of_head + edge, mask=inside, other=0)
               * tl.load(grad + of_head + edge, mask=inside, other=0))
     if seed is not None:

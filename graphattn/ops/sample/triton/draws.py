@@ -242,7 +242,8 @@ kernel = triton.jit(do_not_specialize=['num_rows', 'num_tasks', 'num_pieces', 'n
 @kernel
 def multiply_rows(query, table, query_segment, out, num_rows, num_pieces, CLUSTERS: tl.constexpr,
                   WIDTH: tl.constexpr, ROWS: tl.constexpr):
-    """Compute the products of some rows with a piece of the keys of their segments."""
+    """Kernel: compute the products of the factors of some queries with one row of ``table``, which
+    belongs to a piece of the keys of their segment."""
     piece = tl.program_id(0) % num_pieces
     row = (tl.program_id(0) // num_pieces).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     segment = tl.load(query_segment + row, mask=row < num_rows, other=0)
@@ -265,7 +266,7 @@ def _weights(query, table, row, piece, is_row, CLUSTERS: tl.constexpr, WIDTH: tl
 @kernel
 def measure_keys(key_factor, mass, piece_of_key, width, scale: fp64, num_keys,
                  CLUSTERS: tl.constexpr, KEYS: tl.constexpr):
-    """Compute the integer share of some keys in their pieces, for each cluster."""
+    """Kernel: compute the share of some keys in their piece, as an integer, for each cluster."""
     key = tl.program_id(0).to(tl.int64) * KEYS + tl.arange(0, KEYS)
     cluster = tl.program_id(1) * KEYS + tl.arange(0, KEYS)
     inside = (key < num_keys)[:, None] & (cluster < CLUSTERS)[None, :]
@@ -283,8 +284,8 @@ def draw_keys(
         exploration: fp64, drawn, size, num_tasks, num_pieces, num_keys, CLUSTERS: tl.constexpr,
         WIDTH: tl.constexpr, DTYPE: tl.constexpr, TASKS: tl.constexpr, DRAWS: tl.constexpr,
         DEPTH: tl.constexpr):
-    """Write the distinct keys of the draws of some tasks, ascending, and the number of these keys.
-    With a rate multiplier, only keys that survive thinning are written."""
+    """Kernel: write the distinct keys that some tasks draw, ascending, and the number of these
+    keys. With a rate multiplier, only keys that survive thinning are written."""
     task = tl.program_id(0).to(tl.int64) * TASKS + tl.arange(0, TASKS)
     is_task = task < num_tasks
     first = tl.load(begin + task, mask=is_task, other=0)
@@ -320,7 +321,8 @@ def draw_keys(
 
 @triton.jit
 def _random_bits(seed, task, draw):
-    """Return four times 32 bits for each draw of each task, by Philox (Salmon et al., 2011)."""
+    """Return four tensors of 32 random bits for each draw of each task, by Philox (Salmon et al.,
+    2011)."""
     zero = draw.to(tl.uint32) * 0
     low, high = zero + task.to(tl.uint32)[:, None], zero + (task >> 32).to(tl.uint32)[:, None]
     return tl.philox(tl.load(seed), low, high, draw.to(tl.uint32), zero)
@@ -394,7 +396,8 @@ def _thin(kept, query, key_factor, explore, row, node, multiplier, bits, CLUSTER
 
 @kernel
 def close_gaps(drawn, begin, end, key, num_tasks, TASKS: tl.constexpr, DRAWS: tl.constexpr):
-    """Copy the keys of some tasks to where the edges of these tasks begin in the graph."""
+    """Kernel: copy the keys of some tasks to the place where the edges of these tasks begin in the
+    graph."""
     task = tl.program_id(0).to(tl.int64) * TASKS + tl.arange(0, TASKS)
     is_task = task < num_tasks
     first = tl.load(begin + task, mask=is_task, other=0)
