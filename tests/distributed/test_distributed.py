@@ -203,9 +203,9 @@ def test_attached_models_are_refused_without_rows_of_tokens():
     bert = attach(transformers.BertModel(config), 'SlidingWindow(1)')
     with pytest.raises(ValueError, match=r"'module' must be called with \(x, ptr\) .*TokenModel"):
         sequence_parallel(bert)
-    with pytest.raises(ValueError, match=r"'attention_mask' must be None for a part of a batch"):
+    with pytest.raises(ValueError, match=r"'attention_mask' must be None in sequence parallelism"):
         TokenModel(bert)(tokens, ptr, attention_mask=torch.ones(1, 9))
-    with pytest.raises(ValueError, match=r"'output_attentions' must be None for a part"):
+    with pytest.raises(ValueError, match=r"'output_attentions' must be None in sequence"):
         TokenModel(bert)(tokens, ptr, output_attentions=True)
     classifier = attach(transformers.BertForSequenceClassification(config), 'SlidingWindow(1)')
     with pytest.raises(ValueError, match=r"'model' must return a row for each token"):
