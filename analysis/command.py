@@ -123,7 +123,7 @@ def new_parser(name: str, pattern: str, n: int,
 
 
 def load(options: Namespace) -> tuple[Graphs, Names]:
-    """Return the graphs of a command and the names of the tokens.
+    """Return the graphs that a command line names, and the names of their tokens.
 
     The graphs are a dict from labels to lists: the samples of a head, or the segments of a file.
     """
@@ -165,7 +165,7 @@ def run_or_exit(parser: ArgumentParser, run: Callable[[Namespace], None],
 
 
 def show(out: Path, name: str, results: Results, figure: Figure, names: Names = None) -> None:
-    """Write the results and the figure, and print a table.
+    """Write the results and the figure of a command to files, and print a table of the results.
 
     If ``out`` has the suffix of a file, only that file is written. Otherwise ``out`` is a folder,
     and the files are ``name.json``, ``name.csv`` and ``name.png`` there.

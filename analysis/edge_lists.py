@@ -58,7 +58,7 @@ class _Layout:
 
 @dataclass
 class _Columns:
-    """The columns of an edge list that contain edges.
+    """The indices of those columns of an edge list that contain edges.
 
     Attributes:
         ends (tuple): Indices of the source column and the target column.
@@ -164,7 +164,7 @@ class _Lines:
 
 
 def is_comment_line(line: str, has_hashtags: bool = False) -> bool:
-    """Return whether a line is a comment.
+    """Return whether a line of an edge list is a comment.
 
     A comment begins with ``#`` or ``%``. If names may begin with a mark, a blank or the same mark
     must follow.

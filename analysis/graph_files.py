@@ -72,7 +72,7 @@ _SNIFFED = 100  # lines
 
 @dataclass(frozen=True)
 class GraphFile:
-    """The content of a graph file.
+    """The graph that was read from a file, with the names of its tokens.
 
     Attributes:
         graph (BipartiteGraph): The graph, with several segments if the file holds several adjacency

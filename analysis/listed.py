@@ -18,7 +18,7 @@ _NUMPY_NUMBER = re.compile(r'\bnp\.\w+\(([^()]*)\)', re.IGNORECASE)  # networkx 
 
 @dataclass
 class ListedGraph:
-    """The contents of a file, before its nodes become tokens.
+    """The nodes and edges listed in a file, before tokens are assigned to the nodes.
 
     Attributes:
         nodes (sequence of str, or ndarray): Names of the nodes, or distinct integers.
@@ -56,7 +56,8 @@ def is_id(cell: str) -> bool:
 def as_tokens(
     nodes: Sequence[str] | np.ndarray, numbered: bool | None,
 ) -> tuple[np.ndarray, int, tuple[str, ...] | None]:
-    """Assign an index to the token of each node of a file.
+    """Return the index of the token of each node in a file, the number of tokens, and the names of
+    the tokens or None.
 
     Args:
         nodes: Names, or distinct integers.
@@ -107,7 +108,7 @@ def check_num_tokens(count: int) -> None:
 
 
 def printable(name: str) -> str:
-    """Return a name in a form that prints on one line.
+    """Return the name of a node in a form that prints on one line.
 
     Blanks and line breaks become single spaces, joiners are kept, and other unprintable characters
     are escaped.

@@ -148,7 +148,7 @@ class TrainCLI(LightningCLI):
             auto_configure_optimizers=False, load_from_checkpoint_support=False)
 
     def setup_parser(self, *arguments: Any) -> None:
-        """Set up the parser of the command.
+        """Build the parser of the command, or take it from an earlier run in this process.
 
         All runs of a process share this parser, because it takes a tenth of a second to build.
         """
@@ -369,7 +369,7 @@ def _check_name(folder: str | Path) -> None:
 
 
 def _check_trainer(options: Namespace) -> None:
-    """Check the trainer's options that Lightning does not check.
+    """Raise an error for options of the trainer that Lightning does not check.
 
     Lightning divides by some of these options. Gradients that are clipped to a negative norm point
     uphill. Lightning cannot order data that order their own batches. Without a test, there would be

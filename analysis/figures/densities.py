@@ -203,7 +203,8 @@ def _mask(pattern: Pattern, n: int, seed: int = 0) -> np.ndarray:
 
 
 def _densities(parts: dict[str, np.ndarray]) -> Parts:
-    """Return the total, local, global and random density in per cent.
+    """Return the density of a pattern in per cent: the total density, and the densities of its
+    local, global and random parts.
 
     Each pair counts once; a pair in several parts counts as local first, then random, then global.
     """

@@ -101,7 +101,8 @@ def _by_state_reduction(walk: np.ndarray) -> np.ndarray:
 
 
 def _censor(walk: np.ndarray) -> None:
-    """Censor all tokens except the first, in place, the last token first.
+    """Remove all tokens except the first from a random walk, in place, the last token first, so
+    that steps through removed tokens become direct steps.
 
     Afterwards, the entries below the diagonal are the steps from each token to earlier tokens when
     later tokens are censored. The entries above the diagonal are the visits of each token per visit

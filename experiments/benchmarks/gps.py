@@ -84,7 +84,7 @@ def main(
 
 
 class Setting(NamedTuple):
-    """A batch of graphs and the size of the layers."""
+    """The batch of graphs and the sizes of the layers that the benchmark compares."""
 
     nodes: int
     graphs: int
@@ -121,7 +121,7 @@ class Setting(NamedTuple):
 
 
 def measure(setting: Setting, layers: Sequence[str], rounds: int) -> list[dict]:
-    """Return a row of time and memory for each layer."""
+    """Return a row with the time and the memory of a training step for each layer."""
     data = setting.data()
     times = interleave({name: partial(step, setting.model(name), *data) for name in layers}, rounds,
                        seconds=60.)

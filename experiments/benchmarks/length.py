@@ -105,7 +105,7 @@ def measure(n: int, rounds: int) -> list[dict]:
 
 
 def encoder_layer(case: str) -> EncoderLayer:
-    """Return a post-norm layer without dropout.
+    """Return an encoder layer with post-norm and without dropout.
 
     With dropout, torch's SDPA would store its weights on CPUs.
     """

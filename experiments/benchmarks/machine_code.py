@@ -125,7 +125,7 @@ class MachineCode:
 
     @property
     def instructions_per_edge(self) -> float:
-        """Return the instructions of a warp per edge, for one head."""
+        """Return how many instructions a warp executes for each edge, in one head."""
         return sum(self.loop.values()) / self.edges
 
     @property
@@ -145,7 +145,7 @@ class MachineCode:
 
 
 def launches(operator: OpOverload, arguments: tuple) -> list[Launch]:
-    """Return the kernel launches of an operator on CUDA."""
+    """Return the launches of Triton kernels that an operator makes on CUDA."""
     return launches_of(partial(operator._op_dk, DispatchKey.CUDA, *arguments))
 
 
@@ -254,7 +254,7 @@ def _arguments(graph: BipartiteGraph, dtype: torch.dtype, channels: int, heads: 
 
 
 def distinct(work: dict[OpOverload, tuple]) -> dict[tuple[str, str], Launch]:
-    """Return launches by the names of operator and kernel.
+    """Return a dict of kernel launches, by the names of the operator and the kernel.
 
     A kernel that is compiled for another width or dtype is listed separately.
     """

@@ -233,7 +233,7 @@ def check_device(device: str) -> None:
 
 
 def seeded() -> torch.Generator:
-    """Return a generator of the default device with seed 0."""
+    """Return a random generator on the default device with seed 0."""
     return torch.Generator(torch.get_default_device()).manual_seed(0)
 
 
@@ -345,7 +345,7 @@ def max_held_bytes() -> int:
 
 
 def start_peak_over() -> None:
-    """Reset :func:`max_held_bytes`."""
+    """Reset the maximum that :func:`max_held_bytes` returns."""
     if _counts_process():
         Path('/proc/self/clear_refs').write_text('5')
     else:

@@ -107,7 +107,7 @@ def project(edge_attr: Tensor, projection: Tensor) -> Tensor:
 
 
 def anemoi_attention(graph: BipartiteGraph) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
-    """Return anemoi's attention along a graph.
+    """Return a function that computes anemoi's attention along a graph.
 
     The result is a function of query, key, value and features of full width.
     """

@@ -141,8 +141,8 @@ def project(layer: nn.Module, x: Tensor) -> None:
 
 
 def peak_of_step(setting: Setting, name: str) -> int:
-    """Return the peak memory, in bytes, of a training step that is not the first. Sorted edges are
-    included."""
+    """Return the peak memory of a training step in bytes, with the sorted edges. The step is not
+    the first one."""
     step(setting.layer(name), *setting._replace(nodes=50, edges=99).data())  # compiles
     layer, data = setting.layer(name), setting.data()
     return peak_bytes(lambda: step(layer, *data), warm_up=1)

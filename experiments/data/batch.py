@@ -145,7 +145,8 @@ def check_batch(batch: object, kind: type = TokenBatch) -> None:
                              f"concatenated without padding (got shape {tuple(value.shape)})")
     tokens, ptr = batch.tokens, batch.ptr
     if ptr.numel() < 2 or ptr[0] != 0 or ptr[-1] != tokens.numel() or (ptr.diff() < 0).any():
-        raise ValueError(f"'ptr' of a batch must rise from 0 to the {tokens.numel()} tokens (got "
+        raise ValueError(f"'ptr' of a batch must begin with 0, never decrease, and end with "
+                         f"{tokens.numel()}, the number of tokens (got "
                          f"{ptr[:8].tolist()}{' ...' if ptr.numel() > 8 else ''} of shape "
                          f"{tuple(ptr.shape)})")
     num_sequences = ptr.numel() - 1

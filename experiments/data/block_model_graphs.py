@@ -29,7 +29,7 @@ PARTS = 'train', 'val', 'test'
 
 @dataclass(frozen=True)
 class Distribution:
-    """The distribution of the graphs of a data set.
+    """The random distribution from which the graphs of a data set are drawn.
 
     Args:
         num_communities (int): Number of communities of a graph. A community has 5 to 34 nodes.

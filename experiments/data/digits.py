@@ -39,7 +39,8 @@ class DigitImages(SequenceSource):
 
 
 def split_digits(path: str | None = None) -> list[np.ndarray]:
-    """Return the rows of :func:`read_digits` in three parts.
+    """Return the rows of :func:`read_digits` in three arrays: for training, development and
+    testing.
 
     The parts are 1,257 rows for training, 180 for development and 360 for testing. The split is
     fixed and stratified.

@@ -55,10 +55,10 @@ class GraphParts(NamedTuple):
         return 1 + max(0, *(int(y.max()) for y in targets))
 
     def features_of(self, name: str) -> int | list[int] | None:
-        """Return the size of an attribute that all graphs have.
+        """Return the number of real features, or a list with the number of categories of each
+        feature, in the attribute ``name`` of the graphs.
 
-        Real features return their number, and categories return the number of categories of each
-        feature. If the graphs lack the attribute, the result is ``None``.
+        If the graphs lack the attribute, the result is ``None``.
         """
         graphs = self.graphs
         if name not in graphs[0]:
@@ -238,7 +238,7 @@ def _form(graph: Data, name: str) -> str:
 
 
 def _level_of(named: list[tuple[Data, str]]) -> Level:
-    """Return whether nodes or graphs have targets.
+    """Return whether the nodes or the graphs have targets, as ``'node'`` or ``'graph'``.
 
     The shape of ``y`` shows it, unless a graph has only one node.
     """

@@ -79,7 +79,7 @@ def _between_ends(sequences: Sequence[np.ndarray], order: int,
 
 def _numbers(row: np.ndarray, places: np.ndarray, offsets: Sequence[int],
              base: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return two numbers for each position, uint64 arrays.
+    """Return two uint64 arrays that encode the symbols around each position as one number.
 
     The first encodes the symbols at ``offsets`` from the position, and the second also encodes the
     symbol at the position.
@@ -96,7 +96,7 @@ def _looked_up(keys: np.ndarray, values: np.ndarray, asked: np.ndarray) -> np.nd
 
 
 def png_bits(images: Sequences, shape: tuple[int, int, int]) -> float:
-    """Return the bits per byte of PNG files.
+    """Return the number of bits per byte of images that are compressed as PNG.
 
     All images are stacked in one picture, so that the header of the file is negligible.
 
@@ -115,5 +115,5 @@ def png_bits(images: Sequences, shape: tuple[int, int, int]) -> float:
 
 
 def sequences_of(part: Sequences) -> list[np.ndarray]:
-    """Return the sequences of a part."""
+    """Return a list of the sequences in a part of a data set."""
     return [part.sequence(number) for number in range(part.num_sequences)]

@@ -20,7 +20,7 @@ HARD = 'curv_contour_length_14'
 
 @dataclass(frozen=True)
 class PathfinderFiles(SequenceSource):
-    """Pathfinder images from pictures and lists of pictures.
+    """Images of the Pathfinder task, read from pictures and lists of pictures.
 
     The lists are text files despite their suffix ``.npy``::
 
@@ -74,7 +74,7 @@ class PathfinderFiles(SequenceSource):
         return sorted(lists, key=lambda path: (int(path.stem), path))
 
     def _rows(self, path: Path) -> list[tuple[Path, int]]:
-        """Read a list, and return the picture and the label of each line."""
+        """Read a list of pictures, and return the path and the label of each picture."""
         rows = []
         for number, line in filled_lines(path, 'ascii'):
             found = re.match(r'(imgs/\d+) (sample_\d+\.png) \d+ ([01])\s', line)

@@ -113,7 +113,7 @@ class SequenceSource(ABC):
 
 
 class LabelledSequences(NamedTuple):
-    """The labelled examples of a file, in the order of the file.
+    """The labelled examples in a file, before the examples are divided into parts.
 
     Attributes:
         sequences (list of np.ndarray): Arrays of ids, ``[length]`` each.

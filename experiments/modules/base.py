@@ -134,7 +134,7 @@ class Training(L.LightningModule):
         return self.mask_weight * sum(mask.norm() for mask in masks.values())
 
     def parameter_groups(self) -> list[dict]:
-        """Return the parameters that AdamW optimises, in groups.
+        """Return the parameters that AdamW optimises, as a list of groups with their options.
 
         A group may set its own ``lr`` and ``weight_decay``.
         """

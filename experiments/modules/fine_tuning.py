@@ -150,7 +150,7 @@ class FineTuning(Training):
         self.dev = checkpoint['dev']
 
     def predict_step(self, batch: TextBatch, batch_idx: int = 0) -> Tensor:
-        """Return the predictions for a batch.
+        """Return the predictions of the model for a batch.
 
         They are the probability of each class, ``[num_examples, num_classes]``, or the score of
         each example, ``[num_examples, 1]``.

@@ -169,7 +169,7 @@ class GraphPrediction(Training):
 
 
 def _counted(batch: Data, stage: str, out: Tensor, target: Target) -> tuple[Tensor, Tensor]:
-    """Return the outputs and the targets that count in a stage.
+    """Return the outputs and the targets of those nodes or graphs that count in a stage.
 
     Classes are int64 ``[num_examples]``, and labels or values are ``[num_examples, out_channels]``.
     """
@@ -237,7 +237,7 @@ class _BalancedAccuracy(MulticlassAccuracy):
 
 
 class _MeanAbsoluteError(MeanAbsoluteError):
-    """The mean absolute error over the targets that are not NaN."""
+    """Metric: the mean absolute error over the targets that are not NaN."""
 
     def update(self, out: Tensor, y: Tensor) -> None:
         super().update(out[~y.isnan()], y[~y.isnan()])

@@ -56,7 +56,7 @@ def _equal_tokens(tokens: Tensor, ptr: Tensor, num_asked: Tensor) -> BipartiteGr
 
 
 def segments_for(encoder: Encoder, segments: Tensor) -> Tensor | None:
-    """Return the segments to pass to an encoder.
+    """Return the ``segments`` to pass to an encoder, or None if the encoder has no segments.
 
     ``None`` if the encoder has a single segment, like RoBERTa.
     """

@@ -16,7 +16,7 @@ STYLES = ('-', '--', '-.', ':', (0, (5, 1, 1, 1, 1, 1)))
 
 
 def bars(rows: list[dict], label: str, columns: Sequence[str], title: str, **options) -> Figure:
-    """Draw a bar for each row.
+    """Draw a bar chart of columns of a table, with a bar for each row.
 
     A note of the row is written at its bar. Rows without a deviation are baselines, in grey.
 
@@ -104,7 +104,8 @@ def history(run: Path, column: str) -> tuple[list[int], list[float]]:
 
 def plot_histories(axes: Axes, runs: Sequence[Path], column: str, factor: float = 1.,
                    label: str | None = None, **style) -> None:
-    """Draw a line for each run. Only the first line has the label."""
+    """Draw a curve of a metric over training steps for each run. Only the first curve has the
+    label."""
     for number, run in enumerate(runs):
         steps, values = history(run, column)
         axes.plot(steps, [factor * value for value in values],

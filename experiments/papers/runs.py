@@ -18,7 +18,7 @@ SOURCE = f'{ENCODER}.source'
 
 @dataclass(frozen=True)
 class Runs:
-    """Runs of :meth:`Study.trained` that share configs.
+    """Trainings of a study that share configs, see :meth:`Study.trained`.
 
     Runs with the same arguments are trained once.
 
@@ -57,7 +57,7 @@ def config_options(*configs: Path | str) -> list[str]:
 
 
 def at_scale(folder: Path, scale: ScaleName, name: str) -> tuple[Path, ...]:
-    """Return the configs of a scale in a folder.
+    """Return the config files for a scale of studies, such as ``'small'``.
 
     If there is a config of smoke tests, it contains only the changes of the config ``small``.
     """

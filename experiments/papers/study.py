@@ -121,5 +121,5 @@ def restored(run: Path) -> tuple[Training, L.LightningDataModule, L.Trainer]:
 
 
 def data_of(run: Path) -> L.LightningDataModule:
-    """Return the data module of a run's training."""
+    """Return the data module that a finished run was trained on."""
     return built(read_yaml(run / 'config.yaml'), data=L.LightningDataModule).data

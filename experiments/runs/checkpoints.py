@@ -179,7 +179,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def newest_good(path: Path) -> Path:
-    """Return the checkpoint to resume from.
+    """Return the path of the newest checkpoint from which training can be resumed.
 
     It is ``path``, or the previous checkpoint if ``last.ckpt`` is damaged or missing.
 
@@ -217,5 +217,5 @@ def _flush(folder: Path) -> None:
 
 @rank_zero_only
 def say(line: str) -> None:
-    """Print a line to standard error, in only one of all processes."""
+    """Print a line to standard error, in the first process of a run only."""
     print(line, file=sys.stderr)

@@ -62,7 +62,7 @@ def has_checkpoint(folder: Path) -> bool:
 
 
 def is_finished(folder: Path, config: str) -> bool:
-    """Return whether the run of a config is finished in a folder.
+    """Return whether the run with this config has been finished in a folder.
 
     The folder must be free, or contain this run.
 

@@ -181,7 +181,7 @@ class EncodedQuestions:
         return whole, has_part
 
     def to_learn(self, learn_empty: bool) -> np.ndarray:
-        """Return the indices of the windows to train on, int64.
+        """Return the indices of the windows to train on, an int64 array.
 
         A warning lists the questions whose answers are in no window.
 
@@ -208,7 +208,7 @@ class EncodedQuestions:
         return np.flatnonzero(has_whole | is_empty & learn_empty)
 
     def questions_batch(self, numbers: Sequence[int]) -> QuestionBatch:
-        """Return a batch of all windows of some questions."""
+        """Return a batch of all windows of the questions with these indices."""
         windows = [range(*self.window_ptr[number:number + 2]) for number in numbers]
         return self.batch(list(chain.from_iterable(windows)), numbers, list(map(len, windows)))
 

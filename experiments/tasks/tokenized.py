@@ -99,7 +99,7 @@ class TokenizedTask(L.LightningDataModule):
                              f"of the model (got {self.max_length})")
 
     def load_tokenizer(self) -> Tokenizer:
-        """Load the given tokenizer, or the tokenizer that was trained."""
+        """Return the tokenizer that was given, or the tokenizer that was trained for this task."""
         return load_tokenizer(self.tokenizer_path or self._trained_tokenizer)
 
     def for_training(self, batches: Dataset, lengths: np.ndarray) -> DataLoader:

@@ -82,7 +82,8 @@ def _limit(one_hop: Callable[[Tensor, Tensor], Tensor], weight: Tensor, value: T
 
 
 class _FixedPoint(torch.autograd.Function):
-    r"""The fixed point :math:`z = (1 - t) A z + t V`, without stored hops.
+    r"""Autograd function that returns the fixed point :math:`z = (1 - t) A z + t V` without storing
+    the hops.
 
     By the implicit function theorem, the backward pass solves the recursion :math:`y = g + (1 - t)
     A^\top y`, where g is the gradient of z. Saved tensors are unpacked once per backward pass,

@@ -108,7 +108,7 @@ def bytes_in_use(kept: BipartiteGraph | Tensor | tuple | None) -> int:
 
 
 def bytes_of_key(thing: object) -> int:
-    """Return the bytes of the numbers and strings in a cache key."""
+    """Return the number of bytes of all numbers and strings in a cache key."""
     if isinstance(thing, str | int):
         return len(thing) if isinstance(thing, str) else 8
     if isinstance(thing, tuple):

@@ -343,7 +343,8 @@ class BipartiteGraph:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the graph, including the cached order by key and tiles."""
+        """Number of bytes of the graph, including the order by key and the tiles if these are
+        cached."""
         held = [self._indptr, self._key, *self._segments.ptrs, *(self._csc or ())]
         if self._block_mask is not None:
             held += tensors_of_block_mask(self._block_mask)

@@ -47,7 +47,7 @@ class Segments:
     def of(cls, query_ptr: Tensor | None, key_ptr: Tensor | None, sizes: tuple[int, int],
            device: torch.device, *, heads: int = 1, validate: bool = True,
            look: bool = True) -> Segments:
-        """Build segments from pointers, which may be omitted.
+        """Return Segments from two pointers, to queries and to keys. Each pointer may be omitted.
 
         Args:
             query_ptr (Tensor, optional): As in :class:`Segments`. If omitted, there is one segment

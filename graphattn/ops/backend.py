@@ -45,7 +45,7 @@ class EdgeFeatures(NamedTuple):
 
 @dataclass(frozen=True)
 class Backend:
-    """The functions and capabilities of a backend.
+    """A backend of attention: its functions, and the features that the functions support.
 
     :mod:`graphattn.functional` documents the arguments of the functions and checks them. ``query``
     is ``[num_queries, heads, channels]``, ``key`` and ``value`` are ``[num_keys, heads,

@@ -21,7 +21,7 @@ from graphattn.utils.reading import check_arrays
 
 @dataclass(frozen=True, repr=False)
 class Mask(RowPattern):
-    """The pairs that are on in the mask of a head.
+    """The pairs of tokens that are on in the mask of one head.
 
     The layout assigns each pair of tokens to a value, also in sequences that are shorter than the
     mask. The edges of a :class:`graphattn.graphs.pair_layout.DiagonalLayout` are listed in time

@@ -75,7 +75,7 @@ def filled_lines(path: Path, encoding: str = 'utf-8') -> Iterator[tuple[int, str
 
 
 def read_text(path: Path, encoding: str = 'utf-8', max_bytes: int = MAX_TEXT) -> str:
-    """Read a whole text file, with universal newlines.
+    """Return the text of a whole file, in which all line breaks are newlines.
 
     Raises:
         OSError: The file cannot be read.
@@ -109,7 +109,7 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def read_json(path: Path) -> dict:
-    """Read the JSON object in a file.
+    """Return the JSON object in a file as a dict.
 
     Raises:
         OSError: The file cannot be read.
@@ -142,7 +142,7 @@ def json_value(text: str, where: str, kind: type) -> Any:
 
 
 def read_yaml(path: Path) -> Any:
-    """Read a YAML file into plain types.
+    """Return the content of a YAML file as dicts, lists, strings and numbers.
 
     Raises:
         OSError: The file cannot be read.

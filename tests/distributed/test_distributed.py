@@ -208,7 +208,7 @@ def test_attached_models_are_refused_without_rows_of_tokens():
     with pytest.raises(ValueError, match=r"'output_attentions' must be None in sequence"):
         TokenModel(bert)(tokens, ptr, output_attentions=True)
     classifier = attach(transformers.BertForSequenceClassification(config), 'SlidingWindow(1)')
-    with pytest.raises(ValueError, match=r"'model' must return a row for each token"):
+    with pytest.raises(ValueError, match=r"'model' must return one row for each token"):
         TokenModel(classifier)(tokens, ptr)
     endless = attach(transformers.BertModel(config), 'SlidingWindow(1)', hops=float('inf'),
                      teleport=.1)

@@ -34,11 +34,12 @@ class ChoiceQuestion(NamedTuple):
 
 
 class ChoiceSource(ABC):
-    """Base class of the sources of multiple-choice questions."""
+    """Base class of data sources that read multiple-choice questions."""
 
     @abstractmethod
     def read(self) -> QuestionData:
-        """Return all questions. Every call returns the same questions.
+        """Return all multiple-choice questions of the source. Every call returns the same
+        questions.
 
         Raises:
             ValueError: A file is missing or malformed; the message names the file and the line or

@@ -37,7 +37,7 @@ class Document(NamedTuple):
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The text alone, as a tuple."""
+        """The text of the document, as a tuple of one text."""
         return (self.text,)
 
 
@@ -50,7 +50,7 @@ class Pair(NamedTuple):
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The two texts, as a tuple."""
+        """The two texts of the pair, as a tuple."""
         return (self.first, self.second)
 
 
@@ -74,7 +74,8 @@ class DocumentSource(ABC):
 
     @abstractmethod
     def read(self) -> Collection:
-        """Return all documents. Every call returns the same documents.
+        """Return all documents of the source and their classes. Every call returns the same
+        documents.
 
         Raises:
             ValueError: A file is missing or malformed; the message names the file and line.

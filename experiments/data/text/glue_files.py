@@ -14,7 +14,7 @@ from graphattn.utils.reading import filled_lines
 
 @dataclass(frozen=True)
 class GlueTask:
-    """The columns and labels of the files of a GLUE task.
+    """The columns, labels and metric of a GLUE task.
 
     Attributes:
         text (tuple): The columns of the one or two sentences.
@@ -115,7 +115,7 @@ def _positions(path: Path, columns: list[str], needed: tuple[str, ...]) -> list[
 
 
 def read_test_rows(path: Path, task: GlueTask) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the number and the sentences of each row of a test set.
+    """Yield the number and the sentences of each row of a GLUE test set.
 
     The file has a header and no labels. A missing sentence is read as an empty text, because GLUE's
     server requires a prediction for every row.

@@ -141,7 +141,7 @@ def build_package_docs(out: Path, documents: Iterable[tuple[str, Sentences]]) ->
 
 
 def variants(names: Iterable[str]) -> list[str]:
-    """Return spellings of names, in lower case.
+    """Return the spellings in which a text may contain the names of packages, in lower case.
 
     Outer underscores are removed; parts are joined by a blank, a hyphen, an underscore or nothing;
     a trailing number is also left out.
@@ -157,7 +157,7 @@ def variants(names: Iterable[str]) -> list[str]:
 
 
 def names_pattern(names: Iterable[str]) -> re.Pattern[str]:
-    """Compile a pattern that finds names in a text, in any case.
+    """Return a regular expression that finds names in a text, in any case.
 
     A name of at least five letters matches any word that contains it, as torch matches PyTorch and
     torchvision. A shorter name matches only whole words and their plurals.

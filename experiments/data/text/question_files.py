@@ -22,7 +22,7 @@ MAX_NAMED = 20
 
 
 class Question(NamedTuple):
-    """A question, the texts to read, and the answers.
+    """A question to answer from texts, with these texts and the answers.
 
     Attributes:
         id (str): An id that is unique within its part.
@@ -53,7 +53,7 @@ class QuestionSource(ABC):
 
     @abstractmethod
     def read(self) -> QuestionData:
-        """Return all questions. Every call returns the same questions.
+        """Return all questions of the source. Every call returns the same questions.
 
         Raises:
             ValueError: A file is missing or malformed; the message names the file and the line or
@@ -175,7 +175,7 @@ class TriviaQa(QuestionSource):
 
 def read_parts(files: Any, read: Callable[[str], Sequence[NamedTuple]],
                learn: Callable[[str], Sequence[NamedTuple]] | None = None) -> dict[str, list]:
-    """Return the parts of a source.
+    """Return a dict of the parts of a data set: its training, development and test examples.
 
     Without a test file, the development part is also the test part.
 
@@ -302,7 +302,7 @@ def read_file(path: str, kind: type) -> Any:
 
 
 def value_of(row: Any, name: str, kind: type, where: str) -> Any:
-    """Return the value of a key of a JSON object.
+    """Return the value under a key of a JSON object, or raise an error if its type is wrong.
 
     Raises:
         ValueError: ``row`` is not an object, or has no value of this type; the message begins with

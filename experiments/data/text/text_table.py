@@ -94,7 +94,7 @@ class Row(NamedTuple):
 
 def read_texts(path: Path, columns: Sequence[str] | None = None,
                label: str | None = None) -> Iterator[Row]:
-    """Yield the rows of a table.
+    """Yield each row of a CSV or JSON lines table as a Row.
 
     Args:
         path (Path): The file.

@@ -186,7 +186,8 @@ def check_same_vocabulary(tokenizer: Tokenizer, pretrained: Path | None) -> None
 
 
 def special_tokens(tokenizer: Tokenizer, source: str | Path = 'the tokenizer') -> SpecialTokens:
-    """Return the ids of the special tokens, named as in BERT or RoBERTa.
+    """Return the ids of the special tokens of a tokenizer, whose names are those of BERT or
+    RoBERTa.
 
     Raises:
         ValueError: A special token is missing.

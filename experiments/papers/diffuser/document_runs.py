@@ -63,7 +63,7 @@ class Attention:
     teleport: float = 0.
 
     def diffused(self, hops: int = HOPS, teleport: float = TELEPORT) -> Attention:
-        """Return attention along the same edges with more hops."""
+        """Return this kind of attention with more hops, along the same edges."""
         return replace(self, hops=hops, teleport=teleport)
 
     def options(self, seed: int) -> list[str]:
@@ -77,7 +77,7 @@ class Attention:
 
 @dataclass(frozen=True)
 class DocumentRuns:
-    """Runs of :meth:`Study.trained` on long documents.
+    """Trainings of classifiers of long documents, see :meth:`Study.trained`.
 
     Runs with the same arguments are trained once.
 
@@ -183,7 +183,7 @@ class DocumentRuns:
 
     @property
     def about(self) -> str:
-        """Return a description of the data, for figures."""
+        """Return a description of the documents, for titles of figures."""
         few = 'a little of ' if self.study.scale == 'smoke' else ''
         return (f'{few}the documentation of this Python, labelled by package'
                 if self._has_package_docs else f'documents of {self._configs[-1]}')
@@ -199,7 +199,7 @@ class DocumentRuns:
 
     @cached_property
     def _runs(self) -> Runs:
-        """Return the runs of the study.
+        """Return the Runs by which this study trains classifiers.
 
         The path of the documents is passed as an option, unless their config has it.
         """

@@ -24,7 +24,8 @@ class Positions(NamedTuple):
 
 
 class Embeddings(NamedTuple):
-    """The embeddings of an encoder, by the names that data and training use."""
+    """The embeddings of a ModernBERT, under the attribute names by which data modules and training
+    read the sizes of an encoder."""
 
     token_embedding: nn.Embedding
     position_embedding: Positions

@@ -78,7 +78,7 @@ def extremes(found: OfInputs, label: Tensor, number: int) -> Tensor:
 
 
 def head_rows(images: Tensor, label: Tensor, found: OfInputs, received: list[Tensor]) -> list[dict]:
-    """Return a row for each head of each layer.
+    """Return a row of the table for each head of each layer of a model.
 
     Args:
         images (Tensor): int64 ``[num_images, num_pixels]``.
@@ -108,7 +108,7 @@ def correlation(first: Tensor, second: Tensor) -> float | None:
 
 
 def titles(label: Tensor) -> list[str]:
-    """Return a title for each image of :func:`extremes`, with its class."""
+    """Return a title with the class for each image that :func:`extremes` selects."""
     kinds = ['lowest'] * DRAWN + ['highest'] * DRAWN
     return [f'{kind}\nclass {value}' for kind, value in zip(kinds, label.tolist())]
 

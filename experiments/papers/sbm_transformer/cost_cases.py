@@ -141,7 +141,7 @@ class Case(NamedTuple):
 
 
 def peaks(case: Case) -> tuple[int, int]:
-    """Return the peak bytes of inference and of a training step.
+    """Return the peak memory of inference and of a training step, in bytes.
 
     The graph is included. A warm-up compiles before both.
     """

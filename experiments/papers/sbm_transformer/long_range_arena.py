@@ -102,7 +102,7 @@ def printed(task: str, attention: str) -> dict[str, float | None]:
 
 
 def average(attention: str, rows: list[dict]) -> dict:
-    """Return the row of averages over the tasks.
+    """Return a row with the averages of a kind of attention over all tasks.
 
     The papers average too, although accuracies of different tasks cannot be compared.
     """

@@ -39,7 +39,7 @@ ATTENTIONS = (FULL, WINDOW, 'Longformer', 'BigBird', 'Star', 'Strided', 'Fixed',
 
 @dataclass(frozen=True)
 class LongRangeRuns:
-    """Runs of :meth:`Study.trained` on the tasks of Long Range Arena.
+    """Trainings of models on the tasks of Long Range Arena, see :meth:`Study.trained`.
 
     Runs with the same arguments are trained once.
 
@@ -104,7 +104,7 @@ class LongRangeRuns:
 
     @property
     def about(self) -> str:
-        """Return a description of the data, for figures."""
+        """Return a description of the data, for titles of figures."""
         if self.study.scale == 'paper':
             return f"Long Range Arena, protocol '{self.protocol}'"
         return ('short sequences and few steps; stand-ins: documentation of packages\n'

@@ -86,8 +86,8 @@ def fine_tune(task: str, seed: int, options: argparse.Namespace, others: list[st
 
 
 def table(folder: Path) -> list[dict]:
-    """Return rows of the scores of each seed after the last and the best epoch, in per cent, and
-    rows of their means.
+    """Return the rows of a table in per cent: the scores of each seed after the last and after the
+    best epoch, and their means.
 
     The average of a row is over the columns that it has.
     """

@@ -75,7 +75,7 @@ class GraphTask(L.LightningDataModule, ABC):
 
     @abstractmethod
     def read(self) -> GraphParts:
-        """Return the graphs of all parts. Subclasses implement this method."""
+        """Return the graphs of all parts of the task. Subclasses implement this method."""
 
     def fill_options(self, options: Namespace) -> None:
         """Write the sizes that follow from the graphs into the options of a run."""
@@ -243,7 +243,7 @@ class _NumberedEpochs(ShuffledEpochs):
 
 
 def _drawn(take: Callable[[list[int]], Data], seed: int, places: list) -> Data:
-    """Return the batch at some places.
+    """Return the batch of the graphs or neighbourhoods at some places.
 
     Its randomness derives only from the places and the seed, so the batch is the same in a resumed
     run and in any worker.

@@ -61,7 +61,7 @@ class _Kept:
 
 
 def _can_be_kept(sources: tuple[Tensor, Tensor], leaves: list[Tensor]) -> bool:
-    """Return whether a product may be cached.
+    """Return whether the product of two matrices may be cached.
 
     It may not be cached for traced or transformed tensors, which have no values yet; in inference
     mode, which tracks no versions and makes tensors unusable for training; with forward-mode

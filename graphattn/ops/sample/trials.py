@@ -47,7 +47,7 @@ def sample_with_torch(model: FactorModel, generator: torch.Generator | None, *,
 
 
 class _Trials:
-    """Independent random trials, which share large buffers.
+    """Random trials of pairs of nodes. All chunks of pairs share the same large buffers.
 
     New buffers for each chunk would fragment memory. They would not fit between the stored edges of
     earlier chunks, so memory would grow by one buffer per chunk.

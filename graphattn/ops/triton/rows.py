@@ -107,7 +107,8 @@ class Rows(NamedTuple):
         return triton.cdiv(self.tasks.number, rows), heads
 
     def pointers(self) -> tuple[Tensor | int, ...]:
-        """Return the first arguments of every kernel over rows."""
+        """Return the tensors of the edges and the tasks, which are the first arguments of every
+        kernel over rows."""
         return self.indptr, self.column, *self.tasks[:4], self.tasks.number
 
 

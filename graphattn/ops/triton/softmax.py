@@ -130,7 +130,8 @@ def put_part(parts, slot, mask, sums, row_max, row_sum, CHANNELS: tl.constexpr,
 
 
 def join(tasks: Tasks, parts: Tensor, out: Tensor, max_inv_sum: Tensor) -> None:
-    """Write the output, row maximum and inverse sum of each long row."""
+    """Write the output, the row maximum and the inverse sum of each row that was computed in
+    several parts."""
     _, heads, channels = out.shape
     launch(join_parts, (tasks.max_long * tasks.rows_of_each, heads), parts, out, max_inv_sum,
            tasks.order, tasks.last_task, parts.size(1), tasks.num_rows, HEADS=heads,

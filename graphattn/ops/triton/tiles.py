@@ -27,7 +27,7 @@ MAX_COLUMNS = 2**31 // _MAX_ROWS - 1  # the edges of a tile's rows are counted i
 
 
 def is_faster(query: Tensor, key: Tensor, num_edges: int, num_segments: int) -> bool:
-    """Return whether tiles take less time than rows.
+    """Return whether kernels over tiles of pairs take less time than kernels over rows of edges.
 
     All segments are assumed to have the same size, because reading sizes would synchronise the
     device; wrong sizes only cost time. The answer is False except for float32, because the

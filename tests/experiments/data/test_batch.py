@@ -27,9 +27,9 @@ def test_a_batch_may_label_sequences_pairs_and_tokens(batch):
     (GOOD._replace(tokens=TOKENS.int()), "'tokens'.*int64.*torch.int32.*shape"),
     (GOOD._replace(label=LABEL.float()), "'label'.*int64.*torch.float32"),
     (GOOD._replace(tokens=TOKENS.view(2, 2)), "'tokens'.*.got shape .2, 2."),
-    (GOOD._replace(ptr=torch.tensor([0, 1])), r"'ptr' .* to the 4 tokens .got .0, 1."),
-    (GOOD._replace(ptr=torch.tensor([0, 3, 1, 4])), "'ptr' of a batch must rise"),
-    (GOOD._replace(ptr=torch.tensor([], dtype=torch.int64)), "'ptr' of a batch must rise"),
+    (GOOD._replace(ptr=torch.tensor([0, 1])), r"'ptr' .* end with 4, .*got .0, 1."),
+    (GOOD._replace(ptr=torch.tensor([0, 3, 1, 4])), "'ptr' of a batch must begin with 0"),
+    (GOOD._replace(ptr=torch.tensor([], dtype=torch.int64)), "'ptr' of a batch must begin with 0"),
     (GOOD._replace(label=TOKENS[:3]), "'label'.*sequences,.*4.*.got"),
 ])
 def test_what_is_wrong_with_a_batch_is_named(batch, words):
