@@ -79,8 +79,8 @@ def thin(model: FactorModel, generator: torch.Generator | None, *,
 
 
 class Draws:
-    """Numbers of draws of all rows, and copies of these numbers on the host, which synchronise the
-    GPU.
+    """The number of keys that each query of a model draws, on the GPU and as copies on the host.
+    The copies synchronise the GPU.
 
     Args:
         model (FactorModel): The rates.
