@@ -34,8 +34,8 @@ def adjacency_of(graph: GraphLike, weights: bool = False) -> sp.csr_array:
         return as_graph(graph).to_scipy()
     matrix = sp.csr_array(_weighted(graph), copy=True)
     if matrix.dtype.kind not in 'biuf':
-        raise TypeError(f"'graph' must have real weights (got {matrix.dtype}); convert them to "
-                        f"float")
+        raise TypeError(f"'graph' must have real weights (got {matrix.dtype}); convert the weights "
+                        f"to float")
     matrix = matrix.astype(float)
     matrix.sum_duplicates()
     _check_weights(matrix.data)
@@ -53,22 +53,22 @@ def _weighted(graph: GraphLike) -> sp.sparray | sp.spmatrix | np.ndarray:
         try:
             return nx.to_scipy_sparse_array(graph, dtype=float).T
         except (TypeError, ValueError) as error:
-            raise TypeError(f"'graph' must have numbers as weights ({error}); convert the "
-                            f"attribute weight to float") from error
+            raise TypeError(f"'graph' must have numbers as the attribute 'weight' of its edges "
+                            f"({error}); convert the weights to float") from error
     return checked.to_scipy()
 
 
 def _check_weights(weights: np.ndarray) -> None:
     bad = weights[~((weights >= 0) & np.isfinite(weights))]
     if bad.size:
-        raise ValueError("'graph' must have weights that are finite and not negative (got "
+        raise ValueError(f"'graph' must have weights that are finite and not negative (got "
                          f"{bad[0]:g}); replace such weights, for example by their absolute "
-                         "values, or measure without weights")
+                         f"values, or ignore all weights")
     with np.errstate(over='ignore'):
         total = weights.sum()
     if not np.isfinite(total):
-        raise ValueError("'graph' must have weights with a finite sum (got weights up to "
-                         f"{weights.max():g}); divide all weights by the largest")
+        raise ValueError(f"'graph' must have weights with a finite sum (got weights up to "
+                         f"{weights.max():g}); divide all weights by the largest weight")
 
 
 def symmetric_adjacency(graph: GraphLike, symmetrization: Symmetrization = 'union',
@@ -98,12 +98,12 @@ def symmetric_adjacency(graph: GraphLike, symmetrization: Symmetrization = 'unio
 
 
 def symmetrize(adjacency: sp.csr_array, symmetrization: Symmetrization) -> sp.csr_array:
-    """Return the symmetric form of an adjacency matrix, see :func:`symmetric_adjacency`."""
+    """Return an adjacency matrix ``[n, n]`` made symmetric, see :func:`symmetric_adjacency`."""
     num_queries, num_keys = adjacency.shape
     if num_queries != num_keys:
-        raise ValueError("'graph' must have as many keys as queries to be symmetrised (got "
-                         f"{num_keys} and {num_queries}); for other graphs, use the singular "
-                         "values of analysis.spectrum")
+        raise ValueError(f"'graph' must have as many keys as queries to be symmetrised (got "
+                         f"{num_keys} and {num_queries}); for other graphs, compute singular "
+                         f"values by analysis.spectrum")
     if symmetrization not in get_args(Symmetrization):
         raise ValueError(f"'symmetrization' must be one of {get_args(Symmetrization)} (got "
                          f"{symmetrization!r})")
@@ -115,6 +115,7 @@ def symmetrize(adjacency: sp.csr_array, symmetrization: Symmetrization) -> sp.cs
 
 
 def describe_symmetrization(adjacency: sp.csr_array, symmetrization: str) -> str:
-    """Return the name of the symmetrisation, or 'not needed' for a symmetric matrix."""
+    """Return the name of the symmetrisation for a table, or 'not needed' if the adjacency matrix is
+    already symmetric."""
     is_symmetric = (adjacency != adjacency.T.tocsr()).nnz == 0
     return 'not needed' if is_symmetric else symmetrization

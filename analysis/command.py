@@ -94,7 +94,8 @@ def ask(
 
 def new_parser(name: str, pattern: str, n: int,
                endings: Sequence[str] = ENDINGS) -> ArgumentParser:
-    """Return a parser with the options for graphs and output, which all commands share."""
+    """Return an ArgumentParser with the options for graphs and output that all commands of
+    ``analysis`` share."""
     parser = ArgumentParser(prog=f'graphattn {name}', exit_on_error=False)
     sources = parser.add_mutually_exclusive_group()
     sources.add_argument('--pattern', type=str, nargs='+', default=[pattern],
@@ -122,7 +123,7 @@ def new_parser(name: str, pattern: str, n: int,
 
 
 def load(options: Namespace) -> tuple[Graphs, Names]:
-    """Return the graphs of a command and the names of the tokens.
+    """Return the graphs that a command line names, and the names of their tokens.
 
     The graphs are a dict from labels to lists: the samples of a head, or the segments of a file.
     """
@@ -164,7 +165,7 @@ def run_or_exit(parser: ArgumentParser, run: Callable[[Namespace], None],
 
 
 def show(out: Path, name: str, results: Results, figure: Figure, names: Names = None) -> None:
-    """Write the results and the figure, and print a table.
+    """Write the results and the figure of a command to files, and print a table of the results.
 
     If ``out`` has the suffix of a file, only that file is written. Otherwise ``out`` is a folder,
     and the files are ``name.json``, ``name.csv`` and ``name.png`` there.
@@ -176,7 +177,7 @@ def show(out: Path, name: str, results: Results, figure: Figure, names: Names = 
 
 
 def say(*lines: object) -> None:
-    """Print lines, and replace characters that the terminal lacks.
+    """Print lines, and replace characters that the terminal cannot show.
 
     A closed pipe (``| head -1``) is not an error, because the results are in files: the command
     then ends with status 0.
@@ -190,8 +191,8 @@ def say(*lines: object) -> None:
 
 
 def token_lines(results: Results, names: Names) -> list[str]:
-    """Return a line for each field that lists tokens, such as a path; the line shows the names of
-    the tokens."""
+    """Return a line of text for each field of the results that lists tokens, such as a path. The
+    line shows the names of the tokens."""
     lines = []
     for label, samples in results.items() if names else ():
         for field, tokens in samples[0].tokens(names).items():
@@ -226,19 +227,19 @@ def check_out(out: Path, endings: Sequence[str]) -> None:
         ValueError: ``--out`` cannot be written, or its suffix is not one of ``endings``.
     """
     if out.suffix in {*ENDINGS, '.html'} and (out.suffix not in endings or out.is_dir()):
-        raise ValueError(f"'out' must be a folder without the suffix of a file, or a new "
+        raise ValueError(f"'out' must be a folder without a suffix, or a new file that ends with "
                          f"{' or '.join(endings)} (got {out})")
     check_folder('out', out.parent if out.suffix in endings else out)
 
 
 def as_json(plain: dict[str, object]) -> str:
-    """Serialise JSON types to text."""
+    """Return a value of JSON types as JSON text."""
     return json.dumps(plain, indent=1, allow_nan=False) + '\n'
 
 
 def as_csv(results: Results) -> str:
-    """Return CSV text with a column for each scalar of the results. Each row has the label of a
-    graph and its number among the samples."""
+    """Return CSV text with a row for each graph and a column for each scalar of the results. A row
+    begins with the label of the graph and its number among the samples."""
     names = scalar_names(results)
     text = io.StringIO()
     rows = csv.writer(text, lineterminator='\n')

@@ -43,7 +43,7 @@ _OTHER_LISTS = ('use --format adjlist if each line is a node and its neighbours,
 
 @dataclass
 class _Layout:
-    """The layout of an edge list: its separator, comment marks and quotes.
+    """The layout of the lines of an edge list: the separator, the comment marks and the quotes.
 
     Attributes:
         separator (str): The separator of columns, a key of ``_SEPARATORS``.
@@ -58,7 +58,7 @@ class _Layout:
 
 @dataclass
 class _Columns:
-    """The columns of an edge list that contain edges.
+    """The indices of those columns of an edge list that contain edges.
 
     Attributes:
         ends (tuple): Indices of the source column and the target column.
@@ -95,12 +95,12 @@ def read_edge_list(path: Path, *, is_table: bool = False, header: bool | None = 
     rows = _rows(lines, layout)
     first, second = next(rows, None), next(rows, None)
     if first is None:
-        raise ValueError('it holds no edges')
+        raise ValueError("the file contains no edges; write one edge on each line, as in '0 1'")
     has_header = _is_header(first[1], second and second[1]) if header is None else header
     columns = _columns(first[1]) if has_header else _Columns(most=max_columns)
     data = [row for row in (None if has_header else first, second) if row]
     if not data:
-        raise ValueError('it holds no edges')
+        raise ValueError("the file contains no edges; write one edge on each line, as in '0 1'")
     table = _Table(columns, numbered is not False and _are_ids(data[0][1], columns))
     for batch in _batches(chain(data, rows)):
         table.add(batch)
@@ -140,14 +140,15 @@ class _Lines:
         self.num_lines = number
 
     def _first(self) -> Iterator[tuple[int, str]]:
-        """Yield lines until ``_SAMPLE`` of them are certainly data."""
+        """Yield lines from the beginning of the file, until ``_SAMPLE`` of the lines are certainly
+        data."""
         num_plain = 0
         while num_plain < _SAMPLE and (numbered := next(self._numbered, None)):
             num_plain += not is_comment_line(numbered[1])
             yield numbered
 
     def data(self, layout: _Layout) -> Iterator[str]:
-        """Yield the data lines. Quoted names may contain line breaks."""
+        """Yield the data lines of the file. Quoted names may contain line breaks."""
         is_quoted, may_be_quoted = False, layout.separator not in (' ', '->')
         for number, line in chain(self.sample, self._numbered):
             self.number = number
@@ -163,7 +164,7 @@ class _Lines:
 
 
 def is_comment_line(line: str, has_hashtags: bool = False) -> bool:
-    """Return whether a line is a comment.
+    """Return whether a line of an edge list is a comment.
 
     A comment begins with ``#`` or ``%``. If names may begin with a mark, a blank or the same mark
     must follow.
@@ -196,8 +197,8 @@ def _layout(sample: list[str], is_table: bool) -> _Layout:
 
 
 def _kind(line: str, separator: str) -> str:
-    """Classify a line split at ``separator``: return ``'edge'``, ``'wide'`` for more columns, or an
-    empty string."""
+    """Return what a line contains when it is split at ``separator``: ``'edge'``, ``'wide'`` for
+    more columns than an edge, or an empty string."""
     cells = _split(line, separator)
     if len(cells) < 2 or not (cells[0] and cells[1]):
         return ''
@@ -205,7 +206,8 @@ def _kind(line: str, separator: str) -> str:
 
 
 def _split(line: str, separator: str) -> list[str]:
-    """Return the columns of a single line. :func:`_rows` does the same for many lines."""
+    """Return the columns of a single line of an edge list. :func:`_rows` does the same for many
+    lines."""
     if separator == ' ':
         return _divided_by_blanks(line)
     if separator == '->':
@@ -222,7 +224,8 @@ def _divided_by_blanks(line: str) -> list[str]:
 
 
 def _bare(line: str, wrappings: list[re.Pattern]) -> str:
-    """Return a line without its wrappings, and with the weight instead of the attributes."""
+    """Return a line of an edge list without the text around its columns (``wrappings``), and with
+    the weight instead of the attributes."""
     text = line.strip(BLANKS)
     for wrapping in wrappings:
         if found := wrapping.search(text):
@@ -249,7 +252,7 @@ _UNWRAP = {_COMMA: _without_mark, _SEMICOLON: _without_mark, _BRACKETS: _without
 
 
 def _rows(lines: _Lines, layout: _Layout) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number and the columns of each data line."""
+    """Yield the line number and the columns of each data line."""
     texts = lines.data(layout)
     if layout.separator in (' ', '->'):
         rows = (_split(line, layout.separator) for line in texts)
@@ -312,11 +315,11 @@ def _are_ids(row: list[str], columns: _Columns) -> bool:
 
 
 class _Names(dict):
-    """The position of each name, in order of first occurrence."""
+    """Dict from the name of a node to its position, in the order in which names first occur."""
 
     def __missing__(self, cell: str) -> int:
         if not cell or cell[0] in '+-.' and any(map(str.isdecimal, cell)):
-            raise ValueError(f'{cell[:20]!r} is neither a name nor an id, an integer from 0')
+            raise ValueError(f"expected a name or an id, an integer from 0 (got {cell[:20]!r})")
         self[cell] = position = len(self)
         return position
 
@@ -337,7 +340,8 @@ def _weights(cells: list[str]) -> list[float]:
 
 
 class _Table:
-    """The sources, targets and weights of all rows. Rows are added in batches."""
+    """The sources, targets and weights of the edges in all rows of an edge list. Rows are added in
+    batches."""
 
     def __init__(self, columns: _Columns, are_ids: bool):
         self.columns, self.are_ids, self.names = columns, are_ids, _Names()
@@ -359,7 +363,7 @@ class _Table:
     def _read(self, rows: list[list[str]]) -> tuple[list[int], list[float]]:
         source, target = self.columns.ends
         if max(map(len, rows)) > self.columns.most:
-            raise ValueError('too many columns')
+            raise ValueError("expected at most as many columns as in the first lines (got more)")
         cells = [cell.strip(BLANKS) for row in rows for cell in (row[source], row[target])]
         ends = _ids(cells) if self.are_ids else list(map(self.names.__getitem__, cells))
         weight = self.columns.weight
@@ -373,15 +377,15 @@ class _Table:
             raise ValueError(f'{where}: expected a source, a target and optionally a weight (got '
                              f'{len(row)} columns); {_OTHER_LISTS}')
         if self.are_ids and not _are_ids(row, self.columns):
-            raise ValueError(f'{where}: expected two integers as in the first edge; use '
-                             '--numbered false to read all ids as names')
+            raise ValueError(f"{where}: expected two integers, as in the first edge; to read all "
+                             f"ids as names, pass --numbered false")
         try:
             self._read([row])
         except ValueError as error:
             raise ValueError(f'{where}: {error}') from error
 
     def knows(self, row: list[str]) -> bool:
-        """Return whether words of this row are names in other rows."""
+        """Return whether words of this row are also names of nodes in other rows."""
         return not self.are_ids and any(row[end] in self.names for end in self.columns.ends)
 
     def listed(self) -> ListedGraph:
@@ -401,7 +405,7 @@ def _shown(row: list[str]) -> str:
 
 
 def _check_other_readings(listed: ListedGraph, lines: _Lines, table: _Table) -> None:
-    """Refuse a file that may be another kind of list.
+    """Raise an error for a file that may be another kind of list.
 
     A METIS file with few neighbours, and an adjacency list with two neighbours for each node, look
     like edge lists.
@@ -409,15 +413,15 @@ def _check_other_readings(listed: ListedGraph, lines: _Lines, table: _Table) -> 
     first, num_rows = [int(cell) for cell in table.first[:2]], len(listed.edges)
     if ([lines.num_lines - lines.num_comments - 1, table.num_cells - len(table.first)]
             == [first[0], 2 * first[1]] and num_rows > 1):
-        raise ValueError('the file looks like a METIS file; use --format metis to read it as '
-                         'METIS, or --format edges to read a list of edges')
+        raise ValueError("the file looks like a METIS file; to read METIS, pass --format metis, or "
+                         "pass --format edges if it is a list of edges")
     source, target = listed.nodes[listed.edges.T]
     third = listed.weights
     if (table.num_cells == 3 * num_rows and len(set(third.tolist())) > 1
             and len(np.unique(source)) == num_rows and np.isin(third, listed.nodes).all()
             and (third != target).all()):
-        raise ValueError('its lines may be nodes with two neighbours (--format adjlist) or edges '
-                         'with weights (--format edges); use one of these options')
+        raise ValueError("the lines may be nodes with two neighbours or edges with weights; pass "
+                         "--format adjlist for nodes with neighbours, or --format edges for edges")
 
 
 def _left_out(lines: _Lines, header: list[str], columns: _Columns, max_columns: int) -> list[str]:

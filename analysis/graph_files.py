@@ -72,7 +72,7 @@ _SNIFFED = 100  # lines
 
 @dataclass(frozen=True)
 class GraphFile:
-    """The content of a graph file.
+    """The graph that was read from a file, with the names of its tokens.
 
     Attributes:
         graph (BipartiteGraph): The graph, with several segments if the file holds several adjacency
@@ -92,7 +92,7 @@ class GraphFile:
     matrices: tuple[sp.csr_array, ...] | None = None
 
     def segments(self) -> list[BipartiteGraph] | list[sp.csr_array]:
-        """Return the graph of each segment, or the weights of each segment if they were
+        """Return a list of the graphs of all segments, or of their weights if weights were
         requested."""
         return self.graph.unbatch() if self.matrices is None else list(self.matrices)
 
@@ -138,15 +138,16 @@ def read_graph_file(
     path = Path(path)
     try:
         if path.is_fifo() and format in (None, 'konect'):
-            raise ValueError('a pipe can be read only once, so its format cannot be detected; '
-                             'pass --format')
+            raise ValueError("the format of a pipe cannot be detected, because a pipe can be read "
+                             "only once; pass --format")
         chosen = format or _format_of(path)
         if header is not None and chosen != 'edges':
-            raise ValueError(f"'header' requires a list of edges (got {_TITLES[chosen]}); omit it")
+            raise ValueError(f"'header' requires a list of edges (got {_TITLES[chosen]}); omit "
+                             f"'header'")
         if chosen in _MATRICES:
             if (numbered, edges, bipartite) != (None, None, False):
                 raise ValueError("'numbered', 'edges' and 'bipartite' must be omitted for an "
-                                 "array, because it has no node ids")
+                                 "array, because an array has no names of nodes")
             return _MATRICES[chosen](path, weights)
         if chosen == 'edges':
             listed = read_edge_list(
@@ -187,8 +188,9 @@ def _format_of(path: Path) -> Format:
             return found
     for pattern, other in _REFUSED.items():
         if re.match(pattern, beginning, re.IGNORECASE):
-            raise ValueError(f'it looks like {other}, which is not supported; save it as GraphML '
-                             f'or CSV, or use --format edges if it is a list of edges')
+            raise ValueError(f"the file looks like {other}, which is not supported; save the graph "
+                             f"as GraphML or CSV, or pass --format edges if the file is a list of "
+                             f"edges")
     return 'edges'
 
 
@@ -198,8 +200,8 @@ def _format_of(path: Path) -> Format:
 def _graph_file(listed: ListedGraph, chosen: Format, numbered: bool | None,
                 edges: Direction | None, bipartite: bool, keeps_weights: bool) -> GraphFile:
     if edges == 'directed' and not listed.is_directed and chosen not in _SAY_NO_DIRECTION:
-        raise ValueError(f"'edges' must not be 'directed', because the {_TITLES[chosen]} states "
-                         f"undirected edges")
+        raise ValueError(f"'edges' must not be 'directed' for this file ({_TITLES[chosen]}), which "
+                         f"says that its edges are undirected; omit 'edges'")
     is_directed = edges == 'directed' or listed.is_directed and edges is None
     weights = np.ones(len(listed.edges)) if listed.weights is None else listed.weights
     ends, own = listed.edges[weights != 0], weights[weights != 0]
@@ -223,19 +225,21 @@ def _graph_file(listed: ListedGraph, chosen: Format, numbered: bool | None,
 
 def _of_parts(listed: ListedGraph, ends: np.ndarray,
               is_directed: bool) -> tuple[np.ndarray, int, int]:
-    """Return the edges ``[num_edges, 2]`` from keys to queries, and the numbers of queries and
-    keys.
+    """Return the edges of a bipartite graph from keys to queries, ``[num_edges, 2]``, and the
+    numbers of queries and keys.
 
     The nodes of part 0 are keys, and the nodes of part 1 are queries.
     """
     if listed.parts is None:
-        raise ValueError("'bipartite' requires the attribute bipartite, 0 or 1, on all nodes")
+        raise ValueError("'bipartite' requires the attribute bipartite, 0 for keys or 1 for "
+                         "queries, on all nodes; add this attribute, or omit 'bipartite'")
     part = listed.parts[ends]
     if not is_directed:
         ends = np.where(part[:, :1] > part[:, 1:], ends[:, ::-1], ends)
         part = np.sort(part, axis=1)
     if (part != [0, 1]).any():
-        raise ValueError("'bipartite' requires all edges to be from part 0 to part 1")
+        raise ValueError("'bipartite' requires all edges to lead from nodes with bipartite=0 to "
+                         "nodes with bipartite=1; reverse the other edges, or omit 'bipartite'")
     place = np.where(listed.parts == 0, np.cumsum(listed.parts == 0),
                      np.cumsum(listed.parts == 1)) - 1
     num_keys, num_queries = np.bincount(listed.parts, minlength=2).tolist()
@@ -245,7 +249,8 @@ def _of_parts(listed: ListedGraph, ends: np.ndarray,
 def _said(listed: ListedGraph, chosen: Format, graph: BipartiteGraph, is_directed: bool,
           has_weights: bool, keeps_weights: bool, names: tuple[str, ...] | None,
           bipartite: bool) -> str:
-    """Return a line that describes how a graph was read."""
+    """Return a line of text that tells the user how the file was read: its format, sizes, weights
+    and names."""
     weights = np.ones(len(listed.edges)) if listed.weights is None else listed.weights
     num_zero = int((weights == 0).sum())
     num_edges = _count(graph, is_directed or bipartite)
@@ -269,7 +274,8 @@ def _said(listed: ListedGraph, chosen: Format, graph: BipartiteGraph, is_directe
 
 
 def _count(graph: BipartiteGraph, is_directed: bool) -> int:
-    """Return the number of edges; in an undirected graph, an edge and its reverse count once."""
+    """Return the number of edges of ``graph``. In an undirected graph, an edge and its reverse
+    count once."""
     loops = 0 if is_directed else int((graph.key == graph.query).sum())
     return graph.num_edges if is_directed else (graph.num_edges + loops) // 2
 
@@ -308,8 +314,8 @@ def _read_matrix_market(path: Path, keeps_weights: bool) -> GraphFile:
     rows, columns, entries, *_ = scipy.io.mminfo(BytesIO(content))
     check_num_tokens(max(rows, columns))
     if entries > len(content):  # each entry needs a line, or a number in a dense matrix
-        raise ValueError(f'the file declares {entries:,} entries but has only {len(content):,} '
-                         'bytes')
+        raise ValueError(f"the file declares {entries:,} entries but has only {len(content):,} "
+                         f"bytes; check that the file is complete")
     matrix = sp.coo_array(scipy.io.mmread(BytesIO(content), spmatrix=False))
     return _of_matrix(matrix, path.name, _TITLES['matrix_market'], keeps_weights)
 
@@ -342,7 +348,7 @@ def _of_arrays(arrays: dict[str, np.ndarray], keeps_weights: bool) -> GraphFile:
             segments.append(BipartiteGraph.from_mask(torch.from_numpy(segment != 0)))
             matrices += [sp.csr_array(segment)] if keeps_weights else []
     if not segments:
-        raise ValueError('it holds no arrays')
+        raise ValueError("the file contains no arrays")
     title = ('adjacency array' if len(segments) == 1
              else f'{len(segments):,} adjacency arrays, together')
     graph = BipartiteGraph.batch(segments)
@@ -372,8 +378,8 @@ def _are_weights(values: np.ndarray) -> bool:
 def _read_graphml(path: Path) -> nx.Graph:
     content = read_bytes(path, max_bytes=_MAX_GRAPH)
     if len(re.findall(rb'<(?:\w+:)?graph[\s/>]', content)) > 1:
-        raise ValueError('the file contains several graphs or grouped nodes; keep one graph and '
-                         'ungroup its nodes')
+        raise ValueError("the file must contain one graph without grouped nodes (got several "
+                         "graphs or grouped nodes); keep one graph and ungroup its nodes")
     return nx.read_graphml(BytesIO(content))
 
 
@@ -398,7 +404,8 @@ def _read_sparse6(path: Path) -> nx.Graph:
 def _one_graph(path: Path, parse: Callable[[bytes], nx.Graph]) -> nx.Graph:
     lines = read_bytes(path).split()
     if len(lines) != 1:
-        raise ValueError(f'the file contains {len(lines)} graphs; keep one line')
+        raise ValueError(f"the file must contain one graph, on one line (got {len(lines)} graphs); "
+                         f"keep only one line")
     return parse(lines[0])
 
 

@@ -35,9 +35,9 @@ def as_graph(graph: GraphLike) -> BipartiteGraph:
     """
     if isinstance(graph, BipartiteGraph):
         if graph.num_segments > 1:
-            raise ValueError(f"'graph' must be a single graph (got {graph.num_segments} "
-                             "segments); measure each segment of graph.unbatch(), and show all "
-                             "results with analysis.result.table")
+            raise ValueError(f"'graph' must be a single graph (got {graph.num_segments} segments); "
+                             f"measure each graph in graph.unbatch(), and show all results by "
+                             f"analysis.result.table")
         return graph
     if isinstance(graph, Tensor):
         return BipartiteGraph.from_mask(graph)
@@ -72,5 +72,6 @@ def graph_of_pattern(expression: str, n: int, seed: int = 0) -> BipartiteGraph:
     """
     pattern = parse(expression)
     if n < pattern.min_tokens:
-        raise ValueError(f"'n' must be at least {pattern.min_tokens} for {expression} (got {n})")
+        raise ValueError(f"'n' must be at least {pattern.min_tokens}, the fewest tokens of "
+                         f"{expression} (got {n})")
     return pattern.build(n, seed=seed)

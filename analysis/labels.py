@@ -12,12 +12,13 @@ from matplotlib.figure import Figure
 
 
 def as_text(label: str) -> str:
-    """Return the label with every ``$`` escaped."""
+    """Return ``label`` with every ``$`` escaped, because matplotlib would read text between two
+    ``$`` as mathematics."""
     return label.replace('$', r'\$')
 
 
 def labels_as_text(draw: Callable[..., Figure]) -> Callable[..., Figure]:
-    """Wrap ``draw`` so that it escapes labels.
+    """Return ``draw`` wrapped so that labels are escaped, see :func:`as_text`.
 
     The keys of every argument that is a dict by label are escaped.
     """

@@ -50,8 +50,8 @@ def read_metis(path: Path) -> ListedGraph:
     lines = [line.split() for _, line in read_lines(path) if not line.startswith('%')]
     header = list(map(int, lines[0])) if lines and all(map(str.isdecimal, lines[0])) else []
     if not 2 <= len(header) <= 4:
-        raise ValueError('expected the numbers of nodes and edges in the first line of a METIS '
-                         'file')
+        raise ValueError("expected the numbers of nodes and edges on the first line of a METIS "
+                         "file")
     num_nodes, num_edges, code, num_weights = (*header, *(0, 1)[len(header) - 2:])
     check_num_tokens(num_nodes)
     of_nodes = code // 100 % 10 + num_weights * (code // 10 % 10)
@@ -71,9 +71,9 @@ def read_metis(path: Path) -> ListedGraph:
 
 def _counted(edges: np.ndarray, num_nodes: int, is_directed: bool,
              weights: np.ndarray | None = None, **options: object) -> ListedGraph:
-    """Return the graph of edges whose nodes are counted from 1."""
+    """Return the graph of edges whose nodes are numbered from 1, as in the file."""
     if edges.size and not 0 <= edges.min() <= edges.max() < num_nodes:
-        raise ValueError(f'nodes of edges must be from 1 to {num_nodes:,}')
+        raise ValueError(f"expected nodes of edges from 1 to {num_nodes:,}")
     return ListedGraph(np.arange(1, num_nodes + 1), edges, is_directed, weights, **options)
 
 
@@ -102,12 +102,13 @@ def read_dimacs(path: Path) -> ListedGraph:
                 case ['n', *_] | []:
                     pass
                 case _:
-                    raise ValueError('expected a line that begins with c, p, n, e or a, followed '
-                                     'by its numbers')
+                    raise ValueError("expected a line that begins with c, p, n, e or a, followed "
+                                     "by numbers")
         except ValueError as error:
             raise ValueError(f'line {number}, {line[:60].strip()!r}: {error}') from error
     if not kind:
-        raise ValueError("expected a line 'p edge NODES EDGES' or 'p sp NODES ARCS'")
+        raise ValueError("expected a line 'p edge NODES EDGES' or 'p sp NODES ARCS' before the "
+                         "edges")
     comments = [f'{num_comments:,} comment lines'] if num_comments else []
     return _counted(as_edges(ends), num_nodes, kind == 'sp', np.array(weights), left_out=comments)
 
@@ -121,7 +122,7 @@ def read_konect(path: Path) -> ListedGraph:
     first = next((line for _, line in read_lines(path)), '')
     kind = _KONECT.match(first)
     if not kind:
-        raise ValueError("expected '% sym', '% asym' or '% bip' at the start of a KONECT file")
+        raise ValueError("expected '% sym', '% asym' or '% bip' on the first line of a KONECT file")
     listed = read_edge_list(path, header=False, max_columns=4, is_certain=True)
     listed.title = kind[1]
     listed.is_directed = kind[1] == 'asym'
@@ -129,7 +130,7 @@ def read_konect(path: Path) -> ListedGraph:
 
 
 def _in_parts(listed: ListedGraph) -> ListedGraph:
-    """Return a bipartite graph whose parts are numbered separately."""
+    """Return the graph of a file with two parts whose nodes are numbered separately."""
     names, columns = [], []
     for part, column in zip(('left', 'right'), listed.edges.T):
         used, position = np.unique(column, return_inverse=True)
@@ -172,7 +173,7 @@ def read_pajek(path: Path) -> ListedGraph:
         except (ValueError, IndexError) as error:
             raise ValueError(f'line {number}, {line[:60].strip()!r}: {error}') from error
     if not section:
-        raise ValueError("expected a line '*Vertices'")
+        raise ValueError("expected a line '*Vertices' before the edges")
     parts = None if num_left is None else (np.arange(len(names)) >= num_left).astype(int)
     edges, weights = as_edges(ends) - 1, np.array(weights)
     if not has_arcs:  # both directions of each edge are listed, so the graph is undirected
@@ -184,8 +185,8 @@ def read_pajek(path: Path) -> ListedGraph:
 def _pajek_section(mark: str, is_first: bool) -> str:
     section = mark.lower()
     if section not in ('*vertices', '*arcs', '*edges', '*arcslist', '*edgeslist'):
-        raise ValueError('expected *Vertices, *Arcs, *Edges or lists of these; other sections of '
-                         'Pajek files are not supported')
+        raise ValueError("expected *Vertices, *Arcs or *Edges, or lists of arcs or edges; remove "
+                         "the other sections of this Pajek file")
     if is_first != (section == '*vertices'):
         raise ValueError('expected a single *Vertices section, before the edges; keep one '
                          'network')
@@ -200,19 +201,20 @@ def _pajek_nodes(cells: list[str]) -> dict[int, str]:
 
 def _pajek_node(cell: str, names: dict[int, str]) -> int:
     if not cell.isdecimal() or int(cell) not in names:
-        raise ValueError(f'{cell[:20]} is not the number of a node, from 1 to {len(names):,}')
+        raise ValueError(f"expected the number of a node, from 1 to {len(names):,} (got "
+                         f"{cell[:20]})")
     return int(cell)
 
 
 def _pajek_edges(section: str, cells: list[str],
                  names: dict[int, str]) -> tuple[list[tuple[int, int]], list[float]]:
-    """Return the edges of one line, and their weights. An undirected edge is returned in both
-    directions."""
+    """Return the edges in one line of a Pajek file, and their weights. An undirected edge is
+    returned in both directions."""
     is_list = section.endswith('list')
     nodes = [_pajek_node(cell, names) for cell in (cells if is_list else cells[:2])]
     source, targets = nodes[0], nodes[1:]
     if not targets:
-        raise ValueError('expected the two nodes of an edge')
+        raise ValueError("expected two nodes on the line of an edge")
     weight = weight_of(cells[2]) if len(cells) > 2 and not is_list else 1.
     ends = [(source, target) for target in targets]
     if section.startswith('*edges'):

@@ -18,7 +18,7 @@ _NUMPY_NUMBER = re.compile(r'\bnp\.\w+\(([^()]*)\)', re.IGNORECASE)  # networkx 
 
 @dataclass
 class ListedGraph:
-    """The contents of a file, before its nodes become tokens.
+    """The nodes and edges listed in a file, before tokens are assigned to the nodes.
 
     Attributes:
         nodes (sequence of str, or ndarray): Names of the nodes, or distinct integers.
@@ -42,12 +42,13 @@ class ListedGraph:
 
 
 def as_edges(ends: Sequence[Sequence[int]]) -> np.ndarray:
-    """Return pairs of numbers as an int64 array ``[num_edges, 2]``."""
+    """Return a list of pairs of numbers as edges, an int64 array ``[num_edges, 2]``."""
     return np.array(ends, dtype=np.int64).reshape(-1, 2)
 
 
 def is_id(cell: str) -> bool:
-    """Return whether a cell is a non-negative integer in canonical form."""
+    """Return whether the text of a cell is an integer from 0 without leading zeros or signs, so
+    that it may be the id of a node."""
     return (cell.isdecimal() and cell.isascii() and len(cell) <= MAX_ID_LENGTH
             and (cell[0] != '0' or cell == '0'))
 
@@ -55,7 +56,8 @@ def is_id(cell: str) -> bool:
 def as_tokens(
     nodes: Sequence[str] | np.ndarray, numbered: bool | None,
 ) -> tuple[np.ndarray, int, tuple[str, ...] | None]:
-    """Assign an index to the token of each node of a file.
+    """Return the index of the token of each node in a file, the number of tokens, and the names of
+    the tokens or None.
 
     Args:
         nodes: Names, or distinct integers.
@@ -74,7 +76,8 @@ def as_tokens(
     ids = _distinct_ids(nodes)
     if numbered and ids is None:
         other = next((name for name in nodes if not is_id(name)), 'one of the ids twice')
-        raise ValueError(f"'numbered' requires ids that are integers from 0 (got {other[:20]!r})")
+        raise ValueError(f"'numbered' requires ids that are integers from 0 (got {other[:20]!r}); "
+                         f"pass --numbered false to read ids as names")
     if ids is None or numbered is False:
         return np.arange(len(nodes)), len(nodes), tuple(map(printable, map(str, nodes)))
     if numbered:
@@ -95,7 +98,7 @@ def _distinct_ids(nodes: Sequence[str] | np.ndarray) -> np.ndarray | None:
 
 
 def check_num_tokens(count: int) -> None:
-    """Check that a graph is not too large.
+    """Raise an error if a graph has more than ``MAX_TOKENS`` tokens.
 
     Raises:
         ValueError: The graph has more than ``MAX_TOKENS`` tokens.
@@ -105,7 +108,7 @@ def check_num_tokens(count: int) -> None:
 
 
 def printable(name: str) -> str:
-    """Return a name in a form that prints on one line.
+    """Return the name of a node in a form that prints on one line.
 
     Blanks and line breaks become single spaces, joiners are kept, and other unprintable characters
     are escaped.
@@ -116,24 +119,26 @@ def printable(name: str) -> str:
     if name.isprintable():
         return name
     if any(char < ' ' and not char.isspace() or char == '\x7f' for char in name):
-        raise ValueError(f'the name {name[:20]!r} cannot be printed')
+        raise ValueError(f"the name {name[:20]!r} cannot be printed; remove control characters "
+                         f"from this name")
     return ''.join(char if char.isprintable() or char in _JOINERS
                    else char.encode('unicode_escape').decode() for char in ' '.join(name.split()))
 
 
 def weight_of(cell: str | float) -> float:
-    """Parse a finite weight. Notations such as ``np.float64(1.0)`` and ``0,5`` are accepted.
+    """Return the finite number in the text of a cell. Notations such as ``np.float64(1.0)`` and
+    ``0,5`` are accepted.
 
     Raises:
         ValueError: The text is not a number, or not finite.
     """
     weight = float(plain_numbers(cell).replace(',', '.') if isinstance(cell, str) else cell)
     if not math.isfinite(weight):
-        raise ValueError(f'a weight must be finite (got {cell})')
+        raise ValueError(f"expected a finite number as the weight of an edge (got {cell})")
     return weight
 
 
 def plain_numbers(text: str) -> str:
-    """Replace numpy's number literals, such as ``np.float64(1.0)``, by Python's, such as
-    ``1.0``."""
+    """Return a text in which numpy's number literals, such as ``np.float64(1.0)``, are replaced by
+    Python's, such as ``1.0``."""
     return _NUMPY_NUMBER.sub(r'\1', text) if '(' in text else text

@@ -17,14 +17,15 @@ _WIDTH = 100  # width of a table with a row per result
 
 
 def token_numbers(**options: object) -> np.ndarray | None:
-    """Return a dataclass field for indices of tokens, which are shown by name if tokens have
-    names."""
+    """Return a dataclass field for an array of token indices. Results show the names of these
+    tokens if tokens have names."""
     return field(metadata={_OF_TOKENS: True}, **options)
 
 
 @dataclass(frozen=True)
 class Result:
-    """A frozen dataclass that prints its scalar fields as a table and converts to a dict."""
+    """Base class of results: a frozen dataclass that prints its scalar fields as a table and
+    converts to a dict."""
 
     def to_dict(self, names: Sequence[str] | None = None) -> dict[str, object]:
         """Return all fields as a dict of JSON types; non-finite values become ``None``.
@@ -88,8 +89,6 @@ def table_rows(results: Results) -> list[list[str]]:
 
     A single label with several results has a row for each result, and a last row for all. Several
     labels have a column each. Several results are summarised by mean ± standard deviation.
-
-    Several results are summarised by mean ± standard deviation.
     """
     names = scalar_names(results)
     titles = [name.replace('_', ' ') for name in names]
@@ -105,7 +104,7 @@ def table_rows(results: Results) -> list[list[str]]:
 
 
 def scalar_names(results: Results) -> list[str]:
-    """Return the distinct names of the scalars of results."""
+    """Return the names of the scalar fields of results, each name once."""
     return list(dict.fromkeys(name for samples in results.values() for sample in samples
                               for name in sample.scalars()))
 
@@ -130,7 +129,8 @@ def aligned(rows: list[list[str]]) -> str:
 
 
 def _stacked(rows: list[list[str]]) -> list[list[list[str]]]:
-    """Split a table into tables that fit the width. Each of them begins with the first column."""
+    """Split a wide table into tables that fit the width of a terminal. Each of the returned tables
+    begins with the first column."""
     widths = [2 + max(map(len, column)) for column in zip(*rows)]
     if sum(widths) <= _WIDTH or rows[0][0] == '':
         return [rows]

@@ -59,9 +59,9 @@ def sampled_graphs(
         graphs |= {f'layer {layer}, head {first // samples}': segments[first:first + samples]
                    for first in range(0, len(segments), samples)}
     if not graphs:
-        raise ValueError("'checkpoint' must contain a model whose heads sample their graphs (got "
-                         f"{checkpoint}); if its heads attend along a pattern, pass that to "
-                         "--pattern instead")
+        raise ValueError(f"'checkpoint' must contain a model whose heads sample their graphs (got "
+                         f"{checkpoint}); if the heads attend along a pattern, pass this pattern "
+                         f"by --pattern instead")
     return graphs
 
 
@@ -127,8 +127,8 @@ def attention_of(model: nn.Module, tokens: Tensor, ptr: Tensor,
 
 def _weights(layer: GraphAttention, given: tuple[Tensor, Tensor], options: dict[str, object],
              graph: BipartiteGraph | PairMask) -> list[list[sp.csr_array]]:
-    """Return the attention weights of each head on each sequence, computed again along the layer's
-    graph."""
+    """Return the attention weights of each head on each sequence, as one list for each head. The
+    weights are computed again along the graph of the layer."""
     x, ptr = given
     bias = None
     if isinstance(graph, PairMask):
@@ -147,8 +147,8 @@ def _weights(layer: GraphAttention, given: tuple[Tensor, Tensor], options: dict[
 
 
 def _all_pairs(mask: PairMask, ptr: Tensor) -> tuple[BipartiteGraph, Tensor]:
-    """Return a soft mask as two parts: the graph of all pairs, and a bias for each edge and
-    head."""
+    """Return the graph of all pairs of tokens of each sequence, and the bias that the soft mask
+    adds to each edge in each head."""
     lengths = ptr.diff().tolist()
     graph = BipartiteGraph.batch([Full().build(length) for length in lengths])
     return graph, torch.cat([mask.bias(length).flatten(1) for length in lengths], dim=1).T
@@ -192,6 +192,6 @@ def _examples(data: LightningDataModule, example: int, count: int) -> list[Tenso
         if len(found) == count:
             return found
     if not 0 <= example < first:
-        raise ValueError(f"'example' must be an index of the test set, from 0 to {first - 1} (got "
-                         f"{example})")
+        raise ValueError(f"'example' must be from 0 to {first - 1}, the examples of the test set "
+                         f"(got {example})")
     return found

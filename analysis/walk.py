@@ -24,8 +24,8 @@ def square_graph(graph: GraphLike) -> BipartiteGraph:
     """
     graph = as_graph(graph)
     if graph.num_queries != graph.num_keys or graph.num_queries == 0:
-        raise ValueError("'graph' must have as many keys as queries, and at least one of each, "
-                         f"so that attention can be repeated (got {graph})")
+        raise ValueError(f"'graph' must have as many keys as queries, and at least one of each, "
+                         f"because attention is applied repeatedly (got {graph})")
     return graph
 
 
@@ -58,7 +58,7 @@ def uniform_attention(graph: GraphLike, keyless: Literal['zero', 'stay'] = 'zero
 
 
 def is_symmetric(attention: sp.csr_array) -> bool:
-    """Return whether every edge has its reverse."""
+    """Return whether every edge of the attention matrix has a reverse edge."""
     edges = attention != 0
     return (edges != edges.T).nnz == 0
 
@@ -105,7 +105,7 @@ def _moved(block: np.ndarray, size: float) -> np.ndarray:
 
 
 def members_of(component: np.ndarray) -> list[np.ndarray]:
-    """Return an array for each component that lists its tokens in ascending order."""
+    """Return for each component an array of its tokens in ascending order."""
     order = np.argsort(component, kind='stable')
     return np.split(order, np.flatnonzero(np.diff(component[order])) + 1)
 

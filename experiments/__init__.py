@@ -6,7 +6,8 @@ __all__ = ['Run', 'load_run']
 
 
 def __getattr__(name: str) -> Any:
-    """Import an attribute on first access, because some imports take seconds."""
+    """Import an attribute of this package when it is first read, because some imports take
+    seconds."""
     if name in __all__:
         from experiments.runs import load_run
 

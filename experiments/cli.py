@@ -130,7 +130,7 @@ def information() -> str:
 
 
 def _modules() -> dict[str, str]:
-    """Return the one-line summaries of those commands that are modules, by command."""
+    """Return a dict from each command that is a module to the first line of its docstring."""
     questions = sorted(path.parent.name for path in (ROOT / 'analysis').glob('*/__main__.py'))
     return {'predict': 'experiments.predict', 'sparsify': 'experiments.sparsify',
             'atlas': 'experiments.benchmarks.atlas',
@@ -139,7 +139,8 @@ def _modules() -> dict[str, str]:
 
 
 def _runnable(group: str) -> dict[str, str]:
-    """Return the modules of the commands in a package of ``experiments``, by command name."""
+    """Return a dict from the name of a command to its module, for the modules in a package of
+    ``experiments``."""
     paths = sorted((Path(__file__).parent / group).rglob('*.py'), key=lambda path: path.stem)
     return {path.stem: '.'.join(path.relative_to(ROOT).with_suffix('').parts) for path in paths
             if "__name__ == '__main__'" in path.read_text(encoding='utf-8')}
@@ -179,7 +180,7 @@ def _print_completion(shell: str = '--help', *_: str) -> None:
 
 
 def _complete() -> None:
-    """Offer the shell the next words of its line, and exit."""
+    """Print the words that can continue the command line for the shell's completion, and exit."""
     from experiments import completion
 
     words = completion.words_before()
@@ -224,7 +225,8 @@ def _execute(name: str) -> None:
 
 
 def _with_paths(arguments: Sequence[str]) -> list[str]:
-    """Replace names of shipped configs by their paths."""
+    """Return the arguments of a command line, in which names of shipped configs are replaced by
+    their paths."""
     return [_config_path(value) if before in ('--config', '-c') else
             f'--config={_config_path(value[9:])}' if value.startswith('--config=') else value
             for before, value in zip([None, *arguments], arguments)]

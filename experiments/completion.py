@@ -18,8 +18,8 @@ def words_before() -> list[str]:
 
 
 def offer(words: Iterable[str], files: bool = False) -> None:
-    """Offer the matching ``words`` to the shell, and exit. If ``files`` is set, files are offered
-    as well."""
+    """Print the ``words`` that match the word being typed for the shell's completion, and exit. If
+    ``files`` is set, files are offered as well."""
     parser = ArgumentParser(add_help=False)
     files_of = FilesCompleter() if files else lambda prefix, **_: []
     parser.add_argument('next').completer = lambda prefix, **options: [
@@ -29,6 +29,6 @@ def offer(words: Iterable[str], files: bool = False) -> None:
 
 
 def skip_words(number: int) -> None:
-    """Hide the first words from the parser that completes options, as if they were part of the
-    command."""
+    """Hide the first ``number`` words of the command line from the parser that completes options,
+    as if they belonged to the command."""
     os.environ['_ARGCOMPLETE'] = str(1 + number)

@@ -38,15 +38,15 @@ def predict(run: str, input: str, out: str = 'predictions.csv', batch_size: int 
         trust: Packages whose classes the run's config.yaml may name, separated by commas.
     """
     if batch_size < 1:
-        raise ValueError(f"'batch_size' must be positive (got {batch_size})")
+        raise ValueError(f"'batch_size' must be at least 1 (got {batch_size})")
     if Path(out).is_dir():
         raise ValueError(f"'out' must be a file (got the folder {out})")
     check_folder('out', Path(out).parent)
     if not Path(input).exists():
-        raise ValueError(f"'input' must be a file or a folder (there is no {input})")
+        raise ValueError(f"'input' must be an existing file or folder (got {input})")
     if Path(out).exists() and Path(out).samefile(input):
-        raise ValueError("'out' must differ from 'input', which would be overwritten (got "
-                         f"{out})")
+        raise ValueError(f"'out' must differ from 'input', which would be overwritten (got {out} "
+                         f"for both)")
     trained = load_run(run, trust.split(','))
     classes = trained.classes
     if classes is None:
@@ -91,7 +91,7 @@ def predictions(run: Run, path: Path, batch_size: int = 32) -> Iterator[tuple[li
     """
     width = classifier(run).sequences_per_example
     if not hasattr(run.data, 'unlabelled'):
-        raise ValueError("'run' must be trained on texts, images or token ids (got a run of "
+        raise ValueError(f"'run' must be a run on texts, images or token ids (got a run on "
                          f"{type(run.data).__name__})")
     device = torch.device('cuda' if torch.cuda.is_available() else 'cpu')
     module = run.module.to(device)
@@ -100,9 +100,9 @@ def predictions(run: Run, path: Path, batch_size: int = 32) -> Iterator[tuple[li
         where = f'{path}, examples {names[0]} to {names[-1]}'
         num_sequences = batch.ptr.numel() - 1
         if num_sequences != width * len(names):
-            raise ValueError(f"{where}: the number of sequences for each example must be "
-                             f"{width}, as the model requires (got {num_sequences} sequences for "
-                             f"{len(names)} examples)")
+            raise ValueError(f"{where}: expected {width} sequences for each example, as the model "
+                             f"of the run needs (got {num_sequences} sequences for {len(names)} "
+                             f"examples)")
         try:
             with torch.no_grad():
                 values = module.predict_step(move_data_to_device(batch, device), 0)
@@ -119,8 +119,8 @@ def classifier(run: Run) -> SequenceClassifier:
     """
     model = run.module.model
     if not isinstance(model, SequenceClassifier):
-        raise ValueError(f"the model of 'run' must be a SequenceClassifier or a PairClassifier "
-                         f"(got {type(model).__name__})")
+        raise ValueError(f"'run' must be the run of a SequenceClassifier or a PairClassifier (got "
+                         f"{type(model).__name__})")
     return model
 
 

@@ -20,7 +20,7 @@ LIBRARIES = ('captum', 'datasets', 'matplotlib', 'networkx', 'numba', 'ortools',
 
 @contextmanager
 def without_libraries() -> Iterator[None]:
-    """Import stand-ins instead of the heavy libraries inside the context.
+    """Return a context in which imports of heavy libraries return empty replacements.
 
     The process should print help and exit.
     """
@@ -36,7 +36,8 @@ def without_libraries() -> Iterator[None]:
 
 
 class _Anything(ABCMeta):
-    """A class whose attributes, entries, unions and results of calls are the class itself."""
+    """Replacement for anything in a library. Its attributes, entries, unions and results of calls
+    are the class itself."""
 
     def __getattr__(cls, name: str) -> type:
         if name.startswith(('__', '_is_protocol')):  # these attributes mark the kind of a class

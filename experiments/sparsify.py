@@ -107,11 +107,12 @@ def main(
         if count < 1:
             raise ValueError(f"'{name}' must be positive (got {count})")
     if steps < 0 or not 0 <= distill <= 1 or not lr > 0:
-        raise ValueError(f"'steps' must not be negative, 'lr' positive and 'distill' from 0 to 1 "
+        raise ValueError(f"'steps' must be at least 0, 'lr' positive and 'distill' from 0 to 1 "
                          f"(got {steps}, {lr} and {distill})")
     for name in candidates or ['nothing']:
         if name not in CANDIDATES:
-            raise ValueError(f"'candidates' must be some of {', '.join(CANDIDATES)} (got {name!r})")
+            raise ValueError(f"'candidates' must contain only names from {', '.join(CANDIDATES)} "
+                             f"(got {name!r})")
     if lora is not None:
         check_lora(lora)
     folder = Path(out)
@@ -122,8 +123,8 @@ def main(
     if learn_graphs:
         check_length(tokens.size(1))
     if len(tokens) <= held_out:
-        raise ValueError(f"'data' must hold more than 'held_out' sequences (got {len(tokens)} and "
-                         f"{held_out})")
+        raise ValueError(f"'data' must contain more than {held_out} sequences, the number of "
+                         f"'held_out' sequences (got {len(tokens)})")
     surgery = Surgery(dense, tokens[held_out:], tokens[:held_out], folder, batch_size, mask_token)
     write_whole(folder / OPTIONS, lambda path: path.write_text(json.dumps(options, indent=1)))
     measured = surgery.profile(profiled, [pattern for name in candidates
@@ -153,7 +154,7 @@ def main(
 
 @dataclass
 class Surgery:
-    """A dense model, its data, and the folder of what has been done."""
+    """A dense model that is made sparse, its data, and the folder that stores finished steps."""
 
     dense: nn.Module
     train: Tensor
@@ -167,7 +168,7 @@ class Surgery:
         self.losses: dict[str, float] = {}
 
     def loss(self, model: nn.Module) -> float:
-        """Return the loss on held-out data."""
+        """Return the loss of ``model`` on the held-out data."""
         return mean_loss(model, self.held_out, self.own_loss, self.batch_size)
 
     def profile(self, sequences: int, patterns: Sequence[str]) -> Profile:
@@ -181,7 +182,7 @@ class Surgery:
         return measured
 
     def costs(self, measured: Profile) -> np.ndarray:
-        """Return the costs of heads, on a quarter of the held-out data."""
+        """Return what an error in each head costs, measured on a quarter of the held-out data."""
         path = self.folder / 'costs.npy'
         if path.is_file():
             return np.load(path, allow_pickle=False)
@@ -193,8 +194,8 @@ class Surgery:
 
     def cut(self, chosen: Fit, settings: Adaptation, learn_graphs: bool = False,
             lora: int | None = None) -> tuple[nn.Module, Fit]:
-        """Return an attached and trained copy and the patterns of its heads, and keep the losses
-        before and after."""
+        """Attach the chosen patterns to a copy of the model and train the copy. Return the copy and
+        the patterns of its heads. The losses before and after training are stored."""
         sparse = attach(copy.deepcopy(self.dense), chosen.along())
         self.losses = {'dense': self.loss(self.dense), 'cut': self.loss(sparse)}
         adapters = None if lora is None else with_adapters(sparse, lora, settings.seed)
@@ -223,19 +224,20 @@ def load_model(folder: Path) -> nn.Module:
     import transformers
 
     if not (folder / 'config.json').is_file():
-        raise ValueError(f"'model' must be the folder of a model (there is no "
-                         f"{folder / 'config.json'})")
+        raise ValueError(f"'model' must be the folder of a model (got {folder}, without "
+                         f"config.json)")
     config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
     name = (config.architectures or ['none'])[0]
     kind = getattr(transformers, name, None)
     if kind is None or not issubclass(kind, transformers.PreTrainedModel):
-        raise ValueError(f"'model' must be of a class of transformers (got {name} in {folder})")
+        raise ValueError(f"'model' must be a model of a class in transformers (got {name} in "
+                         f"{folder})")
     model = kind.from_pretrained(folder, local_files_only=True)
     return model.float().eval()
 
 
 def longest_of(model: nn.Module) -> float:
-    """Return the largest number of tokens that the graphs of a model have rows for."""
+    """Return the largest number of tokens for which the graphs of a model have edges."""
     sources = (getattr(module, 'graph_source', None) for module in model.modules())
     return min((source.max_length for source in sources if source is not None
                 and source.max_length is not None), default=math.inf)
@@ -246,24 +248,27 @@ def _length(model: nn.Module, length: int | None) -> int:
     if length is None:
         return most or 512
     if length < 8 or most is not None and length > most:
-        raise ValueError(f"'length' must be from 8 to {most}, the positions of the model (got "
-                         f"{length})")
+        raise ValueError(f"'length' must be from 8 to {most}, the number of positions of the model "
+                         f"(got {length})")
     return length
 
 
 def _check_options(folder: Path, options: dict) -> None:
-    """Raise if the folder holds results, or a beginning with other options."""
+    """Raise an error if the folder contains results, or the beginning of a run with other
+    options."""
     if (folder / RESULTS).exists():
-        raise ValueError(f"'out' must be a new folder (got {folder}, which has results)")
+        raise ValueError(f"'out' must be a new folder (got {folder}, which contains results); "
+                         f"choose another folder")
     path = folder / OPTIONS
     if path.is_file():
         before = json.loads(path.read_text())
         changed = [name for name in options if before.get(name) != options[name]]
         if changed:
-            raise ValueError(f"'out' must be a new folder, or one that was begun with the same "
+            raise ValueError(f"'out' must be a new folder, or a folder of a run with the same "
                              f"options (got {folder}, with another {', '.join(changed)})")
     elif folder.is_dir() and any(folder.iterdir()):
-        raise ValueError(f"'out' must be a new or empty folder (got {folder})")
+        raise ValueError(f"'out' must be a new or empty folder (got {folder}); choose another "
+                         f"folder")
 
 
 if __name__ == '__main__':

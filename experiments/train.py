@@ -94,9 +94,6 @@ class StepSeeds(Callback):
 
     A resumed run then has the same sampled graphs, dropout and augmentation as the uninterrupted
     run. Evaluations sample the same graphs each time.
-
-    A resumed run then draws the sampled graphs, dropout and augmentation of the uninterrupted run.
-    Evaluations draw the same graphs each time.
     """
 
     def __init__(self, seed: int):
@@ -151,7 +148,7 @@ class TrainCLI(LightningCLI):
             auto_configure_optimizers=False, load_from_checkpoint_support=False)
 
     def setup_parser(self, *arguments: Any) -> None:
-        """Set up the parser of the command.
+        """Build the parser of the command, or take it from an earlier run in this process.
 
         All runs of a process share this parser, because it takes a tenth of a second to build.
         """
@@ -189,7 +186,7 @@ class TrainCLI(LightningCLI):
         if self.config.select_on is not None:
             best_is(self.config.select_on)
         if self.config.logger is not None and self.config.trainer.logger:
-            raise ValueError("'logger' and 'trainer.logger' exclude each other (got both); put "
+            raise ValueError("'logger' and 'trainer.logger' must not both be given (got both); put "
                              "all loggers into 'trainer.logger'")
         self.config.ckpt_path = _checkpoint(self.command, self.config.ckpt_path)
         check_folder('trainer.default_root_dir', Path(self.config.trainer.default_root_dir))
@@ -246,7 +243,7 @@ class TrainCLI(LightningCLI):
         return trainer
 
     def run(self) -> None:
-        """Run the command that was given to the constructor."""
+        """Run the command ``fit``, ``validate`` or ``test`` that was given to the constructor."""
         folder = Path(self.config.trainer.default_root_dir)
         if self.command == 'validate':
             self._check_tested(Path(self.config.ckpt_path), folder)
@@ -268,16 +265,17 @@ class TrainCLI(LightningCLI):
                 self._fit(self._begin(folder))
 
     def _begin(self, folder: Path) -> str | None:
-        """Return the checkpoint that the run resumes from, or ``None`` for a new run."""
+        """Decide whether this run is new or resumed, and return the checkpoint that it resumes
+        from, or ``None``."""
         checkpoint = self.config.ckpt_path
         if checkpoint is None and has_checkpoint(folder):
             checkpoint = _checkpoint('fit', str(folder / 'checkpoints' / LAST))
             say(f'{folder} contains this run, unfinished; resuming from {checkpoint}')
         elif checkpoint is not None and not _is_in(folder, Path(checkpoint)):
             if has_checkpoint(folder) or (folder / CONFIG).exists():
-                raise ValueError("'trainer.default_root_dir' must not contain a run other than "
+                raise ValueError(f"'trainer.default_root_dir' must not contain another run than "
                                  f"'ckpt_path' (got {folder} and {checkpoint}); choose another "
-                                 "folder, or resume the run in this folder with --ckpt_path "
+                                 f"folder, or resume the run in this folder by --ckpt_path "
                                  f"{folder / 'checkpoints' / LAST}")
             self.run_folder.go_on = 'go on with --ckpt_path, now'
         # A batch is divided over all processes, so a resumed run needs as many processes as before.
@@ -289,7 +287,7 @@ class TrainCLI(LightningCLI):
         return checkpoint
 
     def _fit(self, checkpoint: str | None) -> None:
-        """Train the model, and test it."""
+        """Train the model from ``checkpoint`` on, or from the beginning, and test it."""
         try:
             self.trainer.fit(model=self.model, datamodule=self.datamodule, weights_only=True,
                              ckpt_path=checkpoint)
@@ -308,19 +306,18 @@ class TrainCLI(LightningCLI):
             close(logger)
 
     def _check_tested(self, checkpoint: Path, folder: Path) -> None:
-        """Check that a test does not overwrite the results of another run."""
+        """Raise an error if a test would overwrite the results of another run."""
         is_its_own = _is_in(folder, checkpoint)
         if self.command == 'test' and not is_its_own and (folder / CONFIG).exists():
-            raise ValueError("'trainer.default_root_dir' must not contain a run other than "
-                             f"'ckpt_path' (got {folder} and {checkpoint}); choose another "
-                             "folder")
+            raise ValueError(f"'trainer.default_root_dir' must not contain another run than "
+                             f"'ckpt_path' (got {folder} and {checkpoint}); choose another folder")
         state = read_checkpoint(checkpoint)
         saved = identity_in(state) or {'inputs': {}}
         name = changed_input(saved['inputs'], yaml.safe_load(config_text(self.parser, self.config)))
         if name is not None and self.command == 'test' and is_its_own:
-            raise ValueError(f"{name!r} names other data than {folder} was trained and tested "
-                             "on; choose another 'trainer.default_root_dir' to test on other "
-                             "data")
+            raise ValueError(f"{name!r} must name the data on which {folder} was trained and "
+                             f"tested; to test on other data, choose another "
+                             f"'trainer.default_root_dir'")
         if name is not None:
             say(f'{name!r} names other data than the training of {checkpoint}')
         self.model.on_load_checkpoint(state)  # raises if the checkpoint does not fit the model
@@ -340,8 +337,8 @@ class TrainCLI(LightningCLI):
 
     def _run_seeds(self, folder: Path) -> None:
         if (folder / CONFIG).exists() or has_checkpoint(folder):
-            raise ValueError("'trainer.default_root_dir' must not contain a run of one seed (got "
-                             f"{folder}); choose another folder for 'seeds'")
+            raise ValueError(f"'trainer.default_root_dir' must not contain a run of a single seed "
+                             f"(got {folder}); choose another folder, or omit 'seeds'")
         first = int(self.config.seed_everything)
         train_seeds(main, [*_without('--seeds', self._given), '--seeds', 'null'], folder,
                     range(first, first + self.config.seeds))
@@ -356,23 +353,23 @@ def best_is(metric: str) -> Literal['min', 'max']:
     """
     words = set(re.split('[/_]', metric))
     if not words & (LESS_IS_BETTER | MORE_IS_BETTER):
-        raise ValueError(f"'select_on' must be a development metric with a known word in its name: "
-                         f"{', '.join(sorted(LESS_IS_BETTER))} (lower is better) or "
-                         f"{', '.join(sorted(MORE_IS_BETTER))} (higher is better) (got {metric!r})")
+        raise ValueError(f"'select_on' must contain one of {', '.join(sorted(LESS_IS_BETTER))} "
+                         f"(lower is better) or {', '.join(sorted(MORE_IS_BETTER))} (higher is "
+                         f"better) in the name of the metric (got {metric!r})")
     return 'min' if words & LESS_IS_BETTER else 'max'
 
 
 def _check_name(folder: str | Path) -> None:
-    """Check that config.yaml can store the name of a folder."""
+    """Raise an error if config.yaml cannot store the name of the folder of a run."""
     try:
         str(folder).encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"'trainer.default_root_dir' must have a name in UTF-8 (got "
+        raise ValueError(f"'trainer.default_root_dir' must be a path in UTF-8 (got "
                          f"{str(folder)!r})") from error
 
 
 def _check_trainer(options: Namespace) -> None:
-    """Check the trainer's options that Lightning does not check.
+    """Raise an error for options of the trainer that Lightning does not check.
 
     Lightning divides by some of these options. Gradients that are clipped to a negative norm point
     uphill. Lightning cannot order data that order their own batches. Without a test, there would be
@@ -383,51 +380,53 @@ def _check_trainer(options: Namespace) -> None:
         if options[name] is not None:
             check_at_least(least, **{f'trainer.{name}': options[name]})
     if options.overfit_batches:
-        raise ValueError(f"'trainer.overfit_batches' must be 0 (got {options.overfit_batches}), "
-                         "because the data order their own batches, so that runs can be resumed; "
-                         "use 'trainer.limit_train_batches' for a short epoch")
+        raise ValueError(f"'trainer.overfit_batches' must be 0, because the data order their own "
+                         f"batches to be resumable (got {options.overfit_batches}); use "
+                         f"'trainer.limit_train_batches' for a short epoch")
     if str(options.strategy).startswith(SPAWNING):
-        raise ValueError(f"'trainer.strategy' must be ddp or the like (got {options.strategy}), "
-                         f"because forked or spawned processes return nothing that could be tested")
+        raise ValueError(f"'trainer.strategy' must be 'ddp' or another strategy that launches "
+                         f"scripts (got {options.strategy}), because forked or spawned processes "
+                         f"cannot return the results of a test")
     if options.limit_test_batches == 0:
-        raise ValueError("'trainer.limit_test_batches' must not be 0 (got "
-                         f"{options.limit_test_batches}), because summary.json contains the "
-                         "results of the test at the end of a run; use 1 for a short test")
+        raise ValueError(f"'trainer.limit_test_batches' must not be 0, because each run ends with "
+                         f"a test (got {options.limit_test_batches}); use 1 for a short test")
 
 
 def _check_callbacks(given: list[Callback], callbacks: list[Callback]) -> None:
-    """Check that checkpoints can store the weights and the state of the user's callbacks.
+    """Raise an error unless checkpoints can store the weights and the state of the user's
+    callbacks.
 
     Averaged weights must be saved, and no two callbacks may have the same key in a checkpoint.
     """
     if any(isinstance(callback, StochasticWeightAveraging) for callback in given):
-        raise ValueError("'trainer.callbacks' must not have StochasticWeightAveraging, because "
+        raise ValueError("'trainer.callbacks' must not contain StochasticWeightAveraging, because "
                          "no checkpoint contains the averaged weights that would be tested; use "
-                         "EMAWeightAveraging, whose weights are saved")
+                         "EMAWeightAveraging, which saves the averaged weights")
     keys = [callback.state_key for callback in callbacks
             if type(callback).state_dict is not Callback.state_dict]
     for callback in given:
         if keys.count(callback.state_key) > 1:
-            raise ValueError("'trainer.callbacks' must differ from one another and from each "
-                             f"run's own callbacks (got a second {callback.state_key}); leave "
-                             "this callback out, or let it monitor another metric")
+            raise ValueError(f"'trainer.callbacks' must contain each callback only once, and none "
+                             f"that each run adds itself (got a second {callback.state_key}); omit "
+                             f"this callback, or let it monitor another metric")
 
 
 def _check_seed(seed: int | bool) -> None:
     if isinstance(seed, bool) or not 0 <= seed < 2**32:
-        raise ValueError(f"'seed_everything' must be an integer from 0 to {2**32 - 1} (got "
-                         f"{seed}), because the randomness of every step derives from it")
+        raise ValueError(f"'seed_everything' must be an integer from 0 to {2 ** 32 - 1}, because "
+                         f"all random numbers derive from this seed (got {seed})")
 
 
 def _check_seeds(command: str, options: Namespace) -> None:
     if command != 'fit' or options.ckpt_path is not None:
-        raise ValueError("'seeds' requires the command fit without 'ckpt_path'; killed runs are "
-                         "resumed and finished runs are kept")
+        raise ValueError("'seeds' requires the command fit without 'ckpt_path'; run fit with the "
+                         "same options again to resume killed runs")
     _check_seed(options.seed_everything + options.seeds - 1)
 
 
 def _data_filling(options: Namespace) -> L.LightningDataModule | None:
-    """Return the data module, if it fills in options of the run, and ``None`` otherwise.
+    """Return the data module if it has a method ``fill_options``, which fills in options of the
+    run, and ``None`` otherwise.
 
     Its method ``fill_options(options)`` is called first.
     """
@@ -445,8 +444,8 @@ def _is_in(folder: Path, checkpoint: Path) -> bool:
 
 
 def _trusted(arguments: list[str]) -> list[str]:
-    """Return the packages in the value of ``--trust``, before the rest of the command line is
-    parsed."""
+    """Return the names of packages in the value of the option ``--trust``, before the rest of the
+    command line is parsed."""
     pairs = zip([None, *arguments], arguments)
     said = [value if before == '--trust' else value.removeprefix('--trust=')
             for before, value in pairs if before == '--trust' or value.startswith('--trust=')]
@@ -463,8 +462,9 @@ def _without(name: str, arguments: list[str]) -> list[str]:
 def _checkpoint(command: str, path: str | None) -> str | None:
     """Return the checkpoint to resume from or to test, or ``None``."""
     if path is None and command != 'fit':
-        raise ValueError(f"'ckpt_path' must be given (got none); without it, {command} would "
-                         f"evaluate an untrained model")
+        raise ValueError(f"'ckpt_path' must be given for {command}, because without a checkpoint "
+                         f"an untrained model would be evaluated; pass --ckpt_path "
+                         f"RUN/checkpoints/last.ckpt")
     try:
         if path is not None and command == 'fit':
             return str(newest_good(Path(path)))
@@ -503,9 +503,9 @@ def main(args: list[str] | None = None) -> None:
     if command not in COMMANDS:
         raise ValueError(f"the command must be one of {', '.join(COMMANDS)} (got {command!r})")
     if not any(option.startswith(WHAT_IS_TRAINED) for option in options):
-        raise ValueError("'config' must name what to train (got none); pass your own file, or "
-                         "the name of a config of experiments/configs, as in graphattn train "
-                         "--config digits/sbm; graphattn --help lists them")
+        raise ValueError("'config' must be given; pass your own file, or the name of a config in "
+                         "experiments/configs, as in graphattn train --config digits/sbm "
+                         "(graphattn --help lists the names)")
     try:
         with ending_signals(), keeping_freed_memory(), trusting(_trusted(options)):
             # The config of a training may run any code, but a tested run may come from a stranger.
@@ -519,8 +519,8 @@ def main(args: list[str] | None = None) -> None:
     except (KeyError, RuntimeError) as error:
         if 'SLURM' not in str(error):
             raise
-        raise ValueError(f"the SLURM variables were not set by srun ({error}); start the processes "
-                         "with srun and --ntasks-per-node, or unset SLURM_NTASKS") from error
+        raise ValueError(f"the SLURM variables must be set by srun ({error}); start the processes "
+                         f"by srun --ntasks-per-node=N, or unset SLURM_NTASKS") from error
     except SystemExit as stop:
         # RunFolder has already reported an interrupt, but Lightning exits as if the run had failed.
         if isinstance(stop.__context__, KeyboardInterrupt):

@@ -35,20 +35,20 @@ MAX_HOPS = 10_000  # for more hops, use the limit, ``math.inf``
 def check_edge_index(edge_index: Tensor) -> None:
     if hasattr(edge_index, 'stores'):  # PyG's Data and similar classes
         raise TypeError(f"'edge_index' must be an int64 Tensor (got {type(edge_index).__name__}); "
-                        f"use BipartiteGraph.from_data")
+                        f"call BipartiteGraph.from_data(data) for a PyG Data")
     check_integers('edge_index', edge_index)
     check_has_numbers('edge_index', edge_index)
     if edge_index.dim() != 2 or edge_index.size(0) != 2:
-        raise ValueError(f"'edge_index' must be [2, num_edges], key over query (got shape "
-                         f"{tuple(edge_index.shape)})")
+        raise ValueError(f"'edge_index' must have shape [2, num_edges], with keys in row 0 and "
+                         f"queries in row 1 (got shape {tuple(edge_index.shape)})")
 
 
 def check_integers(name: str, tensor: Tensor) -> None:
     if not isinstance(tensor, Tensor):
         raise TypeError(f"'{name}' must be an int64 Tensor (got {type(tensor).__name__})")
     if tensor.dtype != torch.long:
-        raise TypeError(f"'{name}' must be an int64 Tensor (got {tensor.dtype}); convert with "
-                        f".long()")
+        raise TypeError(f"'{name}' must be an int64 Tensor (got {tensor.dtype}); pass "
+                        f"{name}.long()")
     check_strided(name, tensor)
 
 
@@ -63,13 +63,15 @@ def check_size(name: str, size: int, at_least: int = 0, at_most: int | None = No
 
 
 def check_sides(**sizes: int) -> None:
-    """Raise unless the sizes are positive ints that the side of a tensor can have."""
+    """Raise an error unless each size is a positive int of at most ``MAX_SIDE``, the largest number
+    of rows or columns of a tensor."""
     for name, size in sizes.items():
         check_size(name, size, 1, MAX_SIDE)
 
 
 def check_number(name: str, number: float, where: str) -> None:
-    """Raise unless ``number`` is in the range ``where``, a key of ``_INSIDE``."""
+    """Raise an error unless ``number`` is in the range ``where``, such as ``'in [0, 1)'``. The keys
+    of ``_INSIDE`` are the possible ranges."""
     if not isinstance(number, Real) or isinstance(number, bool):
         raise TypeError(f"'{name}' must be a number (got {type(number).__name__})")
     if not _INSIDE[where](number):
@@ -103,7 +105,7 @@ def check_kind(name: str, value: object, kind: type) -> None:
 def check_generator(generator: torch.Generator | None) -> None:
     if generator is not None and not isinstance(generator, torch.Generator):
         raise TypeError(f"'generator' must be a torch.Generator or None (got "
-                        f"{type(generator).__name__}); for a seed, pass "
+                        f"{type(generator).__name__}); to pass a seed, use "
                         f"torch.Generator(device).manual_seed(seed)")
 
 
@@ -112,24 +114,25 @@ def check_seed(seed: int) -> None:
         raise TypeError(f"'seed' must be an int, a torch.Generator or None (got "
                         f"{type(seed).__name__})")
     if not -2**63 <= seed < 2**64:
-        raise ValueError(f"'seed' must fit in 64 bits (got {seed})")
+        raise ValueError(f"'seed' must be an int from -2**63 to 2**64 - 1 (got {seed})")
 
 
 def check_device(device: torch.device | str) -> torch.device:
-    """Return ``device`` as a torch.device."""
+    """Return ``device``, a torch.device or a name such as ``'cuda:0'``, as a torch.device."""
     if isinstance(device, torch.device):
         return device
     try:
         return torch.device(device)
     except (RuntimeError, TypeError) as error:
-        raise ValueError(f"'device' must be a torch.device or a device name (got {device!r}): "
-                         f"{error}") from None
+        raise ValueError(f"'device' must be a torch.device or a device name, such as 'cpu' or "
+                         f"'cuda:0' (got {device!r}): {error}") from None
 
 
 def check_num_pairs(num_queries: int, num_keys: int) -> None:
     if num_queries * num_keys >= 2**63:
-        raise ValueError(f"'num_queries' times 'num_keys' must be below 2^63, because pairs are "
-                         f"numbered in int64 (got {num_queries} and {num_keys})")
+        raise ValueError(f"'num_queries' times 'num_keys' must be below 2**63, because pairs are "
+                         f"numbered in int64 (got {num_queries} and {num_keys}); use fewer queries "
+                         f"or keys")
 
 
 def check_floating(name: str, tensor: Tensor) -> None:
@@ -138,7 +141,8 @@ def check_floating(name: str, tensor: Tensor) -> None:
         return  # return early, because every call of every layer runs this check several times
     if not isinstance(tensor, Tensor) or not is_float(tensor.dtype):
         kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
-        raise TypeError(f"'{name}' must be a floating point Tensor of 16 bits or more (got {kind})")
+        raise TypeError(f"'{name}' must be a Tensor of float16, bfloat16, float32 or float64 (got "
+                        f"{kind})")
     check_strided(name, tensor)
 
 
@@ -152,71 +156,76 @@ def check_strided(name: str, tensor: Tensor) -> None:
     if not isinstance(tensor, Tensor):
         raise TypeError(f"'{name}' must be a Tensor (got {type(tensor).__name__})")
     if tensor.is_nested:
-        raise TypeError(f"'{name}' must be a dense Tensor (got a nested Tensor); "
-                        f"torch.cat(tensor.unbind()) joins its parts")
+        raise TypeError(f"'{name}' must be a dense Tensor (got a nested Tensor); pass "
+                        f"torch.cat({name}.unbind())")
     if tensor.layout != torch.strided:
-        raise TypeError(f"'{name}' must be a dense Tensor (got layout {tensor.layout})")
+        raise TypeError(f"'{name}' must be a dense Tensor (got layout {tensor.layout}); pass "
+                        f"{name}.to_dense()")
 
 
 def check_has_numbers(name: str, tensor: Tensor) -> None:
     if tensor.is_meta:
-        raise ValueError(f"'{name}' must have values, because the values are read (got a Tensor on "
-                         f"meta)")
+        raise ValueError(f"'{name}' must be on a device with values, such as 'cpu', because the "
+                         f"values are read (got a Tensor on the device 'meta')")
 
 
 def check_features(x: Tensor, channels: int, layer: nn.Module, name: str = 'x') -> None:
-    """Raise unless ``x`` is a valid input of ``layer``, floating ``[num_tokens, channels]``."""
+    """Raise an error unless ``x`` is floating ``[num_tokens, channels]`` and has the device and
+    dtype of ``layer``."""
     check_floating(name, x)
     if x.dim() != 2 or x.size(1) != channels:
-        raise ValueError(f"'{name}' must be [num_tokens, {channels}] (got shape "
+        raise ValueError(f"'{name}' must have shape [num_tokens, {channels}] (got shape "
                          f"{tuple(x.shape)})")
     check_place(name, x, layer)
 
 
 def check_place(name: str, x: Tensor, layer: nn.Module) -> None:
-    """Raise unless ``x`` has the device and dtype of the weight of a layer. If another module
-    replaces the layer, such as an adapter or a quantised layer, and has no such weight, nothing is
-    checked."""
+    """Raise an error unless ``x`` has the device and dtype of the weight of ``layer``. If ``layer``
+    has no floating weight, as an adapter or a quantised layer may have none, nothing is checked."""
     weight = getattr(layer, 'weight', None)
     if not isinstance(weight, Tensor) or weight.dtype not in _FLOATS:
         return
     if x.device != weight.device:
-        raise ValueError(f"'{name}' must be on {weight.device}, where the layer is (got "
-                         f"{x.device})")
+        raise ValueError(f"'{name}' must be on {weight.device}, the device of the layer (got "
+                         f"{x.device}); pass {name}.to('{weight.device}')")
     if x.dtype != weight.dtype:
         check_layer_dtype(name, x, weight)
 
 
 def check_layer_dtype(name: str, x: Tensor, weight: Tensor) -> None:
-    """Raise unless ``x`` and ``weight`` have the same dtype, or autocast casts both."""
+    """Raise an error unless ``x`` and ``weight`` have the same dtype or autocast casts both
+    tensors."""
     if x.dtype != weight.dtype and not is_autocast(x):
-        raise TypeError(f"'{name}' must be of the layer's dtype {weight.dtype} (got {x.dtype})")
+        raise TypeError(f"'{name}' must have the dtype of the layer, {weight.dtype} (got "
+                        f"{x.dtype}); pass {name}.to({weight.dtype})")
 
 
 def check_ids(name: str, ids: Tensor, num_ids: int, device: torch.device) -> None:
     check_integers(name, ids)
     if ids.dim() != 1:
-        raise ValueError(f"'{name}' must have one dimension, with all sequences one after the "
-                         f"other (got shape {tuple(ids.shape)})")
+        raise ValueError(f"'{name}' must have shape [num_tokens], without a batch dimension (got "
+                         f"shape {tuple(ids.shape)}); pass {name}.flatten(), and the first token "
+                         f"of each sequence as 'ptr'")
     if ids.device != device:
-        raise ValueError(f"'{name}' must be on {device}, where the model is (got {ids.device})")
+        raise ValueError(f"'{name}' must be on {device}, the device of the model (got "
+                         f"{ids.device}); pass {name}.to('{device}')")
     if ids.numel() == 0 or is_traced(ids):
         return
     lowest, highest = torch.stack(ids.aminmax()).tolist()  # one synchronisation
     if not 0 <= lowest <= highest < num_ids:
-        raise ValueError(f"'{name}' must be ids from 0 to {num_ids - 1} (got {lowest} to "
+        raise ValueError(f"'{name}' must contain ids from 0 to {num_ids - 1} (got {lowest} to "
                          f"{highest})")
 
 
 def check_on_edges(name: str, values: Tensor, num_edges: int) -> None:
-    """Raise unless ``values`` is a real Tensor ``[num_edges]``."""
+    """Raise an error unless ``values`` is a dense real Tensor ``[num_edges]``."""
     if not isinstance(values, Tensor) or values.is_complex():
         kind = values.dtype if isinstance(values, Tensor) else type(values).__name__
         raise TypeError(f"'{name}' must be a Tensor of real numbers (got {kind})")
     check_strided(name, values)
     check_has_numbers(name, values)
     if values.shape != (num_edges,):
-        raise ValueError(f"'{name}' must have one value for each of the {num_edges} edges (got "
+        raise ValueError(f"'{name}' must have shape [{num_edges}], one value for each edge (got "
                          f"shape {tuple(values.shape)})")
 
 
@@ -230,18 +239,18 @@ def check_range(edge_index: Tensor, num_queries: int, num_keys: int) -> None:
     for row, name, size in ((0, 'key', num_keys), (1, 'query', num_queries)):
         if low[row] < 0 or high[row] >= size:
             raise ValueError(f"'edge_index[{row}]' must contain {name} numbers from 0 to "
-                             f"{size - 1} (got {low[row]} to {high[row]}); row 0 has the keys, row "
-                             f"1 the queries")
+                             f"{size - 1} (got {low[row]} to {high[row]}); put keys in row 0 of "
+                             f"'edge_index' and queries in row 1")
 
 
 def check_edge_prob(edge_prob: Tensor, num_edges: int, device: torch.device) -> None:
     check_floating('edge_prob', edge_prob)
     if edge_prob.shape != (num_edges,):
-        raise ValueError(f"'edge_prob' must have one value for each of the {num_edges} edges (got "
-                         f"shape {tuple(edge_prob.shape)})")
+        raise ValueError(f"'edge_prob' must have shape [{num_edges}], one probability for each "
+                         f"edge (got shape {tuple(edge_prob.shape)})")
     if edge_prob.device != device:
-        raise ValueError(f"'edge_prob' must be on {device}, where the edges are (got "
-                         f"{edge_prob.device})")
+        raise ValueError(f"'edge_prob' must be on {device}, the device of the edges (got "
+                         f"{edge_prob.device}); pass edge_prob.to('{device}')")
     if is_traced(edge_prob) or num_edges == 0:
         return
     lowest, highest = torch.stack(edge_prob.detach().aminmax()).tolist()
@@ -251,21 +260,22 @@ def check_edge_prob(edge_prob: Tensor, num_edges: int, device: torch.device) -> 
 
 
 def check_pointer(name: str, ptr: Tensor, device: torch.device) -> None:
-    """Raise unless the pointer has the right type, dtype, device and shape. Its values are not
-    checked."""
+    """Raise an error unless ``ptr`` is a dense int64 Tensor ``[num_segments + 1]`` on ``device``.
+    The values of ``ptr`` are not checked."""
     is_plain = isinstance(ptr, Tensor) and ptr.dtype == torch.long and not ptr.is_nested
     if not is_plain or ptr.layout != torch.strided:
         check_integers(name, ptr)
     if ptr.device != device:
-        raise ValueError(f"'{name}' must be on {device}, the device of its nodes (got "
-                         f"{ptr.device})")
+        raise ValueError(f"'{name}' must be on {device}, the device of the nodes (got "
+                         f"{ptr.device}); pass {name}.to('{device}')")
     if ptr.dim() != 1 or ptr.numel() == 0:
-        raise ValueError(f"'{name}' must have one dimension and a first entry (got shape "
-                         f"{tuple(ptr.shape)})")
+        raise ValueError(f"'{name}' must have shape [num_segments + 1] with 0 as the first entry "
+                         f"(got shape {tuple(ptr.shape)})")
 
 
 def check_ptr(name: str, ptr: Tensor, size: int | None, device: torch.device) -> None:
-    """Raise unless the pointer rises from 0 to ``size``, or to any number if ``size`` is None."""
+    """Raise an error unless the values of ``ptr`` begin with 0, never decrease and end with
+    ``size``. If ``size`` is None, the last value may be any number."""
     check_pointer(name, ptr, device)
     if is_traced(ptr):
         return
@@ -290,7 +300,8 @@ _MAX_LISTED = 256
 
 
 def _shown(numbers: Tensor, most: int = 8) -> str:
-    """Return the values as text, abbreviated if there are more than ``most``."""
+    """Return the values of a Tensor as text. If there are more than ``most`` values, only the first
+    three and the last three are shown."""
     if numbers.numel() <= most:
         return str(numbers.tolist())
     first, last = (', '.join(map(str, part.tolist())) for part in (numbers[:3], numbers[-3:]))
@@ -298,28 +309,29 @@ def _shown(numbers: Tensor, most: int = 8) -> str:
 
 
 def check_order(name: str, order: Tensor, ptr: Tensor) -> None:
-    """Raise unless ``order`` is a permutation of the nodes within each segment."""
+    """Raise an error unless ``order`` is a permutation that moves nodes only within their segments.
+    ``ptr`` marks where the segments begin."""
     check_integers(name, order)
     check_has_numbers(name, order)
     if order.device != ptr.device:
-        raise ValueError(f"'{name}' must be on {ptr.device}, where the graph is (got "
-                         f"{order.device})")
+        raise ValueError(f"'{name}' must be on {ptr.device}, the device of the graph (got "
+                         f"{order.device}); pass {name}.to('{ptr.device}')")
     segment = torch.repeat_interleave(ptr.diff())
     node = torch.arange(segment.numel(), device=ptr.device)
     if order.shape != node.shape or not torch.equal(order.sort().values, node):
-        raise ValueError(f"'{name}' must be a permutation of the {node.numel()} nodes (got shape "
-                         f"{tuple(order.shape)})")
+        raise ValueError(f"'{name}' must contain the number of each of the {node.numel()} nodes "
+                         f"once (got shape {tuple(order.shape)})")
     if not torch.equal(segment[order], segment):
         raise ValueError(f"'{name}' must keep each node in its segment (got an order that moves "
                          f"nodes to other segments)")
 
 
 def check_rows(indptr: Tensor, key: Tensor, num_keys: int | None) -> None:
-    """Raise unless ``indptr`` and ``key`` are valid rows of a graph, without duplicate keys in a
-    row. If ``num_keys`` is None, it is the number of queries."""
+    """Raise an error unless ``indptr`` and ``key`` are the rows of a valid graph, without duplicate
+    keys in a row. The default of ``num_keys`` is the number of queries."""
     check_strided('key', key)
     if key.dim() != 1 or key.dtype not in _INTEGERS:
-        raise TypeError(f"'key' must be integers [num_edges] (got {key.dtype} of shape "
+        raise TypeError(f"'key' must be a Tensor of integers [num_edges] (got {key.dtype} of shape "
                         f"{tuple(key.shape)})")
     check_ptr('indptr', indptr, key.numel(), key.device)
     num_keys = indptr.numel() - 1 if num_keys is None else num_keys
@@ -329,25 +341,26 @@ def check_rows(indptr: Tensor, key: Tensor, num_keys: int | None) -> None:
     key = key.long()
     low, high = (bound.item() for bound in torch.aminmax(key))
     if low < 0 or high >= num_keys:
-        raise ValueError(f"'key' must be from 0 to {num_keys - 1} (got {low} to {high})")
+        raise ValueError(f"'key' must contain numbers of keys from 0 to {num_keys - 1} (got {low} "
+                         f"to {high})")
     ascends = torch.ones(key.numel() + 1, dtype=torch.bool, device=key.device)
     torch.gt(key[1:], key[:-1], out=ascends[1:-1])
     ascends[indptr] = True  # no constraint between rows
     if not bool(ascends.all()):
-        raise ValueError("'key' must be strictly ascending within each query (got other keys); "
-                         "BipartiteGraph.from_edge_index accepts edges in any order and merges "
-                         "duplicates")
+        raise ValueError("'key' must strictly ascend within each query (got other keys); call "
+                         "BipartiteGraph.from_edge_index, which sorts edges and merges duplicates")
 
 
 def check_square(graph: BipartiteGraph, operation: str, hint: str = '') -> None:
-    """Raise unless every segment has equal numbers of keys and queries."""
+    """Raise an error unless every segment of the graph has equal numbers of keys and queries. The
+    message names the ``operation`` and ends with ``hint``."""
     if not graph.is_square:
         raise ValueError(f"'{operation}' needs equal numbers of keys and queries in each segment "
                          f"(got {graph}){hint}")
 
 
 def check_segments_of_rows(indptr: Tensor, key: Tensor, query_ptr: Tensor, key_ptr: Tensor) -> None:
-    """Raise if the query and the key of an edge are in different segments."""
+    """Raise an error if an edge joins a query of one segment to a key of another segment."""
     if is_traced(indptr):
         return
     query = torch.repeat_interleave(indptr.diff(), output_size=key.numel())

@@ -31,12 +31,13 @@ def is_traced(*tensors: Tensor) -> bool:
 
 
 def stands_for_many(tensor: Tensor) -> bool:
-    """Return whether a tensor is batched by ``torch.vmap`` or by ``is_grads_batched``."""
+    """Return whether ``tensor`` represents a batch of tensors, as inside ``torch.vmap`` or with
+    ``is_grads_batched``."""
     return torch._C._functorch.is_legacy_batchedtensor(tensor) or _beneath(tensor) is None
 
 
 def is_one(x: Tensor, y: Tensor) -> bool:
-    """Return whether two tensors are the same tensor. They may be different objects on the same
+    """Return whether ``x`` and ``y`` are the same tensor. They may be different objects on the same
     memory, because a recomputed checkpoint makes new objects."""
     if x is y or is_traced(x, y) or (x.dtype, x.device) != (y.dtype, y.device):
         return x is y
@@ -45,8 +46,8 @@ def is_one(x: Tensor, y: Tensor) -> bool:
 
 @contextmanager
 def outside_transforms() -> Iterator[None]:
-    """Context outside of inference mode and of the transforms of ``torch.func``, in which results
-    can be computed that later calls use again."""
+    """Return a context without inference mode and without the transforms of ``torch.func``. Later
+    calls can use tensors again that are computed in this context."""
     with torch.inference_mode(False), temporarily_clear_interpreter_stack():
         yield
 
@@ -58,14 +59,14 @@ def without_autocast(device: torch.device) -> AbstractContextManager:
 
 
 def is_autocast(tensor: Tensor) -> bool:
-    """Return whether autocast is on and casts ``tensor`` for products of matrices."""
+    """Return whether autocast is on and casts ``tensor`` before matrix products."""
     device_type = tensor.device.type
     return (device_type != 'meta' and torch.is_autocast_enabled(device_type)
             and tensor.dtype != torch.float64)
 
 
 def unwrap(tensor: Tensor) -> Tensor:
-    """Return the plain tensor beneath transforms of ``torch.func``, detached.
+    """Return the tensor that transforms of ``torch.func`` have wrapped, detached.
 
     Raises:
         NotImplementedError: The tensor is batched by ``torch.vmap``.
@@ -73,8 +74,8 @@ def unwrap(tensor: Tensor) -> Tensor:
     plain = _beneath(tensor)
     if plain is None:
         raise NotImplementedError("a graph cannot be drawn from a tensor that is batched by "
-                                  "torch.vmap; draw the graph outside of torch.vmap, and pass it "
-                                  "as 'graph'")
+                                  "torch.vmap; draw the graph before calling torch.vmap, and pass "
+                                  "this graph as 'graph'")
     return plain.detach()
 
 
@@ -107,8 +108,8 @@ def host_copy(tensor: Tensor) -> Tensor:
 
 
 def _beneath(tensor: Tensor) -> Tensor | None:
-    """Return the plain tensor beneath transforms of ``torch.func``, or ``None`` if the tensor is
-    batched."""
+    """Return the tensor that transforms of ``torch.func`` have wrapped, or ``None`` if
+    ``torch.vmap`` has batched the tensor."""
     functorch = torch._C._functorch
     while functorch.is_functorch_wrapped_tensor(tensor):
         if functorch.is_batchedtensor(tensor):
@@ -127,15 +128,18 @@ def out_of_inference(tensor: Tensor) -> Tensor:
 
 
 def narrow(index: Tensor, bound: int) -> Tensor:
-    """Return integers below ``bound`` in the narrowest dtype of uint16, int32 and int64."""
+    """Return ``index``, whose values are below ``bound``, in the smallest of the dtypes uint16,
+    int32 and int64 that can represent them."""
     return index.to(index_dtype(bound))
 
 
 def index_dtype(bound: int) -> torch.dtype:
-    """Return the narrowest dtype of uint16, int32 and int64 for integers below ``bound``."""
+    """Return the smallest of the dtypes uint16, int32 and int64 that can represent all integers
+    below ``bound``."""
     return torch.uint16 if bound <= 2**16 else torch.int32 if bound <= 2**31 else torch.int64
 
 
 def row_pointer(row: Tensor, num_rows: int) -> Tensor:
-    """Return where each row begins among ascending row indices, int64 ``[num_rows + 1]``."""
+    """Return a pointer into ascending row indices, int64 ``[num_rows + 1]``: the position at which
+    each row begins."""
     return torch.searchsorted(row, torch.arange(num_rows + 1, device=row.device))

@@ -40,7 +40,8 @@ def run_calls(calls: list[tuple]) -> None:
     if errors:
         raise next((error for error in errors if not isinstance(error, Exception)), errors[0])
     if len(finished) < len(calls):
-        raise RuntimeError(f"only {len(finished)} of {len(calls)} calls have returned")
+        raise RuntimeError(f"a thread ended before its calls had run ({len(finished)} of "
+                           f"{len(calls)} calls returned); this is a bug of graphattn")
 
 
 def start_of_threads() -> int:
@@ -67,7 +68,7 @@ def _START_IN_POOL(region: int, data: int, num_threads: int, flags: int) -> None
 
 
 def _worker(waiting: Iterator[tuple], finished: list, errors: list) -> Iterator[None]:
-    """Run calls until none are left.
+    """Run calls from ``waiting`` until none are left.
 
     Exceptions must not propagate through OpenMP, and Python may handle a signal before the first
     statement of a function. Therefore this function is a generator: once it has started, it is

@@ -10,7 +10,7 @@ OLDEST = 8, 0  # oldest compute capability: it supports bfloat16, and tests comp
 
 
 def runs_on(device: torch.device) -> bool:
-    """Return whether Triton's kernels support a device."""
+    """Return whether Triton's kernels can run on ``device``."""
     return device.type == 'cuda' and _is_recent(device)
 
 

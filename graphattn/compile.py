@@ -63,13 +63,14 @@ def _begin() -> None:
 
 
 def attend(num_nodes: int, dtype: torch.dtype) -> None:
-    """Compute attention by rows and in tiles, forward and backward."""
+    """Compile attention by rows and in tiles, forward and backward, by computing it once."""
     _train(edge_attention(*_tokens(num_nodes, dtype), _graph(num_nodes), backend='numba'))
     _attend_in_tiles(num_nodes, dtype)
 
 
 def attend_with_softcap(num_nodes: int, dtype: torch.dtype) -> None:
-    """Compute attention with a softcap, for one hop and for several hops, forward and backward."""
+    """Compile attention with a softcap, for one hop and for several hops, forward and backward, by
+    computing it once."""
     _attend_in_tiles(num_nodes, dtype, softcap=1.)
     for hops in (1, 2):
         _train(edge_attention(*_tokens(num_nodes, dtype), _graph(num_nodes), softcap=1., hops=hops,
@@ -77,7 +78,7 @@ def attend_with_softcap(num_nodes: int, dtype: torch.dtype) -> None:
 
 
 def attend_with_features(num_nodes: int, dtype: torch.dtype) -> None:
-    """Compute attention with edge features, forward and backward."""
+    """Compile attention with edge features, forward and backward, by computing it once."""
     graph = _graph(num_nodes)
     edge_attr, projection = (torch.ones(shape, dtype=dtype, requires_grad=True)
                              for shape in ((graph.num_edges, 1), (1, 1, 1)))
@@ -86,14 +87,14 @@ def attend_with_features(num_nodes: int, dtype: torch.dtype) -> None:
 
 
 def attend_and_diffuse(num_nodes: int, dtype: torch.dtype) -> None:
-    """Compute attention of several hops, forward and backward."""
+    """Compile attention of several hops, forward and backward, by computing it once."""
     _train(edge_attention(*_tokens(num_nodes, dtype), _graph(num_nodes), hops=2, teleport=0.5,
                           backend='numba'))
 
 
 def weigh_and_sum(num_nodes: int, dtype: torch.dtype) -> None:
-    """Compute the weights of edges, and weighted sums over one hop and over several hops, forward
-    and backward."""
+    """Compile the weights of edges and the weighted sums over one hop and over several hops,
+    forward and backward, by computing them once."""
     graph, tokens = _graph(num_nodes), _tokens(num_nodes, dtype)
     out, weight = edge_attention(*tokens, graph, return_attention_weights=True, backend='numba')
     _train(out + attention_diffusion(weight, tokens[2], graph, hops=2, teleport=0.5,
@@ -101,8 +102,8 @@ def weigh_and_sum(num_nodes: int, dtype: torch.dtype) -> None:
 
 
 def sample(num_nodes: int, dtype: torch.dtype) -> None:
-    """Draw graphs from the pairs of one query, and compute edge probabilities. Draw again with so
-    many clusters that a library computes the products."""
+    """Compile the samplers: draw graphs from the pairs of one query, and compute edge
+    probabilities. Draw again with so many clusters that a library computes the products."""
     from graphattn.ops.sample.cpu.comparing import SHORT
     for num_clusters in {1, SHORT // num_nodes + 1}:
         query, mixing, key = (
@@ -116,12 +117,13 @@ def sample(num_nodes: int, dtype: torch.dtype) -> None:
 
 
 def sort(num_nodes: int, dtype: torch.dtype) -> None:
-    """Build a graph from edges in any order."""
+    """Compile the sorting of edges: build a graph from edges in any order."""
     BipartiteGraph.from_edge_index(_graph(num_nodes).edge_index, num_nodes, return_perm=True)
 
 
 def join(num_nodes: int, dtype: torch.dtype) -> None:
-    """Join the edges of two graphs, and find the edges of one graph in the other."""
+    """Compile set operations: join the edges of two graphs, and find the edges of one graph in the
+    other graph."""
     from graphattn.graphs.cpu_merge import find_in_rows, merge_rows
     indptr, key = (rows.numpy() for rows in _graph(num_nodes).csr)
     merge_rows(indptr, key, indptr, key, indptr.copy(), np.empty(2 * key.size, key.dtype))
@@ -142,7 +144,7 @@ def _tokens(num_nodes: int, dtype: torch.dtype) -> list[Tensor]:
 
 
 def _attend_in_tiles(num_nodes: int, dtype: torch.dtype, **options: float) -> None:
-    """Attend along a complete graph, of few queries of many keys."""
+    """Compile attention in tiles: attend along a complete graph, with few queries and many keys."""
     num_keys, few = num_nodes + 2**7, 2**3
     query, *others = (torch.ones(size, 1, 64, dtype=dtype, requires_grad=True)
                       for size in (few, num_keys, num_keys))

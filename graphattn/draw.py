@@ -46,7 +46,7 @@ def bipartite(graph: BipartiteGraph, axes: Axes | None = None) -> Axes:
     """
     if graph.num_edges > MAX_LINES:
         raise ValueError(f"'graph' must have at most {MAX_LINES:,} edges to be drawn as lines (got "
-                         f"{graph.num_edges:,}); mask() has no limit")
+                         f"{graph.num_edges:,}); call mask(graph) instead, which has no limit")
     from matplotlib.collections import LineCollection
 
     axes = new_axes(5.2, 2.4) if axes is None else axes
@@ -128,7 +128,7 @@ def spectrum(values: Sequence[float], axes: Axes | None = None) -> Axes:
         ValueError: There are fewer than two eigenvalues.
     """
     if len(values) < 2:
-        raise ValueError(f"'values' must be at least two eigenvalues (got {len(values)})")
+        raise ValueError(f"'values' must contain at least two eigenvalues (got {len(values)})")
     axes = new_axes(5.2, 2.6) if axes is None else axes
     axes.plot(values, '.', color=COLOURS[0])
     axes.axhspan(0, values[1], color=COLOURS[1], alpha=0.3, label=f'gap {values[1]:.3g}')
@@ -161,7 +161,7 @@ def receptive_field(field: np.ndarray, axes: Axes | None = None) -> Axes:
 
 @in_style()
 def times(seconds: dict[str, dict[int, float]], axes: Axes | None = None) -> Axes:
-    """Draw times against numbers of tokens. Both axes are logarithmic.
+    """Draw curves of times in seconds against numbers of tokens. Both axes are logarithmic.
 
     Args:
         seconds (dict): A dict ``{num_tokens: seconds}`` for the name of each curve.
@@ -201,8 +201,8 @@ def segments(graph: BipartiteGraph, titles: Sequence[str] | None = None, *,
     parts = graph.unbatch()
     titles = [f'segment {number}' for number in range(len(parts))] if titles is None else titles
     if len(titles) != len(parts):
-        raise ValueError(f"'titles' must have a title for each of the {len(parts)} segments (got "
-                         f"{len(titles)} titles)")
+        raise ValueError(f"'titles' must contain {len(parts)} titles, one for each segment of the "
+                         f"graph (got {len(titles)})")
     figure, panels = _panels(len(parts), columns)
     for axes, part, title in zip(panels, parts, titles):
         mask(part, axes).set_title(f'{title}: {100 * part.density():.3g} %')
@@ -279,5 +279,5 @@ def _panels(count: int, columns: int) -> tuple[Figure, np.ndarray]:
 
 
 def _spread(count: int) -> np.ndarray:
-    """Return ``count`` evenly spaced positions in [0, 1]."""
+    """Return ``count`` evenly spaced numbers from 0 to 1, float64 ``[count]``."""
     return np.linspace(0, 1, count) if count > 1 else np.full(count, 0.5)

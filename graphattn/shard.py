@@ -38,12 +38,12 @@ class Shard(ABC):
 
     @property
     def num_own(self) -> int:
-        """Tokens of this process."""
+        """Number of tokens of this process."""
         return self.stop - self.start
 
     def spans(self) -> list[tuple[int, int]]:
-        """Return the range of tokens of each sequence that belong to this process, as begin and
-        end."""
+        """Return for each sequence the range of its tokens that belong to this process, as a pair
+        (begin, end)."""
         begin, end = ((edge - self.ptr[:-1]).clamp(min=0).minimum(self.ptr.diff()).tolist()
                       for edge in (self.start, self.stop))
         return [*zip(begin, end)]
@@ -61,7 +61,7 @@ class Shard(ABC):
 
     def built_from(self, graph: BipartiteGraph, cause: Hashable) -> None:
         """Record that every process builds its rows of ``graph`` from the same ``cause``, such as
-        the patterns and the lengths of sequences."""
+        the patterns and the lengths of all sequences."""
         return
 
     @abstractmethod
@@ -98,6 +98,6 @@ class Shard(ABC):
 def check_edges(graph: BipartiteGraph) -> None:
     """Raise a TypeError if ``graph`` is a soft mask or another type without rows."""
     if not isinstance(graph, BipartiteGraph):
-        raise TypeError(f"'graph' must be a BipartiteGraph with the rows of the tokens of this "
-                        f"process (got {type(graph).__name__}); a learned mask returns a "
-                        f"BipartiteGraph after freeze()")
+        raise TypeError(f"'graph' must be a BipartiteGraph with the queries of this process (got "
+                        f"{type(graph).__name__}); call freeze() of a learned mask, so that the "
+                        f"mask returns a BipartiteGraph")

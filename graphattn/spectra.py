@@ -26,12 +26,13 @@ MIN_DISTANCE = 1e-3
 
 
 class NotConverged(RuntimeError):
-    """The eigenvectors have not converged."""
+    """Raised if eigenvectors have not converged."""
 
 
 def smallest_eigenvectors(laplacian: sp.csr_array, null_space: sp.csr_array, count: int
                           ) -> np.ndarray:
-    r"""Return orthonormal eigenvectors of the smallest eigenvalues outside the null space.
+    r"""Return orthonormal eigenvectors of the smallest eigenvalues of ``laplacian`` outside its
+    null space, ``[n, count]``.
 
     The method is Chebyshev-filtered subspace iteration on a block of vectors. A polynomial of the
     matrix amplifies the eigenvectors whose eigenvalues lie below a cut. Then the best
@@ -87,8 +88,8 @@ def smallest_eigenvectors(laplacian: sp.csr_array, null_space: sp.csr_array, cou
 
 
 def _rayleigh_ritz(matrix: Tensor, block: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return approximations in the subspace of ``block``: the eigenvalues, their orthonormal
-    vectors, and the residuals."""
+    """Return the best approximations of eigenpairs of ``matrix`` in the subspace of ``block``, as
+    three tensors: the eigenvalues, their orthonormal vectors, and the residuals."""
     image = matrix @ block
     values, mix = scipy.linalg.eigh((block.T @ image).numpy(), (block.T @ block).numpy())
     values, mix = torch.from_numpy(values), torch.from_numpy(mix)
@@ -155,7 +156,7 @@ class _Filter:
 
 
 class _Outside:
-    """The projection of vectors out of a null space."""
+    """Projection of vectors onto the orthogonal complement of a null space."""
 
     def __init__(self, null_space: sp.csr_array, dtype: torch.dtype):
         self.basis = _as_tensor(null_space, dtype)

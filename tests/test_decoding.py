@@ -167,7 +167,7 @@ THREE = torch.tensor([0, 3])
 @torch.no_grad()
 def test_a_refused_call_can_be_repeated(half_decoded):
     encoder, tokens, cache, expected = half_decoded
-    with pytest.raises(ValueError, match="'tokens' must be ids from 0 to 10"):
+    with pytest.raises(ValueError, match="'tokens' must.*ids.*0.*10.*got 3 to 11"):
         encoder(torch.tensor([3, 11, 3]), cache.step(THREE))
     handle = encoder.layers[0].attention.attention.register_forward_hook(fail)
     with pytest.raises(RuntimeError, match='out of memory'):

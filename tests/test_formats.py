@@ -45,7 +45,7 @@ def test_a_segment_keeps_its_probabilities():
     (dict(sequence=6), "'sequence' must be at most 5"), (dict(sequence=-1), 'not be negative'),
     (dict(sequence=3, heads=2), "'sequence' must be at most 2"),
     (dict(sequence=0, head=2, heads=2), "'head' must be at most 1"),
-    (dict(sequence=0, heads=4), "'heads' must divide .* 6 .got 4"),
+    (dict(sequence=0, heads=4), "'heads' must.*.got 4"),
 ])
 def test_a_segment_that_is_not_there_is_refused(arguments, match):
     with pytest.raises(ValueError, match=match):
@@ -104,7 +104,7 @@ def test_flex_attention_attends_along_the_graph(pattern):
 
 
 def test_heads_that_are_not_apart_are_refused():
-    with pytest.raises(ValueError, match="'heads' must be the number of heads that are folded"):
+    with pytest.raises(ValueError, match="'heads' must.*got 8 edges between different heads"):
         Full().build(4).to_block_mask(heads=2)
     with pytest.raises(ValueError, match="'heads' must divide the numbers of queries and keys"):
         Full().build(4).to_block_mask(heads=3)

@@ -102,8 +102,7 @@ def test_edge_probability_that_is_known(segments, clusters):
 
 def test_edge_probability_refuses_what_is_known_of_other_edges():
     model, graph = factor_model(7, 7), random_graph(7, 7)
-    with pytest.raises(ValueError, match=rf"'known' must have one value for each of the "
-                                         rf"{graph.num_edges} edges"):
+    with pytest.raises(ValueError, match=rf"'known' must have shape .{graph.num_edges}. on"):
         edge_probability(model, graph, known=torch.zeros(graph.num_edges + 1))
 
 
@@ -116,7 +115,7 @@ def test_edge_probability_refuses_other_sizes():
 
 def test_edge_probability_refuses_other_segments_of_the_same_size():
     graph = random_graph(4, 4)
-    with pytest.raises(ValueError, match="same segments .got query_ptr .0, 2, 4. and .0, 4.."):
+    with pytest.raises(ValueError, match="same segments .got query_ptr .0, 2, 4..*.0, 4.."):
         edge_probability(factor_model(4, 4, num_heads=2), graph)
 
 
@@ -126,10 +125,10 @@ def test_edge_probability_refuses_what_is_no_model():
 
 
 def test_edge_probability_refuses_another_device():
-    with pytest.raises(ValueError, match="'model' must be on meta, where the graph is .*got cpu"):
+    with pytest.raises(ValueError, match="'model' must.*meta,.*graph.*got cpu"):
         edge_probability(factor_model(5, 6), random_graph(5, 6).to('meta'))
     factors = [torch.empty(size, 2, device='meta') for size in (5, 2, 6)]
-    with pytest.raises(ValueError, match="'query_ptr' must have values, .*got a Tensor on meta"):
+    with pytest.raises(ValueError, match="'query_ptr' must .*'meta'"):
         edge_probability(FactorModel(*factors), random_graph(5, 6).to('meta'))
 
 
@@ -157,48 +156,49 @@ REFUSED = {
     # types and dtypes
     'graph': ({'graph': GRAPH.edge_index}, TypeError,
               "'graph' must be a BipartiteGraph .*got EdgeIndex.*from_edge_index"),
-    'query_type': ({'query': [1.]}, TypeError, "'query' must be a floating point Tensor .*list"),
+    'query_type': ({'query': [1.]}, TypeError, "'query' must.*Tensor .*list"),
     'key_type': ({'key': zeros(4, 2, 5, dtype=torch.long)}, TypeError,
-                 "'key' must be a floating point Tensor .*got torch.int64"),
+                 "'key' must.*Tensor .*got torch.int64"),
     'value_type': ({'value': None}, TypeError,
-                   "'value' must be a floating point Tensor .*got NoneType"),
+                   "'value' must.*Tensor .*got NoneType"),
     'key_dtype': ({'key': zeros(4, 2, 5, dtype=torch.double)}, TypeError,
-                  "'key' must be of query's dtype torch.float32 .*got torch.float64"),
+                  "'key' must.*torch.float32 .*got torch.float64"),
     'value_dtype': ({'value': zeros(4, 2, 6, dtype=torch.bfloat16)}, TypeError,
-                    "'value' must be of query's dtype torch.float32 .*got torch.bfloat16"),
+                    "'value' must.*torch.float32 .*got torch.bfloat16"),
     'bias_type': ({'edge_bias': 1.}, TypeError,
-                  "'edge_bias' must be a floating point Tensor .*got float"),
+                  "'edge_bias' must.*Tensor .*got float"),
     'gate_dtype': ({'edge_gate': zeros(EDGES, dtype=torch.bool)}, TypeError,
-                   "'edge_gate' must be a floating point Tensor .*got torch.bool"),
+                   "'edge_gate' must.*Tensor .*got torch.bool"),
     # sizes
     'queries': ({'query': zeros(4, 2, 5)}, ValueError,
-                r"'query' must be .* with 3 queries \(got shape \(4, 2, 5\)\)"),
-    'keys': ({'key': zeros(3, 2, 5)}, ValueError, "'key' must be .* with 4 keys .got"),
-    'values': ({'value': zeros(5, 2, 6)}, ValueError, "'value' must be .* with 4 keys .got"),
+                r"'query' must.*3.*\(got shape \(4, 2, 5\)\)"),
+    'keys': ({'key': zeros(3, 2, 5)}, ValueError, "'key' must.*4.*.got"),
+    'values': ({'value': zeros(5, 2, 6)}, ValueError, "'value' must.*4.*.got"),
     'kv_heads': ({'key': zeros(4, 3, 5)}, ValueError,
-                 "'key' must .* divides the 2 heads of 'query' .got 3"),
+                 "'key' must.*heads.*'query'.*3"),
     'value_heads': ({'value': zeros(4, 3, 6)}, ValueError, "'value' must have 2 heads"),
     'query_dims': ({'query': zeros(3, 5)}, ValueError,
-                   r"'query' must be \[nodes, heads, channels\].*got shape \(3, 5\)"),
-    'query_flat': ({'query': zeros(3)}, ValueError, r"'query' must be .*got shape \(3,\)"),
-    'query_padded': ({'query': zeros(1, 3, 2, 5)}, ValueError, r"'query' must be .*\(1, 3, 2, 5"),
+                   r"'query' must.*heads, channels\].*got shape \(3, 5\)"),
+    'query_flat': ({'query': zeros(3)}, ValueError, r"'query' must.*got shape \(3,\)"),
+    'query_padded': ({'query': zeros(1, 3, 2, 5)}, ValueError, r"'query' must.*\(1, 3, 2, 5"),
     'channels': ({'key': zeros(4, 2, 7)}, ValueError,
-                 r"'key' must have 5 channels, as 'query' has,? \(got 7\)"),
+                 r"'key' must.*5 channels,.*'query'.*\(got 7\)"),
     'bias_edges': ({'edge_bias': zeros(EDGES + 1)}, ValueError,
-                   rf"'edge_bias' must be \[num_edges\] or .*{EDGES} edges and 2 heads"),
+                   rf"'edge_bias' must have shape \[{EDGES}\] or \[{EDGES}, 2\]"),
     'gate_heads': ({'edge_gate': zeros(EDGES, 3)}, ValueError,
-                   rf"'edge_gate' must be .*got shape \({EDGES}, 3\)"),
-    'bias_one_head': ({'edge_bias': zeros(EDGES, 1)}, ValueError, "'edge_bias' must be"),
+                   rf"'edge_gate' must .*got shape \({EDGES}, 3\)"),
+    'bias_one_head': ({'edge_bias': zeros(EDGES, 1)}, ValueError,
+                      r"'edge_bias' must .*got shape \(\d+, 1\)"),
     # devices
     'query_device': ({'query': zeros(3, 2, 5, device='meta')}, ValueError,
-                     "'query' must be on cpu, where the graph is .*got meta"),
+                     "'query' must.*cpu,.*graph.*got meta"),
     'key_device': ({'key': zeros(4, 2, 5, device='meta')}, ValueError, "'key' must be on cpu"),
     'value_device': ({'value': zeros(4, 2, 6, device='meta')}, ValueError,
                      "'value' must be on cpu"),
     'graph_device': ({'graph': GRAPH.to('meta')}, ValueError,
-                     "'query' must be on meta, where the graph is .*got cpu"),
+                     "'query' must.*meta,.*graph.*got cpu"),
     'bias_device': ({'edge_bias': zeros(EDGES, device='meta')}, ValueError,
-                    "'edge_bias' must be on cpu, where query is .*got meta"),
+                    "'edge_bias' must.*cpu,.*query.*got meta"),
     # numbers
     'dropout_one': ({'dropout_p': 1.}, ValueError, r"'dropout_p' must be in \[0, 1\) \(got 1.0\)"),
     'dropout_negative': ({'dropout_p': -0.1}, ValueError, r"'dropout_p' .*got -0.1"),
@@ -243,7 +243,7 @@ def test_requested_backends_do_not_fall_back(package, monkeypatch):
 
 def test_sparse_tensor_names_the_missing_package(monkeypatch):
     monkeypatch.setitem(sys.modules, 'torch_sparse', None)
-    with pytest.raises(ImportError, match='to_sparse_tensor needs torch-sparse'):
+    with pytest.raises(ImportError, match='to_sparse_tensor.*torch-sparse'):
         GRAPH.to_sparse_tensor()
 
 
@@ -421,15 +421,15 @@ def on_meta() -> dict:
 
 @pytest.mark.parametrize('change, error, match', [
     (dict(mask=random_graph(4, 4)), TypeError, "'mask' must be a PairMask .got BipartiteGraph"),
-    (dict(query=torch.zeros(16, 2, 3).long()), TypeError, "'query' must be a floating point"),
-    (dict(key=torch.zeros(16, 2, 3)), TypeError, "'key' must be of query's dtype torch.float64"),
-    (dict(value=torch.zeros(15, 2, 3).double()), ValueError, "'value' must be .* 16 tokens"),
-    (dict(query=torch.zeros(16, 6).double()), ValueError, "'query' must be .num_tokens, heads"),
-    (dict(query=torch.zeros(16, 3, 3).double()), ValueError, "'query' must be .* mask's 2 heads"),
+    (dict(query=torch.zeros(16, 2, 3).long()), TypeError, "'query' must.*got torch.int64"),
+    (dict(key=torch.zeros(16, 2, 3)), TypeError, "'key' must.*torch.float64.*got torch.float32"),
+    (dict(value=torch.zeros(15, 2, 3).double()), ValueError, "'value' must.*16"),
+    (dict(query=torch.zeros(16, 6).double()), ValueError, "'query' must.*heads"),
+    (dict(query=torch.zeros(16, 3, 3).double()), ValueError, "'query' must.*2"),
     (dict(key=torch.zeros(16, 2, 4).double()), ValueError, "'key' must have 3 channels"),
     (dict(ptr=torch.tensor([0, 4])), ValueError, "'ptr' must rise from 0 to 16"),
-    (dict(ptr=torch.tensor([0, 6, 16])), ValueError, "'length' must not exceed the 5 tokens"),
-    (on_meta(), ValueError, "'ptr' must have values, .* .got a Tensor on meta"),
+    (dict(ptr=torch.tensor([0, 6, 16])), ValueError, "'length' must.*tokens.*got 6"),
+    (on_meta(), ValueError, "'ptr' must.*values,.*.got.*Tensor.*meta"),
     (dict(dropout_p=1.), ValueError, r"'dropout_p' must be in \[0, 1\)"),
     (dict(scale=math.inf), ValueError, "'scale' must be finite"),
     (dict(scale='1'), TypeError, "'scale' must be a number"),

@@ -374,7 +374,7 @@ def test_tensors_of_two_devices_are_refused(gpu, there):
 
 def test_edges_of_the_data_elsewhere_are_refused(gpu):
     source, x = window() | torch.tensor([[0], [1]]), to_gpu(torch.randn(6, 1, 4))
-    with pytest.raises(ValueError, match=r"'edges' must be on cuda:0 .*\(got cpu\)"):
+    with pytest.raises(ValueError, match=r"'edges' must.*\(got cpu\)"):
         source(x, x, to_gpu(torch.tensor([0, 6])))
 
 

@@ -708,9 +708,9 @@ REFUSED = {
     'bool': (lambda: BipartiteGraph(torch.ones(2, 2, dtype=torch.bool), 2), TypeError,
              "'edge_index' must be an int64 Tensor .*got torch.bool"),
     'pairs': (lambda: BipartiteGraph(edges((0, 0), (0, 1), (0, 2)).t(), 3), ValueError,
-              r"'edge_index' must be \[2, num_edges\].*got shape \(3, 2\)"),
+              r"'edge_index' must.*\[2, num_edges\].*got shape \(3, 2\)"),
     'flat': (lambda: BipartiteGraph.from_edge_index(torch.zeros(2, dtype=torch.long), 1),
-             ValueError, r"'edge_index' must be \[2, num_edges\].*got shape \(2,\)"),
+             ValueError, r"'edge_index' must.*\[2, num_edges\].*got shape \(2,\)"),
     'negative_key': (lambda: build((-1, 0)), ValueError,
                      r"'edge_index\[0\]' must contain key numbers from 0 to 3 \(got -1 to -1\)"),
     'negative_query': (lambda: merge((0, -2)), ValueError,
@@ -718,12 +718,12 @@ REFUSED = {
     'large_key': (lambda: build((4, 0)), ValueError, r"'edge_index\[0\]' .*got 4 to 4"),
     'large_query': (lambda: merge((0, 3)), ValueError, r"'edge_index\[1\]' .*got 3 to 3"),
     'rows_swapped': (lambda: merge((0, 3), (1, 2)), ValueError,
-                     r"'edge_index\[1\]' .*row 0 has the keys, row 1 the queries"),
+                     r"'edge_index\[1\]' .*row 0.*row 1"),
     'no_room': (lambda: build((0, 0), num_keys=0), ValueError, r"'edge_index\[0\]'"),
     'unsorted_queries': (lambda: build((0, 1), (0, 0)), ValueError,
                          "'edge_index' must be sorted by query .*from_edge_index"),
     'unsorted_keys': (lambda: build((1, 0), (0, 0)), ValueError, 'sorted by query .*then by key'),
-    'duplicates': (lambda: build((1, 0), (1, 0)), ValueError, 'each pair once.*from_edge_index'),
+    'duplicates': (lambda: build((1, 0), (1, 0)), ValueError, "'edge_index'.*pair"),
     # sizes
     'negative_queries': (lambda: build(num_queries=-1), ValueError,
                          r"'num_queries' must not be negative \(got -1\)"),
@@ -741,16 +741,16 @@ REFUSED = {
     'prob_below': (lambda: with_prob(-0.1, 0.5), ValueError, r"'edge_prob' .*got -0.1"),
     'prob_nan': (lambda: with_prob(0.5, torch.nan), ValueError, "'edge_prob' .*got nan"),
     'prob_short': (lambda: with_prob(0.5), ValueError,
-                   r"'edge_prob' must have one value for each of the 2 edges \(got shape \(1,\)"),
+                   r"'edge_prob' must.*2.*\(got shape \(1,\)"),
     'prob_matrix': (lambda: merge((1, 0), edge_prob=torch.ones(1, 1)), ValueError,
                     r"'edge_prob' .*got shape \(1, 1\)"),
     'prob_int': (lambda: with_prob(1, 0), TypeError,
-                 "'edge_prob' must be a floating point Tensor .*got torch.int64"),
+                 "'edge_prob' must.*Tensor .*got torch.int64"),
     'prob_list': (lambda: build((1, 0), edge_prob=[0.5]), TypeError, "'edge_prob' .*got list"),
     'prob_device': (lambda: build((1, 0), edge_prob=torch.ones(1, device='meta')), ValueError,
-                    "'edge_prob' must be on cpu, where the edges are .*got meta"),
+                    "'edge_prob' must.*cpu,.*edges.*got meta"),
     'prob_later': (lambda: build((1, 0)).with_edge_prob(torch.ones(2)), ValueError,
-                   "'edge_prob' must have one value"),
+                   "'edge_prob' must have shape"),
     'prob_disagrees': (lambda: merge((1, 0), (1, 0), edge_prob=torch.tensor([0.1, 0.2])),
                        ValueError, "'edge_prob' must be the same for all duplicates"),
     # segments
@@ -766,9 +766,9 @@ REFUSED = {
     'ptr_ends': (lambda: with_ptr(torch.tensor([0, 2, 3]), torch.tensor([0, 2, 3])), ValueError,
                  r"'key_ptr' must rise from 0 to 4.*got \[0, 2, 3\]"),
     'ptr_empty': (lambda: with_ptr(torch.tensor([], dtype=torch.long)), ValueError,
-                  "'query_ptr' must have one dimension"),
+                  "'query_ptr' must have shape"),
     'ptr_matrix': (lambda: with_ptr(torch.tensor([[0, 2, 3]])), ValueError,
-                   "'query_ptr' must have one dimension"),
+                   "'query_ptr' must have shape"),
     'ptr_int32': (lambda: with_ptr(torch.tensor([0, 2, 3], dtype=torch.int32)), TypeError,
                   "'query_ptr' must be an int64 Tensor .*got torch.int32"),
     'ptr_list': (lambda: with_ptr([0, 2, 3]), TypeError, "'query_ptr' .*got list"),
@@ -781,15 +781,15 @@ REFUSED = {
                          ValueError, r"return_perm=True \(got 4 edges, 2 of them different\)"),
     # rows
     'rows_key_large': (lambda: rows(key=(1, 4, 0)), ValueError,
-                       r"'key' must be from 0 to 3 \(got 0 to 4\)"),
+                       r"'key' must.*0.*3 \(got 0.*4\)"),
     'rows_key_wraps': (lambda: rows(key=(1, 2**16 + 3, 0)), ValueError, r"'key' .*got 0 to 65539"),
     'rows_key_negative': (lambda: rows(key=(-1, 3, 0)), ValueError, r"'key' .*got -1 to 3"),
     'rows_key_uint16': (lambda: rows(key=(1, 65_535, 0), dtype=torch.uint16), ValueError,
-                        r"'key' must be .*got 0 to 65535"),
-    'rows_no_keys': (lambda: rows(num_keys=0), ValueError, "'key' must be from"),
+                        "'key' must.*got 0.*65535"),
+    'rows_no_keys': (lambda: rows(num_keys=0), ValueError, "'key' must.*got 0 to 3"),
     'rows_unsorted': (lambda: rows(key=(3, 1, 0)), ValueError,
-                      "'key' must be strictly ascending"),
-    'rows_repeated': (lambda: rows(key=(3, 3, 0)), ValueError, "'key' must be strictly ascending"),
+                      "'key' must.*strictly.*got other keys"),
+    'rows_repeated': (lambda: rows(key=(3, 3, 0)), ValueError, "'key' must strictly ascend"),
     'rows_indptr_falls': (lambda: rows(indptr=(0, 2, 1, 3)), ValueError,
                           r"'indptr' must rise from 0 to 3.*got \[0, 2, 1, 3\]"),
     'rows_indptr_begins': (lambda: rows(indptr=(1, 2, 2, 3)), ValueError, "'indptr' must rise"),
@@ -797,67 +797,69 @@ REFUSED = {
     'rows_indptr_short': (lambda: rows(indptr=(0, 2, 2)), ValueError, "'indptr' must rise from 0"),
     'rows_indptr_empty': (lambda: BipartiteGraph.from_csr(torch.tensor([]).long(),
                                                           torch.tensor([]).long(), 0), ValueError,
-                          "'indptr' must have one dimension"),
+                          "'indptr' must have shape"),
     'rows_indptr_float': (lambda: rows(indptr=(0., 2., 2., 3.)), TypeError,
                           "'indptr' must be an int64 Tensor .*got torch.float32"),
     'rows_indptr_list': (lambda: BipartiteGraph.from_csr([0, 1], torch.tensor([0]), 1), TypeError,
                          r"'indptr' must be an int64 Tensor \(got list\)"),
     'rows_key_float': (lambda: rows(dtype=torch.float), TypeError,
-                       "'key' must be integers .*got torch.float32"),
-    'rows_key_bool': (lambda: rows(dtype=torch.bool), TypeError, "'key' must be integers .*bool"),
-    'rows_key_complex': (lambda: rows(dtype=torch.cfloat), TypeError, "'key' must be integers"),
+                       "'key' must.*integers .*got torch.float32"),
+    'rows_key_bool': (lambda: rows(dtype=torch.bool), TypeError, "'key' must.*integers .*bool"),
+    'rows_key_complex': (lambda: rows(dtype=torch.cfloat), TypeError, "'key' must.*integers"),
     'rows_key_matrix': (lambda: rows(key=((1, 3, 0),)), TypeError, r"'key' must .*shape \(1, 3\)"),
     'rows_key_list': (lambda: BipartiteGraph.from_csr(torch.tensor([0, 1]), [0], 1), TypeError,
                       r"'key' must be a Tensor \(got list\)"),
     'rows_keys_float': (lambda: rows(num_keys=4.), TypeError, "'num_keys' must be an int"),
     'rows_keys_negative': (lambda: rows(num_keys=-4), ValueError, "'num_keys' must not be neg"),
-    'rows_prob': (lambda: rows(edge_prob=torch.ones(2)), ValueError, "'edge_prob' must have one"),
+    'rows_prob': (lambda: rows(edge_prob=torch.ones(2)), ValueError, "'edge_prob' must have shape"),
     'rows_stray': (lambda: rows(query_ptr=torch.tensor([0, 2, 3]), key_ptr=torch.tensor([0, 2, 4])),
                    ValueError, 'key 3 of segment 1 to query 0 of segment 0'),
     'rows_ptr': (lambda: rows(query_ptr=torch.tensor([0, 4]), key_ptr=torch.tensor([0, 4])),
                  ValueError, "'query_ptr' must rise from 0 to 3"),
     # masks, scipy, networkx
     'mask_float': (lambda: BipartiteGraph.from_mask(torch.ones(2, 2)), ValueError,
-                   r"'mask' must be 0 .* and -inf where it does not \(got 1.0\).*'edge_bias'"),
+                   r"'mask' must.*0.*-inf.*it.*\(got 1.0\).*'edge_bias'"),
     'mask_int': (lambda: BipartiteGraph.from_mask(torch.ones(2, 2).int()), TypeError,
-                 "'mask' must be a boolean Tensor.*got torch.int32"),
+                 "'mask' must.*Tensor.*got torch.int32"),
     'mask_array': (lambda: BipartiteGraph.from_mask(np.ones((2, 2), bool)), TypeError,
-                   "'mask' must be a boolean Tensor.*got ndarray"),
+                   "'mask' must.*Tensor.*got ndarray"),
     'mask_batch': (lambda: BipartiteGraph.from_mask(torch.ones(2, 3, 3, dtype=torch.bool)),
-                   ValueError, r"'mask' must be \[query, key\] or \[batch, heads .*\(2, 3, 3\)"),
+                   ValueError, r"'mask' must.*\[query, key\].*\[batch, heads .*\(2, 3, 3\)"),
     'topk_float': (lambda: BipartiteGraph.from_topk(torch.ones(2, 2)), TypeError,
                    "'indices' must be a Tensor of integers .got torch.float32"),
     'topk_beyond': (lambda: BipartiteGraph.from_topk(torch.tensor([[0], [2]])), ValueError,
-                    "'indices' must be below 2, .* .got 2.; pass 'num_keys'"),
+                    "'indices' must.*.got 2.; pass 'num_keys'"),
     'topk_flat': (lambda: BipartiteGraph.from_topk(torch.tensor([0, 2])), ValueError,
-                  r"'indices' must be \[query, k\] or \[batch, query, k\]"),
+                  r"'indices' must.*\[query, k\].*\[batch, query, k\]"),
     'keep_short': (lambda: BipartiteGraph.from_topk(torch.tensor([[0, 1]]), 2).select_edges(
-        torch.tensor([True])), ValueError, "'keep' must have one value for each of the 2 edges"),
+        torch.tensor([True])), ValueError, "'keep' must.*value"),
     'scipy_dense': (lambda: BipartiteGraph.from_scipy(np.eye(2)), TypeError,
                     "'matrix' must be a scipy sparse array .*got ndarray"),
     'scipy_flat': (lambda: BipartiteGraph.from_scipy(sp.coo_array([1, 0, 1])), ValueError,
-                   "'matrix' must be"),
+                   "'matrix' must have two dimensions"),
     'networkx_type': (lambda: BipartiteGraph.from_networkx({0: [1]}), TypeError,
                       "'graph' must be a networkx graph .*got dict"),
     'some_bipartite': (lambda: BipartiteGraph.from_networkx(half_bipartite()), ValueError,
                        "'graph' must have the node attribute 'bipartite'"),
     'from_query': (lambda: BipartiteGraph.from_networkx(bipartite_digraph(('c', 'a'))), ValueError,
-                   r"its edge \('c', 'a'\) does not lead from a key .* to a query"),
+                   r"'graph' must have only edges from keys .*got the edge \('c', 'a'\)"),
     'among_queries': (lambda: BipartiteGraph.from_networkx(
-        bipartite_digraph(('c', 'd'), kind=nx.Graph)), ValueError, 'does not lead from a key'),
+        bipartite_digraph(('c', 'd'), kind=nx.Graph)), ValueError,
+         "'graph' must have only edges from keys"),
     'among_keys': (lambda: BipartiteGraph.from_networkx(
-        bipartite_digraph(('a', 'b'), kind=nx.Graph)), ValueError, 'does not lead from a key'),
+        bipartite_digraph(('a', 'b'), kind=nx.Graph)), ValueError,
+         "'graph' must have only edges from keys"),
     'to_networkx': (lambda: build().to_networkx(), ValueError,
                     "'to_networkx' needs equal numbers of keys and queries.*bipartite=True"),
     # algebra
     'other_sizes': (lambda: build() | build(num_keys=5), ValueError,
-                    r"'\|' needs graphs of equal sizes and segments .*num_keys=4.*num_keys=5"),
+                    r"'\|'.*graphs.*equal sizes.*segments .*num_keys=4.*num_keys=5"),
     'other_segments': (lambda: build((1, 0), (3, 2)) & with_ptr(torch.tensor([0, 2, 3])),
-                       ValueError, "'&' needs graphs of equal sizes and segments .*num_segments=2"),
+                       ValueError, "'&'.*graphs.*equal sizes.*segments .*num_segments=2"),
     'no_numbers': (lambda: build().to('meta') == build().to('meta'), ValueError,
                    "'==' needs graphs with values .*meta"),
     'other_device': (lambda: build() - build().to('meta'), ValueError,
-                     "'-' needs graphs on one device .*got cpu and meta"),
+                     "'-'.*graphs.*device .*got cpu.*meta"),
     'isin': (lambda: build().isin(build(num_queries=2)), ValueError, "'isin' needs"),
     'not_a_graph': (lambda: build() | build().to_mask(), TypeError,
                     r"'\|' needs two BipartiteGraphs .*got Tensor"),
@@ -871,9 +873,9 @@ REFUSED = {
     ).with_self_loops(), ValueError, "'with_self_loops' needs"),
     # batch
     'batch_of_masks': (lambda: BipartiteGraph.batch([torch.ones(2, 2)]), TypeError,
-                       "'graphs' must be BipartiteGraphs .got Tensor"),
+                       "'graphs' must.*BipartiteGraphs .got Tensor"),
     'batch_devices': (lambda: BipartiteGraph.batch([build(), build().to('meta')]), ValueError,
-                      "'graphs' must be on one device .got cpu and meta"),
+                      "'graphs' must.*device .got cpu.*meta"),
     'batch_of_nothing': (lambda: BipartiteGraph.batch([]), ValueError,
                          "'graphs' must contain at least one BipartiteGraph"),
     'batch_mixes': (lambda: BipartiteGraph.batch([build((1, 0), (3, 1)), with_prob(0.1, 0.2)]),
@@ -889,7 +891,7 @@ def test_refuses(call, error, match):
 
 def test_validate_finds_what_an_unchecked_constructor_let_in():
     graph = BipartiteGraph(edges((1, 0), (0, 0)), 2, validate=False)
-    with pytest.raises(ValueError, match="'key' must be strictly ascending"):
+    with pytest.raises(ValueError, match="'key' must.*strictly.*got other keys"):
         graph.validate()
 
 
@@ -904,7 +906,7 @@ def test_algebra_refuses_a_wrong_type_on_either_side(operation, graph):
 def test_numbers_of_pairs_must_fit_in_int64():
     edge_index = torch.tensor([[2**40, 3], [2**40, 2**39]])
     for build in (BipartiteGraph, BipartiteGraph.from_edge_index):
-        with pytest.raises(ValueError, match=r"'num_queries' times 'num_keys' must be below 2\^63"):
+        with pytest.raises(ValueError, match="'num_queries' times 'num_keys' must be below"):
             build(edge_index, 2**41)
 
 
@@ -961,7 +963,7 @@ def test_parts_are_clusters_of_about_as_many_edges():
 def test_parts_need_pymetis_and_a_number(monkeypatch):
     monkeypatch.setitem(sys.modules, 'pymetis', None)
     graph = patterns.SlidingWindow(1).build(5)
-    with pytest.raises(ImportError, match=r"'parts' needs pymetis: pip install 'graphattn"):
+    with pytest.raises(ImportError, match="'parts'.*pymetis: pip install 'graphattn"):
         graph.nearby_order(parts=2)
     with pytest.raises(ValueError, match="'parts'"):
         graph.nearby_order(parts=0)
@@ -980,7 +982,7 @@ def test_nearby_order_holds_each_token_once_in_its_segment(name, parts):
 
 def test_order_must_be_a_permutation_within_segments(segments):
     query_order, key_order = torch.tensor([1, 0, 2, 4, 3]), torch.arange(5)
-    with pytest.raises(ValueError, match="'query_order' must be a permutation of the 5 nodes"):
+    with pytest.raises(ValueError, match="'query_order' must.*5 nodes"):
         segments.reorder(torch.tensor([0, 0, 2, 3, 4]), key_order)
     with pytest.raises(ValueError, match="'query_order' must keep each node in its segment"):
         segments.reorder(query_order.flip(0), key_order)

@@ -247,7 +247,7 @@ def test_a_file_without_a_part_is_refused(reader, two_segments, monkeypatch):
         parts = {other: part for other, part in state.items() if other != name}
         for bad in (parts, parts | {'other': state[name]}):
             file = forge(two_segments, bad, reader, monkeypatch)
-            with pytest.raises(ValueError, match='must have the parts indptr, key, '):
+            with pytest.raises(ValueError, match='must.*indptr, key, '):
                 READERS[reader](file)
 
 

@@ -714,7 +714,7 @@ def test_generates_along_several_hops_without_a_cache():
     model = attach(new_model('Llama', 'LlamaForCausalLM'), PATTERN, hops=3, teleport=.1)
     generated = model.generate(TOKENS, **GENERATION, use_cache=False)
     assert torch.equal(generated[:, -1], model(generated[:, :-1]).logits[:, -1].argmax(-1))
-    with pytest.raises(ValueError, match="'hops' must be 1, .* use_cache=False"):
+    with pytest.raises(ValueError, match="'hops' must.*use_cache=False"):
         model.generate(TOKENS, **GENERATION)
 
 
@@ -758,39 +758,40 @@ def attached_twice():
     return attach(attach(new_model('BERT'), PATTERN), PATTERN)
 
 
-OF_TOKENS = r"'attention_mask' must be \[2, 20\], 1 at tokens and 0 at padding, or of four"
+OF_TOKENS = r"'attention_mask' must.*\[2, 20\],.*tokens.*0.*padding,.*four"
 BAD = {
     'no_model': (lambda: attach(torch.nn.Linear(2, 2), PATTERN), TypeError,
-                 "'model' must be a transformers PreTrainedModel .* unwrap .*layers.from_torch"),
+                 "'model' must.*PreTrainedModel.*unwrap .*layers.from_torch"),
     'family': (lambda: attach(longformer(), PATTERN), ValueError,
-               "'model' must have attention that goes through .*got LongformerModel, .* none"),
+               "'model' must.*attention that.*got LongformerModel,"),
     'along': (lambda: attach(new_model('BERT'), 3), TypeError,
               "'along' must be a GraphSource, a Pattern, .* \\(got int\\)"),
     'expression': (lambda: attach(new_model('BERT'), 'SlidingWidnow(3)'), ValueError,
                    "unknown pattern .* did you mean 'SlidingWindow'"),
     'heads': (lambda: attach(new_model('BERT'), SOURCES['block model']().__class__(2, 8)),
-              ValueError, "'along' must be for 4 heads .* \\(got a source for 2\\)"),
+              ValueError, r"'along' must.*4 heads.*\(got.*source"),
     'number': (lambda: attach(new_model('BERT'), PATTERN, layers=[2]), ValueError,
                "'layers' must be at most 1 \\(got 2\\)"),
     'name': (lambda: attach(new_model('BERT'), PATTERN, layers=['attention']), ValueError,
-             "'layers' names an unknown module .* 'attention'.* encoder.layer.0.attention.self"),
+             "'layers'.*module.*'attention'.* encoder.layer.0.attention.self"),
     'str': (lambda: attach(new_model('BERT'), PATTERN, layers='0'), TypeError,
             "'layers' must be a sequence"),
     'same_twice': (lambda: attach(new_model('BERT'), PATTERN, layers=[0, 0]), ValueError,
-                   "'layers' must name each module once"),
-    'twice': (attached_twice, ValueError, "'layers' must not be attached yet .* detach"),
-    'detach': (lambda: detach(new_model('BERT')), ValueError, "'model' must be attached"),
+                   "'layers' must.*module.*got 'encoder.layer.0.attention.self' twice"),
+    'twice': (attached_twice, ValueError, "'layers' must.*attached.*detach"),
+    'detach': (lambda: detach(new_model('BERT')), ValueError,
+               "'model' must.*attached.*got a model without graphs"),
     'no_edges': (lambda: attach(new_model('BERT'), None)(TOKENS), ValueError,
-                 "'along' must be a pattern or a source for BertSelfAttention"),
+                 "'along' must.*pattern.*source.*BertSelfAttention.*got None"),
     'own_edges': (lambda: attach(new_model('DeepSeek-V3.2'), PATTERN)(TOKENS), ValueError,
                   "'along' must be None for a model that chooses its own keys"),
     'hops': (lambda: attach(new_model('BERT'), PATTERN, hops=-1), ValueError, "'hops' must not"),
     'teleport': (lambda: attach(new_model('BERT'), PATTERN, hops=2, teleport=[.1]), ValueError,
-                 "'teleport' must be a number or one number for each of the 2 hops"),
+                 "'teleport' must.*number.*number.*got 1 numbers"),
     'learned_teleport': (lambda: attach(new_model('BERT'), PATTERN, hops=2, learn_teleport=True),
-                         ValueError, "'teleport' must be a number inside"),
+                         ValueError, "'teleport' must.*number.*got 0.0"),
     'hops_of_own_edges': (lambda: attach(new_model('DeepSeek-V3.2'), None, hops=2), ValueError,
-                          "'hops' must be 1, .* chooses the keys"),
+                          "'hops' must.*chooses.*keys.*got hops=2"),
     'decode': (lambda: attach(new_model('Llama', 'LlamaForCausalLM'), SOURCES['block model']())
                .generate(TOKENS, **GENERATION), ValueError,
                "the source must be a pattern if a cache .* use_cache=False"),
@@ -803,7 +804,7 @@ BAD = {
         "at most 8 tokens, .* \\(got 20\\)"),
     'mask_of_ints': (lambda: attach(new_model('BERT'), PATTERN)(
         TOKENS, attention_mask=torch.ones(BATCH, 1, LENGTH, LENGTH).long()), ValueError,
-        "'attention_mask' must be .* True = attend, .* \\(got torch.int64"),
+        r"'attention_mask' must.*True =.*\(got torch.int64"),
     'mask_of_other_heads': (lambda: attach(new_model('BERT'), PATTERN)(
         TOKENS, attention_mask=torch.ones(BATCH, 3, LENGTH, LENGTH).bool()), ValueError,
         "'attention_mask' must be .* \\(got torch.bool of shape \\(2, 3, 20, 20\\)"),
@@ -820,7 +821,7 @@ BAD = {
     'num_kv_heads': (lambda: graph_attention(
         attach(new_model('BERT'), PATTERN).encoder.layer[0].attention.self,
         *(torch.randn(1, heads, 5, 8) for heads in (4, 3, 3)), None), ValueError,
-        "'key' must have a number of heads that divides the 4 heads"),
+        "'key' must.*number.*heads"),
     'sinks_of_queries': (lambda: attach(new_model('BERT'), PATTERN)(TOKENS, sinks=torch.ones(1)),
                          ValueError, "'sinks' must be None"),
     'paged': (lambda: attach(new_model('BERT'), PATTERN)(TOKENS, cache=object()), ValueError,
@@ -838,7 +839,7 @@ def test_errors_name_the_argument_and_the_remedy(case):
 
 @pytest.mark.parametrize('mask, message', [
     (~PADDINGS['left'], "leaves no token in sequence 0, .* 'attention_mask' is 1 at tokens"),
-    (torch.ones(BATCH, 1, LENGTH, LENGTH).tril(), "'attention_mask' is floating and contains"),
+    (torch.ones(BATCH, 1, LENGTH, LENGTH).tril(), "'attention_mask' is a floating mask of 0 and 1"),
 ])
 def test_suspicious_masks_cause_a_warning(mask, message):
     with pytest.warns(UserWarning, match=message):

@@ -313,7 +313,7 @@ def test_where_the_system_lacks_a_function_auto_warns_once_and_numba_raises():
     result = run_anew(WITHOUT_THE_FUNCTION)
     assert result.returncode == 0, result.stderr
     warning, *errors = result.stdout.splitlines()
-    assert warning.startswith("backend 'numba' is unavailable, and 'auto' falls back")
+    assert warning.startswith("backend 'numba' is unavailable, so backend='auto'")
     message = ("compiled loops need the function 'sched_yield' of the operating system, which this "
                "one lacks")
     assert warning.endswith(message) and errors == [message] * 3

@@ -84,7 +84,7 @@ def test_number_of_values_is_that_of_the_paper():
 
 def test_longer_sequences():
     for layout in (FreeLayout(4), SymmetricLayout(4, border=True)):
-        with pytest.raises(ValueError, match=r"'length' must not exceed the 4 tokens .* \(got 5\)"):
+        with pytest.raises(ValueError, match=r"'length' must.*tokens.*\(got 5\)"):
             layout.index(5)
     assert DiagonalLayout(4).max_length is None
 
@@ -94,9 +94,9 @@ def test_longer_sequences():
     (lambda: FreeLayout(0), ValueError, r"'size' must be at least 1 \(got 0\)"),
     (lambda: FreeLayout(2.), TypeError, r"'size' must be an int \(got float\)"),
     (lambda: FreeLayout(2, 1), TypeError, r"'border' must be a bool \(got int\)"),
-    (lambda: make(torch.zeros(2, 3)), ValueError, r"'values' must be \[heads, 4\] .*\(2, 3\)"),
-    (lambda: make(torch.zeros(4)), ValueError, r"'values' must be \[heads, 4\] .*\(4,\)"),
-    (lambda: make(torch.zeros(2, 4).long()), TypeError, "'values' must be a floating point"),
+    (lambda: make(torch.zeros(2, 3)), ValueError, r"'values' must.*\[heads, 4\] .*\(2, 3\)"),
+    (lambda: make(torch.zeros(4)), ValueError, r"'values' must.*\[heads, 4\] .*\(4,\)"),
+    (lambda: make(torch.zeros(2, 4).long()), TypeError, "'values' must.*got torch.int64"),
     (lambda: make(torch.full((2, 4), 1.5)), ValueError, r"'values' must be in \[0, 1\] \(got 1.5"),
     (lambda: make(torch.full((2, 4), math.nan)), ValueError, r"'values' must .* \(got nan\)"),
     (lambda: make(torch.ones(2, 4), logit_drop=0), ValueError, r"'logit_drop' must be positive"),

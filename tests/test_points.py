@@ -55,13 +55,13 @@ X = torch.zeros(4, 2)
     (dict(query=X, k=5), ValueError, "'k' .*got 5, but example 0 has 4 keys"),
     (dict(query=X, k=2, query_ptr=torch.tensor([0, 3, 4])), ValueError, "example 1 has 1 keys"),
     (dict(query=X, k=0), ValueError, "'k' must be at least 1"),
-    (dict(query=X, radius=-1.), ValueError, "'radius' must not be negative .got -1"),
+    (dict(query=X, radius=-1.), ValueError, "'radius' must.*.got -1"),
     (dict(query=X, radius=float('inf')), ValueError, "'radius' must be finite"),
     (dict(query=X / 0, k=1), ValueError, "'query' must have finite .* at point 0"),
     (dict(query=X, key=X * float('nan'), k=1), ValueError, "'key' must have finite"),
-    (dict(query=X, key=torch.zeros(4, 3), k=1), ValueError, "'key' .* 2 dimensions .*got 3"),
-    (dict(query=X.long(), k=1), TypeError, "'query' must be a floating point"),
-    (dict(query=X[0], k=1), ValueError, "'query' must be .num_points, dimensions"),
+    (dict(query=X, key=torch.zeros(4, 3), k=1), ValueError, "'key' must have 2 columns.*got 3"),
+    (dict(query=X.long(), k=1), TypeError, "'query' must.*got torch.int64"),
+    (dict(query=X[0], k=1), ValueError, "'query' must.*.num_points, dimensions"),
 ])
 def test_what_is_refused(options, error, match):
     build = BipartiteGraph.from_nearest if 'k' in options else BipartiteGraph.from_radius

@@ -128,13 +128,13 @@ def test_one_of_several_types_is_chosen():
 @pytest.mark.filterwarnings("ignore:Unable to accurately infer 'num_nodes'")
 @pytest.mark.parametrize('arguments, error, match', [
     ((torch.zeros(2, 3).long(),), TypeError, "'data' must be a PyG Data .*got Tensor"),
-    ((Data(num_nodes=3),), ValueError, "'data' must have an 'edge_index' .got Data.num_nodes=3"),
+    ((Data(num_nodes=3),), ValueError, "'data' must.*'edge_index' .got Data.num_nodes=3"),
     ((Data(edge_index=torch.tensor([[0], [1]]), num_nodes=3, edge_prob=torch.rand(2)),),
-     ValueError, "'edge_prob' must have one value for each of the 1 edges"),
+     ValueError, "'edge_prob' must.*1"),
     ((HeteroData({('a', 'to', 'b'): {'edge_index': torch.tensor([[0], [1]])}}),), ValueError,
      "'num_nodes' must be set"),
     ((Data(edge_index=torch.tensor([[3], [0]]), num_nodes=3),), ValueError, "got 3 to 3"),
-    ((molecule(2), ('a', 'to', 'b')), ValueError, "'edge_type' is for HeteroData"),
+    ((molecule(2), ('a', 'to', 'b')), ValueError, "'edge_type'.*HeteroData"),
     ((two_types(),), ValueError, "'edge_type' must be one of .*got None"),
     ((authors(), ('paper', 'cites', 'paper')), ValueError, "'edge_type' must be one of"),
 ])

@@ -100,7 +100,7 @@ def test_default_pointers(query_ptr, key_ptr, sizes, heads, expected):
 @pytest.mark.parametrize('query_ptr, key_ptr, error, match', [
     (ptr(0, 2, 3), None, ValueError, r"'query_ptr' must rise from 0 to 4.*got \[0, 2, 3\]"),
     (ptr(0, 4), ptr(0, 7, 6), ValueError, r"'key_ptr' must rise from 0 to 6.*got \[0, 7, 6\]"),
-    (ptr(0, 1, 4), None, ValueError, r"must have the same number of segments \(got 2 and 1\)"),
+    (ptr(0, 1, 4), None, ValueError, r"must.*same number.*segments \(got 2.*1\)"),
     (ptr(0, 4).int(), None, TypeError, "'query_ptr' must be an int64 Tensor"),
     (ptr(0, 4), ptr(0, 6).to('meta'), ValueError, "'key_ptr' must be on cpu.*got meta"),
 ])

@@ -215,7 +215,7 @@ def two(weights: list[float] | None = None, edges: list[list[int]] = ((0, 1), (1
 
 @contract
 @pytest.mark.parametrize('data, error, match', [
-    (Data(x=torch.rand(3, 2)), ValueError, r"'data' must have an edge_index \(got Data\(x=\[3, 2"),
+    (Data(x=torch.rand(3, 2)), ValueError, r"'data' must.*edge_index.*Data\(x=\[3, 2"),
     (two(edges=[[0, 2], [2, 0]]), ValueError, 'from 0 to 1'),
     (two(edges=[[0, -1], [-1, 0]]), ValueError, 'from 0 to 1'),
     (two([1., -1.]), ValueError, "'edge_weight' .* down to -1.0, in Data.*num_nodes=2"),
@@ -232,7 +232,7 @@ def test_graphs_that_are_refused(encode, data, error, match):
 def test_what_has_not_converged_is_refused_by_the_name_of_the_graph(monkeypatch):
     monkeypatch.setattr(laplacian_pe, 'MAX_DENSE', 0)
     monkeypatch.setattr(spectra, 'MAX_PRODUCTS', 1)
-    with pytest.raises(NotConverged, match="'k' must be smaller, because 5 .*num_nodes=99.*Random"):
+    with pytest.raises(NotConverged, match="'k' must.*num_nodes=99.*Random"):
         LaplacianPE(5)(draw(99))
 
 
@@ -243,7 +243,7 @@ def test_what_has_not_converged_is_refused_by_the_name_of_the_graph(monkeypatch)
     (lambda: LaplacianPE(2)(two(edges=[[0], [1]])), ValueError,
      "both directions .*got 1 from 0 to 1 and 0 back in Data.*ToUndirected"),
     (lambda: LaplacianPE(2)(two([1., 2.])), ValueError, 'got 2 from 1 to 0 and 1 back'),
-    (lambda: RandomSignFlip()(draw(5)), ValueError, "'laplacian_eigenvector_pe' must be an attr"),
+    (lambda: RandomSignFlip()(draw(5)), ValueError, "'laplacian_eigenvector_pe'.*attr"),
     (lambda: RandomWalkPE(0), ValueError, "'walk_length' must be at least 1"),
     (lambda: RandomWalkPE(2.), TypeError, "'walk_length' must be an int")])
 def test_what_is_refused(call, error, match):

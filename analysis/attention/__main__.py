@@ -8,7 +8,7 @@ from analysis.command import ask
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measure the graphs of a command line.
+    """Run the command ``attention``: measure the graphs that the command line names.
 
     Args:
         arguments: The command line; the process's own if omitted.

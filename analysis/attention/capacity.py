@@ -13,11 +13,9 @@ from analysis.spectrum.singular_values import join_queries_to_keys
 
 
 def capacity_of(matrix: sp.csr_array) -> dict[str, object]:
-    """Return bounds of the conductance of the graph that joins queries to keys, by the names of
-    their fields in :class:`analysis.attention.AttentionMatrix`.
-
-    Queries and keys without edges are left out. A matrix without edges returns an empty dict.
-    """
+    """Return a dict with bounds on the conductance of the graph that joins queries to keys. The
+    names are those of the fields in :class:`analysis.attention.AttentionMatrix`. Queries and keys
+    without edges are left out. The dict of a matrix without edges is empty."""
     joined = join_queries_to_keys(matrix)
     has_edge = joined.sum(axis=1) > 0
     if not has_edge.any():

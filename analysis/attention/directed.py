@@ -72,40 +72,41 @@ def directed_laplacian(graph: GraphLike, *, weights: bool = False,
 
 
 def laplacian_of(flow: sp.csr_array) -> Laplacian:
-    """Return the normalised Laplacian of a circulation."""
+    """Return the normalised Laplacian of a directed graph, given the flow of its stationary
+    walk."""
     return Laplacian(sp.csr_array(flow + flow.T) / 2)
 
 
 def circulation_of(matrix: sp.csr_array, teleport: float | None = None) -> sp.csr_array:
-    """Return the flow of the stationary walk along the edges of a sparse array, see
-    :func:`circulation`."""
+    """Return the flow of the stationary walk along the edges of a sparse array ``[query, key]``,
+    see :func:`circulation`."""
     n, num_keys = matrix.shape
     if n != num_keys or n == 0:
-        raise ValueError("'graph' must have as many keys as queries, and at least one of each, "
-                         f"for a walk (got {num_keys} and {n})")
+        raise ValueError(f"'graph' must have as many keys as queries, and at least one of each, "
+                         f"for a random walk (got {num_keys} keys and {n} queries)")
     walk = _walk(matrix) if teleport is None else _teleporting(matrix, teleport)
     component = strong_components(walk)
     if component.max() > 0:
         raise ValueError(f"'graph' must be strongly connected for a directed Laplacian (got "
                          f"{component.max() + 1} strongly connected components); pass "
-                         f"teleport=0.1, or measure one component")
+                         f"teleport=0.1, or measure each component alone")
     stationary = stationary_distribution(walk, closed_classes_of(walk, component), False)
     if not (stationary > 0).all():
-        raise ValueError("'graph' must have stationary probabilities above rounding errors (got "
-                         f"smaller ones, with {n} tokens); measure at most {MAX_DENSE} tokens, "
-                         "or another graph")
+        raise ValueError(f"'graph' must have stationary probabilities above rounding errors (got "
+                         f"smaller probabilities, with {n} tokens); measure at most {MAX_DENSE} "
+                         f"tokens, or another graph")
     return sp.csr_array(sp.diags_array(stationary) @ walk)
 
 
 def normalized_rows(matrix: sp.csr_array) -> sp.csr_array:
-    """Return a matrix whose rows are divided by their sums. Rows of zeros remain zeros."""
+    """Return ``matrix`` with each row divided by its sum. Rows of zeros remain zeros."""
     total = matrix.sum(axis=1)
     return sp.csr_array(sp.diags_array(1 / np.where(total > 0, total, 1)) @ matrix)
 
 
 def _walk(matrix: sp.csr_array) -> sp.csr_array:
-    """Return the transition matrix of the walk along the edges. A query without keys stays where it
-    is."""
+    """Return the transition matrix of the random walk along the edges. The walk stays at a query
+    that has no keys."""
     stays = sp.diags_array((matrix.sum(axis=1) == 0).astype(float))
     return sp.csr_array(normalized_rows(matrix) + stays)
 
@@ -114,8 +115,8 @@ def _teleporting(matrix: sp.csr_array, teleport: float) -> sp.csr_array:
     check_probability('teleport', teleport)
     n = matrix.shape[0]
     if n > MAX_DENSE:
-        raise ValueError(f"'graph' must have at most {MAX_DENSE} tokens for a walk with "
-                         f"'teleport' (got {n}); omit 'teleport', or measure a smaller graph")
+        raise ValueError(f"'graph' must have at most {MAX_DENSE} tokens with 'teleport' (got {n}); "
+                         f"omit 'teleport', or measure a smaller graph")
     walk = normalized_rows(matrix).toarray()
     walk[walk.sum(axis=1) == 0] = 1 / n
     return sp.csr_array((1 - teleport) * walk + teleport / n)

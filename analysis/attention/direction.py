@@ -34,7 +34,7 @@ def asymmetry(graph: GraphLike, *, weights: bool = True) -> float | None:
 
 
 def asymmetry_of(matrix: sp.csr_array) -> float | None:
-    """Return :func:`asymmetry` of a sparse array."""
+    """Return how far a square sparse array is from symmetric, see :func:`asymmetry`."""
     if matrix.nnz == 0 or matrix.shape[0] != matrix.shape[1]:
         return None
     scaled = matrix / matrix.data.max()  # so that no squared entry underflows
@@ -44,11 +44,9 @@ def asymmetry_of(matrix: sp.csr_array) -> float | None:
 
 
 def flow_of(matrix: sp.csr_array) -> dict[str, float]:
-    """Return the shares of all weight on earlier keys, on the query itself and on later keys, and
-    the mean distance between query and key by weight.
-
-    The keys of the dict are the names of the fields in :class:`analysis.attention.AttentionMatrix`.
-    """
+    """Return a dict with the shares of all attention weight on earlier keys, on the query itself
+    and on later keys, and with the mean distance between query and key, weighted by attention. The
+    names are those of the fields in :class:`analysis.attention.AttentionMatrix`."""
     if matrix.nnz == 0 or matrix.shape[0] != matrix.shape[1]:
         return {}
     query, key = matrix.nonzero()

@@ -25,7 +25,8 @@ from analysis.walk import strong_components
 
 @dataclass(frozen=True)
 class AttentionMatrix(Result):
-    r"""Measures of an attention matrix A ``[query, key]``; ``None`` if they do not apply.
+    r"""Measures of an attention matrix A ``[query, key]``. A measure that does not apply to A is
+    ``None``.
 
     Attributes:
         num_queries, num_keys, num_edges (int): The size of A, and the number of weights above 0.

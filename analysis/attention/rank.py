@@ -17,8 +17,8 @@ DENSE_TOKENS = 2048
 
 
 def rank_of(matrix: sp.csr_array) -> dict[str, object]:
-    """Return measures of how close a non-negative matrix is to rank 1, by the names of their fields
-    in :class:`analysis.attention.AttentionMatrix`."""
+    """Return a dict with measures of how close a non-negative matrix is to rank 1. The names are
+    those of the fields in :class:`analysis.attention.AttentionMatrix`."""
     is_dense = max(matrix.shape) <= DENSE_TOKENS
     values = _all(matrix) if is_dense else _two_largest(matrix)
     sigma_1 = float(values[0])

@@ -13,7 +13,7 @@ from analysis.command import ENDINGS, run_or_exit, show
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Certify the model in a folder.
+    """Run the command ``certificate``: certify the model in the folder that the command line names.
 
     Args:
         arguments: The command line; the process's own if omitted.

@@ -14,7 +14,7 @@ MEASURES = {'density_of_head': 'density', 'hops_of_head': 'hops', 'gap_of_head':
 
 @labels_as_text
 def draw(results: dict[str, list[Certificate]]) -> Figure:
-    """Draw the measures of each head in order, with a curve for each model."""
+    """Draw the measures of each head's graph, head by head, with a curve for each model."""
     figure = Figure(figsize=(10, 5.6), layout='constrained')
     for axes, (name, title) in zip(figure.subplots(2, 2).flatten(), MEASURES.items()):
         for label, samples in results.items():

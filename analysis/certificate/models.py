@@ -12,7 +12,8 @@ from graphattn.sources import PatternSource
 
 
 def graphs_of_heads(folder: str | PathLike, length: int) -> list[list[BipartiteGraph]]:
-    """Return the graph of each head of each layer that attends along patterns.
+    """Return the graphs of all heads that attend along patterns, in a saved model: a list for each
+    layer, which has a graph for each head.
 
     Args:
         folder: The folder of :func:`graphattn.hugging_face.save_attached`.
@@ -29,8 +30,8 @@ def graphs_of_heads(folder: str | PathLike, length: int) -> list[list[BipartiteG
         if source is None:
             continue
         if not isinstance(source, PatternSource):
-            raise ValueError(f"'folder' must be of a model along patterns, which do not depend on "
-                             f"the tokens (got {type(source).__name__} of {name})")
+            raise ValueError(f"'folder' must contain a model with patterns, whose graphs do not "
+                             f"depend on the tokens (got {type(source).__name__} in {name})")
         source = source.causal() if is_causal else source
         layers.append(source.graph(ptr).unbatch())  # a segment for each head
     return layers

@@ -24,7 +24,8 @@ YES, NO, NOT_DECIDED = 'yes', 'no', 'not decided'
 
 @dataclass(frozen=True)
 class Certificate(Result):
-    """Measures of each head's graph, and of all layers one after the other."""
+    """Measures of the graph of each head of a model, and of the graphs of all layers applied in
+    turn."""
 
     num_tokens: int
     num_layers: int
@@ -87,12 +88,12 @@ def certificate(layers: Sequence[Sequence[BipartiteGraph]], *,
     graphs = [[square_graph(graph) for graph in heads] for heads in layers]
     every = [graph for heads in graphs for graph in heads]
     if not every:
-        raise ValueError("'layers' must hold at least one graph (got none)")
+        raise ValueError("'layers' must contain at least one graph (got none)")
     n = every[0].num_queries
     if n > MAX_TOKENS or any(graph.num_queries != n for graph in every):
         sizes = sorted({graph.num_queries for graph in every})
-        raise ValueError(f"'layers' must hold graphs of the same tokens, at most {MAX_TOKENS} (got "
-                         f"{', '.join(map(str, sizes))})")
+        raise ValueError(f"'layers' must contain graphs of the same number of tokens, at most "
+                         f"{MAX_TOKENS} (got {', '.join(map(str, sizes))} tokens)")
     is_causal = all(bool((graph.key <= graph.query).all()) for graph in every)
     pairs = n * (n + 1) // 2 if is_causal else n * n
     joined = [reduce(or_, heads) for heads in graphs]
@@ -125,7 +126,8 @@ def _has_self_loops(graph: BipartiteGraph) -> bool:
 
 
 def _path(graph: BipartiteGraph, seconds: float) -> str:
-    """Return whether a graph has a Hamiltonian path."""
+    """Return YES, NO or NOT_DECIDED: whether the graph has a Hamiltonian path, searched for at most
+    ``seconds``."""
     if graph.num_queries > MAX_PATH_TOKENS:
         return NOT_DECIDED
     exists = hamiltonian_path(graph, time_limit=seconds).exists
@@ -142,7 +144,8 @@ def _of_head(graph: BipartiteGraph, whole: float) -> dict[str, float]:
 
 
 def _gap(graph: BipartiteGraph) -> float:
-    """Return the second eigenvalue of the normalised Laplacian of the edges in both directions."""
+    """Return the second smallest eigenvalue of the normalised Laplacian of the graph, after its
+    edges were added in both directions."""
     adjacency = graph.to_scipy()
     both = ((adjacency + adjacency.T) > 0).astype(float)
     values = np.linalg.eigvalsh(sp.csgraph.laplacian(both, normed=True).toarray())

@@ -14,8 +14,8 @@ STYLES = '-', '--', ':', '-.'
 
 @labels_as_text
 def draw(results: dict[str, list[Communication]]) -> Figure:
-    """Draw the bytes and the computed time of a training step against the number of processes.
-    Solid lines show halos."""
+    """Draw the bytes that processes exchange in a training step, and the computed time of the step,
+    against the number of processes. Solid lines show the exchange of halos."""
     figure = Figure(figsize=(10, 4.8), layout='constrained')
     left, right = figure.subplots(1, 2)
     for number, (label, samples) in enumerate(results.items()):

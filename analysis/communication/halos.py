@@ -8,7 +8,7 @@ from graphattn import BipartiteGraph
 
 
 def rows_received(graph: BipartiteGraph, bounds: list[int]) -> np.ndarray:
-    """Count the keys that each process needs and another process owns.
+    """Count the keys that each process needs and that another process owns.
 
     Args:
         graph: The graph, with as many keys as queries.

@@ -20,8 +20,8 @@ STEP = 3  # arithmetic operations of a training step, divided by those of its fo
 
 @dataclass(frozen=True)
 class Communication(Result):
-    """Bytes, messages and computed time of a layer's training step. Arrays are indexed by the
-    numbers of processes."""
+    """Bytes, messages and computed time of a training step of one layer on several processes.
+    Arrays have an entry for each number of processes."""
 
     num_tokens: int
     num_edges: int
@@ -119,7 +119,7 @@ def communication(
     if processes is None:
         processes = [count for count in NUMBERS if count <= n]
     if not len(processes):
-        raise ValueError("'processes' must not be empty")
+        raise ValueError("'processes' must contain at least one number of processes, such as 2")
     for count in processes:
         check_count('processes', count, at_most=n)
     token_bytes = 2 * heads * channels * value_bytes
@@ -170,8 +170,8 @@ def communication(
 
 
 def _ring(n: int, count: int) -> np.ndarray:
-    """Return the rows ``[receiver, sender]`` of a ring, in which each process receives the rows of
-    all others from its neighbour."""
+    """Return the numbers of rows that processes send in a ring, ``[receiver, sender]``. Each
+    process receives the rows of all other processes from its neighbour."""
     rows = np.zeros((count, count))
     rows[np.arange(count), np.arange(count) - 1] = n - n / count
     return rows if count > 1 else np.zeros((1, 1))

@@ -14,7 +14,8 @@ MAX_DENSE = 2048
 
 
 def operator(attention: sp.csr_array, hops: int, teleport: float) -> np.ndarray:
-    """Return the matrix ``[n, n]`` of K hops of diffusion.
+    """Return the matrix ``[n, n]`` that maps the values of all tokens to their values after K hops
+    of diffusion.
 
     Args:
         attention: Sparse array ``[query, key]`` of at most 2,048 tokens.
@@ -31,7 +32,8 @@ def operator(attention: sp.csr_array, hops: int, teleport: float) -> np.ndarray:
 
 
 def resolvent(attention: sp.csr_array, teleport: float) -> np.ndarray:
-    r"""Return the limit :math:`a (I - (1 - a) A)^{-1}` of :func:`operator`, ``[n, n]``.
+    r"""Return the limit of :func:`operator` for infinitely many hops, :math:`a (I - (1 - a)
+    A)^{-1}`, ``[n, n]``.
 
     Source: Diffuser, Proposition 4.
     """
@@ -43,7 +45,8 @@ def resolvent(attention: sp.csr_array, teleport: float) -> np.ndarray:
 
 def operators_by_hop(attention: sp.csr_array, hops: int,
                      teleport: float) -> Iterator[np.ndarray]:
-    """Yield the matrices after 0, 1, ... hops (Eq. S.7)."""
+    """Yield the matrices of :func:`operator` after 0, 1, ... hops, each ``[n, n]`` (Diffuser, Eq.
+    S.7)."""
     check_probability('teleport', teleport)
     _check_dense(attention)
     restart = teleport * np.eye(attention.shape[0])
@@ -56,8 +59,8 @@ def operators_by_hop(attention: sp.csr_array, hops: int,
 
 def _check_dense(attention: sp.csr_array) -> None:
     if not sp.issparse(attention) or attention.shape[0] != attention.shape[-1]:
-        raise TypeError("'attention' must be a square scipy sparse array [query, key]; use "
-                        "uniform_attention or BipartiteGraph.to_scipy to build one")
+        raise TypeError("'attention' must be a square scipy sparse array [query, key]; build one "
+                        "by uniform_attention or BipartiteGraph.to_scipy")
     if attention.shape[0] > MAX_DENSE:
         raise ValueError(f"'attention' must have at most {MAX_DENSE} tokens for dense matrices "
                          f"(got {attention.shape[0]}); use fewer tokens")

@@ -135,7 +135,8 @@ def diffusion(
 
 def _operators(attention: sp.csr_array, hops: int, teleport: float,
                spectra: bool) -> dict[str, np.ndarray | float | None]:
-    """Return the fields of :class:`Diffusion` that require matrices ``[n, n]``."""
+    """Return a dict with the fields of :class:`Diffusion` that are computed from dense matrices
+    ``[n, n]``."""
     if not spectra:
         scalars = 'distance_at_last', 'imaginary', 'response_error', 'prediction_error', \
             'eigenvalue_shift'

@@ -15,8 +15,8 @@ _SWEEPS = 16
 
 
 def find_diameter(adjacency: sp.csr_array, degree: np.ndarray) -> tuple[int, bool]:
-    r"""Return the diameter of a connected graph and whether it is exact; otherwise it is a lower
-    bound.
+    r"""Return the diameter of a connected graph, or a lower bound of the diameter, and whether the
+    returned number is exact.
 
     Each search from a node v bounds the eccentricity of every other node w from both sides,
     :math:`|e_v - d(v, w)| \le e_w \le e_v + d(v, w)`. The searches stop when no eccentricity can
@@ -47,10 +47,8 @@ def find_diameter(adjacency: sp.csr_array, degree: np.ndarray) -> tuple[int, boo
 
 
 def is_bipartite(adjacency: sp.csr_array) -> bool:
-    """Return whether the component of node 0 is bipartite.
-
-    It is bipartite if no edge joins nodes whose distances to node 0 have equal parity.
-    """
+    """Return whether the component of node 0 is bipartite, so that no edge joins two nodes whose
+    distances to node 0 have equal parity."""
     parity = _distances(adjacency, 0) % 2
     row = np.repeat(np.arange(parity.size), np.diff(adjacency.indptr))
     reached = parity[row] >= 0

@@ -12,8 +12,8 @@ from analysis.labels import labels_as_text
 
 @labels_as_text
 def draw(results: dict[str, list[Expansion]]) -> Figure:
-    """Draw the conductances of the sweep cut with Cheeger's bounds, and the eigenvalues with their
-    bounds."""
+    """Draw the conductance of each set of the sweep cut with Cheeger's bounds, and the eigenvalues
+    with their bounds."""
     figure = Figure(figsize=(9, 4.4), layout='constrained')
     sweeps, ends = figure.subplots(1, 2, width_ratios=[3, 2])
     for place, (label, samples) in enumerate(results.items()):

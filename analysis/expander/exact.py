@@ -9,7 +9,7 @@ EXACT_UP_TO = 20  # tokens, a million sets
 
 
 def exact_expansion(adjacency: sp.csr_array) -> dict[str, float]:
-    r"""Return the smallest ratio of each kind over all sets of tokens.
+    r"""Return a dict with the smallest value of each measure of expansion over all sets of tokens.
 
     - conductance :math:`E(S, \bar S) / \min(\mathrm{vol}\,S, \mathrm{vol}\,\bar S)`, Cheeger's
       constant of the normalised Laplacian;
@@ -52,8 +52,8 @@ def exact_expansion(adjacency: sp.csr_array) -> dict[str, float]:
 
 
 def _sums(values: np.ndarray) -> np.ndarray:
-    """Return the sum of the values of each set's members, ``[2**n]``. Bit i of a set's index marks
-    member i."""
+    """Return for each set of tokens the sum of the values of its tokens, ``[2**n]``. Token i
+    belongs to a set if bit i of the index of the set is 1."""
     sums = np.zeros(1)
     for value in values:
         sums = np.concatenate([sums, sums + value])
@@ -61,10 +61,9 @@ def _sums(values: np.ndarray) -> np.ndarray:
 
 
 def _cuts(weight: np.ndarray) -> np.ndarray:
-    """Return the total weight of the edges that leave each set, ``[2**n]``.
-
-    A member that joins a set adds its edges to tokens outside and removes its edges to members.
-    """
+    """Return for each set of tokens the total weight of the edges that leave the set, ``[2**n]``. A
+    token that joins a set adds its edges to tokens outside and removes its edges to tokens
+    inside."""
     cuts = np.zeros(1)
     for node, row in enumerate(weight):
         cuts = np.concatenate([cuts, cuts + row.sum() - 2 * _sums(row[:node])])
@@ -72,7 +71,8 @@ def _cuts(weight: np.ndarray) -> np.ndarray:
 
 
 def _neighbours(weight: np.ndarray) -> np.ndarray:
-    """Return the tokens that have a neighbour in each set, as bits of int64 ``[2**n]``."""
+    """Return for each set of tokens the tokens that have a neighbour in the set, as the bits of an
+    int64, ``[2**n]``."""
     bits = (weight > 0) @ (1 << np.arange(weight.shape[0], dtype=np.int64))
     reached = np.zeros(1, np.int64)
     for own in bits:

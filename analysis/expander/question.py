@@ -25,7 +25,8 @@ from analysis.spectrum import Laplacian
 
 @dataclass(frozen=True)
 class Expansion(Result):
-    r"""Measures of the expansion of a graph. Fields are ``None`` if they do not apply.
+    r"""Measures of the expansion of a graph. A measure that does not apply to the graph is
+    ``None``.
 
     Attributes:
         num_nodes (int): Number of tokens n.

@@ -9,10 +9,9 @@ from analysis.spectrum import Laplacian
 
 
 def fiedler_order(normalized: Laplacian, vector: np.ndarray) -> np.ndarray:
-    """Return the nodes sorted by D^-1/2 v_2, int ``[n]``.
-
-    If there are several components, they follow each other by volume, the smallest first.
-    """
+    """Return the nodes sorted by their entries of :math:`D^{-1/2} v_2`, int ``[n]``, where
+    :math:`v_2` is the second eigenvector. Several components follow one another, the smallest
+    volume first."""
     if normalized.num_components > 1:
         volume = np.bincount(normalized.component, weights=normalized.degree)
         return np.lexsort((normalized.component, volume[normalized.component]))
@@ -20,7 +19,7 @@ def fiedler_order(normalized: Laplacian, vector: np.ndarray) -> np.ndarray:
 
 
 def sweep(adjacency: sp.csr_array, order: np.ndarray) -> dict[str, object]:
-    """Compute the conductance of every prefix of the nodes in this order.
+    """Compute the conductance of the first 1, 2, ... nodes in this order.
 
     Returns:
         dict: The conductances, and the prefix with the lowest one, under the names of the fields in

@@ -48,7 +48,7 @@ def _names(name: str) -> list[str]:
         return list(FIGURES)
     if name not in FIGURES:
         near = get_close_matches(name.lower(), [*FIGURES, 'all'], cutoff=0.5) or ['all', *FIGURES]
-        raise ValueError(f"'name' must be a figure (got {name!r}); did you mean "
+        raise ValueError(f"'name' must be the name of a figure (got {name!r}); did you mean "
                          f"{' or '.join(map(repr, near))}?")
     return [name]
 

@@ -171,8 +171,8 @@ def _rows(model: str, n: int, printed: Parts, computed: Parts, fitted: Parts) ->
 
 
 def _bigbird(n: int, seed: int) -> list[Parts]:
-    """Return BigBird's densities with two kinds of local part: three blocks of 64, and overlapping
-    blocks of 192."""
+    """Return the densities of BigBird's pattern with two kinds of local part: three blocks of 64
+    tokens, and overlapping blocks of 192 tokens."""
     local = [_mask(OverlappingBlocks(window), n) for window in (2 * 64, 192)]
     is_global = _mask(GlobalTokens(2 * 64), n)
     draws = []
@@ -203,7 +203,8 @@ def _mask(pattern: Pattern, n: int, seed: int = 0) -> np.ndarray:
 
 
 def _densities(parts: dict[str, np.ndarray]) -> Parts:
-    """Return the total, local, global and random density in per cent.
+    """Return the density of a pattern in per cent: the total density, and the densities of its
+    local, global and random parts.
 
     Each pair counts once; a pair in several parts counts as local first, then random, then global.
     """
@@ -219,8 +220,8 @@ def _density(graph: BipartiteGraph) -> float:
 
 
 def _shares(mask: np.ndarray, cell: int = 4) -> np.ndarray:
-    """Return the density in each square of ``cell`` x ``cell`` tokens, increased so that single
-    edges are visible."""
+    """Return the share of ones in each square of ``cell`` x ``cell`` tokens of a mask. Shares are
+    increased so that single edges are visible."""
     squares = mask.reshape(len(mask) // cell, cell, len(mask) // cell, cell)
     return np.sqrt(squares.mean(axis=(1, 3)))
 

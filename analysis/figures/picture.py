@@ -17,7 +17,7 @@ Value = float | int | bool | str | None
 
 @dataclass(frozen=True)
 class Row(Result):
-    """A value or statement of a paper, next to our value."""
+    """A value or a statement in a paper, next to the value that this package computes."""
 
     quantity: str
     printed: Value

@@ -68,8 +68,8 @@ def _diffusions_of_cycle() -> dict[str, np.ndarray]:
 
 
 def _on_cycle(matrices: dict[str, np.ndarray], frequency: int) -> tuple[float, dict[str, float]]:
-    """Return the Laplacian's eigenvalue at a frequency of the cycle, and the response of each
-    kernel by name."""
+    """Return the eigenvalue of the Laplacian of a cycle at ``frequency``, and a dict with the
+    response of each diffusion kernel."""
     vector = np.cos(2 * np.pi * frequency * np.arange(12) / 12)
     value = {name: round(1 - float(vector @ matrix @ vector / (vector @ vector)), 12)
              for name, matrix in matrices.items()}

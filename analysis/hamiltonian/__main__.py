@@ -11,7 +11,7 @@ from analysis.hamiltonian.drawing import draw
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measure the graphs of a command line.
+    """Run the command ``hamiltonian``: measure the graphs that the command line names.
 
     Args:
         arguments: The command line; the process's own if omitted.

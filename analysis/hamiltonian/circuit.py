@@ -14,7 +14,8 @@ from tqdm import tqdm
 
 def solve(links: sp.csr_array, deadline: float, seed: int
           ) -> tuple[bool | None, str | None, list[int] | None]:
-    """Return ``(exists, reason, path)`` from CP-SAT.
+    """Search for a Hamiltonian path by CP-SAT. Return ``(exists, reason, path)``, each None if
+    unknown.
 
     A path becomes a circuit by an additional token that is joined to all others in both directions.
     No step starts after the deadline.
@@ -55,7 +56,8 @@ def solve(links: sp.csr_array, deadline: float, seed: int
 
 @contextmanager
 def _clock(seconds: float) -> Iterator[None]:
-    """Show a progress bar of elapsed time, because the search reports no progress."""
+    """Return a context that shows a progress bar of the elapsed time, because the search itself
+    reports no progress."""
     is_over = threading.Event()
 
     def tick() -> None:

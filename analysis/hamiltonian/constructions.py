@@ -16,7 +16,7 @@ def _in_order(links: sp.csr_array) -> range | None:
 
 
 def _tournament_path(links: sp.csr_array) -> list[int] | None:
-    """Return a path that is built by inserting one token after the other.
+    """Return a Hamiltonian path, built by inserting one token after the other, or None.
 
     Insertion always succeeds if every two tokens are joined (Rédei, 1934).
     """
@@ -32,7 +32,7 @@ def _tournament_path(links: sp.csr_array) -> list[int] | None:
 
 
 def _ore_path(links: sp.csr_array) -> np.ndarray | None:
-    """Return a path built by Palmer's proof of Ore's theorem (1960).
+    """Return a Hamiltonian path built by Palmer's proof of Ore's theorem (1960), or None.
 
     A path becomes a cycle by an additional token that is joined to all others. If two neighbours on
     the cycle are not joined, the degrees guarantee a segment of the cycle whose reversal joins

@@ -19,8 +19,8 @@ _EDGE, _STEP = 'C5', 'C1'
 @labels_as_text
 def draw(graphs: dict[str, list[BipartiteGraph]],
          results: dict[str, list[HamiltonianPath]]) -> Figure:
-    """Draw the edges of the first graph of each label, a row for each: in token order, and in path
-    order."""
+    """Draw the edges of the first graph of each label, once in token order and once in the order of
+    the path. Each label has a row."""
     figure = Figure(figsize=(8.2, 4.6 * len(graphs)), layout='constrained')
     for (before, after), label in zip(figure.subplots(len(graphs), 2, squeeze=False), graphs):
         graph, result = graphs[label][0], results[label][0]

@@ -34,8 +34,8 @@ def _matching(links: sp.csr_array) -> str | None:
 
 
 def _removal(links: sp.csr_array) -> str | None:
-    """Return a description of k tokens whose removal leaves more than k + 1 parts, which excludes a
-    path.
+    """Return a description of k tokens whose removal leaves more than k + 1 parts, so that no
+    Hamiltonian path exists, or None.
 
     All k are checked at once: tokens are added in order of degree. The number of components of the
     first m tokens is m, minus the number of edges of the minimum spanning forest among them.
@@ -63,7 +63,8 @@ def _removal(links: sp.csr_array) -> str | None:
 
 
 def _strong_components(links: sp.csr_array) -> str | None:
-    """Return a description of two strong components that no path can visit in turn.
+    """Return a description of two strongly connected components that no path can visit one after
+    the other, or None.
 
     In topological order, each component must have an edge to the next.
     """
@@ -83,8 +84,8 @@ def _strong_components(links: sp.csr_array) -> str | None:
 
 
 def _cut_tokens(links: sp.csr_array) -> str | None:
-    """Return a description of a token whose removal excludes a path: the blocks of the connected
-    graph do not form a chain."""
+    """Return a description of a token whose removal shows that no Hamiltonian path exists, or None:
+    the blocks of the connected graph do not form a chain."""
     token, block = _blocks(links.maximum(links.T).tocsr())
     membership = np.bincount(token)
     most = int(membership.argmax())

@@ -21,7 +21,8 @@ from graphattn import BipartiteGraph
 
 @dataclass(frozen=True)
 class HamiltonianPath(Result):
-    """The answer to whether a Hamiltonian path exists, with the evidence."""
+    """The answer to the question whether a graph has a Hamiltonian path, with the path or the
+    reason why there is none."""
 
     exists: bool | None
     """True if a path exists, False if there is none, ``None`` if the answer is unknown."""
@@ -114,14 +115,14 @@ def _check(graph: BipartiteGraph, directed: bool, time_limit: float, seed: int) 
     if not isinstance(seed, Integral) or isinstance(seed, bool):
         raise TypeError(f"'seed' must be an int (got {type(seed).__name__})")
     if seed < 0:
-        raise ValueError(f"'seed' must not be negative (got {seed})")
+        raise ValueError(f"'seed' must be at least 0 (got {seed})")
 
 
 _Answer = tuple[bool | None, str, str | None, list[int] | np.ndarray | None]
 
 
 def _decide(graph: BipartiteGraph, directed: bool, deadline: float, seed: int) -> _Answer:
-    """Return ``(exists, method, reason, path)``."""
+    """Decide whether a Hamiltonian path exists, and return ``(exists, method, reason, path)``."""
     links = _links(graph, directed)
     if links.shape[0] < 2:
         return True, 'order of the tokens', None, range(links.shape[0])
@@ -148,7 +149,8 @@ def _decide(graph: BipartiteGraph, directed: bool, deadline: float, seed: int) -
 
 
 def _links(graph: BipartiteGraph, directed: bool) -> sp.csr_array:
-    """Return the matrix whose row j lists the tokens that may follow token j."""
+    """Return a sparse array ``[n, n]`` whose row j marks the tokens that may follow token j in a
+    Hamiltonian path."""
     key, query = graph.key.cpu().numpy(), graph.query.cpu().numpy()
     if not directed:
         key, query = np.concatenate([key, query]), np.concatenate([query, key])

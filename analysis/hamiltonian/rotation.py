@@ -34,7 +34,8 @@ def rotate_and_extend(links: sp.csr_array, is_symmetric: bool, deadline: float,
 
 
 class _GrowingPath:
-    """A path that grows at its ends, or becomes another path on the same tokens by rotation."""
+    """A path in a graph that grows at its ends. If it cannot grow, a rotation turns it into another
+    path on the same tokens."""
 
     def __init__(self, successors: list[np.ndarray], predecessors: list[np.ndarray],
                  rng: np.random.Generator):
@@ -47,7 +48,7 @@ class _GrowingPath:
         self._insert(int(rng.integers(n)), 0)
 
     def extend(self) -> bool:
-        """Add a token at either end, and return whether there was one to add."""
+        """Add a token at either end of the path. Return whether a token could be added."""
         for place, ways in ((self.length, self.successors[self.order[self.length - 1]]),
                             (0, self.predecessors[self.order[0]])):
             ways = ways[self.position[ways] < 0]

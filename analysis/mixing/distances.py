@@ -13,8 +13,8 @@ _STARTS_AT_ONCE = 256
 
 def distances(walk: sp.csr_array, sources: np.ndarray, limit: np.ndarray, steps: int,
               teleport: float = 0.) -> np.ndarray:
-    """Return the distance of a walk from its limit after 0, 1, ... steps, a float64 array of at
-    most ``steps + 1`` values.
+    """Return the distance of a random walk from its limit distribution after 0, 1, ... steps, a
+    float64 array of at most ``steps + 1`` values.
 
     The distance is the total variation between the walk's distribution and its limit, the largest
     over all sources. The array ends when only rounding errors remain.

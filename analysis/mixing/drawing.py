@@ -12,8 +12,8 @@ _LOWEST_DRAWN = 1e-6
 
 @labels_as_text
 def draw(results: dict[str, list[Mixing]]) -> Figure:
-    """Draw total variation by step, for the plain walk and for the walk with restarts. Bounds are
-    dashed."""
+    """Draw the distance of random walks from their limits after each step, for the plain walk and
+    for the walk with restarts. Bounds are dashed."""
     figure = Figure(figsize=(10, 4.6), layout='constrained')
     plain, restart = figure.subplots(1, 2, sharey=True)
     for number, (label, samples) in enumerate(results.items()):

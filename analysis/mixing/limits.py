@@ -22,7 +22,7 @@ _PANEL = 128
 
 
 def closed_classes_of(walk: sp.csr_array, component: np.ndarray) -> list[np.ndarray]:
-    """Return the components that no step leaves, as arrays of tokens."""
+    """Return the components that a random walk never leaves, each as an array of tokens."""
     token, target = walk.nonzero()
     leaving = component[token][component[token] != component[target]]
     is_left = np.zeros(component.max() + 1, dtype=bool)
@@ -31,8 +31,8 @@ def closed_classes_of(walk: sp.csr_array, component: np.ndarray) -> list[np.ndar
 
 
 def walk_within(walk: sp.csr_array, members: np.ndarray) -> sp.csr_array:
-    """Return the walk restricted to a closed class of sorted tokens. Only the rows of these tokens
-    are read."""
+    """Return the transition matrix of the walk among the sorted tokens ``members``, which the walk
+    never leaves. Only the rows of these tokens are read."""
     rows = walk[members]
     return sp.csr_array((rows.data, np.searchsorted(members, rows.indices), rows.indptr),
                         shape=(len(members), len(members)))
@@ -50,8 +50,8 @@ def period_of(walk: sp.csr_array) -> int:
 
 def stationary_distribution(walk: sp.csr_array, closed: list[np.ndarray],
                             is_reversible: bool) -> np.ndarray:
-    """Return the stationary distribution in which each closed class is weighted by its size,
-    float64 ``[n]``.
+    """Return the stationary distribution of a random walk, float64 ``[n]``. Each class of tokens
+    that the walk never leaves is weighted by its size.
 
     Beyond ``MAX_DENSE`` tokens, values below ``ROUNDING`` are 0.
     """
@@ -78,8 +78,8 @@ def _stationary_of_class(walk: sp.csr_array) -> np.ndarray:
     try:
         _, vector = eigs(walk.T, k=1, which='LR', v0=np.ones(n))
     except ArpackNoConvergence as error:
-        raise ValueError("'graph' must mix faster to find its stationary distribution with more "
-                         f"than {MAX_DENSE} tokens (got {n}); use fewer tokens") from error
+        raise ValueError(f"'graph' must mix faster, because its stationary distribution did not "
+                         f"converge with {n} tokens; use at most {MAX_DENSE} tokens") from error
     mass = np.abs(vector[:, 0].real)
     return np.where(mass < ROUNDING * mass.sum(), 0, mass)
 
@@ -101,7 +101,8 @@ def _by_state_reduction(walk: np.ndarray) -> np.ndarray:
 
 
 def _censor(walk: np.ndarray) -> None:
-    """Censor all tokens except the first, in place, the last token first.
+    """Remove all tokens except the first from a random walk, in place, the last token first, so
+    that steps through removed tokens become direct steps.
 
     Afterwards, the entries below the diagonal are the steps from each token to earlier tokens when
     later tokens are censored. The entries above the diagonal are the visits of each token per visit
@@ -143,7 +144,8 @@ def restart_limits(walk: sp.csr_array, sources: np.ndarray, teleport: float,
 
 
 def _limits_by_censoring(walk: sp.csr_array, sources: np.ndarray, teleport: float) -> np.ndarray:
-    """Return the limits of the restart walk, ``[n, starts]``, solved without subtractions.
+    """Return the limit distributions of the restart walk, ``[n, starts]``, solved without
+    subtractions.
 
     The limits have full relative accuracy at any teleport. The walk has an additional token, and
     every restart ends there.
@@ -163,8 +165,8 @@ def _limits_by_censoring(walk: sp.csr_array, sources: np.ndarray, teleport: floa
 
 def _limits_by_steps(walk: sp.csr_array, sources: np.ndarray, teleport: float,
                      stationary: np.ndarray) -> np.ndarray | None:
-    """Return the limits of the restart walk, ``[n, starts]``, or ``None`` if it forgets its start
-    too slowly.
+    """Return the limit distributions of the restart walk, ``[n, starts]``, or ``None`` if it
+    forgets its start too slowly.
 
     Steps are taken from each source until the walk has forgotten the source. The limit differs from
     the stationary distribution only by the remaining influence of the source.
@@ -183,7 +185,7 @@ def _limits_by_steps(walk: sp.csr_array, sources: np.ndarray, teleport: float,
 
 
 def _limits_by_solving(walk: sp.csr_array, sources: np.ndarray, teleport: float) -> np.ndarray:
-    """Return the limits of slowly mixing restart walks, ``[n, starts]``, from a sparse
+    """Return the limit distributions of slowly mixing restart walks, ``[n, starts]``, from a sparse
     factorisation.
 
     Graphs that mix slowly have small separators, so the factors of their matrix have few entries.
@@ -199,7 +201,7 @@ def _limits_by_solving(walk: sp.csr_array, sources: np.ndarray, teleport: float)
     except RuntimeError:  # the matrix is singular up to rounding errors
         error = math.inf
     if not error <= _CERTAIN:
-        raise ValueError("'teleport' is too small for the limits of a slowly mixing graph of "
-                         f"{walk.shape[0]:,} tokens (got {teleport:g}); use a larger 'teleport', "
-                         f"or at most {MAX_DENSE:,} tokens")
+        raise ValueError(f"'teleport' is too small for a slowly mixing graph of {walk.shape[0]:,} "
+                         f"tokens (got {teleport:g}); pass a larger 'teleport', or use at most "
+                         f"{MAX_DENSE:,} tokens")
     return limits

@@ -31,7 +31,7 @@ _MAX_LIMIT = 2**27  # entries, 1 GiB
 
 @dataclass(frozen=True)
 class Mixing(Result):
-    """Distances of a random walk from its limit, step by step."""
+    """The distance of a random walk from its limit after each step."""
 
     num_tokens: int
     starts: int  #: Number of tokens from which the walk was started; see ``all_starts``.
@@ -184,8 +184,8 @@ def _sources(n: int, starts: int | None, seed: int) -> np.ndarray:
     check_count('starts', starts)
     starts = min(starts, n)
     if starts * n > _MAX_LIMIT:
-        raise ValueError(f"'starts' must be at most {_MAX_LIMIT // n} for {n} tokens (got "
-                         f"{starts})")
+        raise ValueError(f"'starts' must be at most {_MAX_LIMIT // n} for a graph of {n} tokens "
+                         f"(got {starts})")
     check_count('starts_seed', seed, at_least=0)
     return np.sort(np.random.default_rng(seed).choice(n, starts, replace=False))
 

@@ -18,10 +18,8 @@ _CERTAIN = 1e-6  # required accuracy of a modulus
 
 
 def second_of_reversible(walk: sp.csr_array, stationary: np.ndarray) -> float | None:
-    """Return the second largest modulus of the eigenvalues of a reversible walk.
-
-    ``None`` if the iteration does not converge.
-    """
+    """Return the second largest modulus of the eigenvalues of a reversible random walk, or ``None``
+    if the iteration does not converge."""
     n, root = len(stationary), np.sqrt(stationary)
     similar = sp.csr_array(sp.diags_array(root) @ walk @ sp.diags_array(1 / root))
     if n <= _MAX_SYMMETRIC:
@@ -31,10 +29,8 @@ def second_of_reversible(walk: sp.csr_array, stationary: np.ndarray) -> float | 
 
 
 def second_modulus(walk: sp.csr_array, component: np.ndarray) -> float | None:
-    """Return the second largest modulus of the eigenvalues of any walk.
-
-    ``None`` if the modulus is not accurate to ``_CERTAIN``.
-    """
+    """Return the second largest modulus of the eigenvalues of any random walk, or ``None`` if the
+    modulus is not accurate to ``_CERTAIN``."""
     if np.bincount(component).max() <= _MAX_GENERAL:
         second, when_moved = (_second(component_eigenvalues(walk, component, moved))
                               for moved in (0., MOVED))
@@ -58,7 +54,7 @@ def _second(values: np.ndarray) -> float:
 
 
 def _second_pair(walk: sp.csr_array) -> tuple[complex, np.ndarray]:
-    """Return the eigenvalue of second largest modulus, and its eigenvector."""
+    """Return the eigenvalue of the walk with the second largest modulus, and its eigenvector."""
     # The next eigenvalues may be close by, so full precision might take hours.
     values, vectors = eigs(walk, k=2, which='LM', v0=_some_vector(walk.shape[0]), ncv=60,
                            tol=_CERTAIN / 1000, maxiter=100)  # eigenvectors may be oblique
@@ -67,10 +63,9 @@ def _second_pair(walk: sp.csr_array) -> tuple[complex, np.ndarray]:
 
 
 def contraction(walk: sp.csr_array, stationary: np.ndarray) -> float | None:
-    r"""Return the second singular value of :math:`\Pi^{1/2} P \, \Pi^{-1/2}`.
-
-    ``None`` if :math:`\pi` has zeros or has lost digits to underflow.
-    """
+    r"""Return the second singular value of :math:`\Pi^{1/2} P \, \Pi^{-1/2}` for a walk P with
+    stationary distribution :math:`\pi`, or ``None`` if :math:`\pi` has zeros or has lost digits to
+    underflow."""
     if stationary.min() < np.finfo(float).tiny:
         return None
     root = np.sqrt(stationary)
@@ -83,11 +78,9 @@ def contraction(walk: sp.csr_array, stationary: np.ndarray) -> float | None:
 
 
 def _norm_without(top: np.ndarray, product: Callable[[np.ndarray], np.ndarray]) -> float | None:
-    """Return the norm of a symmetric operator after its eigenvector ``top`` of eigenvalue 1 is
-    projected out.
-
-    ``None`` if the iteration does not converge.
-    """
+    """Return the norm of a symmetric operator outside of its eigenvector ``top``, which has the
+    eigenvalue 1, or ``None`` if the iteration does not converge. ``product`` multiplies the
+    operator by a vector."""
     deflated = LinearOperator((len(top), len(top)), dtype=float,
                               matvec=lambda vector: product(vector) - top * (top @ vector))
     try:

@@ -15,7 +15,7 @@ _ENDINGS = '.html',
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measure the graphs of a command line, and write a page.
+    """Run the command ``report``: measure the graphs that the command line names, and write a page.
 
     Args:
         arguments: The command line; the process's own if omitted.

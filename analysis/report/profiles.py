@@ -14,7 +14,8 @@ __all__ = ['HeadProfile', 'profile_sections']
 
 @dataclass(frozen=True)
 class HeadProfile(Result):
-    """Measurements of one attention head, see :class:`graphattn.hugging_face.Profile`."""
+    """Measurements of one attention head of a profile, see
+    :class:`graphattn.hugging_face.Profile`."""
 
     layer: str
     head: int
@@ -33,7 +34,7 @@ class HeadProfile(Result):
 
 
 def profile_sections(path: str | PathLike) -> list[Section]:
-    """Read a profile, and return the sections of its page.
+    """Read the profile of a model, and return the sections of its report.
 
     Args:
         path (str or PathLike): A file that ``Profile.save`` wrote.

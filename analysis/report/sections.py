@@ -33,7 +33,7 @@ _MAX_MASKS = 7
 
 @dataclass(frozen=True)
 class Size(Result):
-    """The size of a graph."""
+    """The numbers of tokens and edges of a graph, and its degrees."""
 
     queries: int
     keys: int
@@ -80,7 +80,7 @@ def size(graph: GraphLike) -> Size:
 
 
 def sections(graphs: Graphs, *, time_limit: float = 30., seed: int = 0) -> Iterator[Section]:
-    """Answer all questions about some graphs, one after the other.
+    """Yield a section for each question about some graphs, one question after the other.
 
     Args:
         graphs (dict): A list of graphs by label: the segments of one graph.
@@ -142,7 +142,7 @@ def _min_mean_max(degree: Tensor) -> tuple[int, float, int]:
 
 
 def _draw_sizes(pairs: list[tuple[str, BipartiteGraph]]) -> Figure:
-    """Draw the masks of the graphs, and the distributions of their degrees."""
+    """Draw the mask of each graph, and the distribution of the degrees of its tokens."""
     shown = pairs[:_MAX_MASKS]
     rows = math.ceil((len(shown) + 2) / 3)
     figure = Figure(figsize=(9, 3.3 * rows), layout='constrained')

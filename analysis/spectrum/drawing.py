@@ -11,8 +11,8 @@ from analysis.spectrum.question import Spectrum
 
 @labels_as_text
 def draw(results: dict[str, list[Spectrum]]) -> Figure:
-    """Draw the sorted eigenvalues or singular values, as in Diffuser's Fig. S.8, and their
-    distribution."""
+    """Draw the sorted eigenvalues or singular values of graphs, as in Diffuser's Fig. S.8, and
+    their distribution."""
     figure = Figure(figsize=(9, 4), layout='constrained')
     curves, counts = figure.subplots(1, 2)
     pooled = {label: np.concatenate([sample.values for sample in samples])

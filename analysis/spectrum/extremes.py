@@ -60,9 +60,6 @@ def _lanczos(matrix: sp.csr_array, null_space: sp.csc_array, count: int, mean: f
     null space is moved to the other end of the spectrum. A few additional eigenpairs and a large
     subspace help if the wanted eigenvalues are close together, or if hubs have eigenvalues far away
     at the other end.
-
-    The null space moves to the other end. A few extra pairs and a large subspace help if the wanted
-    end is crowded, or hubs are far out at the other.
     """
     n = matrix.shape[0]
     centre = float(matrix.trace()) / n
@@ -82,8 +79,8 @@ def _lanczos(matrix: sp.csr_array, null_space: sp.csc_array, count: int, mean: f
 
 def _shift_invert(matrix: sp.csr_array, null_space: sp.csc_array, count: int, mean: float,
                   order: np.ndarray) -> np.ndarray:
-    """Return the wanted eigenvectors ``[n, count]`` one by one, each orthogonal to the known
-    ones."""
+    """Return the eigenvectors of the smallest eigenvalues, ``[n, count]``, computed one by one,
+    each orthogonal to the null space and the previous ones."""
     known, shift = null_space, -1e-8 * mean
     for _ in range(count):
         vector, shift = _next_above(matrix, known, shift, order)
@@ -167,5 +164,5 @@ def _outside(null_space: sp.csc_array, vectors: np.ndarray) -> np.ndarray:
 
 
 def _start(null_space: sp.csc_array) -> np.ndarray:
-    """Return a fixed start vector, so that results are reproducible."""
+    """Return a fixed start vector for an iteration, so that results are reproducible."""
     return _outside(null_space, np.random.default_rng(0).standard_normal(null_space.shape[0]))

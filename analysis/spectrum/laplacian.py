@@ -20,8 +20,8 @@ _DENSE_NODES = 2048
 
 @dataclass(frozen=True)
 class Eigenpairs:
-    """Eigenpairs: ascending eigenvalues ``[k]``, eigenvectors ``[n, k]``, residuals ``[k]``, and
-    the name of the method."""
+    """The ascending eigenvalues ``[k]``, eigenvectors ``[n, k]`` and residuals ``[k]`` of a matrix,
+    and the name of the method that computed them."""
 
     values: np.ndarray
     vectors: np.ndarray
@@ -30,7 +30,8 @@ class Eigenpairs:
 
 
 class Laplacian:
-    r"""A Laplacian with its known null space, and solvers for the other eigenpairs.
+    r"""A Laplacian of a graph with its known null space, and solvers for the eigenpairs outside
+    this null space.
 
     The null space is spanned by :math:`D^{1/2} 1_C` or :math:`1_C` for each connected component C.
     The null space is projected out, so that no solver mistakes a small eigenvalue for 0.
@@ -65,11 +66,11 @@ class Laplacian:
 
     @cached_property
     def mean(self) -> float:
-        """Return the mean of the eigenvalues outside the null space."""
+        """Return the mean of the eigenvalues of the Laplacian outside its null space."""
         return self.matrix.trace() / max(self.num_nodes - self.num_components, 1)
 
     def all(self) -> Eigenpairs:
-        """Return all eigenpairs, computed from the dense matrix."""
+        """Return all eigenpairs of the Laplacian, computed from the dense matrix."""
         values, vectors = scipy.linalg.eigh(self.matrix.toarray(), overwrite_a=True,
                                             check_finite=False)
         zeros = slice(0, self.num_components)
@@ -77,7 +78,7 @@ class Laplacian:
         return self._pairs(values, vectors, 'dense')
 
     def smallest(self, count: int) -> Eigenpairs:
-        """Return the ``count`` smallest eigenpairs, including the exact zeros."""
+        """Return the ``count`` smallest eigenpairs of the Laplacian, including the exact zeros."""
         if self.num_nodes <= _DENSE_NODES:
             return self._part_of_all(slice(0, count))
         null_space = self.null_space[:, :count].toarray()
@@ -89,7 +90,7 @@ class Laplacian:
         return self._pairs(values, np.hstack([null_space, vectors]), method)
 
     def largest(self, count: int) -> Eigenpairs:
-        """Return the ``count`` largest eigenpairs."""
+        """Return the ``count`` largest eigenpairs of the Laplacian."""
         if self.num_nodes <= _DENSE_NODES:
             return self._part_of_all(slice(self.num_nodes - count, self.num_nodes))
         if self.num_components == self.num_nodes:
@@ -125,7 +126,8 @@ class Laplacian:
 
 def _scaled_difference(adjacency: sp.csr_array, degree: np.ndarray, scale: np.ndarray
                        ) -> sp.csr_array:
-    """Return S (D - A) S for S = diag(scale), with 32-bit indices to halve the memory traffic."""
+    """Return the matrix S (D - A) S for the adjacency A, the degrees D and S = diag(scale), with
+    32-bit indices to halve the memory traffic."""
     difference = sp.csr_array(sp.diags_array(degree) - adjacency)
     row = np.repeat(np.arange(degree.size, dtype=np.int32), np.diff(difference.indptr))
     data = difference.data * scale[row]

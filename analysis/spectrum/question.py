@@ -31,7 +31,7 @@ FULL_NODES = 4096
 
 @dataclass(frozen=True)
 class Spectrum(Result):
-    r"""Eigenvalues or singular values of a graph, with their residuals.
+    r"""The eigenvalues or singular values of a graph, with their residuals.
 
     Attributes:
         matrix (str): The name of the matrix that has these values.
@@ -149,9 +149,9 @@ def _check(adjacency: sp.csr_array, extremes: int | None) -> None:
         raise ValueError(f"'graph' must have at least one token (got {num_queries} queries and "
                          f"{num_keys} keys)")
     if extremes is None and smaller_side > FULL_NODES:
-        raise ValueError(f"'graph' must have at most {FULL_NODES} tokens for all eigenvalues "
-                         f"(got {smaller_side}); use extremes=6 or --extremes 6 to compute only "
-                         "some at both ends")
+        raise ValueError(f"'graph' must have at most {FULL_NODES} tokens to compute all "
+                         f"eigenvalues (got {smaller_side}); pass extremes=6 (or --extremes 6) to "
+                         f"compute only the smallest and largest")
     if extremes is not None:
         check_count('extremes', extremes, at_least=2)  # for lambda_2
 

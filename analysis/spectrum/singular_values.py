@@ -18,8 +18,8 @@ def join_queries_to_keys(adjacency: sp.csr_array) -> sp.csr_array:
 
 
 def all_singular_values(adjacency: sp.csr_array) -> tuple[np.ndarray, np.ndarray]:
-    """Return all singular values and their residuals, two float64 arrays in descending order of the
-    values."""
+    """Return all singular values of an adjacency matrix ``[query, key]`` and their residuals, as
+    two float64 arrays in descending order of the values."""
     query_degree, key_degree = (adjacency.sum(axis=axis) for axis in (1, 0))
     matrix = adjacency.toarray()
     matrix /= np.sqrt(np.where(query_degree > 0, query_degree, 1))[:, None]
@@ -31,7 +31,8 @@ def all_singular_values(adjacency: sp.csr_array) -> tuple[np.ndarray, np.ndarray
 
 def largest_singular_values(joined: sp.csr_array, count: int
                             ) -> tuple[np.ndarray, np.ndarray, str]:
-    """Return the ``count`` largest singular values, their residuals and the name of the method.
+    """Return the ``count`` largest singular values of an adjacency matrix, their residuals and the
+    name of the method, given the graph ``joined`` of queries and keys.
 
     A singular value is 1 - lambda of the graph that joins queries to keys. Isolated nodes only add
     zeros.

@@ -12,7 +12,7 @@ from analysis.speed.question import Speed
 
 @labels_as_text
 def draw(results: dict[str, list[Speed]]) -> Figure:
-    """Draw the time along each graph next to the time of full attention."""
+    """Draw the time of attention along each graph next to the time of full attention."""
     figure = Figure(figsize=(8, 1.4 + 0.7 * len(results)), layout='constrained')
     axes = figure.subplots()
     for y, samples in enumerate(results.values()):

@@ -24,7 +24,7 @@ Full attention without self-loops, for one, is universal too (SparseBERT, Theore
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Check the graphs of a command line.
+    """Run the command ``universality``: check the graphs that the command line names.
 
     Args:
         arguments: The command line; the process's own if omitted.
@@ -72,8 +72,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _patterns_in_turn(options: Namespace) -> list[dict[str, BipartiteGraph]]:
-    """Return the graphs that layers apply in turn, for each sample of a trained model, or once for
-    patterns."""
+    """Return the graphs that the layers of a model apply in turn. The list has a dict of graphs for
+    each sample of a trained model, or one dict for patterns."""
     if options.checkpoint is not None:
         heads, _ = command.load(options)
         return [_layers({label: samples[index] for label, samples in heads.items()})
@@ -90,7 +90,8 @@ def _patterns_in_turn(options: Namespace) -> list[dict[str, BipartiteGraph]]:
 
 
 def _layers(heads: dict[str, BipartiteGraph]) -> dict[str, BipartiteGraph]:
-    """Join the heads of each layer, because information passes along the edges of any head."""
+    """Return one graph for each layer, which has the edges of all heads of the layer, because
+    information passes along the edges of any head."""
     layers = {}
     for label, graph in heads.items():
         layer = label.partition(',')[0]

@@ -18,7 +18,8 @@ _CELLS = 512  # maximum per side; an edge darkens its cell
 
 @labels_as_text
 def draw(graphs: dict[str, BipartiteGraph], result: Universality) -> Figure:
-    """Draw the patterns in turn, and the fraction of pairs that each layer reaches."""
+    """Draw the graphs that layers apply in turn, and the fraction of pairs of tokens that are
+    reached after each layer."""
     columns = min(len(graphs) + 1, 4)
     rows = math.ceil((len(graphs) + 1) / columns)
     figure = Figure(figsize=(2.3 * columns, 2.7 * rows), layout='constrained')

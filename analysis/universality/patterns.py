@@ -103,7 +103,8 @@ def lemma_2(clusters: int) -> tuple[Pattern, Pattern, Pattern]:
 
 
 def is_rectangle(graph: GraphLike) -> bool:
-    r"""Return whether a graph is :math:`I \times J`, up to self-loops.
+    r"""Return whether the edges of a graph are all pairs :math:`I \times J` of some queries I and
+    some keys J, up to self-loops.
 
     Only then can Eq. 5 of SBM-Transformer give all of its edges probability 1. In
 

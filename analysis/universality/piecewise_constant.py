@@ -25,7 +25,8 @@ NODES = 3  # Gauss-Legendre nodes along each side of a cell
 
 @dataclass(frozen=True)
 class PiecewiseConstant(Result):
-    """Results for the statements of Lemmas 6 and 7 on a function of all tokens."""
+    """Results of checking the statements of Lemmas 6 and 7 (Yun et al.) on a function of all
+    tokens."""
 
     cells: int
     """Number of cells of the grid, and of quantised sequences."""
@@ -96,7 +97,7 @@ def piecewise_constant(tokens: int = 3, steps: int = 4) -> PiecewiseConstant:
 
 
 def _function(x: np.ndarray) -> np.ndarray:
-    """Evaluate f on sequences ``[..., n]``."""
+    """Return the values of the test function f on sequences ``[..., n]``."""
     return np.sin(x + x.sum(axis=-1, keepdims=True))
 
 
@@ -112,8 +113,8 @@ def _distance(corners: np.ndarray, values: np.ndarray, steps: int) -> float:
 
 
 def _left(numbers: list[Tokens], values: np.ndarray) -> float:
-    """Return the distance of the best function of the codes to the values; 0 only if they are
-    equal."""
+    """Return the distance between ``values`` and the best function of the codes ``numbers``. The
+    distance is 0 only if equal codes have equal values."""
     of_number: defaultdict[Fraction, list[float]] = defaultdict(list)
     for sequence, row in zip(numbers, values):
         for number, value in zip(sequence, row.tolist()):

@@ -21,7 +21,8 @@ from graphattn import BipartiteGraph
 
 @dataclass(frozen=True)
 class Universality(Result):
-    """Conditions of Assumption 1 (Yun et al.) for patterns applied in turn."""
+    """Conditions of Assumption 1 (Yun et al.), and whether patterns that layers apply in turn
+    satisfy each of them."""
 
     assumption_1: bool | None
     """True if all three conditions hold (sufficient, not necessary); ``None`` if the Hamiltonian
@@ -47,7 +48,8 @@ class Universality(Result):
 
 @dataclass(frozen=True)
 class DiffusionUniversality(Result):
-    """Conditions of Diffuser's Theorem 1 on its pattern, and further ones of its proof."""
+    """Conditions of Diffuser's Theorem 1 and of its proof, and whether one pattern satisfies each
+    of them."""
 
     assumption_1: bool | None
     """Self-loops, connected, and a Hamiltonian path (sufficient, not necessary)."""
@@ -182,8 +184,8 @@ def diffusion_universality(
 
 
 def _begins_at_global_token(graph: BipartiteGraph, search: dict) -> bool | None:
-    """Return whether a Hamiltonian path begins at a global token, as it must if no edge enters that
-    token."""
+    """Return whether a Hamiltonian path of the graph begins at a global token, or None if unknown.
+    It must begin there if no edge enters that token."""
     n = graph.num_queries
     other = graph.without_self_loops()
     is_global = (other.in_degree() == n - 1) & (other.out_degree() == n - 1)
@@ -209,15 +211,16 @@ def _all(*conditions: bool | None) -> bool | None:
 
 def _same_tokens(graphs: Sequence[GraphLike]) -> list[BipartiteGraph]:
     if not isinstance(graphs, list | tuple):
-        raise TypeError(f"'graphs' must be a list, one graph for each pattern (got "
+        raise TypeError(f"'graphs' must be a list of graphs, one for each pattern (got "
                         f"{type(graphs).__name__})")
     graphs = [_one_segment(as_graph(graph)) for graph in graphs]
     if not graphs:
-        raise ValueError("'graphs' must not be empty; give one graph for each pattern")
+        raise ValueError("'graphs' must contain at least one graph, one for each pattern (got an "
+                         "empty list)")
     for graph in graphs:
         if graph.num_queries != graph.num_keys or graph.num_keys != graphs[0].num_keys:
             raise ValueError(f"'graphs' must all have the same number of keys and queries (got "
-                             f"{graph} and {graphs[0].num_queries} tokens)")
+                             f"{graph} after {graphs[0].num_queries} tokens)")
     return graphs
 
 

@@ -87,4 +87,4 @@ def hamiltonian_path_bound(n: int, p: float) -> float:
 def _check_random_graph(n: int, p: float) -> None:
     check_count('n', n, at_least=2)
     if not 0 <= p <= 1:
-        raise ValueError(f"'p' must be a probability (got {p})")
+        raise ValueError(f"'p' must be in [0, 1] (got {p})")

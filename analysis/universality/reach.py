@@ -14,7 +14,8 @@ _WORDS_PER_CHUNK = 2**23  # 64-bit words gathered at a time
 
 def layers_to_reach_all(graphs: list[BipartiteGraph], max_layers: int
                         ) -> tuple[int | None, np.ndarray, str | None]:
-    """Return ``(s, fraction of pairs reached after each layer, reason if there is no s)``."""
+    """Return the number of layers after which every token has reached every other token, the
+    fraction of pairs reached after each layer, and the reason if there is no such number."""
     n = graphs[0].num_queries
     if n == 0:
         return 1, np.ones(1), None
@@ -36,8 +37,8 @@ def layers_to_reach_all(graphs: list[BipartiteGraph], max_layers: int
 
 
 def _spread(graph: BipartiteGraph, reached: np.ndarray) -> np.ndarray:
-    """Apply one layer: return the union of the sets, as bits, that the keys of each query have
-    reached."""
+    """Apply one layer: return for each query the union of the sets that its keys have reached, as
+    bits."""
     indptr, key = graph.indptr.cpu().numpy(), graph.key.cpu().numpy()
     after = np.zeros_like(reached)
     edges_per_chunk = max(1, _WORDS_PER_CHUNK // max(1, reached.shape[1]))

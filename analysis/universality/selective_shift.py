@@ -19,8 +19,8 @@ MAX_SEQUENCES = 100_000
 
 @dataclass(frozen=True)
 class SelectiveShift(Result):
-    """Results for the steps of Lemma 8 on all sequences of the grid, for a path with self-loops
-    whose first token is global."""
+    """Results of checking the steps of Diffuser's Lemma 8 on all sequences of a grid, for a path
+    with self-loops whose first token is global."""
 
     sequences: int
     """Number of sequences."""
@@ -94,48 +94,51 @@ def selective_shift(tokens: int = 3, steps: int = 4) -> SelectiveShift:
 
 
 def check_grid(tokens: int, steps: int) -> None:
-    """Refuse sequences that are too short for the proof, or too many."""
+    """Raise an error if sequences have too few tokens for the proof of Lemma 8, or if there are too
+    many sequences."""
     check_count('tokens', tokens, at_least=3)
     check_count('steps', steps, at_least=2)
     if steps**tokens > MAX_SEQUENCES:
-        raise ValueError(f"'steps' ** 'tokens' must be at most {MAX_SEQUENCES:,}, the limit of "
-                         f"sequences (got {steps} ** {tokens}); use fewer steps")
+        raise ValueError(f"'steps' ** 'tokens' must be at most {MAX_SEQUENCES:,}, the largest "
+                         f"number of sequences (got {steps} ** {tokens}); use fewer steps")
 
 
 def heads_as_run(sequences: list[Tokens], steps: int) -> list[Heads]:
-    """Return the first token of each sequence after K = n + 1 hops of the heads of the largest and
-    of the smallest neighbours."""
+    """Return the first token of each sequence after K = n + 1 hops, for a head that selects the
+    largest neighbour and for a head that selects the smallest."""
     neighbours = path_with_global_token(len(sequences[0]))
     return [_both_heads(sequence, neighbours, steps, len(sequence) + 1) for sequence in sequences]
 
 
 def heads_as_printed(sequences: list[Tokens], steps: int) -> list[Heads]:
-    """Return the first token of each sequence after both heads, by S.18 and S.19."""
+    """Return the first token of each sequence after both heads, by the formulas S.18 and S.19 of
+    Diffuser."""
     return [(_s18(sequence, steps, len(sequence) + 1), _s19(sequence, steps, len(sequence) + 1))
             for sequence in sequences]
 
 
 def first_tokens(sequences: list[Tokens], heads: list[Heads]) -> list[Fraction]:
-    """Return the first token of each sequence shifted by the difference of its two heads (S.20)."""
+    """Return the first token of each sequence, shifted by the difference of the results of its two
+    heads (Diffuser, S.20)."""
     return [sequence[0] + (high - low) / TELEPORT
             for sequence, (high, low) in zip(sequences, heads)]
 
 
 def shifted_by_first(z: Tokens, steps: int) -> Tokens:
-    """Return all tokens after the last layer."""
+    """Return all tokens of the sequence ``z`` after the last layer of the proof."""
     return tuple(number + steps**(len(z) + 2) * z[0] for number in z)
 
 
 def path_with_global_token(tokens: int) -> Neighbours:
-    """Return the keys of each token: itself, the tokens before and after it, and token 0, which
-    attends to all."""
+    """Return for each token the tokens that it attends to: itself, the tokens before and after it,
+    and token 0. Token 0 attends to all tokens."""
     return (tuple(range(tokens)),
             *(tuple(sorted({0, i - 1, i, min(i + 1, tokens - 1)})) for i in range(1, tokens)))
 
 
 def sequences_in_order(tokens: int, steps: int) -> Iterator[Tokens]:
-    """Yield the sequences of S.15 in the order of the path: the last n - 1 tokens ascend, and the
-    first is above them."""
+    """Yield the sequences that Diffuser's S.15 orders along the path: the last n - 1 tokens ascend,
+    and the first token is above them."""
     first = (tokens - 1, *range(tokens - 1))
     for numbers in product(range(steps), repeat=tokens):
         yield tuple(start + Fraction(number, steps) for start, number in zip(first, numbers))
@@ -149,7 +152,8 @@ def hard_attention(z: Tokens, neighbours: Neighbours, bound: Fraction) -> tuple[
 
 
 def _shifts_by_range(z: Tokens, neighbours: Neighbours) -> bool:
-    """Check S.17 around each token in turn: no other token is shifted."""
+    """Return whether Eq. S.17 of Diffuser shifts exactly one token, for ranges around each token in
+    turn."""
     half = Fraction(1, 10**6)
     for chosen in range(len(z)):
         above, below = (hard_attention(z, neighbours, z[chosen] + side) for side in (-half, half))
@@ -163,7 +167,8 @@ def _shifts_by_range(z: Tokens, neighbours: Neighbours) -> bool:
 
 
 def _both_heads(z: Tokens, neighbours: Neighbours, steps: int, hops: int) -> Heads:
-    """Return S.14 of the first token, the largest, with the bound below it and above it."""
+    """Return the results of Diffuser's Eq. S.14 for the first token, which is the largest, with the
+    bound below this token and above it."""
     half = Fraction(1, 2 * steps)
     return tuple(_diffused(z, hard_attention(z, neighbours, z[0] + side), steps, hops)[0]
                  for side in (-half, half))

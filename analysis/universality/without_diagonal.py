@@ -11,8 +11,8 @@ from analysis.result import Result
 
 
 def is_full_without_diagonal(graph: GraphLike) -> bool:
-    r"""Return whether there are more than two tokens, and each attends to all others but not to
-    itself.
+    r"""Return whether the graph has more than two tokens, and each token attends to all other
+    tokens but not to itself.
 
     Such attention is universal by SparseBERT's Theorem 1, although it violates Assumption 1, which
     requires self-loops.
@@ -37,7 +37,8 @@ def is_full_without_diagonal(graph: GraphLike) -> bool:
 
 @dataclass(frozen=True)
 class ThreeTokens(Result):
-    """Results for sequences of three tokens under the construction of SparseBERT's Theorem 1."""
+    """Results of checking the construction of SparseBERT's Theorem 1 on sequences of three
+    tokens."""
 
     sequences: int
     """Number of sequences, up to the order of their tokens."""
@@ -96,7 +97,7 @@ def three_tokens(steps: int) -> ThreeTokens:
 
 
 def _shifted(tokens: tuple[int, ...], steps: int) -> tuple[int, ...]:
-    """Return the tokens after a layer for each grid value, in units of delta."""
+    """Return the tokens after one layer, as integers in units of the grid step delta."""
     for number in range(steps):
         others = [tokens[:i] + tokens[i + 1:] for i in range(3)]
         tokens = tuple(token + steps * (max(rest) - min(rest)) if token == number else token

@@ -19,7 +19,7 @@ from graphattn.extension.layers import (
 
 
 class Baseline(nn.Module, ABC):
-    """Base class of baselines: attention without a graph.
+    """Base class of baselines: attention that does not attend along the edges of a graph.
 
     The interface is that of :class:`graphattn.layers.GraphAttention`.
 
@@ -51,8 +51,8 @@ class Baseline(nn.Module, ABC):
         super().__init__()
         check_sides(channels=channels, heads=heads)
         if head_channels is None and channels % heads != 0:
-            raise ValueError(f"'channels' must be a multiple of 'heads' unless 'head_channels' is "
-                             f"given (got {channels} and {heads})")
+            raise ValueError(f"'channels' must be a multiple of 'heads' (got {channels} channels "
+                             f"and {heads} heads); for other sizes, pass 'head_channels'")
         self.channels, self.heads = channels, heads
         self.head_channels = channels // heads if head_channels is None else head_channels
         check_sides(head_channels=self.head_channels)
@@ -115,7 +115,7 @@ class Baseline(nn.Module, ABC):
         for name, given in (('source', source), ('graph', graph)):
             if given is not None:
                 raise ValueError(f"'{name}' must be None, because {type(self).__name__} does not "
-                                 f"attend along edges (got {type(given).__name__})")
+                                 f"attend along edges (got {type(given).__name__}); omit '{name}'")
         check_bool(return_graph=return_graph)
         lengths = host_copy(ptr).diff().unique().tolist()
         if self.max_length is not None and max(lengths, default=0) > self.max_length:

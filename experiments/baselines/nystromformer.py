@@ -50,8 +50,8 @@ class Nystromformer(Baseline):
         if kernel_size is not None:
             check_sides(kernel_size=kernel_size)
             if kernel_size % 2 == 0:
-                raise ValueError(f"'kernel_size' must be odd, so that the convolution is centred "
-                                 f"(got {kernel_size})")
+                raise ValueError(f"'kernel_size' must be odd, such as 33, so that the convolution "
+                                 f"is centred (got {kernel_size})")
             self.conv = nn.Conv2d(heads, heads, (kernel_size, 1), padding=(kernel_size // 2, 0),
                                   groups=heads, bias=False)
 
@@ -90,7 +90,8 @@ class Nystromformer(Baseline):
         return F.scaled_dot_product_attention(query, key_mean, summary)
 
     def _inverse(self, matrix: Tensor) -> Tensor:
-        """Return the pseudoinverse of matrices whose rows sum to 1, in at least float32."""
+        """Return the pseudoinverse of each matrix in ``matrix``, whose rows sum to 1, in at least
+        float32."""
         dtype = torch.promote_types(matrix.dtype, torch.float32)
         with torch.autocast(matrix.device.type, enabled=False):
             matrix = matrix.to(dtype)

@@ -56,7 +56,8 @@ class Performer(Baseline):
 
     @torch.no_grad()
     def _draw_projection(self) -> None:
-        """Draw W: orthogonal rows, whose norms are distributed as those of a normal matrix."""
+        """Draw the random matrix W of the features. Its rows are orthogonal, and their norms are
+        distributed as those of a normal matrix."""
         length = torch.randn_like(self.projection).norm(dim=1, keepdim=True)
         blocks = [nn.init.orthogonal_(torch.empty(self.head_channels, self.head_channels))
                   for _ in range(-(-self.features // self.head_channels))]
@@ -71,8 +72,8 @@ class Performer(Baseline):
         return linear_attention(query, key, value)
 
     def _softmax_features(self, x: Tensor, dim: int | tuple[int, int]) -> Tensor:
-        """Return the softmax features up to a factor that cancels: one factor per query, and one
-        for all keys."""
+        """Return the positive random features of ``x``, whose products approximate softmax up to a
+        factor that cancels: one factor per query, and one for all keys."""
         x = x * self.head_channels**-0.25
         exponent = x @ self.projection.mT - x.square().sum(dim=-1, keepdim=True) / 2
         return (exponent - exponent.amax(dim=dim, keepdim=True).detach()).exp() + MIN_FEATURE

@@ -87,7 +87,7 @@ STRUCTURES: dict[str, tuple[Callable[[int, float], BipartiteGraph], float]] = {
 
 
 class Point(NamedTuple):
-    """A setting to measure."""
+    """One setting of the benchmark: the graph, the sizes and the terms of attention."""
 
     structure: str
     tokens: int
@@ -130,7 +130,7 @@ def main(
         seed: Seed of the choice of points.
     """
     if unknown := [name for name in structures if name not in STRUCTURES]:
-        raise ValueError(f"'structures' must be some of {', '.join(STRUCTURES)} (got "
+        raise ValueError(f"'structures' must contain only names from {', '.join(STRUCTURES)} (got "
                          f"{', '.join(unknown)})")
     names = tuple(backends or BACKENDS[torch.device(device).type])
     for name in names:
@@ -149,7 +149,8 @@ def main(
 
 
 def chosen(points: list[Point], count: int, seed: int) -> list[Point]:
-    """Return the points of the base setting, and others in random order, ``count`` in all."""
+    """Return ``count`` of the points: those of the base setting, and then others in random
+    order."""
     base = [point for point in points if BASE.items() <= point._asdict().items()]
     others = [point for point in points if point not in base]
     random.Random(seed).shuffle(others)
@@ -157,7 +158,8 @@ def chosen(points: list[Point], count: int, seed: int) -> list[Point]:
 
 
 def measure(point: Point, backends: tuple[str, ...], rounds: int) -> dict:
-    """Return the milliseconds of each backend, their spread, and the MiB at its peak."""
+    """Return a row with the milliseconds of each backend at one point, their spread, and the MiB in
+    use at the peak."""
     graph = STRUCTURES[point.structure][0](point.tokens, point.density)
     graph = graph.to(torch.get_default_device())
     shape, dtype = (graph.num_queries, point.heads, point.channels), getattr(torch, point.dtype)
@@ -183,7 +185,7 @@ def measure(point: Point, backends: tuple[str, ...], rounds: int) -> dict:
 
 
 def versions() -> dict[str, str]:
-    """Return the machine and the versions that times depend on."""
+    """Return a dict of the machine and the versions of packages on which times depend."""
     packages = {name: importlib.metadata.version(name) for name in ('torch', 'numba')}
     cpu = next((line.partition(': ')[2].strip() for line in
                 Path('/proc/cpuinfo').read_text().splitlines() if line.startswith('model name')),
@@ -194,8 +196,8 @@ def versions() -> dict[str, str]:
 
 
 def figure(rows: list[dict], backends: tuple[str, ...]) -> Figure:
-    """Draw the time of each backend over that of 'auto' by density, a panel for each structure;
-    above the line, 'auto' is faster."""
+    """Draw the time of each backend divided by the time of 'auto', over density, with a panel for
+    each structure. Above the line, 'auto' is faster."""
     names = list(dict.fromkeys(row['structure'] for row in rows))
     drawn = Figure(figsize=(3 * len(names), 4), layout='constrained')
     panels = drawn.subplots(1, len(names), sharex=True, sharey=True, squeeze=False)[0]

@@ -81,11 +81,12 @@ def main(
 
 def measure(graph: BipartiteGraph, width: int, heads: int, rounds: int, only: list[str] | None,
             dtype: torch.dtype = torch.float32) -> list[dict]:
-    """Return a row of times for each backend and peer."""
+    """Return a row of times along ``graph`` for each backend and for each attention function of
+    other libraries."""
     forwards, inputs = cases(graph, heads, width, dtype)
     unknown = sorted(set(only or ()) - set(forwards))
     if unknown:
-        raise ValueError(f"'only' must name only cases from {[*forwards]} (got {unknown})")
+        raise ValueError(f"'only' must contain only cases from {[*forwards]} (got {unknown})")
     forwards = {name: forwards[name] for name in dict.fromkeys([*(only or forwards), 'auto'])}
     times = times_of_passes(forwards, inputs, rounds)
     baseline = times['train']['auto']
@@ -132,7 +133,7 @@ def cases(graph: BipartiteGraph, heads: int, width: int,
 
 
 def draw(rows: list[dict], n: int, width: int, out: Path) -> None:
-    """Draw the time over the density, for graphs of one size."""
+    """Draw the time of attention over the density of graphs with ``n`` tokens."""
     chosen = [row for row in rows if row['n'] == n and row['channels'] == width]
     curves = {name: ([row['density'] for row in chosen if row['case'] == name],
                      [row['forward+backward ms'] for row in chosen if row['case'] == name])

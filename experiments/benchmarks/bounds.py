@@ -68,7 +68,8 @@ def main(
         out: The folder of the tables.
     """
     if not environment_compiles():
-        raise ValueError("TRITON_INTERPRET must not be set, because kernels are compiled (got 1)")
+        raise ValueError("TRITON_INTERPRET must not be set, because this benchmark compiles the "
+                         "kernels (got 1); unset TRITON_INTERPRET")
     rows, seen = [], set()
     for dtype, *setting in progress(product(dtypes, channels, terms, degrees), 'kernels'):
         for launch, capability in product(started(getattr(torch, dtype), *setting), capabilities):
@@ -81,8 +82,8 @@ def main(
     report(largest(rows), 'bounds_largest', out)
     beyond = sum(is_beyond(row) for row in rows)
     if beyond:
-        raise SystemExit(f'{beyond} of {len(rows)} kernels exceed their bounds; see '
-                         f'{out / "bounds.csv"}')
+        raise SystemExit(f"{beyond} of {len(rows)} kernels exceed their bounds, which are listed "
+                         f"in {out / 'bounds.csv'}")
 
 
 def started(dtype: torch.dtype, channels: int, terms: str, degree: int) -> Iterator[Launch]:
@@ -97,8 +98,8 @@ def started(dtype: torch.dtype, channels: int, terms: str, degree: int) -> Itera
 
 
 def taken(launch: Launch, capability: int) -> dict:
-    """Return the resources that a launch uses on a GPU of a compute capability, by the names of the
-    bounds."""
+    """Return a dict of the resources that a kernel launch uses on a GPU of a compute capability.
+    The names are those of the bounds."""
     code = compiled(launch, capability)
     return {'kernel': launch.kernel.__name__, 'registers': code.registers, 'spilled': code.spilled,
             'in loop': code.spills_in_loop, 'shared': code.shared}
@@ -116,7 +117,7 @@ def largest(rows: list[dict]) -> list[dict]:
 
 
 def is_beyond(row: dict) -> bool:
-    """Return whether the kernel of a row exceeds any of its bounds."""
+    """Return whether the kernel of a row uses more of a resource than its bound allows."""
     return any(row[name] > most for name, most in MAX_OF.get(row['kernel'], MAX).items())
 
 

@@ -89,8 +89,8 @@ def _backends() -> tuple[str, ...]:
 
 
 def dense_from(rows: list[dict], fused: str, at: str) -> float | str:
-    """Return the value of ``at`` where the times of dense and fused attention cross, by
-    interpolation."""
+    """Return the value of the column ``at`` from which dense attention is faster than fused
+    attention, by interpolation between rows."""
     advantage = [math.log(row[f'{fused} ms'] / row['sdpa ms']) for row in rows]
     where = [row[at] for row in rows]
     for i in range(1, len(rows)):

@@ -71,7 +71,8 @@ def main(
 
 def measure(graph: BipartiteGraph, hops: int, heads: int, channels: int,
             rounds: int) -> list[dict]:
-    """Return a row for each implementation of diffusion, and a row for attention with one hop."""
+    """Return a row of times for each implementation of diffusion, and a row for attention with one
+    hop."""
     forwards, inputs = cases(graph, hops, heads, channels)
     times = times_of_passes(forwards, inputs, rounds)
     return [{'n': graph.num_queries, 'density': graph.density(), 'hops': hops, 'case': name,

@@ -96,7 +96,8 @@ def main(
 
 def measure_elsewhere(world: int, measure_case: Measurement, sizes: dict[str, int],
                       window: int) -> list[tuple[dict, ...]]:
-    """Return the results of ``world`` new processes for each case."""
+    """Return a tuple of results for each case, measured in ``world`` new processes that work
+    together."""
     with tempfile.TemporaryDirectory() as folder:
         processes = [forkserver().Process(
             target=measure, args=(Path(folder), rank, world, measure_case, sizes, window))
@@ -108,13 +109,13 @@ def measure_elsewhere(world: int, measure_case: Measurement, sizes: dict[str, in
             for process in processes:
                 process.join()
         if any(process.exitcode for process in processes):
-            raise ValueError(f'{world} processes failed; see their messages above')
+            raise ValueError(f"{world} processes failed; their own errors are printed above")
         parts = [json.loads((Path(folder) / f'{rank}.json').read_text()) for rank in range(world)]
     return [*zip(*parts)]
 
 
 def combined(world: int, case: Case, times: Sequence[dict], memory: Sequence[dict]) -> dict:
-    """Return the row of a case."""
+    """Return the row of the table for one case, from the times and the memory of all processes."""
     return {'case': case, 'processes': world, 'n': times[0]['n'],
             **{way: max(part[way] for part in times) for way in ('step ms', 'plain ms')},
             'peak MiB': max(part['peak MiB'] for part in memory),
@@ -126,7 +127,8 @@ def combined(world: int, case: Case, times: Sequence[dict], memory: Sequence[dic
 
 def measure(folder: Path, rank: int, world: int, measure_case: Measurement,
             sizes: dict[str, int], window: int) -> None:
-    """Write the results of this process for each case."""
+    """Measure each case in this process, which is one of ``world``, and write the results into
+    ``folder``."""
     torch.set_num_threads(1)
     dist.init_process_group('gloo', init_method=f'file://{folder}/store', rank=rank,
                             world_size=world)
@@ -137,7 +139,7 @@ def measure(folder: Path, rank: int, world: int, measure_case: Measurement,
 
 
 def time_case(case: Case, n: int, window: int, rounds: int) -> dict:
-    """Return the least times of a training step."""
+    """Return the smallest times of a training step over several rounds."""
     step = warm_step(case, n, window)
     seconds = {'step ms': [], 'plain ms': []}
     for _ in range(rounds):
@@ -151,8 +153,8 @@ def time_case(case: Case, n: int, window: int, rounds: int) -> dict:
 
 
 def weigh_case(case: Case, n: int, window: int) -> dict:
-    """Return the peak memory of a step above the memory before, and the bytes that this process
-    sends in it."""
+    """Return the peak memory of a training step above the memory before, and the bytes that this
+    process sends in the step."""
     free_at_once()
     before = held_bytes()
     step = warm_step(case, n, window)
@@ -165,8 +167,8 @@ def weigh_case(case: Case, n: int, window: int) -> dict:
 
 
 def warm_step(case: Case, n: int, window: int) -> partial[int]:
-    """Return a training step whose loops are compiled, whose parameters are compared and whose halo
-    is planned."""
+    """Return a function that runs a training step. A first step has compiled the loops, compared
+    the parameters of processes and planned the halo."""
     torch.manual_seed(0)
     layer, ptr = sequence_parallel(CASES[case](window), dist.group.WORLD), torch.tensor([0, n])
     own = layer.share(ptr)
@@ -178,7 +180,7 @@ def warm_step(case: Case, n: int, window: int) -> partial[int]:
 
 
 def train(layer: SequenceParallel, x: Tensor, ptr: Tensor) -> int:
-    """Run a training step; return the number of edges of this process."""
+    """Run a training step of ``layer``, and return the number of edges of this process."""
     out, graph = layer(x, ptr, return_graph=True)
     out.sum().backward()
     return graph.num_edges
@@ -186,7 +188,8 @@ def train(layer: SequenceParallel, x: Tensor, ptr: Tensor) -> int:
 
 @contextmanager
 def plainly() -> Iterator[None]:
-    """Wait for messages before attention, and request keys even if all are needed."""
+    """Return a context in which processes wait for messages before attention starts, and request
+    keys even if they need all keys."""
     in_parts, above = Exchange.in_parts, distributed.ALL_ABOVE
     Exchange.in_parts, distributed.ALL_ABOVE = False, 2.
     try:
@@ -208,7 +211,8 @@ def bytes_of_all_keys(parallel: SequenceParallel, x: Tensor, ptr: Tensor) -> int
 
 @contextmanager
 def counted() -> Iterator[list[int]]:
-    """Count the bytes of rows that this process sends, and of their gradients."""
+    """Return a context that counts the bytes of the rows that this process sends, and of their
+    gradients."""
     total, send = [0], messages.Message.__init__
 
     def counting(message: messages.Message, rows: Tensor, send_sizes: list[int],

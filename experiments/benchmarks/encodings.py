@@ -110,7 +110,8 @@ def measure(name: str, num_nodes: int, k: int, walk_length: int, rounds: int) ->
 
 def cases(data: Data, laplacian: sp.csr_array, k: int, walk_length: int
           ) -> dict[str, Callable[[], Tensor]]:
-    """Return the functions to compare, by name. Each returns encodings."""
+    """Return a dict of functions to compare, each of which computes positional encodings of a
+    graph."""
     def encode(transform: Callable[[Data], Data]) -> Tensor:
         return transform(data).pe
 
@@ -134,7 +135,8 @@ def laplacian_of(data: Data) -> sp.csr_array:
 
 
 def residual(laplacian: sp.csr_array, encoding: Tensor) -> float:
-    """Return the largest norm of L x - (x^T L x) x over the eigenvectors."""
+    """Return the largest norm of :math:`L x - (x^T L x) x` over the eigenvectors x in ``encoding``,
+    for the Laplacian L."""
     vectors = encoding.double().numpy()
     vectors = vectors / np.linalg.norm(vectors, axis=0)
     image = laplacian @ vectors

@@ -126,10 +126,8 @@ def nystromformer(n: int, width: int, landmarks: int, kernel_size: int | None,
 
 
 def counted(run: Callable[[], object]) -> int:
-    """Return torch's count of the operations of a forward pass.
-
-    Fused attention on CPUs is decomposed, because torch does not count it.
-    """
+    """Return the number of operations that torch counts in a forward pass. Fused attention on CPUs
+    is decomposed, because torch does not count its operations."""
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         run()
     return counter.get_total_flops()

@@ -70,7 +70,7 @@ def main(
             Exphormer, block model.
     """
     if unknown := [name for name in layers if name not in LAYERS]:
-        raise ValueError(f"'layers' must be only layers from {', '.join(LAYERS)} (got "
+        raise ValueError(f"'layers' must contain only layers from {', '.join(LAYERS)} (got "
                          f"{', '.join(unknown)})")
     settings = [Setting(size, max(1, total // size), channels, heads, degree, depth)
                 for size in nodes]
@@ -84,7 +84,7 @@ def main(
 
 
 class Setting(NamedTuple):
-    """A batch of graphs and the size of the layers."""
+    """The batch of graphs and the sizes of the layers that the benchmark compares."""
 
     nodes: int
     graphs: int
@@ -121,7 +121,7 @@ class Setting(NamedTuple):
 
 
 def measure(setting: Setting, layers: Sequence[str], rounds: int) -> list[dict]:
-    """Return a row of time and memory for each layer."""
+    """Return a row with the time and the memory of a training step for each layer."""
     data = setting.data()
     times = interleave({name: partial(step, setting.model(name), *data) for name in layers}, rounds,
                        seconds=60.)

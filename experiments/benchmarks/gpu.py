@@ -86,7 +86,7 @@ def main(
 
 def of_attention(n: int, degree: int, heads: int, channels: int, dtype: torch.dtype,
                  rounds: int) -> list[dict]:
-    """Return the rows of the attention benchmark, with two more columns.
+    """Return the rows of the attention benchmark with two more columns.
 
     ``ps per edge`` is the time per edge and head. ``times floor`` is this time divided by the time
     of copying what an edge gathers: two vectors, three times.

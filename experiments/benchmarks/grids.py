@@ -74,7 +74,7 @@ def main(
 
 
 def near(lengths: Sequence[int], window: Sequence[int]) -> MaskFunction:
-    """Return whether a key is in the window of a query, as a function for FlexAttention."""
+    """Return a function for FlexAttention that says whether a key is in the window of a query."""
     def is_near(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         near = query >= 0
         for length, width in zip(lengths[::-1], window[::-1]):
@@ -90,8 +90,8 @@ def near(lengths: Sequence[int], window: Sequence[int]) -> MaskFunction:
 
 def measure(name: dict[str, str], graph: BipartiteGraph, heads: int, channels: int, rounds: int,
             is_edge: MaskFunction | None) -> list[dict]:
-    """Return a row for each implementation; FlexAttention is given the edges as a function, and
-    left out without one."""
+    """Return a row of times for each implementation of attention along ``graph``. FlexAttention is
+    left out without ``is_edge``, the function that says which pairs are edges."""
     inputs = [torch.randn(graph.num_queries, heads, channels, requires_grad=True)
               for _ in range(3)]
     forwards = cases(graph, inputs)
@@ -111,7 +111,8 @@ def measure(name: dict[str, str], graph: BipartiteGraph, heads: int, channels: i
 
 
 def cases(graph: BipartiteGraph, inputs: list[Tensor]) -> dict[str, Callable[[], Tensor]]:
-    """Return attention along the graph, and SDPA with and without its mask."""
+    """Return a dict of functions to compare: attention along the graph, and SDPA with and without
+    the mask of the graph."""
     mask, backend = graph.to_mask(), SPARSE[graph.device.type][-1]
 
     def sdpa(mask: Tensor | None) -> Tensor:
@@ -123,12 +124,13 @@ def cases(graph: BipartiteGraph, inputs: list[Tensor]) -> dict[str, Callable[[],
 
 
 def in_heads(inputs: list[Tensor]) -> list[Tensor]:
-    """Return tensors ``[1, heads, tokens, channels]``."""
+    """Return the tensors of ``inputs`` as ``[1, heads, tokens, channels]``."""
     return [each.transpose(0, 1)[None] for each in inputs]
 
 
 def flex(is_edge: MaskFunction, inputs: list[Tensor]) -> dict[str, Callable[[], Tensor]]:
-    """Return compiled FlexAttention, if it compiles."""
+    """Return a dict with the function that runs compiled FlexAttention. The dict is empty if
+    FlexAttention does not compile."""
     size, device = inputs[0].size(0), inputs[0].device
     contiguous = [each.detach().contiguous() for each in in_heads(inputs)]
     with default_device(None):
@@ -158,7 +160,8 @@ def train(forward: Callable[[], Tensor], inputs: list[Tensor]) -> None:
 
 
 def draw(rows: list[dict], file: str, out: Path) -> None:
-    """Draw the times of each graph, which the first column names."""
+    """Draw the times of all implementations for each graph. The first column of a row names the
+    graph."""
     of_graph = next(iter(rows[0]))
     names, kinds = (list(dict.fromkeys(row[key] for row in rows)) for key in (of_graph, 'case'))
     figure = Figure(figsize=(9, 1 + len(names)), layout='constrained')

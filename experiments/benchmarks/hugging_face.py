@@ -77,7 +77,7 @@ def main(
 
 
 class Setting(NamedTuple):
-    """The tokens and the models to compare."""
+    """The numbers of tokens and the models that the benchmark compares."""
 
     tokens: int
     batch: int
@@ -133,7 +133,8 @@ class Setting(NamedTuple):
 
 def only_values(self: nn.Module, hidden_states: Tensor, *args: object,
                 **kwargs: object) -> tuple[Tensor, None]:
-    """Return the projected values without attention."""
+    """Return the projected values of an attention module as its output, to time a model without
+    attention."""
     query, key, value = (linear(hidden_states) for linear in (self.query, self.key, self.value))
     return value + 0 * (query + key), None
 

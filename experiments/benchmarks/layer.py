@@ -84,7 +84,7 @@ def main(
 
 
 class Setting(NamedTuple):
-    """The tokens and the layers to compare."""
+    """The numbers of tokens and the layers that the benchmark compares."""
 
     n: int
     density: float | str
@@ -128,7 +128,7 @@ class Setting(NamedTuple):
 
 
 def measure(setting: Setting, rounds: int, keep_freed_memory: bool) -> list[dict]:
-    """Return a row of times and peaks for each layer."""
+    """Return a row with the times and the peak memory of each layer."""
     cases = CASES if setting.n <= MAX_DENSE_LENGTH else CASES[:-1]
     times = [elsewhere(times_of, setting, part, rounds, keep_freed_memory, start='spawn')
              for part in (cases[:3], cases[3:]) if part]
@@ -178,7 +178,7 @@ def peak_of_training(setting: Setting, case: str) -> int:
 
 
 def floor_bytes(setting: Setting, graph: BipartiteGraph | None) -> int:
-    """Return the lower bound for the memory of a training step, in bytes.
+    """Return a lower bound for the memory of a training step of a layer, in bytes.
 
     Counted are query, key, value, output and their gradients, the rows of the graph and its edge
     probabilities. Projections and memberships are not counted.
@@ -191,7 +191,8 @@ def floor_bytes(setting: Setting, graph: BipartiteGraph | None) -> int:
 
 
 def draw(rows: list[dict], out: Path) -> None:
-    """Draw time and memory over the requested densities, at the largest measured length."""
+    """Draw the time and memory of each layer over the requested densities, at the largest measured
+    length."""
     rows = [row for row in rows if row['density'] != 'initial']
     if not rows:
         print("no figure, because it requires a density other than 'initial'")

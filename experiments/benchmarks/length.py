@@ -105,7 +105,7 @@ def measure(n: int, rounds: int) -> list[dict]:
 
 
 def encoder_layer(case: str) -> EncoderLayer:
-    """Return a post-norm layer without dropout.
+    """Return an encoder layer with post-norm and without dropout.
 
     With dropout, torch's SDPA would store its weights on CPUs.
     """
@@ -118,7 +118,7 @@ def encoder_layer(case: str) -> EncoderLayer:
 
 
 class FullAttention(GraphAttention):
-    """Dense attention between the same projections as those of graph attention.
+    """Layer with dense attention between the same projections as those of graph attention.
 
     The pattern ``Full()`` computes the same product, but it lists its edges, which takes 16 bytes
     per pair.
@@ -135,7 +135,7 @@ class FullAttention(GraphAttention):
 
 
 def sdpa(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Compute torch's fused attention. Its backward pass recomputes the weights."""
+    """Return torch's fused attention. Its backward pass computes the weights again."""
     batch = (x.transpose(0, 1)[None] for x in (query, key, value))
     return F.scaled_dot_product_attention(*batch)[0].transpose(0, 1)
 
@@ -164,7 +164,7 @@ def backpropagate(out: Tensor, inputs: list[Tensor]) -> None:
 
 
 def peak_of_training(case: str, n: int) -> int:
-    """Return the peak memory, in bytes, of a training step and its graph, above the memory
+    """Return the peak memory of a training step with its graph, in bytes above the memory
     before."""
     layer = encoder_layer(case)
     x = torch.randn(n, CHANNELS, requires_grad=True)
@@ -180,7 +180,7 @@ def compile_kernels(layer: EncoderLayer) -> None:
 
 
 def draw(rows: list[dict], out: Path) -> None:
-    """Draw time and memory over the length."""
+    """Draw the time and memory of each layer over the length of the sequence."""
     nodes = sorted({row['n'] for row in rows})
     figure = Figure(figsize=(10, 4.5), layout='constrained')
     panels = zip(figure.subplots(1, 2), ('s per step', 'peak MiB'),

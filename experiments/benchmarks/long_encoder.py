@@ -89,8 +89,8 @@ def step(setting: Setting, case: str) -> Callable[[], None]:
 
 
 def peaks_of_training(setting: Setting) -> dict[str, int]:
-    """Return the peak memory of a second step by case, in bytes above the process with its
-    model."""
+    """Return a dict with the peak memory of the second training step of each case, in bytes above
+    the process with its model."""
     return {case: peak_bytes(step(setting, case), warm_up=1) for case in progress(CASES, 'memory')}
 
 

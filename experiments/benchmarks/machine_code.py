@@ -40,7 +40,7 @@ _TYPES = {torch.float64: 'fp64', torch.float32: 'fp32', torch.float16: 'fp16',
 
 
 class Launch(NamedTuple):
-    """A kernel, and the arguments that determine how it is compiled."""
+    """A kernel of Triton, and the arguments that determine how it is compiled."""
 
     kernel: JITFunction
     arguments: dict[str, object]
@@ -71,7 +71,7 @@ class Launch(NamedTuple):
 
 @dataclass(frozen=True)
 class MachineCode:
-    """Registers, memory and instructions of a compiled kernel."""
+    """The machine code of a compiled kernel: its registers, memory and instructions."""
 
     registers: int  # per thread
     spilled: int  # bytes per thread
@@ -81,24 +81,25 @@ class MachineCode:
 
     @property
     def instructions(self) -> int:
-        """Return the number of all instructions."""
+        """Return the number of instructions of the kernel."""
         return len(self._lines)
 
     @property
     def loop(self) -> dict[str, int]:
-        """Return the number of instructions of each name in the longest innermost loop."""
+        """Return how often each instruction occurs in the longest innermost loop, as a dict by
+        name."""
         return max(self.loops, key=lambda loop: sum(loop.values()), default={})
 
     @cached_property
     def loops(self) -> list[dict[str, int]]:
-        """Return the number of instructions of each name, for each innermost loop in the order of
-        addresses."""
+        """Return how often each instruction occurs in each innermost loop, as dicts by name in the
+        order of addresses."""
         return [self._between(*loop) for loop in self._innermost]
 
     @cached_property
     def around(self) -> dict[str, int]:
-        """Return the number of instructions of each name in the longest loop, without its inner
-        loops."""
+        """Return how often each instruction occurs in the longest loop without its inner loops, as
+        a dict by name."""
         first, last = max(self._jumps, key=lambda loop: loop[1] - loop[0], default=(0, -1))
         found = self._between(first, last)
         for loop in self._innermost:
@@ -124,7 +125,7 @@ class MachineCode:
 
     @property
     def instructions_per_edge(self) -> float:
-        """Return the instructions of a warp per edge, for one head."""
+        """Return how many instructions a warp executes for each edge, in one head."""
         return sum(self.loop.values()) / self.edges
 
     @property
@@ -144,7 +145,7 @@ class MachineCode:
 
 
 def launches(operator: OpOverload, arguments: tuple) -> list[Launch]:
-    """Return the kernel launches of an operator on CUDA."""
+    """Return the launches of Triton kernels that an operator makes on CUDA."""
     return launches_of(partial(operator._op_dk, DispatchKey.CUDA, *arguments))
 
 
@@ -175,7 +176,8 @@ def compiled(launch: Launch, capability: int) -> MachineCode:
 
 
 def _dumped(binary: bytes, option: str) -> str:
-    """Return the output of a tool of Triton, such as the disassembler, for a compiled kernel."""
+    """Return the text that a tool of Triton, such as the disassembler, prints for a compiled
+    kernel."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / 'kernel.cubin'
         path.write_bytes(binary)
@@ -186,7 +188,7 @@ def _dumped(binary: bytes, option: str) -> str:
 
 def operators(dtype: torch.dtype, channels: int, terms: str = 'plain', *, degree: int = 64,
               heads: int = 16) -> dict[OpOverload, tuple]:
-    """Return all operators with Triton kernels, and their arguments for these sizes."""
+    """Return a dict from each operator with Triton kernels to its arguments for these sizes."""
     ops.load('triton')
     graph = RandomKeys(degree).build(2 * degree, seed=0)
     query, bias, gate, seed, weight, teleport = _arguments(graph, dtype, channels, heads, terms)
@@ -238,7 +240,7 @@ def drawing(dtype: torch.dtype, clusters: int) -> list[Launch]:
 
 
 def name_of(operator: OpOverload) -> str:
-    """Return the name of an operator without the name of the library."""
+    """Return the name of an operator without the name of this library."""
     return operator._schema.name.removeprefix('graphattn::')
 
 
@@ -252,7 +254,7 @@ def _arguments(graph: BipartiteGraph, dtype: torch.dtype, channels: int, heads: 
 
 
 def distinct(work: dict[OpOverload, tuple]) -> dict[tuple[str, str], Launch]:
-    """Return launches by the names of operator and kernel.
+    """Return a dict of kernel launches, by the names of the operator and the kernel.
 
     A kernel that is compiled for another width or dtype is listed separately.
     """

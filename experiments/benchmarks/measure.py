@@ -57,7 +57,7 @@ def run_benchmark(main: Callable[..., None], arguments: list[str] | None = None)
             options = parser.parse_args(arguments)
             for name in vars(options):
                 if options[name] == []:
-                    raise ValueError(f"'{name}' must not be empty")
+                    raise ValueError(f"'{name}' must contain at least one value (got none)")
             check_folder('out', options.out)
             with within_free_memory():
                 main(**parser.instantiate(options).as_dict())
@@ -97,7 +97,7 @@ def benchmark(**quick: object) -> Callable[[Callable[..., None]], Callable[..., 
 
 
 def _documented(text: str, signature: inspect.Signature) -> str:
-    """Return a docstring to which the common options are added."""
+    """Return the docstring ``text`` with a description of the common options."""
     text = inspect.cleandoc(text)
     lines = [f'    {name}: {meaning}' for name, meaning in COMMON.items()
              if name in signature.parameters and f'\n    {name}: ' not in text]
@@ -106,7 +106,8 @@ def _documented(text: str, signature: inspect.Signature) -> str:
 
 @contextmanager
 def default_device(device: torch.device | None) -> Iterator[None]:
-    """Set torch's default device inside the context. ``None`` is the initial default, the CPU."""
+    """Return a context in which ``device`` is torch's default device. ``None`` is the initial
+    default, the CPU."""
     before = torch.get_default_device()
     _set_default_device(device)
     try:
@@ -122,7 +123,7 @@ def _set_default_device(device: torch.device | None) -> None:
 
 def interleave(cases: dict[str, Callable[[], object]], rounds: int = 7,
                seconds: float = 20.) -> dict[str, float]:
-    """Return the median of :func:`all_times` for each case."""
+    """Return the median seconds of each case. Cases alternate, see :func:`all_times`."""
     return {name: statistics.median(values)
             for name, values in all_times(cases, rounds, seconds).items()}
 
@@ -156,7 +157,7 @@ def all_times(cases: dict[str, Callable[[], object]], rounds: int = 7,
 
 def times_of_passes(forwards: dict[str, Callable[[], Tensor]], inputs: Sequence[Tensor],
                     rounds: int) -> dict[str, dict[str, float]]:
-    """Return the seconds of each case for each pass, as :func:`interleave` measures them.
+    """Return the median seconds of each case for each pass: a dict by pass of dicts by case.
 
     The pass ``'train'`` is the forward and the backward pass, and ``'infer'`` is the forward pass
     without gradients.
@@ -179,7 +180,7 @@ def times_of_passes(forwards: dict[str, Callable[[], Tensor]], inputs: Sequence[
 
 
 def _fits(name: str, run: Callable[[], object]) -> bool:
-    """Return whether the GPU has enough memory for a case."""
+    """Return whether the GPU has enough memory to run a case."""
     try:
         run()
         return True
@@ -211,7 +212,7 @@ def _seconds_on_cpu(case: Callable[[], object]) -> float:
 
 
 def _seconds_on_gpu(case: Callable[[], object]) -> float:
-    """Return the seconds that the GPU takes, without its idle time before the launch."""
+    """Return the seconds that the GPU takes for a case, without its idle time before the launch."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
     case()
@@ -221,18 +222,18 @@ def _seconds_on_gpu(case: Callable[[], object]) -> float:
 
 
 def check_device(device: str) -> None:
-    """Check that torch has a device, and that this module can time it."""
+    """Raise an error unless torch has the device and this module can time it."""
     try:
         if torch.device(device).type not in ('cpu', 'cuda'):
             raise RuntimeError("it is neither 'cpu' nor 'cuda'")
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"'device' must be available in torch (got {device!r}): "
-                         f"{str(error).splitlines()[0]}") from error
+        raise ValueError(f"'device' must be 'cpu', or 'cuda' if torch finds a GPU (got "
+                         f"{device!r}): {str(error).splitlines()[0]}") from error
 
 
 def seeded() -> torch.Generator:
-    """Return a generator of the default device with seed 0."""
+    """Return a random generator on the default device with seed 0."""
     return torch.Generator(torch.get_default_device()).manual_seed(0)
 
 
@@ -276,7 +277,7 @@ def elsewhere(measured: Callable[..., Measured], *arguments: object,
 
 @contextmanager
 def without_interrupts() -> Iterator[None]:
-    """Hide Ctrl-C from the processes that are started inside the context.
+    """Return a context in which new processes do not receive Ctrl-C.
 
     A terminal sends the signal to all processes. This process handles it after the context.
     """
@@ -296,7 +297,7 @@ def without_interrupts() -> Iterator[None]:
 
 @contextmanager
 def ending_children() -> Iterator[None]:
-    """End all child processes if an interrupt occurs inside the context."""
+    """Return a context that ends all child processes if an interrupt occurs inside."""
     try:
         yield
     except KeyboardInterrupt:
@@ -333,7 +334,8 @@ def peak_bytes(step: Callable[[], object], warm_up: int = 0) -> int:
 
 
 def held_bytes() -> int:
-    """Return the bytes in use: those of this process, or of its tensors on a GPU."""
+    """Return the number of bytes that this process uses, or on a GPU the number of bytes of its
+    tensors."""
     return memory('VmRSS') if _counts_process() else torch.cuda.memory_allocated()
 
 
@@ -343,7 +345,7 @@ def max_held_bytes() -> int:
 
 
 def start_peak_over() -> None:
-    """Reset :func:`max_held_bytes`."""
+    """Reset the maximum that :func:`max_held_bytes` returns."""
     if _counts_process():
         Path('/proc/self/clear_refs').write_text('5')
     else:
@@ -367,7 +369,7 @@ def free_at_once() -> None:
 
 
 def memory(name: Literal['VmRSS', 'VmHWM']) -> int:
-    """Return the current or maximum bytes of this process, as Linux reports them.
+    """Return the current or the maximum number of bytes of this process, as Linux reports them.
 
     The current bytes are ``'VmRSS'``, and the maximum is ``'VmHWM'``.
     """
@@ -378,12 +380,12 @@ def memory(name: Literal['VmRSS', 'VmHWM']) -> int:
 
 
 def progress(cases: Iterable, title: str) -> Iterable:
-    """Return the cases of a benchmark, with a progress bar."""
+    """Return an iterable over the cases of a benchmark that shows a progress bar."""
     return tqdm(list(cases), desc=title, unit='case', disable=None)
 
 
 def plain(axes: Axes) -> None:
-    """Label the axes without powers of ten, and draw a grid."""
+    """Label the axes of a figure with plain numbers instead of powers of ten, and draw a grid."""
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda number, _: f'{number:,g}'))
     axes.yaxis.set_minor_formatter(NullFormatter())

@@ -68,7 +68,7 @@ def spiral(num_points: int) -> np.ndarray:
 
 def cases(graph: BipartiteGraph, heads: int, channels: int,
           dtype: torch.dtype) -> dict[str, Callable[[], object]]:
-    """Return the functions to compare, by name. Each runs a forward and a backward pass."""
+    """Return a dict of the functions to compare. Each runs a forward and a backward pass."""
     nodes = [torch.randn(size, heads, channels, dtype=dtype, requires_grad=True)
              for size in (graph.num_queries, graph.num_keys, graph.num_keys)]
     features = [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in
@@ -91,7 +91,8 @@ def cases(graph: BipartiteGraph, heads: int, channels: int,
 
 @cache
 def is_installed() -> bool:
-    """Return whether anemoi's kernel is installed. If it is not, print a message, once."""
+    """Return whether anemoi's kernel is installed. If the kernel is missing, print a message,
+    once."""
     if find_spec('anemoi') and find_spec('anemoi.models'):
         return True
     print('skipped anemoi, which is not installed; to install it: pip install --no-deps '
@@ -100,12 +101,13 @@ def is_installed() -> bool:
 
 
 def project(edge_attr: Tensor, projection: Tensor) -> Tensor:
-    """Return the features projected to full width, ``[num_edges, heads, channels]``."""
+    """Return the features of edges after projection to all channels, ``[num_edges, heads,
+    channels]``."""
     return torch.einsum('es,hcs->ehc', edge_attr, projection)
 
 
 def anemoi_attention(graph: BipartiteGraph) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
-    """Return anemoi's attention along a graph.
+    """Return a function that computes anemoi's attention along a graph.
 
     The result is a function of query, key, value and features of full width.
     """

@@ -81,7 +81,7 @@ def measure(name: str, n: int, keys: int, width: int, heads: int, rounds: int) -
 
 
 def move(tokens: Tensor, order: Tensor) -> None:
-    """Permute tokens and permute them back, with gradients."""
+    """Run a forward and a backward pass that permutes tokens and permutes them back."""
     torch.autograd.grad(tokens[order][order.argsort()].sum(), tokens)
 
 
@@ -90,12 +90,14 @@ def random_keys(n: int, keys: int) -> tuple[BipartiteGraph, None]:
 
 
 def shuffled_window(n: int, keys: int) -> tuple[BipartiteGraph, None]:
-    """Return a window whose tokens are shuffled, so that its edges are local in another order."""
+    """Return the graph of a window after its tokens were shuffled. In another order of the tokens,
+    its edges are local."""
     return SlidingWindow(keys // 2).build(n).reorder(torch.randperm(n)), None
 
 
 def block_model(n: int, keys: int, inside: float) -> tuple[BipartiteGraph, Callable[[], Tensor]]:
-    """Sample a block model, and return its graph and a function that finds the order by cluster.
+    """Sample the graph of a block model. Return the graph, and a function that returns the order of
+    tokens by cluster.
 
     The fraction ``inside`` of a query's keys is in the query's own cluster.
     """
@@ -115,7 +117,7 @@ GRAPHS: dict[str, Callable] = {
 
 
 def draw(rows: list[dict], n: int, out: Path) -> None:
-    """Draw the time of a step for each graph and order."""
+    """Draw the time of a training step for each graph and each order of its tokens."""
     figure = Figure(figsize=(9, 4.5), layout='constrained')
     axes = figure.subplots()
     ways = list(dict.fromkeys(row['order'] for row in rows))

@@ -77,7 +77,8 @@ def main(
         out: The folder of the tables.
     """
     if not environment_compiles():
-        raise ValueError("TRITON_INTERPRET must not be set, because kernels are compiled (got 1)")
+        raise ValueError("TRITON_INTERPRET must not be set, because this benchmark compiles the "
+                         "kernels (got 1); unset TRITON_INTERPRET")
     rows = []
     for terms in TERMS[:1 if quick else None]:
         work = operators(getattr(torch, dtype), channels, terms, heads=heads)

@@ -96,7 +96,7 @@ def measure(n: int, density: float, clusters: int, rounds: int) -> list[dict]:
 
 
 def block_model(n: int, density: float, clusters: int) -> FactorModel:
-    """Return a block model of an expected density.
+    """Return a random FactorModel whose graphs have the expected density ``density``.
 
     Memberships are drawn between 0 and 1, and the block matrix is random and scaled to the density.
     """

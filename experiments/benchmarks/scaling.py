@@ -95,8 +95,8 @@ def train_step(inputs: list[Tensor], graph: BipartiteGraph) -> None:
 
 
 def seconds_of_memory(key: np.ndarray, n: int, channels: int) -> float:
-    """Return the time per edge to read a row of key, value and their gradients, and to write the
-    gradients."""
+    """Return the seconds per edge that memory needs to read a row of key, value and their
+    gradients, and to write the gradients."""
     parts = np.array_split(key, torch.get_num_threads())
     # Not zeros, whose pages map to a single cached page until they are written.
     calls = [(_walk, part, *np.ones((4, n, channels), np.float32)) for part in parts]

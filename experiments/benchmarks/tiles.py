@@ -60,7 +60,8 @@ def main(
 
 
 def count(n: int, name: str, density: float, tiles: list[int]) -> list[dict]:
-    """Return a row of counts for each token order and tile size."""
+    """Return a row for each order of the tokens and each tile size, with the numbers of tiles that
+    contain edges."""
     graph, cluster = draw_graph(n, *MODELS[name], density)
     orders = {'as they come': torch.arange(n), 'by cluster': cluster.argsort(stable=True),
               'nearby': graph.nearby_order()}
@@ -97,13 +98,14 @@ def draw_graph(n: int, clusters: int, share: float,
 
 
 def live_tiles(graph: BipartiteGraph, tile: int) -> int:
-    """Return the number of tiles that FlexAttention's mask computes."""
+    """Return the number of tiles that FlexAttention computes with the mask of a graph."""
     mask = graph.to_block_mask(tile=tile, is_compact=True)
     return int(mask.kv_num_blocks.sum() + mask.full_kv_num_blocks.sum())
 
 
 def draw(rows: list[dict], n: int, out: Path) -> None:
-    """Draw the fraction of tiles with edges over the density, for each model."""
+    """Draw the fraction of tiles that contain edges over the density of the graph, for each
+    model."""
     tile = max(row['tile'] for row in rows)
     figure = Figure(figsize=(12, 3.6), layout='constrained')
     for axes, name in zip(figure.subplots(1, len(MODELS), sharey=True), MODELS):

@@ -76,7 +76,7 @@ def main(
 
 
 class Setting(NamedTuple):
-    """The graph and the layers to compare."""
+    """The graph and the layers that the benchmark compares."""
 
     nodes: int
     edges: int
@@ -133,15 +133,16 @@ def step_anew(layer: nn.Module, x: Tensor, edge_index: Tensor, edge_attr: Tensor
 
 
 def project(layer: nn.Module, x: Tensor) -> None:
-    """Compute queries, keys, values and the skip connection, and the gradients of the weights."""
+    """Run only the projections of ``layer``: compute queries, keys, values and the skip connection,
+    and the gradients of the weights."""
     linears = [layer.lin_query, layer.lin_key, layer.lin_value, layer.lin_skip]
     parameters = [parameter for linear in linears for parameter in linear.parameters()]
     torch.autograd.grad(sum(linear(x).sum() for linear in linears), parameters)
 
 
 def peak_of_step(setting: Setting, name: str) -> int:
-    """Return the peak memory, in bytes, of a training step that is not the first. Sorted edges are
-    included."""
+    """Return the peak memory of a training step in bytes, with the sorted edges. The step is not
+    the first one."""
     step(setting.layer(name), *setting._replace(nodes=50, edges=99).data())  # compiles
     layer, data = setting.layer(name), setting.data()
     return peak_bytes(lambda: step(layer, *data), warm_up=1)

@@ -50,7 +50,8 @@ def main(
 
 
 def patterns(windows: list[int], blocks: list[int]) -> dict[str, tuple[Pattern, MaskFunction]]:
-    """Return patterns by name, each also as a function for FlexAttention."""
+    """Return a dict of patterns by name. Each value is a pair of the pattern and a function that
+    gives FlexAttention the same mask."""
     found = {f'window of {window}': (SlidingWindow(window // 2), near(window // 2))
              for window in windows}
     radius = windows[0] // 2

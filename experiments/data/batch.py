@@ -116,7 +116,8 @@ class ChoiceBatch(NamedTuple):
 
 
 def check_batch(batch: object, kind: type = TokenBatch) -> None:
-    """Check a batch that a user's data module made.
+    """Raise an error unless ``batch`` is a valid batch of the class ``kind``. Data modules of users
+    may return other batches.
 
     Args:
         batch (object): The batch.
@@ -129,8 +130,8 @@ def check_batch(batch: object, kind: type = TokenBatch) -> None:
     """
     for name in kind._fields:
         if not hasattr(batch, name):
-            raise TypeError(f"a batch must have the fields {', '.join(kind._fields)} of "
-                            f"{kind.__module__}.{kind.__name__}, but {name!r} is missing (got "
+            raise TypeError(f"a batch must be a {kind.__module__}.{kind.__name__} with the fields "
+                            f"{', '.join(kind._fields)}, but {name!r} is missing (got "
                             f"{_form(batch)})")
     tensors = [name for name, hint in get_type_hints(kind).items() if hint is Tensor]
     for name in tensors:
@@ -138,21 +139,22 @@ def check_batch(batch: object, kind: type = TokenBatch) -> None:
         is_score = kind is TextBatch and name == 'label'
         if not isinstance(value, Tensor) or value.dtype != torch.int64 and not (
                 is_score and value.is_floating_point()):
-            raise TypeError(f"{name!r} of a batch must be a tensor of int64 (got {_form(value)})")
+            raise TypeError(f"{name!r} of a batch must be an int64 Tensor (got {_form(value)})")
         if value.dim() != (2 if name == 'offset' else 1):
-            raise ValueError(f"{name!r} of a batch must be one-dimensional, without padding (got "
-                             f"shape {tuple(value.shape)})")
+            raise ValueError(f"{name!r} of a batch must have one dimension, because sequences are "
+                             f"concatenated without padding (got shape {tuple(value.shape)})")
     tokens, ptr = batch.tokens, batch.ptr
     if ptr.numel() < 2 or ptr[0] != 0 or ptr[-1] != tokens.numel() or (ptr.diff() < 0).any():
-        raise ValueError(f"'ptr' of a batch must rise from 0 to the {tokens.numel()} tokens (got "
+        raise ValueError(f"'ptr' of a batch must begin with 0, never decrease, and end with "
+                         f"{tokens.numel()}, the number of tokens (got "
                          f"{ptr[:8].tolist()}{' ...' if ptr.numel() > 8 else ''} of shape "
                          f"{tuple(ptr.shape)})")
     num_sequences = ptr.numel() - 1
     if kind is TokenBatch and batch.label.numel() not in (num_sequences, num_sequences / 2,
                                                           tokens.numel()):
-        raise ValueError(f"'label' of a batch must have an entry for each of {num_sequences} "
-                         f"sequences, for each pair of sequences, or for each of {tokens.numel()} "
-                         f"tokens (got shape {tuple(batch.label.shape)})")
+        raise ValueError(f"'label' of a batch must have {num_sequences} entries (one for each "
+                         f"sequence), one entry for each pair of sequences, or {tokens.numel()} "
+                         f"(one for each token) (got shape {tuple(batch.label.shape)})")
 
 
 def _form(value: object) -> str:

@@ -29,7 +29,7 @@ PARTS = 'train', 'val', 'test'
 
 @dataclass(frozen=True)
 class Distribution:
-    """The distribution of the graphs of a data set.
+    """The random distribution from which the graphs of a data set are drawn.
 
     Args:
         num_communities (int): Number of communities of a graph. A community has 5 to 34 nodes.
@@ -91,8 +91,8 @@ def block_model_graphs(name: str, seed: int = 0, cache: Path = Path('data/cache'
         distribution = Distribution(**{**asdict(distribution), 'num_graphs': tuple(num_graphs)})
     for number in distribution.num_graphs:
         if distribution.num_patterns and number % distribution.num_patterns:
-            raise ValueError(f"'num_graphs' must be multiples of {distribution.num_patterns}, "
-                             f"the number of patterns (got {number})")
+            raise ValueError(f"'num_graphs' must contain only multiples of "
+                             f"{distribution.num_patterns}, the number of patterns (got {number})")
     parameters = {'name': name, 'seed': seed, 'version': 1, **asdict(distribution)}
     arrays = cached_arrays(cache, name.lower(), parameters, lambda: _draw_all(distribution, seed))
     return {part: _graphs(arrays, part, distribution.vocabulary) for part in PARTS}
@@ -116,8 +116,8 @@ def _draw_all(distribution: Distribution, seed: int) -> dict[str, np.ndarray]:
 
 def _pattern(distribution: Distribution,
              rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Draw a pattern, and return its edges, bool ``[size, size]`` above the diagonal, and its
-    features, int ``[size]``."""
+    """Draw a random pattern, and return its edges above the diagonal, bool ``[size, size]``, and
+    the features of its nodes, int ``[size]``."""
     size = distribution.pattern_size
     return (rng.random((size, size)) < distribution.pattern_edges,
             rng.integers(distribution.vocabulary, size=size))
@@ -125,8 +125,8 @@ def _pattern(distribution: Distribution,
 
 def _draw(distribution: Distribution, pattern: tuple[np.ndarray, np.ndarray] | None,
           rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draw a graph, and return three uint8 arrays: pairs of nodes ``[2, num_pairs]``, and the
-    features and classes of the nodes."""
+    """Draw a random graph of a data set, and return three uint8 arrays: the pairs of nodes that are
+    edges, ``[2, num_pairs]``, and the features and the classes of the nodes."""
     sizes = rng.integers(_MIN_SIZE, _MAX_SIZE + 1, distribution.num_communities)
     community = np.repeat(np.arange(len(sizes)), sizes)
     edge_prob = np.where(community[:, None] == community, distribution.inside,

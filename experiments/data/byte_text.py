@@ -23,10 +23,10 @@ MAX_REVIEW = 2**16  # bytes read of a review; the longest review has 14,000
 
 
 class ByteSource(SequenceSource):
-    """Base class of sources that read texts byte by byte, without a tokenizer."""
+    """Base class of data sources that read texts as bytes, without a tokenizer."""
 
     def unlabelled(self, path: Path) -> Iterator[tuple[str, tuple[np.ndarray, ...]]]:
-        """Yield each line of a table with its bytes: those of one text, or of both texts of a pair.
+        """Yield the name of each line of a table, and the bytes of its text or of both its texts.
 
         See :func:`experiments.data.text.text_table.read_texts`.
         """
@@ -76,7 +76,8 @@ class ImdbBytes(ByteSource):
                 with path.open('rb') as file:
                     text = file.read(MAX_REVIEW)
                 if not text.strip():
-                    raise ValueError(f'{path}: an empty document')
+                    raise ValueError(f"{path}: expected a text (got an empty document); remove "
+                                     f"this file")
                 rows.append((text, label))
         return rows
 
@@ -106,7 +107,7 @@ class DocumentBytes(ByteSource):
 
 
 def bytes_of(text: str, max_length: int) -> np.ndarray:
-    """Return the bytes of a text, uint8 ``[length]``, cut at ``max_length``."""
+    """Return the first ``max_length`` bytes of a text in UTF-8, uint8 ``[length]``."""
     return np.frombuffer(text.encode()[:max_length], np.uint8)
 
 

@@ -49,8 +49,8 @@ def cached_arrays(cache: Path, name: str, parameters: dict[str, Any],
 
 
 def _read(folder: Path, parameters: dict) -> dict[str, np.ndarray] | None:
-    """Read the arrays in a folder. Return ``None`` if their ``parameters`` or their bytes
-    differ."""
+    """Return the arrays in a folder by name, or ``None`` if their ``parameters`` or their bytes
+    differ from the manifest."""
     try:
         manifest = read_json(folder / 'manifest.json')
         if manifest['parameters'] != parameters or not manifest['digests']:

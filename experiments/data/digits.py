@@ -39,7 +39,8 @@ class DigitImages(SequenceSource):
 
 
 def split_digits(path: str | None = None) -> list[np.ndarray]:
-    """Return the rows of :func:`read_digits` in three parts.
+    """Return the rows of :func:`read_digits` in three arrays: for training, development and
+    testing.
 
     The parts are 1,257 rows for training, 180 for development and 360 for testing. The split is
     fixed and stratified.
@@ -60,15 +61,15 @@ def split_digits(path: str | None = None) -> list[np.ndarray]:
 
 
 def read_digits(path: str | Path) -> np.ndarray:
-    """Read a digits file, int64 ``[num_images, 65]``. A row has the grey levels of an image and
-    then its class."""
+    """Return the rows of a digits file, int64 ``[num_images, 65]``. A row has the grey levels of an
+    image, followed by its class."""
     path = Path(str(path))
     with readable(f"'path' cannot be read: {path}",
                   "'path' must be a CSV file, gzipped if its name ends in .gz"):
         rows = [_row(line, f'{path}, line {number}')
                 for number, line in read_lines(path, 'ascii')]
     if not rows:
-        raise ValueError(f"{path} contains no images")
+        raise ValueError(f"{path}: expected at least one image (got an empty file)")
     return np.array(rows)
 
 

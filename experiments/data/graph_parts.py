@@ -46,7 +46,7 @@ class GraphParts(NamedTuple):
 
     @property
     def out_channels(self) -> int:
-        """Return the number of classes, labels or values."""
+        """Return the number of classes, labels or values that a model must predict."""
         targets = [graph.y for graph in self.graphs]
         if self.target != 'classes':
             return targets[0].size(1)
@@ -55,10 +55,10 @@ class GraphParts(NamedTuple):
         return 1 + max(0, *(int(y.max()) for y in targets))
 
     def features_of(self, name: str) -> int | list[int] | None:
-        """Return the size of an attribute that all graphs have.
+        """Return the number of real features, or a list with the number of categories of each
+        feature, in the attribute ``name`` of the graphs.
 
-        Real features return their number, and categories return the number of categories of each
-        feature. If the graphs lack the attribute, the result is ``None``.
+        If the graphs lack the attribute, the result is ``None``.
         """
         graphs = self.graphs
         if name not in graphs[0]:
@@ -75,7 +75,8 @@ def graph_parts(about: str, graphs: dict[str, Sequence[Data]] | Sequence[Data],
                 target: Target | None = None, level: Level | None = None,
                 classes: tuple[str, ...] | None = None, seed: int = 0, split: int = 0
                 ) -> GraphParts:
-    """Check graphs, find out what kind of targets they have, and divide them into parts.
+    """Check graphs, find out what kind of targets these graphs have, and divide the graphs into
+    parts.
 
     Targets for nodes have a row for each node. Integers in one column are classes. In two
     dimensions, columns of 0 and 1 are labels, and several columns may also contain NaN. All other
@@ -118,8 +119,8 @@ def graph_parts(about: str, graphs: dict[str, Sequence[Data]] | Sequence[Data],
         parts = _divided(about, parts['all'], seed, split)
     for part, some in parts.items():
         if not some or len(named) == 1 and not some[0][f'{part}_mask'].any():
-            raise ValueError(f"{about}: expected training, validation and test examples (got "
-                             f"{len(named)} graphs, and none for {part!r}); add graphs")
+            raise ValueError(f"{about}: expected training, validation and test examples (got none "
+                             f"for {part!r} of {len(named)} graphs); add graphs to this part")
     return GraphParts(about, parts, level, target, classes)
 
 
@@ -134,9 +135,9 @@ def _divided(about: str, graphs: list[Data], seed: int, split: int) -> dict[str,
     graph, = graphs
     given = [name for name in MASKS if name in graph]
     if given and len(given) < len(MASKS):
-        raise ValueError(f"{about}: expected all of {', '.join(MASKS)}, or none (got "
-                         f"{', '.join(given)}); save the graph with all three as .pt, for "
-                         "experiments.tasks.graphs.OwnGraphs")
+        raise ValueError(f"{about}: expected all of {', '.join(MASKS)}, or none of them (got "
+                         f"{', '.join(given)}); save the graph with all three masks as .pt, and "
+                         f"load the file by experiments.tasks.graphs.OwnGraphs")
     if given:
         for name in given:
             graph[name] = _mask(graph[name], graph.num_nodes, split, f'{about}: {name!r}')
@@ -157,10 +158,11 @@ def _pieces(order: np.ndarray) -> dict[str, np.ndarray]:
 
 def _mask(mask: Tensor, num_nodes: int, split: int, what: str) -> Tensor:
     if mask.dtype != torch.bool or mask.dim() not in (1, 2) or len(mask) != num_nodes:
-        raise ValueError(f'{what} must be bool [{num_nodes}] or [{num_nodes}, divisions] (got '
-                         f'{mask.dtype} of shape {tuple(mask.shape)})')
+        raise ValueError(f"{what} must be a bool Tensor [{num_nodes}] or [{num_nodes}, divisions] "
+                         f"(got {mask.dtype} of shape {tuple(mask.shape)})")
     if mask.dim() == 2 and not 0 <= split < mask.size(1):
-        raise ValueError(f"'split' must be from 0 to {mask.size(1) - 1} (got {split})")
+        raise ValueError(f"'split' must be from 0 to {mask.size(1) - 1}, the columns of the masks "
+                         f"(got {split})")
     return mask[:, split] if mask.dim() == 2 else mask
 
 
@@ -168,7 +170,7 @@ def _mask(mask: Tensor, num_nodes: int, split: int, what: str) -> Tensor:
 
 
 def _checked(graph: Data, where: str) -> Data:
-    """Return a copy of a graph that has ``x``, after each attribute was checked on its own."""
+    """Return a copy of ``graph`` with features ``x``, after checking each attribute separately."""
     graph = copy.copy(graph)
     num_nodes = graph.num_nodes
     if not num_nodes:
@@ -176,7 +178,7 @@ def _checked(graph: Data, where: str) -> Data:
     edge_index = graph.edge_index
     if not isinstance(edge_index, Tensor) or edge_index.dtype != torch.int64 or (
             edge_index.dim() != 2 or len(edge_index) != 2):
-        raise ValueError(f"{where}: expected 'edge_index' int64 [2, num_edges] (got "
+        raise ValueError(f"{where}: expected 'edge_index' as an int64 Tensor [2, num_edges] (got "
                          f"{_short(edge_index)})")
     if edge_index.numel() and not 0 <= int(edge_index.min()) <= int(edge_index.max()) < num_nodes:
         raise ValueError(f"{where}: expected nodes from 0 to {num_nodes - 1} in 'edge_index' (got "
@@ -201,14 +203,14 @@ def _checked(graph: Data, where: str) -> Data:
 def _checked_features(value: object, rows: int, what: str) -> Tensor:
     if not isinstance(value, Tensor) or value.layout != torch.strided or value.is_complex() or (
             value.dim() not in (1, 2) or len(value) != rows):
-        raise ValueError(f'{what} must be a dense Tensor of {rows} rows (got {_short(value)})')
+        raise ValueError(f"{what} must be a dense Tensor with {rows} rows (got {_short(value)})")
     if value.is_floating_point():
         if not bool(value.isfinite().all()):
-            raise ValueError(f'{what} must be finite (got NaN or infinite values)')
+            raise ValueError(f"{what} must be finite (got NaN or infinite values)")
         return _columns(value).float()
     if value.numel() and int(value.min()) < 0:
-        raise ValueError(f'{what} must contain categories from 0, because its dtype is an '
-                         f'integer (got {int(value.min())}); convert real features to floats')
+        raise ValueError(f"{what} must contain categories from 0, because its dtype is an integer "
+                         f"(got {int(value.min())}); convert real-valued features by .float()")
     return _columns(value).long()
 
 
@@ -217,13 +219,14 @@ def _check_alike(named: list[tuple[Data, str]], level: Level) -> None:
     for graph, where in named:
         rows = graph.num_nodes if level == 'node' else 1
         if len(graph.y) != rows:
-            raise ValueError(f"{where}: expected 'y' of {rows} rows, a row for each {level} (got "
-                             f"{_short(graph.y)}); if a graph has several targets, their shape "
-                             "is [1, targets]")
+            raise ValueError(f"{where}: expected 'y' with {rows} rows, one for each {level} (got "
+                             f"{_short(graph.y)}); if a graph has several targets, use the shape "
+                             f"[1, targets]")
         for name in ('x', 'edge_attr', 'y'):
             if _form(graph, name) != _form(first, name):
-                raise ValueError(f"{where}: expected {name!r} as in the first graph, "
-                                 f"{_form(first, name)} (got {_form(graph, name)})")
+                raise ValueError(f"{where}: expected {name!r} to have the form "
+                                 f"{_form(first, name)}, as in the first graph (got "
+                                 f"{_form(graph, name)})")
 
 
 def _form(graph: Data, name: str) -> str:
@@ -235,7 +238,7 @@ def _form(graph: Data, name: str) -> str:
 
 
 def _level_of(named: list[tuple[Data, str]]) -> Level:
-    """Return whether nodes or graphs have targets.
+    """Return whether the nodes or the graphs have targets, as ``'node'`` or ``'graph'``.
 
     The shape of ``y`` shows it, unless a graph has only one node.
     """
@@ -261,17 +264,18 @@ def _are_labels(y: Tensor) -> bool:
 
 def _checked_targets(y: Tensor, target: Target, where: str) -> Tensor:
     if target == 'labels' and not _are_labels(y):
-        raise ValueError(f"{where}: expected labels 0, 1 or NaN in 'y' (got other values); use "
-                         "'classes' or 'values' as 'target'")
+        raise ValueError(f"{where}: expected the labels 0, 1 or NaN in 'y' (got other values); for "
+                         f"other targets, pass target='classes' or target='values'")
     if target != 'classes':
         return _columns(y).float()
     if _columns(y).size(1) > 1 or y.is_floating_point() and not bool((y == y.round()).all()):
         raise ValueError(f"{where}: expected classes in 'y', one integer for each row (got "
-                         f"{_short(y)}); use 'labels' or 'values' as 'target'")
+                         f"{_short(y)}); for other targets, pass target='labels' or "
+                         f"target='values'")
     y = y.flatten().long()
     if bool(((y < 0) & (y != NO_LABEL)).any()):
-        raise ValueError(f"{where}: expected classes from 0 in 'y', or {NO_LABEL} for a missing "
-                         f"class (got {int(y[y != NO_LABEL].min())})")
+        raise ValueError(f"{where}: expected classes from 0 in 'y', and {NO_LABEL} where the class "
+                         f"is unknown (got {int(y[y != NO_LABEL].min())})")
     return y
 
 

@@ -64,14 +64,15 @@ def own_graphs(path: Path, target: Target | None = None, undirected: bool = True
         return _of_tables(str(path), tables, target, undirected, seed, classes)
     if not path.is_file():
         raise ValueError(f"'path' must be a .pt or .graphml file, or a folder with nodes.csv and "
-                         f"edges.csv (there is no {path})")
+                         f"edges.csv (got {path}, which does not exist)")
     if path.suffix == '.graphml':
         tables, is_directed = _of_graphml(path)
         return _of_tables(str(path), tables, target, undirected or not is_directed, seed, classes)
     if path.suffix == '.pt':
         return graph_parts(str(path), _of_pt(path), target, seed=seed, split=split,
                            classes=None if classes is None else tuple(classes))
-    raise ValueError(f"'path' must end in .pt or .graphml, or be a folder (got {path})")
+    raise ValueError(f"'path' must end with .pt or .graphml, or be a folder with nodes.csv and "
+                     f"edges.csv (got {path})")
 
 
 def _of_pt(path: Path) -> list[Data]:
@@ -81,21 +82,22 @@ def _of_pt(path: Path) -> list[Data]:
     except Exception as error:  # pickle and zip raise many types of errors
         other = re.search(r'GLOBAL ([\w.]+)', str(error))
         reason = f'it contains {other[1]}, which is not loaded' if other else type(error).__name__
-        raise ValueError(f'{path}: not a file of PyG graphs ({reason}); write the file by '
-                         'torch.save(list_of_data, path), with tensors only') from error
+        raise ValueError(f"{path} cannot be read as PyG graphs ({reason}); write the file by "
+                         f"torch.save(list_of_data, path), where each Data contains only "
+                         f"tensors") from error
     graphs = content if isinstance(content, list) else [content]
     for number, graph in enumerate(graphs):
         if not isinstance(graph, Data):
             kind = 'a HeteroData' if isinstance(graph, BaseData) else type(graph).__name__
-            raise ValueError(f'{path}: expected a Data or a list of Data (entry {number} is '
-                             f'{kind})')
+            raise ValueError(f"{path}: expected a Data or a list of Data (got {kind} as entry "
+                             f"{number})")
         if isinstance(graph.y, Tensor) and graph.y.dim() == 0:
             graph.y = graph.y.unsqueeze(0)
     return graphs
 
 
 class _Rows(NamedTuple):
-    """The rows of a table, and the place of each row in its file."""
+    """The rows of a CSV table, and the file and line of each row."""
 
     file: str
     rows: list[dict[str, Any]]
@@ -141,7 +143,8 @@ def _of_graphml(path: Path) -> tuple[_Tables, bool]:
     try:
         graph = nx.read_graphml(path, force_multigraph=True)
     except Exception as error:  # the parser raises anything
-        raise ValueError(f'{path}: not GraphML ({type(error).__name__}: {error})') from error
+        raise ValueError(f"{path} cannot be read as GraphML ({type(error).__name__}: "
+                         f"{error})") from error
     nodes = [{**attributes, 'node': str(name), 'graph': ''}
              for name, attributes in graph.nodes(data=True)]
     edges = [{**attributes, 'source': str(source), 'target': str(end), 'graph': ''}
@@ -164,8 +167,9 @@ def _of_tables(about: str, tables: _Tables, target: Target | None, undirected: b
     nodes, edges = tables.nodes.by_graph(), tables.edges.by_graph()
     for name, own in edges.items():
         if name not in nodes:
-            raise ValueError(f'{own.where[0]}: no node of {Path(tables.nodes.file).name} is in '
-                             f"graph {name!r}; name the edge's graph in the column 'graph'")
+            raise ValueError(f"{own.where[0]}: expected a graph with nodes (got the graph "
+                             f"{name!r}, to which no node of {Path(tables.nodes.file).name} "
+                             f"belongs); write the graph of each edge in the column 'graph'")
     rows_of = _rows_of_graphs(owners, nodes, level)
     features = {name: _feature_names(table) for name, table in
                 (('nodes', tables.nodes), ('edges', tables.edges))}
@@ -182,8 +186,8 @@ def _of_tables(about: str, tables: _Tables, target: Target | None, undirected: b
     for name, graph in graphs.items():
         other = next((i for i in rows_of[name] if part_of[i] != part_of[rows_of[name][0]]), None)
         if other is not None:
-            raise ValueError(f"{owners.where[other]}: graph {name!r} must be in one part (got "
-                             f"{part_of[rows_of[name][0]]} and {part_of[other]})")
+            raise ValueError(f"{owners.where[other]}: expected one part for all nodes of graph "
+                             f"{name!r} (got {part_of[rows_of[name][0]]} and {part_of[other]})")
         parts[part_of[rows_of[name][0]]].append(graph)
     return graph_parts(about, parts, target, level, names)
 
@@ -194,28 +198,32 @@ def _rows_of_graphs(owners: _Rows, nodes: dict[str, _Rows], level: str) -> dict[
     for number, (row, place) in enumerate(zip(owners.rows, owners.where)):
         name = _graph_of(row)
         if level == 'graph' and name in found:
-            raise ValueError(f'{place}: graph {name!r} is repeated')
+            raise ValueError(f"{place}: expected one line for each graph (got {name!r} twice); "
+                             f"remove one of the lines")
         if name not in nodes:
-            raise ValueError(f'{place}: no node of nodes.csv is in graph {name!r}; add nodes of '
-                             'this graph, or remove the line')
+            raise ValueError(f"{place}: expected a graph with nodes (got {name!r}, to which no "
+                             f"node of nodes.csv belongs); add nodes of this graph, or remove this "
+                             f"line")
         found.setdefault(name, []).append(number)
     for name, own in nodes.items():
         if name not in found:
-            raise ValueError(f'{own.where[0]}: graph {name!r} is missing in graphs.csv')
+            raise ValueError(f"{own.where[0]}: graph {name!r} is missing in graphs.csv; add a line "
+                             f"for this graph")
     return found
 
 
 def _targets(table: _Rows, target: Target | None, classes: Sequence[str] | None
              ) -> tuple[Tensor, tuple[str, ...] | None]:
-    """Return the labels, as numbers of classes or as values, and the names of the classes."""
+    """Return the labels of a table, as numbers of classes or as values, and the names of the
+    classes or None."""
     if target == 'labels':
-        raise ValueError(f"{table.file}: 'target' must be 'classes' or 'values' (got 'labels'); "
-                         "save graphs with several labels as .pt")
+        raise ValueError(f"{table.file}: 'target' must be 'classes' or 'values' for tables (got "
+                         f"'labels'); save graphs with several labels as .pt")
     labels = []
     for row, place in zip(table.rows, table.where):
         if str(row.get('label', '')).strip() == '':
-            raise ValueError(f"{place}: expected a label in the column 'label' (got none); save "
-                             "graphs with missing targets as .pt, with the class -100")
+            raise ValueError(f"{place}: expected a label in the column 'label' (got none); to "
+                             f"leave out targets, save the graphs as .pt, with the class -100")
         labels.append(str(row['label']).strip())
     numbers = [_number(label) for label in labels]
     if target is None and classes is None:
@@ -225,22 +233,23 @@ def _targets(table: _Rows, target: Target | None, classes: Sequence[str] | None
     if target == 'values':
         for number, place, label in zip(numbers, table.where, labels):
             if number is None or not math.isfinite(number):
-                raise ValueError(f'{place}: expected a finite number as the label (got '
-                                 f'{label!r:.40})')
+                raise ValueError(f"{place}: expected a finite number in the column 'label' (got "
+                                 f"{label!r:.40})")
         return torch.tensor(numbers), None
     names = class_names(labels, classes, table.file)
     return torch.from_numpy(class_numbers(labels, names, table.where.__getitem__)), names
 
 
 def _parts(table: _Rows) -> list[str] | None:
-    """Return the part of each row, or ``None`` if the table states no parts."""
+    """Return the part of the data set that each row belongs to, or ``None`` if the table has no
+    column with parts."""
     given = [str(row.get('part', '')).strip() for row in table.rows]
     if not any(given):
         return None
     for name, place in zip(given, table.where):
         if name not in PART_OF:
-            raise ValueError(f"{place}: expected one of the parts {', '.join(PARTS)} in the "
-                             f"column 'part' (got {name!r:.40})")
+            raise ValueError(f"{place}: expected {', '.join(PARTS)} in the column 'part' (got "
+                             f"{name!r:.40})")
     return [PART_OF[name] for name in given]
 
 
@@ -249,14 +258,15 @@ def _graph(nodes: _Rows, edges: _Rows, features: dict[str, list[str]], y: Tensor
     number_of: dict[str, int] = {}
     for row, place in zip(nodes.rows, nodes.where):
         if str(row['node']) in number_of:
-            raise ValueError(f"{place}: node {row['node']!r} is repeated")
+            raise ValueError(f"{place}: expected one line for each node (got {row['node']!r} "
+                             f"twice); remove one of the lines")
         number_of[str(row['node'])] = len(number_of)
     for row, place in zip(edges.rows, edges.where):
         for column in ('source', 'target'):
             if str(row[column]) not in number_of:
                 raise ValueError(f'{place}: {column} {row[column]!r} is not a node of '
                                  f"{'the graph' if _graph_of(row) == '' else 'graph '}"
-                                 f"{_graph_of(row)}; add it to the nodes, or remove the edge")
+                                 f"{_graph_of(row)}; add a line for this node, or remove the edge")
     ends = [[number_of[str(row[column])] for row in edges.rows] for column in ('source', 'target')]
     edge_index = torch.tensor(ends, dtype=torch.int64)
     x, edge_attr = (_features(rows, features[name])

@@ -55,8 +55,8 @@ class ImageFiles(SequenceSource):
 
     def __post_init__(self):
         if self.size is not None and min(self.size) < 1:
-            raise ValueError("'size' must be two positive integers, rows and columns (got "
-                             f"{self.size})")
+            raise ValueError(f"'size' must be two positive integers, rows and columns, such as "
+                             f"[28, 28] (got {self.size})")
 
     def read(self, max_length: int) -> SequenceData:
         sizes: dict[tuple[int, int], Path] = {}
@@ -81,8 +81,8 @@ class ImageFiles(SequenceSource):
         classes = sorted(entry for entry in folder.glob('*')
                          if entry.is_dir() and not entry.name.startswith('.'))
         if not classes:
-            raise ValueError(f'{folder} must contain one folder of images for each class (got no '
-                             'folders)')
+            raise ValueError(f"{folder}: expected one folder of images for each class (got no "
+                             f"folders)")
         files, left_out = listed(folder, SUFFIXES)
         inside = [file for file in files if file.parent != folder]
         left_out['outside the folders of classes'] = len(files) - len(inside)
@@ -94,21 +94,20 @@ class ImageFiles(SequenceSource):
         images = [self._read_image(file, sizes) for file in tqdm(
             inside, desc=f'reading {folder.name}', unit=' images', disable=None)]
         if len(images) > 1 and all(np.array_equal(images[0], image) for image in images[1:]):
-            raise ValueError(f'{folder}: all {len(images):,} images are identical {SEEN}; put '
-                             'white drawings on a dark background, because transparent pixels '
-                             'are read as white')
+            raise ValueError(f"{folder}: expected different images (got {len(images):,} identical "
+                             f"images {SEEN}); transparent pixels are read as white, so put white "
+                             f"drawings on a dark background")
         return LabelledSequences(images, labels, lambda place: str(inside[place]), str(folder))
 
     def _read_image(self, path: Path, sizes: dict[tuple[int, int], Path]) -> np.ndarray:
-        """Return the bytes of an image, and record its size. All images must have the size of the
-        first image."""
+        """Return the bytes of an image, and store its size in ``sizes``. All images must have the
+        size of the first image."""
         image = read_image(path, self.size, self.colour)
         sizes.setdefault(image.shape[:2], path)
         if len(sizes) > 1:
             size, other = next(iter(sizes.items()))
-            raise ValueError(f"{path} has {_pixels(image.shape)} and {other} has "
-                             f"{_pixels(size)}; pass 'size', the rows and columns to which all "
-                             "images are resized")
+            raise ValueError(f"{path} has {_pixels(image.shape)} and {other} has {_pixels(size)}; "
+                             f"pass 'size', the rows and columns to which all images are resized")
         return image.reshape(-1)
 
 
@@ -128,8 +127,8 @@ def read_image(path: Path, size: tuple[int, int] | None = None,
         with path.open('rb') as file, Image.open(file, formats=FORMATS) as image:
             mode = image.mode
             if image.width * image.height > MAX_PIXELS:
-                raise ValueError(f'{image.height:,} x {image.width:,} pixels are more than '
-                                 f'{MAX_PIXELS:,}')
+                raise ValueError(f"expected at most {MAX_PIXELS:,} pixels (got {image.height:,} x "
+                                 f"{image.width:,})")
             if mode in MODES:
                 image = _on_white(ImageOps.exif_transpose(image))
                 image = image.convert('RGB' if colour else 'L')
@@ -137,8 +136,10 @@ def read_image(path: Path, size: tuple[int, int] | None = None,
                     image = image.resize(size[::-1])
                 return np.asarray(image)
     except Exception as error:  # whatever the decoder raises
-        raise ValueError(f'{path} cannot be read as an image ({error})') from error
-    raise ValueError(f'{path}: expected an image of 8 bits per value (got mode {mode})')
+        raise ValueError(f"{path} cannot be read as an image ({error}); remove or replace this "
+                         f"file") from error
+    raise ValueError(f"{path}: expected an image with 8 bits per value (got mode {mode}); convert "
+                     f"the image, for example to PNG with mode RGB")
 
 
 def _pixels(shape: tuple[int, ...]) -> str:
@@ -156,5 +157,5 @@ def _on_white(image: Image.Image) -> Image.Image:
 
 def _check_some(files: list[Path], folder: Path) -> None:
     if not files:
-        raise ValueError(f"{folder}: expected a folder of images (there are none called "
+        raise ValueError(f"{folder}: expected a folder of images (got none with the suffix "
                          f"{', '.join(SUFFIXES)})")

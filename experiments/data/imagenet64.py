@@ -95,7 +95,7 @@ def _images(folder: Path, part: str) -> Iterator[np.ndarray]:
     pictures = listed(folder / BESIDE[part], ('.png',)).files
     if not arrays and not pictures:
         raise ValueError(f"'path' must contain {part}_data*.npz, or the folders train_64x64 and "
-                         f"valid_64x64 with PNG pictures (there are none in {folder})")
+                         f"valid_64x64 with PNG files (got {folder}, which contains neither)")
     for path in tqdm(arrays, desc=f'reading {part}', unit=' files', disable=None):
         yield raster(read_array(path).reshape(-1, 3, SIDE * SIDE))
     if not arrays:
@@ -115,9 +115,10 @@ def read_array(path: Path) -> np.ndarray:
         with np.load(path, allow_pickle=False) as file:
             images = file['data']
     except Exception as error:  # NumPy and zipfile raise many types of errors
-        raise ValueError(f'{path} cannot be read as an array of images ({error})') from error
+        raise ValueError(f"{path} cannot be read as an array of images ({error}); remove or "
+                         f"replace this file") from error
     if images.dtype != np.uint8 or images.ndim != 2 or images.shape[1] != BYTES:
-        raise ValueError(f"{path}: expected 'data' as uint8 of [num_images, {BYTES}] (got "
+        raise ValueError(f"{path}: expected 'data' as uint8 of shape [num_images, {BYTES}] (got "
                          f"{images.dtype} of shape {images.shape})")
     return images
 
@@ -135,10 +136,11 @@ def read_picture(path: Path) -> np.ndarray:
             size, mode = picture.size, picture.mode
             image = np.asarray(picture) if (size, mode) == ((SIDE, SIDE), 'RGB') else None
     except Exception as error:  # whatever the decoder raises
-        raise ValueError(f'{path} cannot be read as a PNG picture ({error})') from error
+        raise ValueError(f"{path} cannot be read as a PNG picture ({error}); remove or replace "
+                         f"this file") from error
     if image is None:
-        raise ValueError(f'{path}: expected {SIDE} x {SIDE} pixels of mode RGB (got {size[0]} x '
-                         f'{size[1]} of mode {mode})')
+        raise ValueError(f"{path}: expected {SIDE} x {SIDE} pixels of mode RGB (got {size[0]} x "
+                         f"{size[1]} pixels of mode {mode})")
     return image.reshape(-1)
 
 
@@ -155,4 +157,5 @@ def _mapped(path: Path) -> np.ndarray:
             raise ValueError(f'its {size:,} bytes are not a whole number of images')
         return np.memmap(path, dtype=np.uint8, mode='r').reshape(-1, BYTES)
     except (OSError, ValueError) as error:
-        raise ValueError(f"'cache' is damaged ({path}: {error}); delete {path.parent}") from error
+        raise ValueError(f"'cache' is damaged ({path}: {error}); delete {path.parent}, and the "
+                         f"cache is built again") from error

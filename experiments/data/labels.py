@@ -14,7 +14,7 @@ FOLDS = 10  # a missing part gets one of these folds
 
 
 def given_parts(path: str, val: str | None, test: str | None) -> dict[str, Path]:
-    """Return the given files or folders by the name of their part."""
+    """Return a dict of the given files or folders, by the name of the part of the data set."""
     return {part: Path(name) for part, name in zip(PARTS, (path, val, test)) if name is not None}
 
 
@@ -33,10 +33,10 @@ def class_names(labels: Iterable[str], given: Sequence[str] | None, where: str) 
         ValueError: There are fewer than two classes, or a class is given twice.
     """
     if given is not None and len(set(given)) < len(given):
-        raise ValueError(f"'classes' must be distinct names (got {', '.join(given)})")
+        raise ValueError(f"'classes' must contain different names (got {', '.join(given)})")
     names = dict.fromkeys(labels) if given is None else given
     if len(names) < 2:
-        raise ValueError(f"{where}: expected two or more classes (got "
+        raise ValueError(f"{where}: expected at least two classes (got "
                          f"{', '.join(names) or 'none'})")
     are_numbers = all(re.fullmatch('-?[0-9]{1,18}', name) for name in names)
     if given is not None:
@@ -59,8 +59,8 @@ def class_numbers(labels: Sequence[str], classes: Sequence[str],
     number = {name: place for place, name in enumerate(classes)}
     for place, label in enumerate(labels):
         if label not in number:
-            raise ValueError(f"{where(place)}: {label!r:.60} is none of the {len(classes)} classes "
-                             f"{', '.join(classes):.200}")
+            raise ValueError(f"{where(place)}: expected one of the {len(classes)} classes "
+                             f"{', '.join(classes):.200} as the label (got {label!r:.60})")
     return np.array([number[label] for label in labels], dtype=np.int64)
 
 
@@ -94,8 +94,9 @@ def stratified(keys: Iterable[Hashable], label: np.ndarray, parts: Sequence[str]
     own = label[np.unique(different, return_index=True)[1]]
     most = int(np.bincount(own).max())
     if most < FOLDS:
-        raise ValueError(f"{where}: expected at least {FOLDS} different examples of a class to "
-                         f"divide them (got {most} at most); give files for 'val' and 'test'")
+        raise ValueError(f"{where}: expected a class with at least {FOLDS} different examples, to "
+                         f"divide them into parts (got at most {most}); pass separate files for "
+                         f"'val' and 'test'")
     part = np.zeros(len(own), dtype=np.int64)
     with warnings.catch_warnings():
         warnings.filterwarnings('ignore', message='The least populated class')

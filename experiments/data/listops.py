@@ -82,8 +82,9 @@ class GeneratedListOps(SequenceSource):
 
     def read(self, max_length: int) -> SequenceData:
         if max_length < self.max_length - 1:
-            raise ValueError(f"'max_length' must be at least {self.max_length - 1}, because a "
-                             f"truncated tree has no value (got {max_length})")
+            raise ValueError(f"'max_length' must be at least {self.max_length - 1}, the length of "
+                             f"the longest tree, because a truncated tree has no value (got "
+                             f"{max_length})")
         parameters = asdict(self)
         del parameters['cache']
         arrays = cached_arrays(Path(self.cache), 'listops', parameters, self._draw)
@@ -114,12 +115,13 @@ class GeneratedListOps(SequenceSource):
                         return
                 if len(seen) == before:
                     raise ValueError(
-                        f"'min_length' and 'max_length' leave too few trees: found {before:,} of "
-                        f"{number:,}, and {MAX_ATTEMPTS:,} more attempts gave no new one")
+                        f"'min_length' and 'max_length' must allow {number:,} different trees (got "
+                        f"only {before:,}, after {MAX_ATTEMPTS:,} attempts without a new tree); "
+                        f"widen this range")
 
     def _chunks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield trees endlessly. A chunk depends on its number alone, not on the process that draws
-        it."""
+        """Yield chunks of random trees endlessly. A chunk depends on its number alone, not on the
+        process that draws it."""
         workers = torch.get_num_threads()
         with ThreadPoolExecutor(workers) as pool:
             first = 0
@@ -135,8 +137,8 @@ class GeneratedListOps(SequenceSource):
 
 @jit()
 def draw_trees(rng, num_trees, max_attempts, min_length, max_length, max_depth, max_args):
-    """Return concatenated trees and the start of each; fewer than ``num_trees`` after
-    ``max_attempts``."""
+    """Draw up to ``num_trees`` random trees, and return their tokens one after the other and the
+    start of each tree. After ``max_attempts``, there may be fewer trees."""
     tokens = np.empty(num_trees * max_length, np.uint8)
     ptr = np.zeros(num_trees + 1, np.int64)
     kept = 0
@@ -153,7 +155,8 @@ def draw_trees(rng, num_trees, max_attempts, min_length, max_length, max_depth, 
 
 @jit()
 def draw_tree(rng, tokens, max_depth, max_args):
-    """Write one tree and return its length, or ``len(tokens)`` if it does not fit."""
+    """Write one random tree into ``tokens``, and return its length, or ``len(tokens)`` if the tree
+    does not fit."""
     missing = np.zeros(max_depth + 1, np.int64)  # arguments of the open operator at each depth
     depth = length = 0
     while length < len(tokens):
@@ -197,8 +200,8 @@ def evaluate(tokens: np.ndarray, ptr: np.ndarray) -> np.ndarray:
     wrong = np.flatnonzero(value < 0)
     if len(wrong):
         tree = tokens[ptr[wrong[0]]:ptr[wrong[0] + 1]]
-        raise ValueError(f'sequence {wrong[0]} is not a ListOps tree: '
-                         f'{" ".join(SYMBOLS[token] for token in tree[:20])} ...')
+        raise ValueError(f"sequence {wrong[0]} must be a tree of ListOps (got "
+                         f"{' '.join(SYMBOLS[token] for token in tree[:20])} ...)")
     return value
 
 
@@ -233,7 +236,7 @@ def _values(tokens, ptr):
 
 @jit()
 def apply(operator, digits):
-    """Apply an operator to digits."""
+    """Return the value of an operator of ListOps on a sequence of digits."""
     if operator == MIN:
         return digits.min()
     if operator == MAX:

@@ -34,8 +34,7 @@ def glance_accuracies(learn: Sequences, test: Sequences) -> dict[str, float]:
 
 
 def majority_accuracy(learn: Sequences, test: Sequences) -> float:
-    """Return the accuracy on ``test`` of always guessing the most frequent class of ``learn``. It
-    applies to any task."""
+    """Return the accuracy on ``test`` of always guessing the most frequent class of ``learn``."""
     return float((test.label == np.bincount(learn.label).argmax()).mean())
 
 
@@ -60,8 +59,8 @@ def _first_argument(tree: np.ndarray) -> Hashable:
 
 
 def _digits_of_root(tree: np.ndarray) -> Hashable:
-    """Return a key of what the digits of the root reveal: its operator, its value on its arguments
-    that are digits, and the number of its other arguments."""
+    """Return a key of what the digits of the root of a tree reveal: its operator, the value of the
+    operator on those arguments that are digits, and the number of other arguments."""
     is_operator = (tree >= MIN) & (tree < END)
     level = np.cumsum(is_operator.astype(np.int64) - (tree == END))
     digits = tree[(level == 1) & (tree < MIN)].astype(np.int64)

@@ -54,13 +54,13 @@ def read_listops(path: Path, max_length: int) -> Sequences:
         lines = filled_lines(path, 'ascii')
         header = next(lines, (1, ''))[1].strip()
         if header != HEADER:
-            raise ValueError(f'{path}, line 1: expected {HEADER!r} (got {header!r:.60})')
+            raise ValueError(f"{path}, line 1: expected the header {HEADER!r} (got {header!r:.60})")
         for number, line in tqdm(lines, desc=f'reading {path.name}', unit=' trees', disable=None):
             tree, target = _row(line, f'{path}, line {number}')
             trees.append(tree[:max_length])
             targets.append(target)
     if not trees:
-        raise ValueError(f'{path} contains no trees')
+        raise ValueError(f"{path}: expected at least one tree below the header (got none)")
     return Sequences.of(trees, targets)
 
 
@@ -71,10 +71,12 @@ def _row(line: str, where: str) -> tuple[np.ndarray, int]:
                         dtype=np.uint8)
         value = int(evaluate(tree, np.array([0, len(tree)]))[0])
     except KeyError as error:
-        raise ValueError(f'{where}: expected symbols of ListOps (got {error})') from error
+        raise ValueError(f"{where}: expected only symbols of ListOps in the source (got "
+                         f"{error})") from error
     except ValueError as error:
-        raise ValueError(f'{where}: the source is not a tree ({source!r:.60})') from error
+        raise ValueError(f"{where}: expected a complete tree as the source (got "
+                         f"{source!r:.60})") from error
     if target != str(value):
-        raise ValueError(f"{where}: expected the target {value}, the tree's value (got "
+        raise ValueError(f"{where}: expected the target {value}, the value of the tree (got "
                          f"{target!r:.20})")
     return tree, value

@@ -38,9 +38,9 @@ def ngram_bits(train: Sequence[np.ndarray], test: Sequence[np.ndarray], order: i
     """
     base = num_symbols + 1
     if order < 0 or num_symbols < 1 or base ** (order + 1) > 2**64:
-        raise ValueError("'order' must not be negative, 'num_symbols' must be positive, and "
-                         f"(num_symbols + 1) ** (order + 1) must be at most 2 ** 64 (got {order} "
-                         f"and {num_symbols})")
+        raise ValueError(f"'order' must be at least 0, 'num_symbols' at least 1, and (num_symbols "
+                         f"+ 1) ** (order + 1) at most 2 ** 64 (got order={order} and "
+                         f"num_symbols={num_symbols})")
     learn, asked = (_between_ends(sequences, order, num_symbols) for sequences in (train, test))
     if not asked[1].size:
         raise ValueError("'test' must contain at least one symbol")
@@ -64,7 +64,8 @@ def ngram_bits(train: Sequence[np.ndarray], test: Sequence[np.ndarray], order: i
 
 def _between_ends(sequences: Sequence[np.ndarray], order: int,
                   num_symbols: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return all sequences concatenated, and the positions of their own symbols, two int arrays.
+    """Return two int arrays: all sequences one after the other, and the positions of their symbols
+    without the end symbols that are added between sequences.
 
     Each sequence is padded by ``order`` end symbols.
     """
@@ -78,7 +79,7 @@ def _between_ends(sequences: Sequence[np.ndarray], order: int,
 
 def _numbers(row: np.ndarray, places: np.ndarray, offsets: Sequence[int],
              base: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return two numbers for each position, uint64 arrays.
+    """Return two uint64 arrays that encode the symbols around each position as one number.
 
     The first encodes the symbols at ``offsets`` from the position, and the second also encodes the
     symbol at the position.
@@ -95,7 +96,7 @@ def _looked_up(keys: np.ndarray, values: np.ndarray, asked: np.ndarray) -> np.nd
 
 
 def png_bits(images: Sequences, shape: tuple[int, int, int]) -> float:
-    """Return the bits per byte of PNG files.
+    """Return the number of bits per byte of images that are compressed as PNG.
 
     All images are stacked in one picture, so that the header of the file is negligible.
 
@@ -114,5 +115,5 @@ def png_bits(images: Sequences, shape: tuple[int, int, int]) -> float:
 
 
 def sequences_of(part: Sequences) -> list[np.ndarray]:
-    """Return the sequences of a part."""
+    """Return a list of the sequences in a part of a data set."""
     return [part.sequence(number) for number in range(part.num_sequences)]

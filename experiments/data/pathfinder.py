@@ -40,7 +40,7 @@ IMAGES_AT_ONCE = 64
 
 
 class Settings(NamedTuple):
-    """Sizes are in pixels.
+    """Sizes of the images and their parts, in pixels.
 
     Attributes:
         size (int): Side of the square image.
@@ -118,8 +118,8 @@ class GeneratedPathfinder(SequenceSource):
 
     def read(self, max_length: int) -> SequenceData:
         if max_length < self.size**2:
-            raise ValueError(f"'max_length' must be at least {self.size**2}, the pixels of an "
-                             f"image (got {max_length})")
+            raise ValueError(f"'max_length' must be at least {self.size ** 2}, the number of "
+                             f"pixels of an image (got {max_length})")
         settings = asdict(self) | SETTINGS[self.size]._asdict()
         del settings['cache']
         arrays = cached_arrays(Path(self.cache), 'pathfinder', settings, self._draw)
@@ -145,7 +145,8 @@ class GeneratedPathfinder(SequenceSource):
         return {'image': image, 'label': label}
 
     def _chunks(self, number: int) -> Iterator[Drawings]:
-        """Yield chunks. Each depends on its number alone, not on the process that draws it."""
+        """Yield chunks of random images. A chunk depends on its number alone, not on the process
+        that draws it."""
         with ThreadPoolExecutor(torch.get_num_threads()) as pool:
             yield from pool.map(lambda chunk: draw_images(
                 np.random.default_rng((self.seed, chunk)), IMAGES_AT_ONCE, SETTINGS[self.size]),
@@ -153,7 +154,7 @@ class GeneratedPathfinder(SequenceSource):
 
 
 class Drawings(NamedTuple):
-    """Images and their parts.
+    """Random images of the task, and the parts that each image consists of.
 
     Attributes:
         image (np.ndarray): Grey levels, uint8 ``[number, size, size]``.
@@ -171,7 +172,7 @@ class Drawings(NamedTuple):
 
 
 def draw_images(rng: np.random.Generator, number: int, settings: Settings) -> Drawings:
-    """Draw ``number`` images.
+    """Draw ``number`` random images of the task.
 
     Args:
         rng (np.random.Generator): The random generator.
@@ -229,7 +230,7 @@ class Dashes(NamedTuple):
 
 @cache
 def draw_dashes(settings: Settings) -> Dashes:
-    """Draw the dashes for settings that have one margin."""
+    """Return all dashes that contours can consist of, for settings that have one margin."""
     margin, = settings.margins
     step = settings.segment_length + margin
     around = np.deg2rad(np.arange(0, 360, 360 / (2 * step * np.pi)))
@@ -255,7 +256,8 @@ def draw_dashes(settings: Settings) -> Dashes:
 
 
 def _draw_dash(settings: Settings, margin: int, angle: float) -> tuple[np.ndarray, np.ndarray]:
-    """Draw a dash that begins at the centre, and its room."""
+    """Return two arrays for a dash that begins at the centre: the dash itself, and the room around
+    it that other dashes must not enter."""
     from PIL import Image, ImageDraw
     from scipy.ndimage import grey_dilation
 
@@ -291,13 +293,13 @@ def _made_smaller(fine: np.ndarray, size: int) -> np.ndarray:
 
 @jit()
 def opposite(angle):
-    """Return the angle that points back."""
+    """Return the number of the angle that points in the opposite direction."""
     return angle + np.pi if angle < 0. else angle - np.pi
 
 
 @jit()
 def _draw_image(rng, settings, dashes, label, image, contour, disc):
-    """Draw one image and return the number of attempts at its contours."""
+    """Draw one image into the given arrays, and return the number of attempts at its contours."""
     path = np.empty((2, settings.contour_length, 3), np.int64)  # index and position of each dash
     mask = empty_mask(settings)
     attempts = 1
@@ -329,7 +331,7 @@ def _draw_image(rng, settings, dashes, label, image, contour, disc):
 
 @jit()
 def empty_mask(settings):
-    """Return the mask of an empty image, which is free within the border."""
+    """Return the mask of an image without dashes. Only its border is occupied."""
     mask = np.ones((settings.size, settings.size), np.float32)
     mask[settings.padding:-settings.padding, settings.padding:-settings.padding] = 0.
     return mask
@@ -337,7 +339,8 @@ def empty_mask(settings):
 
 @jit()
 def find_contours(rng, settings, dashes, mask, path):
-    """Find the two long contours, alternating dash by dash; return whether there was room."""
+    """Find places for the two long contours, alternately dash by dash. Return whether there was
+    room."""
     pivot = np.empty((2, 2), np.int64)
     if not (find_first_seed(rng, settings, dashes, pivot[0], path[0, 0])
             and find_second_seed(rng, settings, dashes, path[0, 0], pivot[1], path[1, 0])):
@@ -353,7 +356,7 @@ def find_contours(rng, settings, dashes, mask, path):
 
 @jit()
 def find_distractor(rng, settings, dashes, mask, path):
-    """Find a distractor; return whether there was room."""
+    """Find a place for a distractor, a short contour. Return whether there was room."""
     pivot = np.empty(2, np.int64)
     if not find_seed(rng, settings, dashes, mask, pivot, path[0]):
         return False
@@ -366,7 +369,7 @@ def find_distractor(rng, settings, dashes, mask, path):
 
 @jit()
 def find_first_seed(rng, settings, dashes, pivot, seed):
-    """Find a seed in the middle of an empty image."""
+    """Find a random seed, the start of a contour, in the middle of an empty image."""
     for _ in range(SEGMENT_TRIALS):
         number = rng.integers(0, NUM_ANGLES)
         if dashes.num_places[number] == 0:
@@ -379,7 +382,7 @@ def find_first_seed(rng, settings, dashes, pivot, seed):
 
 @jit()
 def find_second_seed(rng, settings, dashes, first, pivot, seed):
-    """Find a seed at a given distance from the first."""
+    """Find a random seed of the second contour at a given distance from the seed of the first."""
     for _ in range(SEGMENT_TRIALS):
         number = rng.integers(0, NUM_ANGLES)
         towards = np.deg2rad(rng.integers(0, 360))
@@ -392,7 +395,7 @@ def find_second_seed(rng, settings, dashes, first, pivot, seed):
 
 @jit()
 def find_seed(rng, settings, dashes, mask, pivot, seed):
-    """Find a seed anywhere with enough room."""
+    """Find a random seed of a contour anywhere in the image where there is enough room."""
     if (mask <= FREE).sum() < MIN_FREE_SHARE * mask.size:
         return False
     places = np.empty((mask.size, 2), np.int64)
@@ -409,7 +412,8 @@ def find_seed(rng, settings, dashes, mask, pivot, seed):
 
 @jit()
 def begin(settings, dashes, number, y, x, pivot, seed):
-    """Put a seed at a position; return whether it and its pivot are inside the image."""
+    """Put the seed of a contour at a position. Return whether the seed and its pivot are inside the
+    image."""
     angle, length = dashes.angle[number], settings.segment_length
     end = moved(y, x, angle, length)
     pivot[0], pivot[1] = moved(end[0], end[1], opposite(angle), length + dashes.margin)
@@ -420,8 +424,9 @@ def begin(settings, dashes, number, y, x, pivot, seed):
 
 @jit()
 def find_dash(rng, settings, dashes, mask, pivot, path):
-    """Continue a contour by a dash and take the room of the dash before it; return whether there
-    was room. The position is drawn in proportion to its weight times its free fraction."""
+    """Continue a contour by a dash, and mark the room of the dash before it as occupied. Return
+    whether there was room. The position is drawn in proportion to its weight times its free
+    fraction."""
     last = path[0, 0]
     pivot_y, pivot_x = moved(pivot[0], pivot[1], dashes.angle[last],
                              settings.segment_length + 2 * dashes.margin)
@@ -447,21 +452,21 @@ def find_dash(rng, settings, dashes, mask, pivot, path):
 
 @jit()
 def draw_path(canvas, dashes, path, contrast):
-    """Draw the dashes of a contour."""
+    """Draw the dashes of a contour onto an image."""
     for i in range(len(path)):
         stamp(canvas, dashes.ink[path[i, 0]], path[i, 1], path[i, 2], contrast)
 
 
 @jit()
 def take_room(mask, dashes, dash):
-    """Take the room of a dash."""
+    """Mark the room of a dash as occupied in the mask of an image."""
     stamp(mask, dashes.mask[dash[0]], dash[1], dash[2], 1.)
 
 
 @jit()
 def moved(y, x, angle, distance):
-    """Return the position at a distance, rounded up to the next pixel as in the published
-    generator."""
+    """Return the position at ``distance`` from (y, x) in the direction of ``angle``, rounded up to
+    the next pixel as in the published generator."""
     return int(np.ceil(y + distance * np.sin(angle))), int(np.ceil(x + distance * np.cos(angle)))
 
 
@@ -484,7 +489,8 @@ def find_room(mask, room, border, places):
 
 @jit()
 def has_room(mask, room, border, y, x):
-    """Return whether a seed's whole room at a position is free and away from the edge."""
+    """Return whether all of the room of a seed at (y, x) is free and away from the edge of the
+    image."""
     size, reach = len(mask), len(room) // 2
     for i in range(len(room)):
         for j in range(len(room)):
@@ -499,7 +505,7 @@ def has_room(mask, room, border, y, x):
 
 @jit()
 def nearby(mask, y, x, radius):
-    """Return the maximum of the mask within a radius."""
+    """Return the largest value of the mask within ``radius`` of (y, x)."""
     greatest = 0.
     for i in range(max(0, y - radius), min(len(mask), y + radius + 1)):
         for j in range(max(0, x - radius), min(len(mask), x + radius + 1)):
@@ -510,7 +516,7 @@ def nearby(mask, y, x, radius):
 
 @jit()
 def overlap(mask, patch, y, x):
-    """Return the maximum sum of the mask and a patch around a position."""
+    """Return the largest sum of the mask and a patch whose centre is at (y, x)."""
     greatest, reach = 0., len(patch) // 2
     for i in range(max(0, reach - y), min(len(patch), len(mask) + reach - y)):
         for j in range(max(0, reach - x), min(len(patch), len(mask) + reach - x)):
@@ -520,7 +526,8 @@ def overlap(mask, patch, y, x):
 
 @jit()
 def stamp(canvas, patch, y, x, contrast):
-    """Draw a patch around a position; the lighter pixels remain."""
+    """Draw a patch whose centre is at (y, x) onto an image. Where both have values, the lighter
+    pixel remains."""
     reach = len(patch) // 2
     for i in range(max(0, reach - y), min(len(patch), len(canvas) + reach - y)):
         for j in range(max(0, reach - x), min(len(patch), len(canvas) + reach - x)):
@@ -551,7 +558,7 @@ def main(size: Literal[32, 64, 128] = 32, num_train: int = 160_000, seed: int = 
 
 
 def show_images(images: np.ndarray, label: np.ndarray):
-    """Draw some images under their labels."""
+    """Draw some images of the task with their labels."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 5), layout='constrained')

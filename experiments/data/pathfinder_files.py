@@ -20,7 +20,7 @@ HARD = 'curv_contour_length_14'
 
 @dataclass(frozen=True)
 class PathfinderFiles(SequenceSource):
-    """Pathfinder images from pictures and lists of pictures.
+    """Images of the Pathfinder task, read from pictures and lists of pictures.
 
     The lists are text files despite their suffix ``.npy``::
 
@@ -49,8 +49,9 @@ class PathfinderFiles(SequenceSource):
         listed = [row for path in self._lists() for row in self._rows(path)]
         [(picture, times)] = Counter(path for path, _ in listed).most_common(1)
         if times > 1:
-            raise ValueError(f'{picture} is listed {times} times, so training and test parts could '
-                             f'share it; list each picture once')
+            raise ValueError(f"{picture} must be listed once (got {times} lines), because "
+                             f"otherwise training and test parts could share this picture; remove "
+                             f"the other lines")
         image = np.empty((len(listed), self.size**2), np.uint8)
         for i, (path, _) in enumerate(tqdm(listed, desc='reading Pathfinder', unit=' images',
                                            disable=None)):
@@ -68,12 +69,12 @@ class PathfinderFiles(SequenceSource):
         folder = Path(self.path) / 'metadata'
         lists = [path for path in folder.glob('*.npy') if path.stem.isdecimal()]
         if not lists:
-            raise ValueError(f"'path' must hold 'imgs' and 'metadata', as {HARD} does (there is no "
-                             f"list such as 0.npy in {folder})")
+            raise ValueError(f"'path' must contain the folders 'imgs' and 'metadata', as {HARD} "
+                             f"does (got {folder}, without a list such as metadata/0.npy)")
         return sorted(lists, key=lambda path: (int(path.stem), path))
 
     def _rows(self, path: Path) -> list[tuple[Path, int]]:
-        """Read a list, and return the picture and the label of each line."""
+        """Read a list of pictures, and return the path and the label of each picture."""
         rows = []
         for number, line in filled_lines(path, 'ascii'):
             found = re.match(r'(imgs/\d+) (sample_\d+\.png) \d+ ([01])\s', line)
@@ -83,7 +84,7 @@ class PathfinderFiles(SequenceSource):
                                  f"{line.strip()!r:.60})")
             rows.append((Path(self.path) / found[1] / found[2], int(found[3])))
         if not rows:
-            raise ValueError(f'{path} lists no pictures')
+            raise ValueError(f"{path}: expected at least one picture in the list (got none)")
         return rows
 
 

@@ -43,8 +43,8 @@ class PicturePieces(SequenceSource):
             picture = read_photograph(name)
             rows, columns = (size // self.side for size in picture.shape[:2])
             if not rows or columns < 10:
-                raise ValueError(f"'side' must be at most {picture.shape[1] // 10}, a tenth of a "
-                                 f"picture (got {self.side})")
+                raise ValueError(f"'side' must be at most {picture.shape[1] // 10}, a tenth of the "
+                                 f"side of a picture (got {self.side})")
             cut = picture[:rows * self.side, :columns * self.side].reshape(
                 rows, self.side, columns, self.side, 3).swapaxes(1, 2)
             for column in range(columns):

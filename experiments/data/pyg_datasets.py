@@ -50,13 +50,13 @@ def pyg_dataset(name: str, root: str, arguments: dict[str, Any] | None = None, s
             parts = _of_ogb(name, root) if is_ogb else _of_pyg(kind, root, arguments)
     except ImportError as error:
         raise ImportError(f"'dataset' {name} needs a package that is not installed ({error}); "
-                          "install that package (for OGB: pip install ogb)") from error
+                          f"install this package (for OGB: pip install ogb)") from error
     except Exception as error:  # the readers of data sets raise many types of errors
         reason = ' '.join(f'{type(error).__name__}: {error}'.split())
         raise ValueError(
-            f"'root' cannot be read as {name} (got {root}: {reason:.200}); pass the folder to "
-            "which PyG downloads, or delete its subfolder 'processed' if another version of PyG "
-            "wrote that"
+            f"'root' must be the folder of {name} (got {root}: {reason:.200}); pass the folder to "
+            f"which PyG downloads, or delete its subfolder 'processed' if another version of PyG "
+            f"wrote 'processed'"
         ) from error
     about = ' '.join([name, *(str(value) for value in arguments.values())])
     graphs = {part: [homogeneous(graph, node_type) if isinstance(graph, HeteroData) else graph

@@ -38,7 +38,7 @@ class Sequences(NamedTuple):
         return self.num_sequences // max(1, len(self.label))
 
     def sequence(self, number: int) -> np.ndarray:
-        """Return the tokens of one sequence."""
+        """Return the tokens of the sequence with this index, ``[length]``."""
         return self.tokens[self.ptr[number]:self.ptr[number + 1]]
 
     def take(self, examples: np.ndarray) -> Sequences:
@@ -84,7 +84,7 @@ class SequenceData(NamedTuple):
 
     @property
     def longest(self) -> int:
-        """Return the number of tokens of the longest sequence."""
+        """Return the number of tokens of the longest sequence in all parts."""
         return max(int(np.diff(part.ptr).max(initial=0)) for part in self.parts.values())
 
 
@@ -113,7 +113,7 @@ class SequenceSource(ABC):
 
 
 class LabelledSequences(NamedTuple):
-    """The labelled examples of a file, in the order of the file.
+    """The labelled examples in a file, before the examples are divided into parts.
 
     Attributes:
         sequences (list of np.ndarray): Arrays of ids, ``[length]`` each.
@@ -130,7 +130,7 @@ class LabelledSequences(NamedTuple):
 
 def divided(about: str, parts: dict[str, LabelledSequences], num_tokens: int,
             classes: list[str] | None, seed: int) -> SequenceData:
-    """Return examples in three parts, with their classes as numbers.
+    """Return the examples divided into three parts, with their classes as numbers.
 
     A part that is missing gets a tenth of the training part, see
     :func:`experiments.data.labels.stratified`.
@@ -153,22 +153,20 @@ def divided(about: str, parts: dict[str, LabelledSequences], num_tokens: int,
 
 
 def check_at_least(least: int, **sizes: int) -> None:
-    """Check that each argument is at least its minimum.
-
-    The arguments are keywords, and an error names the argument.
-    """
+    """Raise an error unless each keyword argument is at least ``least``. The error names the
+    argument."""
     for name, size in sizes.items():
         if size < least:
             raise ValueError(f"'{name}' must be at least {least} (got {size})")
 
 
 def check_labels(label: np.ndarray, num_classes: int, where: str) -> None:
-    """Check that labels are numbers of classes.
+    """Raise an error unless the labels are numbers of classes, from 0 to ``num_classes - 1``.
 
     Raises:
         ValueError: A label is out of range; the message begins with ``where``.
     """
     wrong = np.flatnonzero((label < 0) | (label >= num_classes))
     if len(wrong):
-        raise ValueError(f'{where}: expected labels from 0 to {num_classes - 1} (got '
-                         f'{label[wrong[0]]} as label {wrong[0] + 1})')
+        raise ValueError(f"{where}: expected labels from 0 to {num_classes - 1} (got "
+                         f"{label[wrong[0]]} as label number {wrong[0] + 1})")

@@ -56,16 +56,16 @@ def read_pairs(path: Path, max_length: int) -> Sequences:
                                  unit=' pairs', disable=None):
             label, *columns = line.rstrip('\r\n').split('\t')
             if len(columns) != 4 or not all(columns[2:]):
-                raise ValueError(f'{path}, line {number}: expected the columns {COLUMNS}, '
-                                 f'separated by tabs (got {len(columns) + 1} columns: '
-                                 f'{line.strip()!r:.60})')
+                raise ValueError(f"{path}, line {number}: expected the columns {COLUMNS}, "
+                                 f"separated by tabs (got {len(columns) + 1} columns: "
+                                 f"{line.strip()!r:.60})")
             if label not in ('0', '1', '0.0', '1.0'):
-                raise ValueError(f'{path}, line {number}: expected a label 0.0 or 1.0 (got '
-                                 f'{label!r:.20})')
+                raise ValueError(f"{path}, line {number}: expected the label 0.0 or 1.0 (got "
+                                 f"{label!r:.20})")
             texts += [_bytes(text, max_length) for text in columns[2:]]
             labels.append(int(label[0]))
     if not labels:
-        raise ValueError(f'{path} contains no pairs')
+        raise ValueError(f"{path}: expected at least one pair (got none)")
     return Sequences.of(texts, labels)
 
 
@@ -111,13 +111,13 @@ class DocumentPairs(ByteSource):
     def _pairs(self, documents: list[Document], rng: np.random.Generator,
                part: str) -> Iterator[tuple[int, int, int]]:
         if not all(isinstance(document, Document) for document in documents):
-            raise ValueError("'documents' must be single texts (got pairs); use DocumentBytes for "
-                             "pairs")
+            raise ValueError("'documents' must be single texts (got pairs); for pairs, use "
+                             "DocumentBytes")
         label = np.array([document.label for document in documents])
         if len(documents) < 4 or (np.unique(label, return_counts=True)[1] < 2).any() or (
                 label == label[:1]).all():
-            raise ValueError(f"'documents' must have two or more documents of each of two or more "
-                             f"classes in every part ({part} has fewer)")
+            raise ValueError(f"'documents' must have at least two classes with two documents each "
+                             f"in every part (got fewer in {part})")
         for first, own in enumerate(label):
             for _ in range(self.pairs_each):
                 is_one_class = bool(rng.integers(2))

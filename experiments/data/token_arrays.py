@@ -61,6 +61,6 @@ class TokenArrays(SequenceSource):
             return row
         places = np.flatnonzero(row != self.padding)
         if not len(places):
-            raise ValueError(f"{where}: expected a sequence with ids other than 'padding' (got "
-                             f"only {self.padding})")
+            raise ValueError(f"{where}: expected a sequence with other ids than the padding "
+                             f"{self.padding} (got only padding)")
         return row[:places[-1] + 1]

@@ -23,11 +23,11 @@ def read_tokens(path: Path) -> np.ndarray:
         ValueError: The file cannot be read, or contains something else.
     """
     if path.suffix not in ('.npy', '.npz'):
-        raise ValueError(f'{path}: token ids must be in a NumPy file with the suffix .npy or .npz')
+        raise ValueError(f"{path}: expected a NumPy file of token ids with the suffix .npy or .npz")
     tokens = _read_array(path, TOKENS) if path.suffix == '.npz' else _read_file(path)
     if tokens.dtype.kind not in 'iu' or tokens.ndim != 2 or not tokens.size:
-        raise ValueError(f'{path}: expected token ids, integers of [examples, length] (got '
-                         f'{tokens.dtype} of shape {tokens.shape})')
+        raise ValueError(f"{path}: expected token ids as integers of shape [examples, length] (got "
+                         f"{tokens.dtype} of shape {tokens.shape})")
     return tokens
 
 
@@ -46,10 +46,11 @@ def read_labels(path: Path, num_examples: int) -> list[str]:
         path = path.with_name(f'{path.stem}_{LABEL}.npy')
         label = _read_file(path)
     if label.dtype.kind not in 'iuU' or label.shape != (num_examples,):
-        raise ValueError(f'{path}: expected labels, integers or strings of [{num_examples}], one '
-                         f'for each example (got {label.dtype} of shape {label.shape})')
+        raise ValueError(f"{path}: expected labels as integers or strings of shape "
+                         f"[{num_examples}], one for each example (got {label.dtype} of shape "
+                         f"{label.shape})")
     if label.dtype.kind == 'U' and not _are_characters(label):
-        raise ValueError(f'{path}: a label is not valid Unicode')
+        raise ValueError(f"{path}: expected labels that are valid Unicode (got other bytes)")
     return [str(value) for value in label.tolist()]
 
 
@@ -61,14 +62,14 @@ def token_rows(path: Path) -> Iterator[tuple[str, tuple[np.ndarray]]]:
 
 
 def check_ids(tokens: np.ndarray, where: str) -> np.ndarray:
-    """Check that ids are in range, and return them.
+    """Return ``tokens``, or raise an error if an id is out of range.
 
     Raises:
         ValueError: An id is negative or too large; the message begins with ``where``.
     """
     for value in (tokens.min(), tokens.max()):
         if not 0 <= value <= MAX_ID:
-            raise ValueError(f'{where}: expected ids from 0 to {MAX_ID:,} (got {value})')
+            raise ValueError(f"{where}: expected token ids from 0 to {MAX_ID:,} (got {value})")
     return tokens
 
 
@@ -89,8 +90,8 @@ def _read_array(path: Path, name: str) -> np.ndarray:
     except Exception as error:  # NumPy and zipfile raise many types of errors
         raise ValueError(f'{path} cannot be read as NumPy arrays ({error})') from error
     if array is None:
-        raise ValueError(f"{path}: there is no array {name!r} (there are "
-                         f"{', '.join(names) or 'none'})")
+        raise ValueError(f"{path}: expected an array {name!r} (got "
+                         f"{', '.join(names) or 'no arrays'})")
     return array
 
 
@@ -98,5 +99,5 @@ def _read_file(path: Path) -> np.ndarray:
     try:
         return np.load(path, mmap_mode='r', allow_pickle=False)
     except Exception as error:
-        raise ValueError(f'{path} cannot be read as a NumPy array ({error}); put ids in NAME.npy '
-                         f'and labels in NAME_{LABEL}.npy, or both in one .npz') from error
+        raise ValueError(f"{path} cannot be read as a NumPy array ({error}); put token ids in "
+                         f"NAME.npy and labels in NAME_{LABEL}.npy, or both in one .npz") from error

@@ -63,8 +63,8 @@ def readable(what: str, advice: str = '') -> Iterator[None]:
 
 
 def tell(where: str | Path, read: str, left_out: Mapping[str, int]) -> None:
-    """Print one line: what was read from a file or folder, and how much was left out for each
-    reason."""
+    """Print one line that says how much was read from a file or folder, and how much was left out
+    for each reason."""
     others = ', '.join(f'{reason}: {count:,}' for reason, count in left_out.items() if count)
     line = f'{where}: {read}{f"; left out: {others}" if others else ""}'
     # names may have characters that the terminal's encoding lacks
@@ -73,12 +73,12 @@ def tell(where: str | Path, read: str, left_out: Mapping[str, int]) -> None:
 
 
 def number_of(what: str, number: int) -> str:
-    """Return a number with its noun as text; the noun is in the singular for 1."""
+    """Return a number followed by its noun, as text, such as '2 files' or '1 file'."""
     return f'{number:,} {what}{"s" * (number != 1)}'
 
 
 def check_is_text(path: Path) -> None:
-    """Check that a file does not begin like a known format other than text.
+    """Raise an error if a file begins like a known format that is not text, such as gzip.
 
     Raises:
         OSError: The file cannot be read.
@@ -95,7 +95,7 @@ def check_is_text(path: Path) -> None:
 
 
 def _reason(path: Path, suffixes: tuple[str, ...]) -> str | None:
-    """Return the reason to leave a file out, or ``None`` to read it."""
+    """Return the reason why a file is left out, or ``None`` for a file that is read."""
     if any(part.startswith('.') for part in path.parts):
         return 'hidden'
     if suffixes and path.suffix.lower() not in suffixes:

@@ -73,15 +73,16 @@ class Training(L.LightningModule):
         for beta in betas:
             check_numbers(betas=beta)
             if not 0. <= beta < 1.:
-                raise ValueError(f"'betas' must be in [0, 1) (got {betas})")
+                raise ValueError(f"'betas' must be two numbers in [0, 1), such as [0.9, 0.999] "
+                                 f"(got {betas})")
         for name, rate in (('lr', lr), ('mask_lr', mask_lr), ('eps', eps)):
             if rate is not None and not 0. < rate < math.inf:
                 raise ValueError(f"'{name}' must be positive (got {rate})")
         for name, weight in (('weight_decay', weight_decay), ('mask_weight', mask_weight)):
             if not 0. <= weight < math.inf:
-                raise ValueError(f"'{name}' must not be negative (got {weight})")
+                raise ValueError(f"'{name}' must be at least 0 (got {weight})")
         if not 0. <= warmup <= 1.:
-            raise ValueError(f"'warmup' must be in [0, 1], a fraction of the steps (got {warmup})")
+            raise ValueError(f"'warmup' must be in [0, 1], a fraction of all steps (got {warmup})")
         if decay not in get_args(Decay):
             raise ValueError(f"'decay' must be one of {', '.join(get_args(Decay))} (got "
                              f"{decay!r})")
@@ -89,7 +90,8 @@ class Training(L.LightningModule):
                              if isinstance(module, LearnedMaskSource)]
         if not self.mask_sources and (mask_weight > 0. or mask_lr is not None):
             name = 'mask_weight' if mask_weight > 0. else 'mask_lr'
-            raise ValueError(f"'{name}' requires a model whose source is a LearnedMaskSource")
+            raise ValueError(f"'{name}' requires a model whose source is a LearnedMaskSource; omit "
+                             f"'{name}' for other models")
         for source in self.mask_sources:
             # an invalid option raises here rather than after the training
             source.freeze(freeze, sparsity)
@@ -132,7 +134,7 @@ class Training(L.LightningModule):
         return self.mask_weight * sum(mask.norm() for mask in masks.values())
 
     def parameter_groups(self) -> list[dict]:
-        """Return the parameters that AdamW optimises, in groups.
+        """Return the parameters that AdamW optimises, as a list of groups with their options.
 
         A group may set its own ``lr`` and ``weight_decay``.
         """
@@ -150,7 +152,8 @@ class Training(L.LightningModule):
         total = self.trainer.estimated_stepping_batches
         if total == math.inf:
             raise ValueError("'trainer.max_epochs' or 'trainer.max_steps' must be given, because "
-                             "the learning rate decays over all steps (got neither)")
+                             "the learning rate decays over all steps (got neither); pass "
+                             "--trainer.max_epochs 10, for instance")
         total = max(1, total)
         if self.decay == 'one-cycle':
             schedule = torch.optim.lr_scheduler.OneCycleLR(
@@ -181,15 +184,15 @@ class Training(L.LightningModule):
                        source.freeze(self.freeze_masks_by, self.sparsity, generator))
 
     def on_load_checkpoint(self, checkpoint: dict) -> None:
-        """Check that a checkpoint is from the same model, before anything changes."""
+        """Raise an error before anything changes if a checkpoint is from another model."""
         mine = {name: tuple(value.shape) for name, value in self.state_dict().items()}
         saved = {name: tuple(value.shape) for name, value in checkpoint['state_dict'].items()}
         if mine != saved:
             name = min(name for name in mine.keys() | saved.keys()
                        if mine.get(name) != saved.get(name))
-            raise ValueError(f"'ckpt_path' must contain the same model: {name!r} is "
-                             f"{saved.get(name)} there and {mine.get(name)} here; use the "
-                             "config.yaml of its run")
+            raise ValueError(f"'ckpt_path' must be a checkpoint of this model (got "
+                             f"{saved.get(name)} for {name!r}, which is {mine.get(name)} here); "
+                             f"use the config.yaml of the run that wrote the checkpoint")
 
 
 def share_of_peak(step: int, total: int, warmup: float, decay: Decay) -> float:
@@ -204,10 +207,7 @@ def share_of_peak(step: int, total: int, warmup: float, decay: Decay) -> float:
 
 
 def check_numbers(**numbers: float) -> None:
-    """Check that arguments are numbers.
-
-    The arguments are keywords, and an error names the argument.
-    """
+    """Raise an error unless each keyword argument is a number. The error names the argument."""
     for name, number in numbers.items():
         if not isinstance(number, Real) or isinstance(number, bool):
             raise TypeError(f"'{name}' must be a number (got {type(number).__name__})")

@@ -49,11 +49,11 @@ class Classification(Training):
         super().__init__(model, **kwargs)
         check_numbers(density_weight=density_weight)
         if not 0. <= density_weight < math.inf:
-            raise ValueError(f"'density_weight' must not be negative (got {density_weight})")
+            raise ValueError(f"'density_weight' must be at least 0 (got {density_weight})")
         if density_weight and not any(isinstance(module, BlockModelSource)
                                       for module in model.modules()):
             raise ValueError("'density_weight' requires a model whose source is a "
-                             "BlockModelSource")
+                             "BlockModelSource; omit 'density_weight' for other models")
         self.density_weight = density_weight
         if pretrained is not None:
             load_encoder(model.encoder, pretrained)
@@ -89,7 +89,8 @@ class Classification(Training):
 
     def log_pass(self, stage: str, batch: TokenBatch, loss: Tensor, logits: Tensor,
                  graphs: list[BipartiteGraph | PairMask]) -> None:
-        """Log the results of a batch. ``stage`` is train, val or test."""
+        """Log the loss, the metrics and the densities of a batch. ``stage`` is train, val or
+        test."""
         num_labels = (batch.label != NO_LABEL).sum()
         is_right = logits.argmax(dim=-1) == batch.label
         accuracy = is_right.sum().float() / num_labels.clamp(min=1)

@@ -60,7 +60,8 @@ class DensityEstimation(Classification):
 
 
 def start_of(model: CausalLanguageModel) -> int:
-    """Return the start token of a model."""
+    """Return the id of the token that a language model reads before the first symbol of a
+    sequence."""
     return model.encoder.token_embedding.num_embeddings - 1
 
 

@@ -86,7 +86,8 @@ class DocumentClassification(Classification):
         self.dev = checkpoint['dev']
 
     def _log_metrics(self, stage: str) -> dict[str, float]:
-        """Log the metrics over all processes, and reset them. Return the metrics by name."""
+        """Log the metrics of a stage over all processes, and reset the metrics. Return a dict of
+        their values."""
         values = self.means.compute()
         values |= {name: float(value) for name, value in self.metrics[stage].compute().items()}
         self.metrics[stage].reset()

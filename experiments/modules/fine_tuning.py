@@ -90,22 +90,22 @@ class FineTuning(Training):
         self.dev: list[dict[str, float]] = []
 
     def prepare_data(self) -> None:
-        """Check that the data fit the model, before the data are read and the folder of the run is
-        made."""
+        """Raise an error if the data do not fit the model, before the data are read and the folder
+        of the run is made."""
         data, encoder = self.trainer.datamodule, self.model.encoder
         name = getattr(data, 'task', type(data).__name__)
         if name != self.task_name:
-            raise ValueError("'task' must be the same for model and data (got "
-                             f"{self.task_name!r} for the model and {name!r} for the data)")
+            raise ValueError(f"'task' must be the same for model and data (got {self.task_name!r} "
+                             f"for the model and {name!r} for the data)")
         longest = encoder.position_embedding.num_embeddings
         if data.max_length > longest:
             raise ValueError(f"'max_length' must be at most {longest}, the number of positions "
                              f"of the pre-trained model (got {data.max_length})")
         num_tokens = encoder.token_embedding.num_embeddings
         if data.tokenizer.get_vocab_size() > num_tokens:
-            raise ValueError("'tokenizer' must be the tokenizer of the pre-trained model, with "
-                             f"{num_tokens} tokens (got {data.tokenizer.get_vocab_size()} "
-                             "tokens)")
+            raise ValueError(f"'tokenizer' must be the tokenizer of the pre-trained model, with "
+                             f"{num_tokens} tokens (got a tokenizer with "
+                             f"{data.tokenizer.get_vocab_size()} tokens)")
         check_same_vocabulary(data.tokenizer, self.pretrained_tokenizer)
 
     @cache_host_copies
@@ -150,7 +150,7 @@ class FineTuning(Training):
         self.dev = checkpoint['dev']
 
     def predict_step(self, batch: TextBatch, batch_idx: int = 0) -> Tensor:
-        """Return the predictions for a batch.
+        """Return the predictions of the model for a batch.
 
         They are the probability of each class, ``[num_examples, num_classes]``, or the score of
         each example, ``[num_examples, 1]``.
@@ -181,7 +181,8 @@ class FineTuning(Training):
                 self.means.add(f'density/{place}', density, num_sequences)
 
     def _log_metrics(self, stage: str) -> dict[str, float]:
-        """Log the metrics over all processes, and reset them. Return the metrics by name."""
+        """Log the metrics of a stage over all processes, and reset the metrics. Return a dict of
+        their values."""
         values = self.means.compute()
         values |= {f'{metric}/{name}': float(value)
                    for name, collection in self.metrics.items()

@@ -73,14 +73,15 @@ class GraphPrediction(Training):
         if target not in ('classes', 'labels', 'values'):
             raise ValueError(f"'target' must be 'classes', 'labels' or 'values' (got {target!r})")
         if balanced and target != 'classes':
-            raise ValueError(f"'balanced' requires target='classes' (got {target!r})")
+            raise ValueError(f"'balanced' requires target='classes' (got target={target!r}); omit "
+                             f"'balanced'")
         check_numbers(density_weight=density_weight)
         if density_weight < 0:
-            raise ValueError(f"'density_weight' must not be negative (got {density_weight})")
+            raise ValueError(f"'density_weight' must be at least 0 (got {density_weight})")
         if density_weight and not any(isinstance(module, BlockModelSource)
                                       for module in model.modules()):
             raise ValueError("'density_weight' requires a model whose source is a "
-                             "BlockModelSource")
+                             "BlockModelSource; omit 'density_weight' for other models")
         self.target, self.balanced, self.density_weight = target, balanced, density_weight
         self.metrics = nn.ModuleDict({f'{stage}_': _metrics(target, model.out_channels)
                                       for stage in STAGES})
@@ -88,9 +89,9 @@ class GraphPrediction(Training):
 
     def _check_first(self, batch: object, batch_idx: int) -> None:
         if not isinstance(batch, Data):
-            raise TypeError(f"a batch must be a Data of PyG (got {type(batch).__name__})")
+            raise TypeError(f"a batch must be a PyG Data (got {type(batch).__name__})")
         if not isinstance(batch.y, Tensor):
-            raise ValueError(f"a batch must have targets 'y' (got {batch})")
+            raise ValueError(f"a batch must have targets as 'y' (got {batch})")
 
     @cache_host_copies
     def training_step(self, batch: Data, batch_idx: int) -> Tensor:
@@ -156,7 +157,7 @@ class GraphPrediction(Training):
         self._log('test')
 
     def _log(self, stage: str) -> None:
-        """Log the metrics of a part over all processes, and reset them."""
+        """Log the metrics of a stage over all processes, and reset the metrics."""
         metrics = self.metrics[f'{stage}_']
         values = self.means[stage].compute()
         if values:  # a resumed epoch may have no batches left
@@ -168,7 +169,7 @@ class GraphPrediction(Training):
 
 
 def _counted(batch: Data, stage: str, out: Tensor, target: Target) -> tuple[Tensor, Tensor]:
-    """Return the outputs and the targets that count in a stage.
+    """Return the outputs and the targets of those nodes or graphs that count in a stage.
 
     Classes are int64 ``[num_examples]``, and labels or values are ``[num_examples, out_channels]``.
     """
@@ -202,8 +203,8 @@ def _or_missing(out: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _class_weights(y: Tensor, num_classes: int) -> Tensor:
-    """Return ``1 - share`` for each class that occurs, and 0 for the other classes,
-    ``[num_classes]`` (Dwivedi et al., 2020)."""
+    """Return the weight of each class in the loss, ``[num_classes]``: 1 minus the share of the
+    class among the targets, or 0 for a class that does not occur (Dwivedi et al., 2020)."""
     count = torch.bincount(y, minlength=num_classes)
     return (len(y) - count) / len(y) * (count > 0)
 
@@ -236,14 +237,14 @@ class _BalancedAccuracy(MulticlassAccuracy):
 
 
 class _MeanAbsoluteError(MeanAbsoluteError):
-    """The mean absolute error over the targets that are not NaN."""
+    """Metric: the mean absolute error over the targets that are not NaN."""
 
     def update(self, out: Tensor, y: Tensor) -> None:
         super().update(out[~y.isnan()], y[~y.isnan()])
 
 
 class _OverLabels(Metric):
-    """The mean of a metric over the labels that have examples of both classes.
+    """The mean of a metric over all labels that have examples of both classes.
 
     NaN marks a missing label."""
 

@@ -54,8 +54,8 @@ class LanguageModelling(Training):
                  pretrained: str | None = None, **kwargs):
         super().__init__(model, **kwargs)
         if roberta is not None and pretrained is not None:
-            raise ValueError("'pretrained' and 'roberta' exclude each other (got both); pass one "
-                             "of them")
+            raise ValueError("'pretrained' and 'roberta' must not both be given (got both); omit "
+                             "one of them")
         if roberta is not None:
             with_roberta(roberta, model)
         if pretrained is not None:
@@ -98,7 +98,7 @@ class LanguageModelling(Training):
         return loss, graphs
 
     def _loss(self, name: str, logits: Tensor, target: Tensor, size: int) -> Tensor:
-        """Return the cross-entropy, and log it with the accuracy.
+        """Return the cross-entropy of a task, and log it together with the accuracy under ``name``.
 
         The loss is 0 if there is nothing to predict.
         """
@@ -108,7 +108,8 @@ class LanguageModelling(Training):
         return loss
 
     def _log_whole(self, stage: str) -> None:
-        """Log the metrics that are derived from means over the whole evaluation."""
+        """Log the metrics that are computed from means over a whole evaluation, such as the
+        perplexity."""
         measured = self.trainer.callback_metrics
         loss = measured[f'{stage}/mlm_loss']
         # A mean over the sums of batches would depend on the number of hidden tokens in each batch.

@@ -10,13 +10,13 @@ from torchmetrics import MeanMetric
 
 
 class Means:
-    """Weighted means by name. A NaN makes its mean NaN."""
+    """Weighted means of metrics by name. A NaN makes the mean of its metric NaN."""
 
     def __init__(self):
         self._means: dict[str, MeanMetric] = {}
 
     def add(self, name: str, value: Tensor, weight: int) -> None:
-        """Add a value that is a mean over ``weight`` examples."""
+        """Add the value of a metric that is a mean over ``weight`` examples."""
         value = value.detach()
         if name not in self._means:
             mean = MeanMetric(nan_strategy=math.nan).to(value.device)
@@ -26,6 +26,6 @@ class Means:
         self._means[name].update(value, weight)
 
     def compute(self) -> dict[str, float]:
-        """Return the means over all processes, and reset them."""
+        """Return a dict of the means over all processes, and reset the means."""
         means, self._means = self._means, {}
         return {name: float(mean.compute()) for name, mean in means.items()}

@@ -33,8 +33,8 @@ from graphattn.utils.files import write_whole
 
 
 class Answered(NamedTuple):
-    """The result of a question: the best answers with their scores, the margin, and the scores of
-    two predictions.
+    """The answer of a model to one question: the best answers with their scores, the margin, and
+    the scores of two predictions.
 
     The margin is the score of no answer minus the score of the best answer. The two predictions are
     the best answer and no answer; ``scores`` and ``scores_of_none`` are their exact match and F1.
@@ -194,7 +194,8 @@ class QuestionAnswering(Training):
         return self.may_have_none and row.margin > float(self.threshold)
 
     def _log(self, stage: str, answered: list[Answered]) -> None:
-        """Log the metrics over all processes, and reset them."""
+        """Log the metrics of the answered questions of all processes, and reset the list of
+        answers."""
         scores = np.array([row.scores_of_none if self._says_none(row) else row.scores
                            for row in answered]).reshape(-1, 2)
         has_answer = np.array([row.has_answer for row in answered], dtype=bool)
@@ -228,8 +229,8 @@ def span_loss(logits: Tensor, batch: QuestionBatch) -> Tensor:
 
 
 def best_threshold(answered: list[Answered]) -> float:
-    """Return the largest margin at which an answer is predicted. It is chosen for the best mean
-    F1."""
+    """Return the largest margin at which an answer is predicted, such that the mean F1 is best.
+    Above this margin, no answer is predicted."""
     rows = sorted(answered, key=lambda row: row.margin)
     gain = np.cumsum([0., *(row.scores[1] - row.scores_of_none[1] for row in rows)])
     margins = np.array([-math.inf, *(row.margin for row in rows)])

@@ -44,7 +44,7 @@ class SelfPretraining(Classification):
 
 
 def next_tokens(tokens: Tensor, ptr: Tensor, padding_token: int | None = None) -> Tensor:
-    """Return the next token of each token in its sequence.
+    """Return for each token the token that follows in the same sequence, int64 ``[num_tokens]``.
 
     The last token of a sequence and padding have no next token, which ``NO_LABEL`` marks.
 

@@ -56,7 +56,7 @@ def _equal_tokens(tokens: Tensor, ptr: Tensor, num_asked: Tensor) -> BipartiteGr
 
 
 def segments_for(encoder: Encoder, segments: Tensor) -> Tensor | None:
-    """Return the segments to pass to an encoder.
+    """Return the ``segments`` to pass to an encoder, or None if the encoder has no segments.
 
     ``None`` if the encoder has a single segment, like RoBERTa.
     """
@@ -65,7 +65,8 @@ def segments_for(encoder: Encoder, segments: Tensor) -> Tensor | None:
 
 
 def check_shares_a_pattern(encoder: Encoder, option: str) -> None:
-    """Check that all heads of an encoder share one pattern, which ``option`` adds edges to.
+    """Raise an error unless all heads of an encoder share one pattern, to which ``option`` adds
+    edges.
 
     Raises:
         ValueError: The layers do not share a single pattern for all heads.
@@ -73,4 +74,5 @@ def check_shares_a_pattern(encoder: Encoder, option: str) -> None:
     source = getattr(encoder, 'source', None)
     if not isinstance(source, PatternSource) or source.per_head:
         raise ValueError(f"'{option}' requires an encoder with share_source=True and a "
-                         f"PatternSource of one pattern for all heads")
+                         f"PatternSource of one pattern for all heads; omit '{option}' for other "
+                         f"encoders")

@@ -16,7 +16,7 @@ STYLES = ('-', '--', '-.', ':', (0, (5, 1, 1, 1, 1, 1)))
 
 
 def bars(rows: list[dict], label: str, columns: Sequence[str], title: str, **options) -> Figure:
-    """Draw a bar for each row.
+    """Draw a bar chart of columns of a table, with a bar for each row.
 
     A note of the row is written at its bar. Rows without a deviation are baselines, in grey.
 
@@ -87,7 +87,7 @@ def panels_of(names: Sequence[str], title: str, size: tuple[float, float] = (4.,
 
 
 def plot(axes: Axes, rows: list[dict], x: str, column: str, **style) -> None:
-    """Draw the values of a column over another column, with deviations where they are known."""
+    """Draw the values of ``column`` over the column ``x``, with deviations where they are known."""
     rows = [row for row in rows if row.get(column) is not None]
     axes.errorbar([row[x] for row in rows], [row[column] for row in rows],
                   *([row.get(spread_of(name)) or 0. for row in rows] for name in (column, x)),
@@ -95,8 +95,8 @@ def plot(axes: Axes, rows: list[dict], x: str, column: str, **style) -> None:
 
 
 def history(run: Path, column: str) -> tuple[list[int], list[float]]:
-    """Return the steps and the values of a column of a run's metrics. Both lists are empty if the
-    run has no such column."""
+    """Return the steps and the values of a column in the metrics of a run, as two lists. Both lists
+    are empty if the run has no such column."""
     with (run / 'metrics.csv').open(newline='', encoding='utf-8') as file:
         rows = [row for row in csv.DictReader(file) if row.get(column)]
     return [int(row['step']) for row in rows], [float(row[column]) for row in rows]
@@ -104,7 +104,8 @@ def history(run: Path, column: str) -> tuple[list[int], list[float]]:
 
 def plot_histories(axes: Axes, runs: Sequence[Path], column: str, factor: float = 1.,
                    label: str | None = None, **style) -> None:
-    """Draw a line for each run. Only the first line has the label."""
+    """Draw a curve of a metric over training steps for each run. Only the first curve has the
+    label."""
     for number, run in enumerate(runs):
         steps, values = history(run, column)
         axes.plot(steps, [factor * value for value in values],

@@ -18,7 +18,7 @@ SOURCE = f'{ENCODER}.source'
 
 @dataclass(frozen=True)
 class Runs:
-    """Runs of :meth:`Study.trained` that share configs.
+    """Trainings of a study that share configs, see :meth:`Study.trained`.
 
     Runs with the same arguments are trained once.
 
@@ -36,7 +36,8 @@ class Runs:
     options: tuple[str, ...] = ()
 
     def fit(self, name: str, seed: int, *options: str, suffix: str = '') -> Path:
-        """Train a model with further options, and return the folder of its run.
+        """Train a model with the config called ``name`` and further options, and return the folder
+        of the run.
 
         Args:
             name (str): Part of the run's name that describes the options.
@@ -56,7 +57,7 @@ def config_options(*configs: Path | str) -> list[str]:
 
 
 def at_scale(folder: Path, scale: ScaleName, name: str) -> tuple[Path, ...]:
-    """Return the configs of a scale in a folder.
+    """Return the config files for a scale of studies, such as ``'small'``.
 
     If there is a config of smoke tests, it contains only the changes of the config ``small``.
     """
@@ -109,12 +110,12 @@ def spread_of(column: str) -> str:
 
 def chosen(what: str, asked: Sequence[str], known: Iterable[str],
            between: str = ', ', at: str = '') -> tuple[str, ...]:
-    """Check requested names, and return them.
+    """Return the requested names, or raise an error if a name is unknown.
 
     Raises:
         ValueError: A name is unknown; the message names the argument ``what``.
     """
     if unknown := [name for name in asked if name not in known]:
-        raise ValueError(f"'{what}' must be names from {between.join(known)}{at} (got "
+        raise ValueError(f"'{what}' must contain only names from {between.join(known)}{at} (got "
                          f"{between.join(unknown)})")
     return tuple(asked)

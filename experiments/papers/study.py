@@ -26,7 +26,7 @@ ScaleName = Literal['smoke', 'small', 'paper']
 
 @dataclass(frozen=True)
 class Study:
-    """A study at a scale.
+    """A study that repeats results of a paper, at one of several scales.
 
     ``out/scale/name`` contains its results, and ``out/scale/runs`` contains its runs.
 
@@ -83,7 +83,7 @@ class Study:
         train_once(train.main, folder, options, f'\n{self.name}: {folder.name}')
 
     def made(self, name: str, build: Callable[[Path], object]) -> Path:
-        """Return a folder that all studies of a scale share. It is built once.
+        """Return a folder that all studies of a scale share, after building it once.
 
         Args:
             name (str): Name of the folder.
@@ -121,5 +121,5 @@ def restored(run: Path) -> tuple[Training, L.LightningDataModule, L.Trainer]:
 
 
 def data_of(run: Path) -> L.LightningDataModule:
-    """Return the data module of a run's training."""
+    """Return the data module that a finished run was trained on."""
     return built(read_yaml(run / 'config.yaml'), data=L.LightningDataModule).data

@@ -62,8 +62,8 @@ class DurableCheckpoints(TorchCheckpointIO):
         return read_checkpoint(Path(path))
 
     def _step(self, path: Path) -> int | None:
-        """Return the step of a checkpoint. It is ``None`` if the file is damaged, missing, or a
-        link."""
+        """Return the training step of a checkpoint file, or ``None`` if the file is damaged,
+        missing, or a link."""
         if path not in self._steps:
             try:
                 self._steps[path] = read_checkpoint(path)['global_step']
@@ -179,7 +179,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def newest_good(path: Path) -> Path:
-    """Return the checkpoint to resume from.
+    """Return the path of the newest checkpoint from which training can be resumed.
 
     It is ``path``, or the previous checkpoint if ``last.ckpt`` is damaged or missing.
 
@@ -203,7 +203,8 @@ def newest_good(path: Path) -> Path:
 def _check_resumable(path: Path) -> None:
     missing = TRAINING_STATE - read_checkpoint(path).keys()
     if missing:
-        raise ValueError(f"it cannot be resumed: it has no '{min(missing)}'")
+        raise ValueError(f"training cannot be resumed from this file, which has no "
+                         f"'{min(missing)}'")
 
 
 def _flush(folder: Path) -> None:
@@ -216,5 +217,5 @@ def _flush(folder: Path) -> None:
 
 @rank_zero_only
 def say(line: str) -> None:
-    """Print a line to standard error, in only one of all processes."""
+    """Print a line to standard error, in the first process of a run only."""
     print(line, file=sys.stderr)

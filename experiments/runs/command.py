@@ -62,7 +62,7 @@ def _end(number: int, _: object) -> None:
 
 
 def status_of(interrupt: KeyboardInterrupt) -> int:
-    """Return the exit status of an interrupt."""
+    """Return the exit status of a command that an interrupt has ended."""
     return getattr(interrupt, 'status', INTERRUPTED)
 
 

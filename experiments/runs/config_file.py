@@ -18,7 +18,7 @@ _load = get_loader('yaml')  # reads 1e-3 as a number, unlike a reader of YAML 1.
 
 
 class Parser(LightningArgumentParser):
-    """A faster jsonargparse parser.
+    """A parser of configs and command lines that is faster than jsonargparse's.
 
     jsonargparse fills in the defaults of nested classes twice at each level, and parses their
     values again, which is sixteen times at the fourth level. This parser does both once.
@@ -51,7 +51,7 @@ def bound_aliases() -> None:
 
 
 def _load_checked(text: str) -> Any:
-    """Load a config, or the value of one option.
+    """Return the content of a config, or the value of one option, as plain types.
 
     The value of an option is None only if it is spelled 'null', which is handled elsewhere.
     Otherwise, '#1.csv' would be read as a comment.
@@ -60,12 +60,12 @@ def _load_checked(text: str) -> Any:
     try:
         value = _load(text)
     except TypeError as error:  # jsonargparse raises it for '?' and '1:'
-        raise yaml.YAMLError('names must be strings') from error
+        raise yaml.YAMLError("names of options must be strings") from error
     return text if value is None else value
 
 
 class _Dumper(yaml.SafeDumper):
-    """A dumper that quotes strings which would be read as another type."""
+    """A YAML dumper that quotes strings which would otherwise be read as another type."""
 
 
 def _quoted_if_needed(dumper: _Dumper, text: str) -> yaml.ScalarNode:
@@ -74,7 +74,7 @@ def _quoted_if_needed(dumper: _Dumper, text: str) -> yaml.ScalarNode:
 
 
 def _is_read_as_itself(text: str) -> bool:
-    """Return whether a text without quotes is read as itself.
+    """Return whether a string in a config is read as the same string if it has no quotes.
 
     Both jsonargparse (1e5 is a number) and PyYAML (2026-01-01 is a date) must read it so.
     """
@@ -93,7 +93,8 @@ def _dump(config: dict[str, Any]) -> str:
 
 
 def laid_over(*paths: Path) -> dict[str, Any]:
-    """Read and merge configs. Later configs override earlier configs, as on the command line.
+    """Read configs from files, and return one dict of them. Later configs override earlier configs,
+    as on the command line.
 
     Raises:
         ValueError: A file is not YAML.

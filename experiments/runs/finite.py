@@ -16,7 +16,7 @@ ADVICE = ("earlier checkpoints are kept; train with a smaller 'lr', or with "
 
 
 class StayFinite(Callback):
-    """A callback that raises a ValueError at non-finite values.
+    """A callback that raises a ValueError if a loss or a parameter is not finite.
 
     It checks the loss of every step, and the parameters before a checkpoint is written.
     """
@@ -52,7 +52,7 @@ class StayFinite(Callback):
 
     @property
     def where(self) -> str:
-        """Return a description of the last step, for messages."""
+        """Return a description of the last training step, for error messages."""
         loss = 'unknown' if self.loss is None else f'{float(self.loss):.4g}'
         return (f'after step {self.step}, where the loss was {loss} at the learning rate '
                 f'{self.rate:.3g}')

@@ -13,7 +13,8 @@ NO_INPUTS = {'cache', 'class_path', 'classes', 'columns', 'label', 'task', 'patt
 
 
 def inputs_of(config: dict[str, Any]) -> dict[str, str]:
-    """Return the digests of all files and folders that the options of model and data name.
+    """Return the digests of all files and folders that the options of model and data name, by the
+    name of the option.
 
     Args:
         config (dict): A resolved config, in plain types.
@@ -28,7 +29,7 @@ def inputs_of(config: dict[str, Any]) -> dict[str, str]:
 
 
 def flat(value: Any, name: str) -> dict[str, Any]:
-    """Return the values in nested dicts and lists, by their dotted names."""
+    """Return all values in nested dicts and lists as one dict with dotted names."""
     if not isinstance(value, dict | list) or not value:
         return {name: value}
     parts = value.items() if isinstance(value, dict) else enumerate(value)
@@ -37,7 +38,7 @@ def flat(value: Any, name: str) -> dict[str, Any]:
 
 
 def digest(path: Path) -> str:
-    """Return the digest of a file, or of a folder with all of its files, by names and contents."""
+    """Return a digest of a file, or of the names and contents of all files in a folder."""
     whole = blake2b(digest_size=16)
     for file in _files(path):
         whole.update(str(file.relative_to(path)).encode(errors='surrogateescape') + b'\0')

@@ -69,11 +69,11 @@ def load_run(folder: str | Path, trust: Iterable[str] = ()) -> Run:
     folder = Path(folder)
     if not (folder / 'config.yaml').exists():
         runs = ', '.join(sorted(path.parent.name for path in folder.glob('*/config.yaml')))
-        raise FileNotFoundError(f"{folder} must be the folder of a run, with a config.yaml (there "
-                                f"is none{f'; there are runs in {runs}' if runs else ''})")
+        raise FileNotFoundError(f"{folder} must be the folder of a run, with a config.yaml (got "
+                                f"none{f'; there are runs in {runs}' if runs else ''})")
     config = read_yaml(folder / 'config.yaml')
     if not isinstance(config, dict):
-        raise ValueError(f'{folder}: config.yaml contains no options')
+        raise ValueError(f"{folder}: config.yaml must contain options (got an empty file)")
     for name in ('model', 'data', 'seed_everything'):
         if config.get(name) is None:
             raise ValueError(f"{folder}: config.yaml must contain {name!r} (got none)")
@@ -89,12 +89,12 @@ def load_run(folder: str | Path, trust: Iterable[str] = ()) -> Run:
     except Untrusted as error:
         raise ValueError(f"{folder / 'config.yaml'}: {error}") from error
     except Exception as error:  # the named classes can raise any error
-        raise ValueError(f"{folder}: the model or data of config.yaml cannot be built "
+        raise ValueError(f"{folder}: the model or data in config.yaml cannot be built "
                          f"{_other_versions(folder)}: {in_short(error)}") from error
     try:
         made.model.load_state_dict(checkpoint['state_dict'])
     except RuntimeError as error:
-        raise ValueError(f"{folder}: the weights do not fit the model of config.yaml "
+        raise ValueError(f"{folder}: the weights do not fit the model in config.yaml "
                          f"{_other_versions(folder)}: {in_short(error)}") from error
     if state := checkpoint.get(type(made.data).__qualname__):  # Lightning's key
         made.data.load_state_dict(state)

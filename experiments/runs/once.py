@@ -37,8 +37,9 @@ def train_once(train: Callable[[list[str]], None], folder: Path, options: Sequen
     record = folder / 'options.json'
     has_begun = (folder / CONFIG).exists()
     if has_begun and not (record.exists() and record.read_text(encoding='utf-8') == said):
-        raise ValueError(f'{folder} contains a run with other options, see {record.name} there; '
-                         f'choose another folder, or delete {folder}')
+        raise ValueError(f"{folder} must be a new folder, or contain a run with the same options "
+                         f"(got other options in {record.name}); choose another folder, or delete "
+                         f"{folder}")
     if has_begun and (folder / SUMMARY).exists():
         check_inputs(read_summary(folder).get('inputs', {}), read_yaml(folder / CONFIG), folder)
         return

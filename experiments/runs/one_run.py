@@ -44,7 +44,7 @@ def alone_in(folder: Path) -> Iterator[None]:
         lock.acquire(timeout=0)
     except Timeout as error:
         raise ValueError(f"'trainer.default_root_dir' must not be in use by another run (got "
-                         f"{folder}); wait for it to end, or choose another folder"
+                         f"{folder}); wait until the other run ends, or choose another folder"
                          ) from error
     try:
         yield
@@ -62,7 +62,7 @@ def has_checkpoint(folder: Path) -> bool:
 
 
 def is_finished(folder: Path, config: str) -> bool:
-    """Return whether the run of a config is finished in a folder.
+    """Return whether the run with this config has been finished in a folder.
 
     The folder must be free, or contain this run.
 
@@ -77,14 +77,14 @@ def is_finished(folder: Path, config: str) -> bool:
     path, summary = folder / CONFIG, folder / SUMMARY
     if not path.exists():
         if summary.exists():
-            raise ValueError("'trainer.default_root_dir' must not contain other results, "
-                             f"{summary} of several seeds or of a test; choose another folder")
+            raise ValueError(f"'trainer.default_root_dir' must not contain other results (got "
+                             f"{summary} of several seeds or of a test); choose another folder")
         return False
     if path.read_text(encoding='utf-8') != config:
         other = _difference(flat(read_yaml(path), ''), flat(yaml.safe_load(config), ''))
-        raise ValueError(f"'trainer.default_root_dir' must not contain another run: {path} "
-                         f"differs from this run's config{other}; choose another folder, or "
-                         "delete that run")
+        raise ValueError(f"'trainer.default_root_dir' must not contain another run (got {path}, "
+                         f"which differs from the config of this run{other}); choose another "
+                         f"folder, or delete the other run")
     if not summary.exists():
         return False
     check_inputs(read_summary(folder).get('inputs', {}), yaml.safe_load(config), folder)
@@ -92,28 +92,26 @@ def is_finished(folder: Path, config: str) -> bool:
 
 
 def check_inputs(before: dict[str, str], config: dict[str, Any], folder: Path) -> None:
-    """Check that the input files of a run have not changed since its training.
+    """Raise an error if the input files of a run have changed since its training.
 
     Raises:
         ValueError: An input has changed.
     """
     if (name := changed_input(before, config)) is not None:
-        raise ValueError(f"the data of {name!r} have changed since the training of the run in "
+        raise ValueError(f"the data of {name!r} must be unchanged since the training of the run in "
                          f"{folder}; restore the data, or choose another folder")
 
 
 def changed_input(before: dict[str, str], config: dict[str, Any]) -> str | None:
-    """Return the first option whose data have changed, or ``None``. Missing data count as
-    unchanged."""
+    """Return the name of the first option whose data have changed, or ``None``. Missing data count
+    as unchanged."""
     now = inputs_of(config)
     return next((name for name in before if now.get(name, before[name]) != before[name]), None)
 
 
 def identity(config: str) -> dict[str, Any]:
-    """Return the identity of a run, which its checkpoints contain.
-
-    It is all options except those of the trainer, and digests of the input files.
-    """
+    """Return a dict that identifies a run, which its checkpoints contain: all options except those
+    of the trainer, and digests of the input files."""
     plain = yaml.safe_load(config)
     options = {name: value for part in WHAT_IT_IS
                for name, value in flat(plain.get(part), part).items()}
@@ -122,7 +120,8 @@ def identity(config: str) -> dict[str, Any]:
 
 def check_goes_on(checkpoint: Path, state: dict[str, Any], mine: dict[str, Any],
                   limits: Mapping[str, int | None]) -> None:
-    """Check that a checkpoint belongs to the same run. Only options of the trainer may differ.
+    """Raise an error unless a checkpoint belongs to this run, so that the run can continue. Only
+    options of the trainer may differ.
 
     Args:
         checkpoint (Path): The checkpoint to resume.
@@ -136,15 +135,15 @@ def check_goes_on(checkpoint: Path, state: dict[str, Any], mine: dict[str, Any],
     """
     for name, least in (('max_epochs', state['epoch'] + 1), ('max_steps', state['global_step'])):
         if limits.get(name) is not None and 0 <= limits[name] < least:
-            raise ValueError(f"'trainer.{name}' must be at least {least}, because {checkpoint} "
-                             f"has reached it (got {limits[name]})")
+            raise ValueError(f"'trainer.{name}' must be at least {least}, because {checkpoint} has "
+                             f"already reached this number (got {limits[name]})")
     saved = identity_in(state)
     if saved is None:  # of an earlier version
         return
     for name, digest in saved['inputs'].items():
         if mine['inputs'].get(name, digest) != digest:
-            raise ValueError(f"the data of {name!r} have changed since {checkpoint} was written; "
-                             "restore the data, or start another run")
+            raise ValueError(f"the data of {name!r} must be unchanged since {checkpoint} was "
+                             f"written; restore the data, or start a new run in another folder")
     free = FREE.union(*(set(one['inputs']) for one in (saved, mine)))
     theirs, ours = ({name: value for name, value in one['options'].items()
                      if name not in free and name.split('.')[-1] not in FREE}
@@ -152,9 +151,9 @@ def check_goes_on(checkpoint: Path, state: dict[str, Any], mine: dict[str, Any],
     if theirs != ours:
         name = next(name for name in {**theirs, **ours}
                     if name not in theirs or name not in ours or theirs[name] != ours[name])
-        raise ValueError(f"{name!r} must be {theirs.get(name)!r} as in {checkpoint} (got "
-                         f"{ours.get(name)!r}), because a resumed run may change options of the "
-                         f"trainer only; to change {name!r}, start another run")
+        raise ValueError(f"{name!r} must be {theirs.get(name)!r}, as in {checkpoint} (got "
+                         f"{ours.get(name)!r}), because a resumed run may change only options of "
+                         f"the trainer; to change {name!r}, start a new run")
 
 
 def identity_in(checkpoint: dict[str, Any]) -> dict[str, Any] | None:
@@ -163,7 +162,7 @@ def identity_in(checkpoint: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _difference(theirs: dict[str, Any], ours: dict[str, Any]) -> str:
-    """Return a description, in brackets, of the first option that differs."""
+    """Return a text in brackets that describes the first option in which two runs differ."""
     for name in {**theirs, **ours}:
         if theirs.get(name) != ours.get(name):
             return (f" ({name.removeprefix('.')} is {theirs.get(name)!r} there and "

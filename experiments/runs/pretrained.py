@@ -56,12 +56,12 @@ def pretrained_classifier(
     for name, value in (('freeze_how', freeze_how), ('sparsity', sparsity)):
         if value is not None and num_frozen == 0:
             raise ValueError(f"'{name}' requires a pre-trained model with a learned mask (got "
-                             f"{value!r}, and no mask to freeze); omit '{name}'")
+                             f"{value!r}, and a model without a mask); omit '{name}'")
     classifier = SequenceClassifier(encoder, num_classes, pooling=pooling, dropout=dropout)
     if pooling == 'pooler':
         if model.pooler is None:
-            raise ValueError(f"'pooling' must be 'mean', because {checkpoint} was trained "
-                             "without a pooler")
+            raise ValueError(f"'pooling' must be 'mean', because the model in {checkpoint} has no "
+                             f"pooler; pass pooling='mean'")
         classifier.pooler.load_state_dict(model.pooler.state_dict())
     return classifier
 
@@ -117,8 +117,8 @@ def _load_learned(module: nn.Module, checkpoint: str | Path, prefix: str, what: 
     if mine != theirs:
         name = min(name for name in mine.keys() | theirs.keys()
                    if mine.get(name) != theirs.get(name))
-        raise ValueError(f"'pretrained' must fit the {what} of this model: {name!r} is "
-                         f"{theirs.get(name)} there and {mine.get(name)} here ({checkpoint})")
+        raise ValueError(f"'pretrained' must fit the {what} of this model (got {theirs.get(name)} "
+                         f"for {name!r} in {checkpoint}, and {mine.get(name)} here)")
     module.load_state_dict(weights)
 
 
@@ -159,7 +159,7 @@ def roberta(
 
 
 def _load(checkpoint: Path) -> tuple[MaskedLanguageModel, dict]:
-    """Return the model of a checkpoint, and the arguments of its encoder."""
+    """Return the model in a checkpoint, and a dict of the arguments of its encoder."""
     config_path = checkpoint.parent.parent / 'config.yaml'
     try:
         saved = read_checkpoint(checkpoint)['state_dict']
@@ -171,8 +171,8 @@ def _load(checkpoint: Path) -> tuple[MaskedLanguageModel, dict]:
         raise ValueError(f"'pretrained' cannot be read: {checkpoint} with {config_path} "
                          f"({error})") from error
     if not isinstance(model, MaskedLanguageModel):
-        raise ValueError(f"'pretrained' must be a checkpoint of a MaskedLanguageModel (got a "
-                         f"{type(model).__name__}: {checkpoint})")
+        raise ValueError(f"'pretrained' must be a checkpoint of a MaskedLanguageModel (got "
+                         f"{checkpoint}, a checkpoint of a {type(model).__name__})")
     return model, config['init_args']['encoder']['init_args']
 
 

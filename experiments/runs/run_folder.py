@@ -34,7 +34,8 @@ class SaveConfig(SaveConfigCallback):
     checks."""
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Write nothing yet, because the checkpoint to resume from was not read."""
+        """Do nothing at the beginning, because the checkpoint to resume from has not been read
+        yet."""
 
     @rank_zero_only
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -193,7 +194,7 @@ class RunFolder(Callback):
             self.tell(str(exception) or 'interrupted', Path(trainer.default_root_dir))
 
     def tell(self, what: str, folder: Path) -> None:
-        """Print the reason for the end of a run, and how to resume the run."""
+        """Print why a run has ended, and how it can be resumed."""
         if not self.is_training:
             rest = ''
         elif has_checkpoint(folder):
@@ -223,7 +224,7 @@ class RunFolder(Callback):
 
 
 def _check_schedules(trainer: L.Trainer) -> None:
-    """Check that a checkpoint does not contain a learning-rate schedule of another length.
+    """Raise an error if the learning-rate schedule in a checkpoint has another length.
 
     Raises:
         ValueError: The schedule in the checkpoint would end before or after the training.
@@ -231,9 +232,9 @@ def _check_schedules(trainer: L.Trainer) -> None:
     steps = trainer.estimated_stepping_batches
     for config in trainer.lr_scheduler_configs:
         if (total := getattr(config.scheduler, 'total_steps', steps)) != steps:
-            raise ValueError(f"'trainer.max_epochs' and 'trainer.max_steps' must be unchanged for "
-                             f"a one-cycle learning rate: the cycle of 'ckpt_path' has {total} "
-                             f"steps (got {steps})")
+            raise ValueError(f"'trainer.max_epochs' and 'trainer.max_steps' must give {total} "
+                             f"steps, the length of the learning-rate cycle in 'ckpt_path' (got "
+                             f"{steps} steps)")
 
 
 def _metrics(trainer: L.Trainer, stage: str) -> dict[str, float]:

@@ -46,10 +46,8 @@ def with_nan(value: Any) -> Any:
 
 
 def spread(values: Sequence[float]) -> float | None:
-    """Return the standard deviation of values.
-
-    A single value has none, which returns ``None``. If a value is not finite, the result is NaN.
-    """
+    """Return the standard deviation of values, or ``None`` for a single value. If a value is not
+    finite, the result is NaN."""
     if len(values) < 2:
         return None
     return statistics.stdev(values) if all(map(math.isfinite, values)) else math.nan

@@ -100,7 +100,8 @@ class EndTogether(Callback):
 
 
 def _watch(look: Look, end: Callable[[str, int], None]) -> None:
-    """Check the other processes repeatedly, until there is a reason to end."""
+    """Call ``look`` repeatedly until it returns a failure of another process, and then call
+    ``end``."""
     patience = PATIENCE
     while True:
         time.sleep(PERIOD)

@@ -19,9 +19,6 @@ class ResumableLoader(DataLoader):
     The sampler must be from this module. Lightning creates the iterator before it reads the
     checkpoint, and workers would start at once. Here, workers start with the first requested batch.
     The empty state prevents a warning of Lightning.
-
-    Lightning creates the iterator before it reads the checkpoint, and workers would start at once.
-    Here they start with the first requested batch. The empty state prevents a warning of Lightning.
     """
 
     def __iter__(self) -> Iterator:
@@ -35,7 +32,7 @@ class ResumableLoader(DataLoader):
 
 
 class BatchStream(DistributedSampler):
-    """The endless sequence of the batches of a run.
+    """The endless sequence of the training batches of a run.
 
     Batch g is number ``g % len`` of epoch ``g // len``.
 
@@ -63,14 +60,15 @@ class BatchStream(DistributedSampler):
     def __init__(self, num_examples: int, batch_size: int, num_processes: int, rank: int, *,
                  seed: int, shuffle: bool, batches_done: Callable[[], int]):
         if num_examples < num_processes:
-            raise ValueError(f"'corpus' must have at least one sequence for each of "
-                             f"{num_processes} processes (got {num_examples})")
+            raise ValueError(f"'corpus' must have at least {num_processes} sequences, one for each "
+                             f"process (got {num_examples})")
         self.num_examples, self.batch_size = num_examples, batch_size
         self.num_processes, self.rank = num_processes, rank
         self.seed, self.shuffle, self.batches_done = seed, shuffle, batches_done
 
     def set_epoch(self, epoch: int) -> None:
-        """Ignore the number of the epoch, because it follows from ``batches_done``."""
+        """Ignore the number of the epoch, which Lightning passes, because the epoch follows from
+        ``batches_done``."""
 
     def __len__(self) -> int:
         whole, rest = divmod(self.num_examples, self.batch_size * self.num_processes)
@@ -137,5 +135,6 @@ def each_once(examples: Sized, trainer: L.Trainer | None) -> UnrepeatedDistribut
     processes, rank = (1, 0) if trainer is None else (trainer.world_size, trainer.global_rank)
     if len(examples) < processes:
         raise ValueError(f"'trainer.devices' must be at most the number of examples of each part "
-                         f"(got {processes} processes for {len(examples)} examples)")
+                         f"(got {processes} processes for {len(examples)} examples); use fewer "
+                         f"devices")
     return UnrepeatedDistributedSampler(examples, processes, rank, shuffle=False)

@@ -103,7 +103,7 @@ class Choices(TokenizedTask):
 
 
 class EncodedChoices:
-    """Multiple-choice questions as token ids.
+    """Multiple-choice questions as token ids, from which batches are made.
 
     Args:
         questions (list): The questions to encode.
@@ -140,7 +140,7 @@ class EncodedChoices:
                                  for number in range(len(questions))], dtype=np.int64)
 
     def batch(self, numbers: Sequence[int]) -> ChoiceBatch:
-        """Return a batch of some questions, by their indices."""
+        """Return a batch of the questions with these indices."""
         tokens, first, num_global, selected, choice = [], [], [], [], []
         start, choice_ptr, ptr = 0, [0], [0]
         for number in numbers:
@@ -159,7 +159,7 @@ class EncodedChoices:
                              for array in arrays))
 
     def _sequences(self, number: int) -> Iterable[tuple[np.ndarray, int, int, list[int], list]]:
-        """Yield the sequences of a question.
+        """Yield the token sequences of one multiple-choice question.
 
         Each is a tuple: the tokens, the length of the first segment, the number of global tokens,
         the positions of the choices in the sequence, and the indices of these choices.
@@ -181,8 +181,8 @@ class EncodedChoices:
         read = np.concatenate([np.append(document, sep) for document in documents])
         room = self.max_length - len(before)
         if room < 2:
-            raise ValueError(f"'max_length' must be at least {len(before) + 2}, to hold question "
-                             f"{self.ids[number]!r} with its {len(choices)} choices and two "
+            raise ValueError(f"'max_length' must be at least {len(before) + 2}, to contain "
+                             f"question {self.ids[number]!r}, its {len(choices)} choices and two "
                              f"tokens of the document (got {self.max_length})")
         for begin, end in window_spans(len(read), room, room):
             yield (np.concatenate([before, read[begin:end]]), len(before), len(before),

@@ -98,6 +98,6 @@ def _images(path: Path) -> Iterator[tuple[str, tuple[np.ndarray]]]:
 
 
 def collate_images(samples: list[tuple[Tensor, Tensor]]) -> TokenBatch:
-    """Collate images into a ragged batch of sequences of equal length."""
+    """Return a batch of images as concatenated sequences of equal length."""
     image, label = (torch.stack(part) for part in zip(*samples))
     return TokenBatch(image.flatten(), torch.arange(len(image) + 1) * image.size(1), label)

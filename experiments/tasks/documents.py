@@ -70,13 +70,13 @@ class Documents(TokenizedTask):
         collection = self.documents.read()
         for part in PARTS:
             if not collection.parts[part]:
-                raise ValueError(f"'documents' must have documents for each of {', '.join(PARTS)} "
-                                 f"(there are none for {part})")
+                raise ValueError(f"'documents' must have documents in each of {', '.join(PARTS)} "
+                                 f"(got none in {part})")
         learnt = {document.label for document in collection.parts['train']}
         for label, name in enumerate(collection.classes):
             if label not in learnt:
-                raise ValueError(f"'documents' must have training documents of each class (there "
-                                 f"are none of {name!r})")
+                raise ValueError(f"'documents' must have training documents of each class (got "
+                                 f"none of {name!r})")
         return collection
 
     def state_dict(self) -> dict:
@@ -202,8 +202,8 @@ class _Batches(Dataset):
 
 def encode(documents: Iterable[Document | Pair], tokenizer: Tokenizer,
            max_length: int) -> Iterator[tuple[np.ndarray, int]]:
-    """Yield the ids of each document, int32 ``[length]``, cut to ``max_length``, and its length
-    before the cut."""
+    """Yield a pair for each document: its token ids cut to ``max_length``, int32 ``[length]``, and
+    the number of its tokens before the cut."""
     special, documents = special_tokens(tokenizer), iter(documents)
     while some := list(islice(documents, ENCODED_AT_ONCE)):
         encodings = iter(tokenizer.encode_batch_fast(
@@ -216,7 +216,7 @@ def encode(documents: Iterable[Document | Pair], tokenizer: Tokenizer,
 
 
 def collate(examples: list[tuple[Tensor, Tensor]]) -> TokenBatch:
-    """Collate documents into a ragged batch."""
+    """Return a batch of documents as concatenated sequences."""
     tokens, label = zip(*examples)
     ptr = torch.tensor([0, *map(len, tokens)]).cumsum(0)
     return TokenBatch(torch.cat(tokens), ptr, torch.stack(label))

@@ -121,8 +121,8 @@ class Glue(L.LightningDataModule):
 
 
 class Examples(Dataset):
-    """Encoded rows. ``examples[i]`` is a tuple of the tokens, the length of the first segment, and
-    the label."""
+    """The encoded rows of a GLUE task. ``examples[i]`` is a tuple of the tokens, the length of the
+    first segment, and the label."""
 
     def __init__(self, rows: list[Row], tokenizer: Tokenizer, max_length: int, name: str):
         special = special_tokens(tokenizer)
@@ -152,7 +152,8 @@ class Examples(Dataset):
 
 
 def collate(examples: list[tuple[Tensor, Tensor, Tensor]]) -> TextBatch:
-    """Collate examples into a ragged batch. No tokens are selected for prediction."""
+    """Return a batch of examples as concatenated sequences. No tokens are selected for
+    prediction."""
     tokens, first, label = zip(*examples)
     segments = [(torch.arange(len(ids)) >= length).long() for ids, length in zip(tokens, first)]
     ptr = torch.tensor([0, *(len(ids) for ids in tokens)]).cumsum(0)

@@ -33,20 +33,22 @@ class Images(LongRange):
                  **kwargs):
         super().__init__(source, max_length, **kwargs)
         if num_samples < 0:
-            raise ValueError(f"'num_samples' must not be negative (got {num_samples})")
+            raise ValueError(f"'num_samples' must be at least 0 (got {num_samples})")
         if self.cls:
-            raise ValueError("'cls' must be False for images, which begin with their first pixel")
+            raise ValueError("'cls' must be False for images, because a generated image begins "
+                             "with its first pixel; omit 'cls'")
         self.num_samples = num_samples
 
     def prepare_data(self) -> None:
         super().prepare_data()
         num_tokens = self.trainer.lightning_module.model.encoder.token_embedding.num_embeddings
         if num_tokens != self.data.num_tokens + 1:
-            raise ValueError(f"'num_tokens' of the encoder must be {self.data.num_tokens + 1}, "
-                             f"the number of symbols of {self.data.about} and a start token (got "
-                             f"{num_tokens})")
+            raise ValueError(f"'num_tokens' of the encoder must be {self.data.num_tokens + 1}, for "
+                             f"the symbols of {self.data.about} and a start token (got "
+                             f"{num_tokens}); build the encoder with "
+                             f"num_tokens={self.data.num_tokens + 1}")
         if self.data.shape is None:
-            raise ValueError(f"'source' must be a source of images (got "
+            raise ValueError(f"'source' must be a data source of images (got "
                              f"{type(self.source).__name__})")
 
     def figures(self, model: nn.Module) -> dict[str, Figure]:

@@ -121,8 +121,8 @@ class LongRange(L.LightningDataModule):
         if self.data is None:
             data = self.source.read(self.max_length - self.cls)
             if empty := [part for part in PARTS if not len(data.parts[part].label)]:
-                raise ValueError(f"'source' must have examples for each of {', '.join(PARTS)} "
-                                 f"(there are none for {empty[0]} in {data.about})")
+                raise ValueError(f"'source' must have examples in each of {', '.join(PARTS)} (got "
+                                 f"none in {empty[0]} of {data.about})")
             self.data = data
             describe(data)
         return self.data
@@ -139,7 +139,8 @@ class _Batches(Dataset):
 
 
 def collate(some: Sequences, cls_token: int | None = None) -> TokenBatch:
-    """Collate sequences into a batch. If ``cls_token`` is given, it precedes each sequence."""
+    """Return a batch of concatenated sequences. If ``cls_token`` is given, it is put before each
+    sequence."""
     tokens, ptr = some.tokens.astype(np.int64), some.ptr
     if cls_token is not None:
         tokens = np.insert(tokens, ptr[:-1], cls_token)
@@ -164,7 +165,7 @@ def unlabelled_batches(rows: Iterator[tuple[str, Iterable[np.ndarray]]], size: i
 
 
 def check_model(model: nn.Module, data: SequenceData, max_length: int, cls: bool) -> None:
-    """Check that a model fits the data.
+    """Raise an error unless a model fits the data.
 
     Raises:
         ValueError: The model has too few tokens in its vocabulary or too few positions, or it is a

@@ -109,7 +109,7 @@ class MaskedLanguage(L.LightningDataModule):
         if not 0. <= short_share <= 1.:
             raise ValueError(f"'short_share' must be in [0, 1] (got {short_share})")
         if not 0. < masked_share <= 1.:
-            raise ValueError(f"'masked_share' must be in (0, 1] (got {masked_share})")
+            raise ValueError(f"'masked_share' must be above 0 and at most 1 (got {masked_share})")
         self.corpus, self.tokenizer_path, self.vocab_size = corpus, tokenizer, vocab_size
         self.byte_pairs = byte_pairs
         self.max_length, self.batch_size, self.num_workers = max_length, batch_size, num_workers
@@ -132,8 +132,9 @@ class MaskedLanguage(L.LightningDataModule):
         for part in ('train', 'val'):
             encoded = EncodedCorpus(folder / part)
             if self.next_sentence and encoded.num_documents < 2:
-                raise ValueError("'corpus' must have two documents for training and two for "
-                                 f"development if 'next_sentence' is true (got one for {part})")
+                raise ValueError(f"'corpus' must have at least two documents for training and two "
+                                 f"for development with next_sentence=True (got one for {part}); "
+                                 f"add documents, or pass next_sentence=False")
             self._cut(encoded)
         write_whole(Path(self.trainer.default_root_dir) / 'tokenizer.json',
                     lambda path: tokenizer.save(str(path)))
@@ -302,7 +303,8 @@ class _Examples(Dataset):
 
     def _mask(self, tokens: np.ndarray,
               rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Hide some of ``tokens`` in place, and return their positions and their original ids."""
+        """Hide some of ``tokens`` in place, as BERT does, and return the positions and the original
+        ids of the hidden tokens."""
         candidates = np.flatnonzero(~self.is_special[tokens])
         count = min(len(candidates), max(1, round(self.masked_share * len(tokens))))
         selected = np.sort(rng.choice(candidates, count, replace=False))

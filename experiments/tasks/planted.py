@@ -35,7 +35,7 @@ class Planted(Synthetic):
         super().__init__(**kwargs)
         if not distances or not all(1 <= d <= self.length - 3 for d in distances):
             raise ValueError(f"'distances' must be from 1 to {self.length - 3}, so that both "
-                             f"tokens lie between the ends of {self.length} tokens (got "
+                             f"planted tokens lie inside a sequence of {self.length} tokens (got "
                              f"{distances})")
         if num_symbols < 2:
             raise ValueError(f"'num_symbols' must be at least 2 (got {num_symbols})")

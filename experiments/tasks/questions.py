@@ -160,8 +160,8 @@ class EncodedQuestions:
         self.answers = [self._answers(number) for number in range(len(questions))]
 
     def _answers(self, number: int) -> list[tuple[int, int, int]]:
-        """Return a tuple for each answer of a question: its context, its first token and its last
-        token."""
+        """Return a tuple for each answer of a question: the index of its context, its first token
+        and its last token."""
         return [(context, *tokens) for context, begin, end in self.questions[number].spans
                 if (tokens := tokens_of(self.texts[self.text_of[number][context]][1], begin, end))]
 
@@ -181,7 +181,7 @@ class EncodedQuestions:
         return whole, has_part
 
     def to_learn(self, learn_empty: bool) -> np.ndarray:
-        """Return the indices of the windows to train on, int64.
+        """Return the indices of the windows to train on, an int64 array.
 
         A warning lists the questions whose answers are in no window.
 
@@ -202,18 +202,19 @@ class EncodedQuestions:
         is_empty &= np.array([is_held or not question.spans for question, is_held in zip(
             self.questions, held)], dtype=bool)[self.question]
         if not has_whole.any():
-            raise ValueError("'max_length' must leave room for answers (no training window "
-                             "contains an answer)")
+            raise ValueError("'max_length' must leave room for answers in the text (got no "
+                             "training window with an answer); raise 'max_length', or lower "
+                             "'max_question'")
         return np.flatnonzero(has_whole | is_empty & learn_empty)
 
     def questions_batch(self, numbers: Sequence[int]) -> QuestionBatch:
-        """Return a batch of all windows of some questions."""
+        """Return a batch of all windows of the questions with these indices."""
         windows = [range(*self.window_ptr[number:number + 2]) for number in numbers]
         return self.batch(list(chain.from_iterable(windows)), numbers, list(map(len, windows)))
 
     def batch(self, windows: Sequence[int], numbers: Sequence[int],
               counts: Sequence[int]) -> QuestionBatch:
-        """Return a batch of some windows.
+        """Return a batch of the windows with these indices.
 
         Args:
             windows (sequence of int): Indices of the windows.
@@ -295,8 +296,8 @@ def tokens_of(offset: np.ndarray, begin: int, end: int) -> tuple[int, int] | Non
 
 def _encode(tokenizer: Tokenizer, texts: list[str],
             name: str) -> Iterable[tuple[np.ndarray, np.ndarray]]:
-    """Yield the ids, int32 ``[num_tokens]``, and the offsets, int32 ``[num_tokens, 2]``, of each
-    text."""
+    """Yield two arrays for each text: the ids of its tokens, int32 ``[num_tokens]``, and where each
+    token begins and ends in the text, int32 ``[num_tokens, 2]``."""
     for begin in tqdm(range(0, len(texts), AT_ONCE), desc=name, unit=f' x {AT_ONCE}',
                       disable=len(texts) <= AT_ONCE or None):
         for encoding in tokenizer.encode_batch(texts[begin:begin + AT_ONCE],

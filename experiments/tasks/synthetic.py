@@ -73,8 +73,6 @@ class _FreshIndices(DistributedSampler):
 
     A resumed epoch continues after its finished batches. The class is a DistributedSampler, so that
     Lightning does not divide its indices again.
-
-    It is a DistributedSampler so that Lightning does not divide its indices again.
     """
 
     def __init__(self, steps: int, trainer: L.Trainer):

@@ -67,7 +67,7 @@ class TokenizedTask(L.LightningDataModule):
     @property
     @abstractmethod
     def shortest(self) -> int:
-        """Return the smallest allowed ``max_length``."""
+        """Return the smallest ``max_length`` that the task allows."""
 
     @abstractmethod
     def texts(self) -> Iterable[str]:
@@ -92,14 +92,14 @@ class TokenizedTask(L.LightningDataModule):
         check_same_vocabulary(tokenizer, self.trainer.lightning_module.pretrained_tokenizer)
 
     def check_model(self, model: nn.Module) -> None:
-        """Check that a model fits the data, before anything is written."""
+        """Raise an error if a model does not fit the data, before anything is written."""
         positions = model.encoder.position_embedding.num_embeddings
         if self.max_length > positions:
             raise ValueError(f"'max_length' must be at most {positions}, the number of positions "
                              f"of the model (got {self.max_length})")
 
     def load_tokenizer(self) -> Tokenizer:
-        """Load the given tokenizer, or the tokenizer that was trained."""
+        """Return the tokenizer that was given, or the tokenizer that was trained for this task."""
         return load_tokenizer(self.tokenizer_path or self._trained_tokenizer)
 
     def for_training(self, batches: Dataset, lengths: np.ndarray) -> DataLoader:

@@ -49,11 +49,12 @@ class TwoHop(Synthetic):
         if num_symbols < 2:
             raise ValueError(f"'num_symbols' must be at least 2 (got {num_symbols})")
         if self.batch_size % num_symbols != 0:
-            raise ValueError(f"'batch_size' must be a multiple of {num_symbols}, because each "
-                             f"answer occurs equally often (got {self.batch_size})")
+            raise ValueError(f"'batch_size' must be a multiple of {num_symbols}, the number of "
+                             f"symbols, because each answer occurs equally often (got "
+                             f"{self.batch_size})")
         if parse(pattern).is_random:
-            raise ValueError("'pattern' must not be random, because the model would attend along "
-                             f"another random graph (got {pattern!r})")
+            raise ValueError(f"'pattern' must not be random, because data and model would sample "
+                             f"different graphs (got {pattern!r})")
         self.asks = two_edges_away(parse(pattern).build(self.length)).numpy()
         self.places = self.asks.any(axis=0).nonzero()[0]
         if len(self.places) == 0:

@@ -28,8 +28,8 @@ def check_arguments(
     edge_gate: Tensor | None,
     num_keys: int | None = None,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Check the arguments of :func:`edge_attention`. Return bias and gate as kernels expect them,
-    each ``[num_edges, heads or 1]`` or None.
+    """Check the arguments of :func:`edge_attention`, and return ``edge_bias`` and ``edge_gate`` in
+    the form that kernels expect: each ``[num_edges, heads or 1]`` or None.
 
     ``key`` and ``value`` have a row for each key of the graph, or ``num_keys`` rows if an exchange
     fetches the others later.
@@ -46,10 +46,11 @@ def check_arguments(
 def _check_graph(graph: BipartiteGraph) -> None:
     if not isinstance(graph, BipartiteGraph):
         if isinstance(graph, PairMask):
-            raise TypeError("'graph' must be a BipartiteGraph (got PairMask, a soft mask without "
-                            "edges); use pair_attention for soft masks")
-        raise TypeError(f"'graph' must be a BipartiteGraph (got {type(graph).__name__}); see "
-                        f"BipartiteGraph.from_edge_index, from_mask, from_scipy, from_networkx")
+            raise TypeError("'graph' must be a BipartiteGraph (got a PairMask, a soft mask without "
+                            "edges); call pair_attention for a PairMask")
+        raise TypeError(f"'graph' must be a BipartiteGraph (got {type(graph).__name__}); build a "
+                        f"graph with BipartiteGraph.from_edge_index, from_mask, from_scipy or "
+                        f"from_networkx")
     graph.check_unchanged()
 
 
@@ -60,14 +61,15 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor, num_queries: int, 
                                            ('value', value, 'keys', num_keys)):
         check_floating(name, tensor)
         if tensor.dtype != query.dtype:
-            raise TypeError(f"'{name}' must be of query's dtype {query.dtype} (got "
-                            f"{tensor.dtype})")
+            raise TypeError(f"'{name}' must have the dtype of 'query', {query.dtype} (got "
+                            f"{tensor.dtype}); pass {name}.to({query.dtype})")
         if tensor.dim() != 3 or tensor.size(0) != num_nodes:
-            raise ValueError(f"'{name}' must be [nodes, heads, channels] with {num_nodes} {nodes} "
-                             f"(got shape {tuple(tensor.shape)})")
+            raise ValueError(f"'{name}' must have shape [{num_nodes}, heads, channels], with one "
+                             f"row for each of the {num_nodes} {nodes} of the graph (got shape "
+                             f"{tuple(tensor.shape)})")
         if tensor.device != device:
-            raise ValueError(f"'{name}' must be on {device}, where the graph is (got "
-                             f"{tensor.device})")
+            raise ValueError(f"'{name}' must be on {device}, the device of the graph (got "
+                             f"{tensor.device}); pass {name}.to('{device}')")
     if query.size(1) == 0:
         raise ValueError(f"'query' must have at least one head (got shape {tuple(query.shape)})")
     _check_heads(query, key, value)
@@ -75,13 +77,12 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor, num_queries: int, 
 
 def _check_heads(query: Tensor, key: Tensor, value: Tensor) -> None:
     if key.size(1) == 0 or query.size(1) % key.size(1) != 0:
-        raise ValueError(f"'key' must have a number of heads that divides the {query.size(1)} "
-                         f"heads of 'query' (got {key.size(1)})")
+        raise ValueError(f"'key' must have as many heads as 'query', {query.size(1)}, or a divisor "
+                         f"of this number (got {key.size(1)} heads)")
     if value.size(1) != key.size(1):
-        raise ValueError(f"'value' must have {key.size(1)} heads, as 'key' has (got "
-                         f"{value.size(1)})")
+        raise ValueError(f"'value' must have {key.size(1)} heads, like 'key' (got {value.size(1)})")
     if key.size(2) != query.size(2):
-        raise ValueError(f"'key' must have {query.size(2)} channels, as 'query' has (got "
+        raise ValueError(f"'key' must have {query.size(2)} channels, like 'query' (got "
                          f"{key.size(2)})")
 
 
@@ -91,27 +92,30 @@ def check_diffused(alpha: Tensor, value: Tensor, graph: BipartiteGraph) -> None:
     check_floating('value', value)
     check_floating('alpha', alpha)
     if value.dim() != 3 or value.size(0) != graph.num_queries:
-        raise ValueError(f"'value' must be [num_tokens, heads, channels] with {graph.num_queries} "
-                         f"tokens (got shape {tuple(value.shape)})")
+        raise ValueError(f"'value' must have shape [{graph.num_queries}, heads, channels], with "
+                         f"one row for each token of the graph (got shape {tuple(value.shape)})")
     if alpha.shape != (graph.num_edges, value.size(1)):
-        raise ValueError(f"'alpha' must be [num_edges, heads] with {graph.num_edges} edges and "
-                         f"{value.size(1)} heads (got shape {tuple(alpha.shape)})")
+        raise ValueError(f"'alpha' must have shape [{graph.num_edges}, {value.size(1)}], with one "
+                         f"weight for each edge of the graph and each head of 'value' (got shape "
+                         f"{tuple(alpha.shape)})")
     for name, tensor in (('value', value), ('alpha', alpha)):
         if tensor.device != graph.device:
-            raise ValueError(f"'{name}' must be on {graph.device}, where the graph is (got "
-                             f"{tensor.device})")
+            raise ValueError(f"'{name}' must be on {graph.device}, the device of the graph (got "
+                             f"{tensor.device}); pass {name}.to('{graph.device}')")
 
 
 def check_square(graph: BipartiteGraph) -> None:
-    """Raise unless every segment of a graph has equal numbers of queries and keys, which can then
-    be the same tokens."""
+    """Raise an error unless every segment of the graph has equal numbers of queries and keys, so
+    that queries and keys can be the same tokens."""
     if not graph.is_square:
         raise ValueError(f"'graph' must have equal numbers of keys and queries in every segment, "
-                         f"because hops use the same tokens as keys and queries (got {graph})")
+                         f"because each hop uses the same tokens as keys and as queries (got "
+                         f"{graph})")
 
 
 def check_numbers(scale: float | None, dropout_p: float, query: Tensor) -> float:
-    """Check the scalar arguments of all attention functions, and return the scale."""
+    """Check the arguments ``scale`` and ``dropout_p`` of an attention function, and return the
+    scale of dot products."""
     check_scale_and_dropout(scale, dropout_p)
     return scale_of(query) if scale is None else scale
 
@@ -128,41 +132,44 @@ def check_softcap(softcap: float | None) -> None:
 
 
 def check_sink(sink: Tensor, query: Tensor) -> Tensor:
-    """Check sinks ``[heads]``, and return the sinks in the dtype of the computation."""
+    """Check the sinks, one logit for each head of ``query``, and return the sinks ``[heads]`` in
+    the dtype in which attention is computed."""
     check_floating('sink', sink)
     if sink.device != query.device:
-        raise ValueError(f"'sink' must be on {query.device}, where query is (got {sink.device})")
+        raise ValueError(f"'sink' must be on {query.device}, the device of 'query' (got "
+                         f"{sink.device}); pass sink.to('{query.device}')")
     if sink.shape != (query.size(1),):
-        raise ValueError(f"'sink' must be [heads] = [{query.size(1)}], one logit for each head of "
-                         f"query (got shape {tuple(sink.shape)})")
+        raise ValueError(f"'sink' must have shape [{query.size(1)}], one logit for each head of "
+                         f"'query' (got shape {tuple(sink.shape)})")
     return sink.to(torch.promote_types(query.dtype, torch.float))
 
 
 def scale_of(query: Tensor) -> float:
-    """Return the default scale of dot products. This scale is always finite, so it is not checked;
-    traced code with a symbolic number of channels could not check it."""
+    """Return the default scale of dot products, ``1 / sqrt(channels)``. This scale is always
+    finite, so it is not checked; traced code with a symbolic number of channels could not check
+    it."""
     return 1 / math.sqrt(max(query.size(-1), 1))
 
 
 def check_pair_arguments(query: Tensor, key: Tensor, value: Tensor, pairs: MaskedPairs) -> None:
-    """Check the arguments of :func:`pair_attention`."""
+    """Raise an error unless the arguments are valid for :func:`pair_attention`."""
     mask, ptr = pairs.mask, pairs.ptr
     if not isinstance(mask, PairMask):
-        raise TypeError(f"'mask' must be a PairMask (got {type(mask).__name__}); use "
-                        f"edge_attention for graphs")
+        raise TypeError(f"'mask' must be a PairMask (got {type(mask).__name__}); call "
+                        f"edge_attention for a BipartiteGraph")
     for name, tensor in (('query', query), ('key', key), ('value', value)):
         check_floating(name, tensor)
         if tensor.dtype != query.dtype:
-            raise TypeError(f"'{name}' must be of query's dtype {query.dtype} (got "
-                            f"{tensor.dtype})")
+            raise TypeError(f"'{name}' must have the dtype of 'query', {query.dtype} (got "
+                            f"{tensor.dtype}); pass {name}.to({query.dtype})")
         heads = mask.heads if tensor is query else tensor.size(1)
         if tensor.dim() != 3 or tensor.shape[:2] != (query.size(0), heads):
-            raise ValueError(f"'{name}' must be [num_tokens, heads, channels] with "
-                             f"{query.size(0)} tokens and the mask's {mask.heads} heads (got "
-                             f"shape {tuple(tensor.shape)})")
+            raise ValueError(f"'{name}' must have shape [{query.size(0)}, {mask.heads}, channels], "
+                             f"with the tokens of 'query' and the heads of the mask (got shape "
+                             f"{tuple(tensor.shape)})")
         if tensor.device != mask.device:
-            raise ValueError(f"'{name}' must be on {mask.device}, where the mask is (got "
-                             f"{tensor.device})")
+            raise ValueError(f"'{name}' must be on {mask.device}, the device of the mask (got "
+                             f"{tensor.device}); pass {name}.to('{mask.device}')")
     _check_heads(query, key, value)
     check_ptr('ptr', ptr, query.size(0), mask.device)
     check_has_numbers('ptr', ptr)
@@ -171,42 +178,44 @@ def check_pair_arguments(query: Tensor, key: Tensor, value: Tensor, pairs: Maske
 def check_edge_values(
     name: str, values: Tensor | None, query: Tensor, graph: BipartiteGraph,
 ) -> Tensor | None:
-    """Check values on edges, and return the values as ``[num_edges, heads or 1]`` in the dtype of
-    the computation, or None."""
+    """Check ``edge_bias`` or ``edge_gate``, and return its values as ``[num_edges, heads or 1]`` in
+    the dtype in which attention is computed. Return None for None."""
     if values is None:
         return None
     check_floating(name, values)
     if values.device != query.device:
-        raise ValueError(f"'{name}' must be on {query.device}, where query is (got "
-                         f"{values.device})")
+        raise ValueError(f"'{name}' must be on {query.device}, the device of 'query' (got "
+                         f"{values.device}); pass {name}.to('{query.device}')")
     if values.shape == (graph.num_edges,):
         values = values.unsqueeze(1)
     elif values.shape != (graph.num_edges, query.size(1)):
-        raise ValueError(f"'{name}' must be [num_edges] or [num_edges, heads] with "
-                         f"{graph.num_edges} edges and {query.size(1)} heads (got shape "
+        raise ValueError(f"'{name}' must have shape [{graph.num_edges}] or [{graph.num_edges}, "
+                         f"{query.size(1)}], the numbers of edges and heads (got shape "
                          f"{tuple(values.shape)})")
     return values.to(torch.promote_types(query.dtype, torch.float))
 
 
 def check_features(query: Tensor, value: Tensor, graph: BipartiteGraph,
                    features: ProjectedFeatures) -> None:
-    """Raise unless edge features and their projection fit query, value and graph."""
+    """Raise an error unless the features of edges and their projection match ``query``, ``value``
+    and ``graph`` in shape, dtype and device."""
     edge_attr, projection = features
     for name, tensor in (('edge_attr', edge_attr), ('projection', projection)):
         check_floating(name, tensor)
         if tensor.device != graph.device:
-            raise ValueError(f"'{name}' must be on {graph.device}, where the graph is (got "
-                             f"{tensor.device})")
+            raise ValueError(f"'{name}' must be on {graph.device}, the device of the graph (got "
+                             f"{tensor.device}); pass {name}.to('{graph.device}')")
         if tensor.dtype != query.dtype:
-            raise TypeError(f"'{name}' must be of query's dtype {query.dtype} (got "
-                            f"{tensor.dtype})")
+            raise TypeError(f"'{name}' must have the dtype of 'query', {query.dtype} (got "
+                            f"{tensor.dtype}); pass {name}.to({query.dtype})")
     if value.size(-1) != query.size(2):
-        raise ValueError(f"'value' must have {query.size(2)} channels, as 'query' has, because "
-                         f"features are added to both keys and values (got {value.size(-1)})")
+        raise ValueError(f"'value' must have {query.size(2)} channels, like 'query', because "
+                         f"features of edges are added to both keys and values (got "
+                         f"{value.size(-1)})")
     if edge_attr.dim() != 2 or edge_attr.size(0) != graph.num_edges:
-        raise ValueError(f"'edge_attr' must be [num_edges, size] with {graph.num_edges} edges (got "
-                         f"shape {tuple(edge_attr.shape)})")
+        raise ValueError(f"'edge_attr' must have shape [{graph.num_edges}, size], with one row for "
+                         f"each edge of the graph (got shape {tuple(edge_attr.shape)})")
     if projection.shape != (*query.shape[1:], edge_attr.size(1)):
-        raise ValueError(f"'projection' must be [heads, channels, size] = "
-                         f"{[*query.shape[1:], edge_attr.size(1)]} (got shape "
+        raise ValueError(f"'projection' must have shape {[*query.shape[1:], edge_attr.size(1)]}: "
+                         f"heads, channels, and columns of 'edge_attr' (got shape "
                          f"{tuple(projection.shape)})")

@@ -36,8 +36,8 @@ def _fastest_on_cpus() -> str:
     try:
         return ops.load('numba').name
     except CompilerMissing as error:
-        warnings.warn(f"backend 'numba' is unavailable, and 'auto' falls back to slower "
-                      f"ones: {error}", stacklevel=2)
+        warnings.warn(f"backend 'numba' is unavailable, so backend='auto' uses a slower backend: "
+                      f"{error}", stacklevel=2)
     return 'csr' if ops.load('csr').is_available(torch.device('cpu')) else 'gather'
 
 
@@ -47,7 +47,7 @@ def _fastest_on_gpus() -> str:
     try:
         return ops.load('triton').name
     except ImportError as error:
-        warnings.warn(f"backend 'triton' is unavailable, and 'auto' falls back to a slower one "
+        warnings.warn(f"backend 'triton' is unavailable, so backend='auto' uses a slower backend "
                       f"on GPUs: {error}", stacklevel=2)
     return 'gather'
 
@@ -58,7 +58,7 @@ FASTEST_SPARSE = {'cpu': _fastest_on_cpus(), 'cuda': _fastest_on_gpus()}
 
 def choose(name: str, query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
            terms: LogitTerms, *, needs_weights: bool = False, in_parts: bool = False) -> Backend:
-    """Return the backend for attention.
+    """Return the backend that computes attention for these arguments.
 
     Args:
         name (str): ``'auto'`` or the name of a backend. query, key, value, graph, terms: The
@@ -79,8 +79,7 @@ def choose(name: str, query: Tensor, key: Tensor, value: Tensor, graph: Bipartit
         backend = _asked_for(name, device, channels, needs_weights)
         missing = backend.lacks(terms)
         if missing is not None:
-            raise ValueError(f"backend {name!r} has no {missing}; 'auto' and the other backends "
-                             f"have")
+            raise ValueError(f"backend {name!r} does not support {missing}; pass backend='auto'")
         return backend
     dense = ops.load('sdpa')
     needs_weights |= terms.features is not None and dense.attention_with_features is None
@@ -93,14 +92,16 @@ def choose(name: str, query: Tensor, key: Tensor, value: Tensor, graph: Bipartit
 
 
 def choose_weighing(name: str, device: torch.device, channels: int) -> Backend:
-    """Return the backend for attention in two steps, weights and sums, for heads of this width."""
+    """Return a backend that first computes the attention weights and then the weighted sums, for
+    heads of ``channels`` channels."""
     if name != 'auto':
         return _asked_for(name, device, channels, needs_weights=True)
     return choose_sparse(device, channels)
 
 
 def choose_sparse(device: torch.device, channels: int) -> Backend:
-    """Return the fastest backend with time linear in the edges, for heads of this width."""
+    """Return the fastest backend on ``device`` whose time is proportional to the number of edges,
+    for heads of ``channels`` channels."""
     if not in_transform():
         fastest = ops.load(FASTEST_SPARSE.get(device.type, 'gather'))
         if fastest.is_available(device) and fastest.takes(channels):
@@ -109,31 +110,31 @@ def choose_sparse(device: torch.device, channels: int) -> Backend:
 
 
 def in_transform() -> bool:
-    """Return whether forward-mode derivatives or torch.func are active, which our operators do not
-    support."""
+    """Return whether forward-mode derivatives or a transform of torch.func is active, because the
+    operators of this library support neither."""
     takes_forward_derivatives = forward_ad._current_level >= 0
     return takes_forward_derivatives or torch._C._are_functorch_transforms_active()
 
 
 def accumulated(tensor: Tensor) -> Tensor:
-    """Cast to the accumulation dtype."""
+    """Return ``tensor`` in the dtype in which sums are computed: at least float32."""
     return tensor.to(torch.promote_types(tensor.dtype, torch.float))
 
 
 def _asked_for(name: str, device: torch.device, channels: int, needs_weights: bool) -> Backend:
     backend = ops.load(name)
     if needs_weights and not backend.returns_weights:
-        raise ValueError(f"'backend' must be one that returns weights (got {name!r}); 'auto' "
-                         f"chooses one")
+        raise ValueError(f"backend {name!r} does not return attention weights, which are "
+                         f"requested; pass backend='auto'")
     if not backend.is_available(device):
-        raise ValueError(f"backend {name!r} does not run on {device}, where the graph is; 'auto' "
-                         f"chooses one that does")
+        raise ValueError(f"backend {name!r} does not run on {device}, the device of the graph; "
+                         f"pass backend='auto'")
     if not backend.takes(channels):
         raise ValueError(f"backend {name!r} supports at most {backend.max_channels} channels per "
-                         f"head (got {channels}); 'auto' chooses a backend without a limit")
+                         f"head (got {channels}); pass backend='auto'")
     if not backend.has_all_derivatives and in_transform():
-        raise NotImplementedError(f"backend {name!r} has no forward-mode derivatives and no rules "
-                                  f"for torch.func; 'auto' and 'gather' have")
+        raise NotImplementedError(f"backend {name!r} does not support forward-mode derivatives and "
+                                  f"torch.func; pass backend='auto' or backend='gather'")
     return backend
 
 
@@ -156,16 +157,16 @@ def _is_faster_dense(graph: BipartiteGraph, terms: LogitTerms) -> bool:
 
 
 def _is_short(graph: BipartiteGraph) -> bool:
-    """Return whether dense attention would be faster along all pairs of sequences of this length,
-    or would save the list of edges."""
+    """Return whether the sequences are so short that dense attention along all pairs is faster than
+    attention along edges, or saves the list of edges."""
     most = MOST_DENSE_PAIRS.get(FASTEST_SPARSE.get(graph.device.type, ''))
     return (most is None or not graph.is_listed
             or graph.num_edges <= most * graph.num_segments)
 
 
 def _is_complete(graph: BipartiteGraph) -> bool:
-    """Return whether all pairs are edges. Values are read only if sizes do not decide, because
-    reading synchronises a GPU."""
+    """Return whether every query attends to all keys of its segment. The values of tensors are read
+    only if their sizes do not decide, because reading synchronises a GPU."""
     num_segments, (query_ptr, key_ptr) = graph.num_segments, graph.segments.ptrs
     # Square segments have the fewest pairs if all have the same size.
     if query_ptr is key_ptr and graph.num_edges * num_segments < graph.num_queries**2:
@@ -174,7 +175,8 @@ def _is_complete(graph: BipartiteGraph) -> bool:
 
 
 def _fills_calls(graph: BipartiteGraph) -> bool:
-    """Return whether the pairs justify the calls of dense attention. A single call always does."""
+    """Return whether dense attention has enough pairs for the number of its calls of torch. A
+    single segment always has enough."""
     if graph.num_segments == 1:
         return True
     sizes = torch.stack([host_copy(ptr).diff() for ptr in graph.segments.ptrs])

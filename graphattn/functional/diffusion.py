@@ -96,7 +96,7 @@ def attention_diffusion(
 def diffuse_along(kernel: Backend, alpha: Tensor, value: Tensor, graph: BipartiteGraph,
                   spread: Tensor, hops: int | float) -> Tensor:
     """Return the result of :func:`attention_diffusion` without checking arguments. ``spread`` is
-    the teleport of every hop."""
+    the teleport probability of each hop."""
     if len(spread) == 0:
         return value
     alpha = alpha.to(accumulated(value).dtype)

@@ -46,10 +46,10 @@ def _repeat(step: Callable[[Tensor], Tensor], z: Tensor, max_steps: int) -> tupl
 
 
 def _solve(step: Callable[[Tensor], Tensor], z: Tensor, max_steps: int) -> tuple[Tensor, bool]:
-    """Return the solution by GMRES and whether it has converged. GMRES stops when a round reduces
-    the error by less than half of what the same number of plain steps should achieve: then the
-    remaining error is rounding, or GMRES fails. Non-finite values are left out during GMRES and
-    spread afterwards."""
+    """Solve ``z = step(z)`` by GMRES, and return the solution and whether the method has converged.
+    GMRES stops when a round reduces the error by less than half of what the same number of plain
+    steps should achieve: then the remaining error is rounding, or GMRES fails. Non-finite values
+    are left out during GMRES and spread afterwards."""
     not_finite, is_finite = z, z.isfinite()
     z = _only(is_finite, z)
     offset, eps = _only(is_finite, step(z * 0)), torch.finfo(z.dtype).eps
@@ -81,7 +81,7 @@ def _only(mask: Tensor, z: Tensor) -> Tensor:
 
 
 def _spread(step: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
-    """Apply steps until non-finite values do not spread any further."""
+    """Apply ``step`` to ``z`` until non-finite values do not spread any further."""
     while not bool(z.isfinite().all()):
         before, z = z, step(z)
         if bool((before.isfinite() == z.isfinite()).all()):
@@ -90,8 +90,8 @@ def _spread(step: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
 
 
 def _is_rounding(before: Tensor, after: Tensor, tolerance: float) -> bool:
-    """Return whether two tensors differ by at most ``tolerance`` times the rounding error of the
-    largest value."""
+    """Return whether the tensors ``before`` and ``after`` differ by at most ``tolerance`` times the
+    rounding error of the largest value."""
     change, largest = (after - before).abs(), after.abs()
     rounding = tolerance * torch.finfo(after.dtype).eps
     # If all values are finite, this is the only synchronisation of a GPU.

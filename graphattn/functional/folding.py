@@ -36,7 +36,7 @@ def unfold_heads(x: Tensor, heads: int) -> Tensor:
     _check_dimensions(x)
     check_sides(heads=heads)
     if x.size(1) != 1 or x.size(0) % heads:
-        raise ValueError(f"'x' must be [heads * nodes, 1, channels] of {heads} heads (got shape "
+        raise ValueError(f"'x' must have shape [{heads} * nodes, 1, channels] (got shape "
                          f"{tuple(x.shape)})")
     return unfold(x, heads)
 
@@ -47,12 +47,13 @@ def unfold(x: Tensor, heads: int) -> Tensor:
 
 
 def repeat_heads(x: Tensor, heads: int) -> Tensor:
-    """Return keys or values ``[nodes, num_kv_heads, channels]`` with repeated heads, ``[nodes,
-    heads, channels]``. ``heads`` is the number of heads of queries."""
+    """Return keys or values ``[nodes, num_kv_heads, channels]`` as ``[nodes, heads, channels]``,
+    where each head is repeated for the heads of queries that share it."""
     return x if x.size(1) == heads else x.repeat_interleave(heads // x.size(1), dim=1)
 
 
 def _check_dimensions(x: Tensor) -> None:
     check_strided('x', x)
     if x.dim() != 3:
-        raise ValueError(f"'x' must be [nodes, heads, channels] (got shape {tuple(x.shape)})")
+        raise ValueError(f"'x' must have shape [nodes, heads, channels] (got shape "
+                         f"{tuple(x.shape)})")

@@ -44,20 +44,20 @@ def edge_probability(model: FactorModel, graph: BipartiteGraph, *,
                         f"{type(model).__name__} and {type(graph).__name__})")
     graph.check_unchanged()
     if model.device != graph.device:
-        raise ValueError(f"'model' must be on {graph.device}, where the graph is (got "
-                         f"{model.device})")
+        raise ValueError(f"'model' must be on {graph.device}, the device of 'graph' (got "
+                         f"{model.device}); move 'model' or 'graph' to the same device")
     for name, ours, theirs in zip(('query_ptr', 'key_ptr'), model.segments.ptrs,
                                   graph.segments.ptrs):
         check_has_numbers(name, ours)
         if ours is not theirs and not torch.equal(ours, theirs):
             raise ValueError(f"'model' and 'graph' must have the same segments (got {name} "
-                             f"{ours.tolist()} and {theirs.tolist()})")
+                             f"{ours.tolist()} of 'model' and {theirs.tolist()} of 'graph')")
     if known is not None:
         check_floating('known', known)
         if known.shape != (graph.num_edges,) or known.device != graph.device:
-            raise ValueError(f"'known' must have one value for each of the {graph.num_edges} edges "
-                             f"on {graph.device} (got shape {tuple(known.shape)} on "
-                             f"{known.device})")
+            raise ValueError(f"'known' must have shape [{graph.num_edges}] on {graph.device}, one "
+                             f"probability for each edge of 'graph' (got shape "
+                             f"{tuple(known.shape)} on {known.device})")
     return probability_of_edges(model, graph, known)
 
 
@@ -77,8 +77,8 @@ def probability_of_edges(model: FactorModel, graph: BipartiteGraph,
 
 
 class _KnownProbability(torch.autograd.Function):
-    """Known probabilities as a function of the factors of the model, so that the factors receive
-    gradients."""
+    """Autograd function that returns known probabilities of edges, and passes their gradients to
+    the factors of the model."""
 
     @staticmethod
     def forward(ctx, query_factor: Tensor, mixing: Tensor, key_factor: Tensor, mixed_query: Tensor,

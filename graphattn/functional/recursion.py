@@ -19,12 +19,12 @@ from graphattn.ops.edge_math import restart
 
 def spread_teleport(teleport: float | Sequence[float] | Tensor, hops: int | float,
                     value: Tensor) -> Tensor:
-    """Check teleport and hops, and return the teleport of each hop, ``[hops, num_tokens, heads]``.
-    With ``hops=math.inf``, the first dimension is 1; it is 0 if diffusion returns the values
-    unchanged."""
+    """Check ``teleport`` and ``hops``, and return the teleport probability of each hop, ``[hops,
+    num_tokens, heads]``. With ``hops=math.inf``, the first dimension is 1; it is 0 if diffusion
+    returns the values unchanged."""
     if isinstance(teleport, Tensor) and teleport.device != value.device:
-        raise ValueError(f"'teleport' must be on {value.device}, where the values are (got "
-                         f"{teleport.device})")
+        raise ValueError(f"'teleport' must be on {value.device}, the device of the values (got "
+                         f"{teleport.device}); pass teleport.to('{value.device}')")
     check_hops(hops)
     check_teleport(teleport, hops)
     dtype = torch.promote_types(value.dtype, torch.float)
@@ -40,8 +40,9 @@ def spread_teleport(teleport: float | Sequence[float] | Tensor, hops: int | floa
     try:
         return spread.expand(shape) if hops else spread.new_empty(shape)
     except RuntimeError:
-        raise ValueError(f"'teleport' must be a number or broadcastable to {list(shape)}, [hops, "
-                         f"num_tokens, heads] (got shape {tuple(spread.shape)})") from None
+        raise ValueError(f"'teleport' must be a number, or a Tensor that broadcasts to "
+                         f"{list(shape)}, [hops, num_tokens, heads] (got shape "
+                         f"{tuple(spread.shape)})") from None
 
 
 def diffuse(one_hop: Callable[[Tensor, Tensor], Tensor], weight: Tensor, value: Tensor,
@@ -65,20 +66,24 @@ def diffuse(one_hop: Callable[[Tensor, Tensor], Tensor], weight: Tensor, value: 
 @torch.compiler.disable(reason='convergence depends on tensor values')
 def _limit(one_hop: Callable[[Tensor, Tensor], Tensor], weight: Tensor, value: Tensor,
            teleport: Tensor) -> Tensor:
-    """Return the limit of the recursion."""
+    """Return the values after infinitely many hops, the limit of the recursion of
+    :func:`diffuse`."""
     if in_transform():
-        raise NotImplementedError("hops=math.inf supports reverse-mode gradients only; use a "
-                                  "finite number of hops")
+        raise NotImplementedError("hops=math.inf supports reverse-mode gradients only; pass a "
+                                  "finite number of hops, such as hops=8")
     if is_traced(weight, value, teleport):
-        raise ValueError("'hops' must be finite for tensors without values, as on 'meta' and in "
-                         "traced code, because convergence depends on values (got inf)")
+        raise ValueError("'hops' must be finite on the device 'meta' and in traced code, because "
+                         "convergence depends on values (got inf); pass a finite number, such as "
+                         "hops=8")
     if not bool((teleport > 0).all()):
-        raise ValueError("'teleport' must be positive with hops=math.inf (got 0)")
+        raise ValueError("'teleport' must be positive with hops=math.inf (got 0); pass a number "
+                         "such as teleport=0.1")
     return _FixedPoint.apply(one_hop, weight, value, teleport)
 
 
 class _FixedPoint(torch.autograd.Function):
-    r"""The fixed point :math:`z = (1 - t) A z + t V`, without stored hops.
+    r"""Autograd function that returns the fixed point :math:`z = (1 - t) A z + t V` without storing
+    the hops.
 
     By the implicit function theorem, the backward pass solves the recursion :math:`y = g + (1 - t)
     A^\top y`, where g is the gradient of z. Saved tensors are unpacked once per backward pass,
@@ -98,8 +103,8 @@ class _FixedPoint(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         if torch.is_grad_enabled():
-            raise NotImplementedError("hops=math.inf has no second derivative; use a finite number "
-                                      "of hops")
+            raise NotImplementedError("hops=math.inf has no second derivative; pass a finite "
+                                      "number of hops, such as hops=8")
         *inputs, z = (x.detach() for x in ctx.saved_tensors)
         wanted = [x.requires_grad_() for x, needed in zip(inputs, ctx.needs_input_grad[1:])
                   if needed]
@@ -137,16 +142,17 @@ def _max_hops(one_hop: Callable[[Tensor, Tensor], Tensor], weight: Tensor, value
             break
     if value.numel() == 0:
         return 0
-    raise RuntimeError("hops=math.inf did not converge: the weights of a query sum to more than 1, "
-                       "as with dropout, or 'teleport' is below rounding; raise 'teleport', or use "
-                       "a finite number of hops")
+    raise RuntimeError("hops=math.inf did not converge, because 'teleport' is close to 0, or "
+                       "dropout makes the weights of a query sum to more than 1; pass a larger "
+                       "'teleport', or a finite number of hops")
 
 
 _HOPS_OF_TRIAL = 1_000
 
 
 def is_one_hop(hops: int | float, teleport: float | Sequence[float] | Tensor) -> bool:
-    """Return whether ``hops`` and ``teleport`` mean plain attention: one hop without teleport."""
+    """Return whether ``hops`` and ``teleport`` describe plain attention: one hop without
+    teleport."""
     return hops == 1 and not isinstance(teleport, Tensor | Sequence) and teleport == 0
 
 
@@ -158,9 +164,8 @@ def check_hops(hops: int | float) -> None:
 def check_recompute(recompute: bool, hops: int | float) -> None:
     check_bool(recompute=recompute)
     if recompute and hops == math.inf:
-        raise ValueError("'recompute' must be False with hops=math.inf, because only one hop is "
-                         "stored, and each step of the gradient would recompute all of the forward "
-                         "pass (got True)")
+        raise ValueError("'recompute' must be False with hops=math.inf, because each step of the "
+                         "gradient would recompute the whole forward pass (got True)")
 
 
 def check_teleport(teleport: float | Sequence[float] | Tensor, hops: int | float) -> None:
@@ -172,11 +177,11 @@ def check_teleport(teleport: float | Sequence[float] | Tensor, hops: int | float
         each = teleport if isinstance(teleport, Sequence) else [teleport]
         if isinstance(teleport, str) or not all(
                 isinstance(t, Real) and not isinstance(t, bool) for t in each):
-            raise TypeError(f"'teleport' must be a number, a sequence of one number per hop, or a "
-                            f"Tensor (got {teleport!r})")
+            raise TypeError(f"'teleport' must be a number, a sequence with a number for each hop, "
+                            f"or a Tensor (got {teleport!r})")
         if each is teleport and len(each) != hops:
-            raise ValueError(f"'teleport' must be a number or one number for each of the {hops} "
-                             f"hops (got {len(each)})")
+            raise ValueError(f"'teleport' must be a number, or a sequence of {hops} numbers, one "
+                             f"for each hop (got {len(each)} numbers)")
         inside, shown = all(0 <= t <= 1 for t in each), teleport
     if not inside:
         raise ValueError(f"'teleport' must be in [0, 1] (got {shown})")

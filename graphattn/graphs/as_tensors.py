@@ -13,7 +13,8 @@ from graphattn.graphs.segments import Segments
 
 
 def register_as_tensors(kind: type[BipartiteGraph]) -> None:
-    """Register a class of graphs as a pytree, which compiled and exported code accepts."""
+    """Register ``kind``, a class of graphs, as a pytree of tensors, so that compiled and exported
+    code accepts its graphs as arguments."""
     _pytree.register_pytree_node(kind, _flatten, _unflatten,
                                  serialized_type_name=f'graphattn.{kind.__name__}',
                                  to_dumpable_context=astuple,
@@ -23,7 +24,8 @@ def register_as_tensors(kind: type[BipartiteGraph]) -> None:
 
 @dataclass(frozen=True)
 class _Sizes:
-    """Sizes of a flattened graph. They are equal even if only one of two graphs was reordered."""
+    """The sizes of a graph that is flattened to tensors. Two graphs of equal sizes compare equal
+    even if only one of them was reordered."""
 
     num_keys: int
     is_reordered: bool = field(compare=False)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def join(kind: type[BipartiteGraph], graphs: Iterable[BipartiteGraph]) -> BipartiteGraph:
-    """Return the disjoint union of graphs. The segments of the first graph come first, and the
-    segments of each graph keep their order."""
+    """Return one graph of class ``kind`` that contains all ``graphs`` side by side. The segments of
+    the first graph come first, and the segments of each graph keep their order."""
     graphs = _check_can_be_joined(kind, graphs)
     if len(graphs) == 1:
         return graphs[0]  # graphs are immutable, so no copy is needed
@@ -69,8 +69,8 @@ def segment(self: BipartiteGraph, sequence: int, head: int = 0, *,
     """
     check_sides(heads=heads)
     if self.num_segments % heads:
-        raise ValueError(f"'heads' must divide the number of segments, {self.num_segments} (got "
-                         f"{heads})")
+        raise ValueError(f"'heads' must be a divisor of {self.num_segments}, the number of "
+                         f"segments of the graph (got {heads})")
     num_sequences = self.num_segments // heads
     check_size('sequence', sequence, at_most=num_sequences - 1)
     check_size('head', head, at_most=heads - 1)
@@ -89,18 +89,22 @@ def segment(self: BipartiteGraph, sequence: int, head: int = 0, *,
 def _check_can_be_joined(kind: type[BipartiteGraph],
                          graphs: Iterable[BipartiteGraph]) -> list[BipartiteGraph]:
     if not isinstance(graphs, Iterable):
-        raise TypeError(f"'graphs' must be BipartiteGraphs (got {type(graphs).__name__})")
+        raise TypeError(f"'graphs' must be a sequence of BipartiteGraphs (got "
+                        f"{type(graphs).__name__}); to batch a single graph, pass [graph]")
     graphs = list(graphs)
     if not graphs:
-        raise ValueError("'graphs' must contain at least one BipartiteGraph (got none)")
+        raise ValueError("'graphs' must contain at least one BipartiteGraph (got an empty "
+                         "sequence)")
     for graph in graphs:
         if not isinstance(graph, kind):
-            raise TypeError(f"'graphs' must be BipartiteGraphs (got {type(graph).__name__})")
+            raise TypeError(f"'graphs' must contain only BipartiteGraphs (got "
+                            f"{type(graph).__name__})")
         if graph.device != graphs[0].device:
-            raise ValueError(f"'graphs' must be on one device (got {graphs[0].device} and "
-                             f"{graph.device}); move one with .to(device)")
+            raise ValueError(f"'graphs' must all be on one device (got {graphs[0].device} and "
+                             f"{graph.device}); move each graph by graph.to('{graphs[0].device}')")
     with_prob = sum(graph.edge_prob is not None for graph in graphs)
     if with_prob not in (0, len(graphs)):
-        raise ValueError(f"'graphs' must all have edge_prob, or none of them (got {with_prob} of "
-                         f"{len(graphs)} graphs with edge_prob)")
+        raise ValueError(f"'graphs' must all have edge_prob, or none may have it (got {with_prob} "
+                         f"of {len(graphs)} graphs with edge_prob); call graph.with_edge_prob for "
+                         f"the others")
     return graphs

@@ -53,7 +53,7 @@ def to_block_mask(self: BipartiteGraph, heads: int = 1, tile: int = 128, *,
     check_bool(is_compact=is_compact)
     if self.num_queries % heads or self.num_keys % heads:
         raise ValueError(f"'heads' must divide the numbers of queries and keys of the graph (got "
-                         f"{heads} and {self})")
+                         f"heads={heads} and {self})")
     from torch.nn.attention.flex_attention import BlockMask
 
     of_head = self.num_queries // heads, self.num_keys // heads
@@ -82,20 +82,21 @@ def to_block_mask(self: BipartiteGraph, heads: int = 1, tile: int = 128, *,
 
 
 def tensors_of_block_mask(mask: BlockMask) -> list[Tensor]:
-    """Return all tensors of a mask, including the tensors that its ``mask_mod`` reads."""
+    """Return a list of all tensors of a ``BlockMask``, including the tensors that its ``mask_mod``
+    reads."""
     held = (*mask.as_tuple(), *(cell.cell_contents for cell in mask.mask_mod.__closure__ or ()))
     return [part for part in held if isinstance(part, Tensor)]
 
 
 def _in_heads(graph: BipartiteGraph, of_head: tuple[int, int]) -> tuple[Tensor, ...]:
-    """Return three tensors ``[num_edges]``: the head of each edge, and its query and key, counted
-    from the first node of the head."""
+    """Return three tensors ``[num_edges]``: the head of each edge, and the query and the key of the
+    edge, counted from the first node of the head."""
     query, key = graph.query, graph.key
     head, key_head = query // max(of_head[0], 1), key // max(of_head[1], 1)
     if not torch.equal(head, key_head):
-        raise ValueError(f"'heads' must be the number of heads that are folded into the nodes, "
-                         f"between which there are no edges (got {int((head != key_head).sum())} "
-                         f"edges between different heads)")
+        raise ValueError(f"'heads' must be the number of heads whose graphs this graph joins, "
+                         f"without edges between heads (got {int((head != key_head).sum())} edges "
+                         f"between different heads)")
     return head, query - head * of_head[0], key - head * of_head[1]
 
 
@@ -116,8 +117,9 @@ def _lists(row: Tensor, column: Tensor, num_rows: int,
 
 def _bits(is_partial: Tensor, tile_of_edge: Tensor, pair: Tensor,
           num_pairs: int) -> tuple[Tensor, Tensor]:
-    """Return the row of each tile in the table of bits, and the table, int32 ``[places, words]``.
-    Row 0 has no bit set and row 1 has all bits set; all full tiles share row 1."""
+    """Return two tensors about tiles: the row of each tile in a table of bits, and this table,
+    int32 ``[rows, words]``. Row 0 has no bit set and row 1 has all bits set; all full tiles share
+    row 1."""
     place = torch.where(is_partial, 1 + is_partial.cumsum(0), 1)
     num_words = -(-num_pairs // WORD)
     bits = place.new_zeros(2 + int(is_partial.sum()), num_words, dtype=torch.int32)

@@ -40,8 +40,8 @@ class GraphCache:
         self._num_bytes = 0
 
     def get(self, key: Hashable | None, build: Callable[[], Kept]) -> Kept:
-        """Return the value that is cached under ``key``. If there is none, call ``build`` and cache
-        its result. A value is a graph, or a tuple of a graph and tensors.
+        """Return the value that is cached under ``key``. If there is no such value, call ``build``
+        and cache the result. A value is a graph, or a tuple of a graph and tensors.
 
         Args:
             key (hashable, optional): Everything that the value depends on (:func:`is_value`). With
@@ -73,22 +73,22 @@ class GraphCache:
             self._num_bytes -= num_bytes
 
     def drop(self, is_dead: Callable[[Hashable], bool]) -> None:
-        """Drop all values for whose keys ``is_dead`` returns True."""
+        """Drop all cached values whose keys ``is_dead`` returns True for."""
         with self._lock:
             for key in list(filter(is_dead, self._kept)):
                 _, num_bytes = self._kept.pop(key)
                 self._num_bytes -= num_bytes
 
     def clear(self) -> None:
-        """Drop all values."""
+        """Drop all cached values."""
         with self._lock:
             self._kept.clear()
             self._num_bytes = 0
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all cached values and their cache keys, including the orders by key of
-        graphs."""
+        """Number of bytes of all cached values and their keys. The bytes of a graph include its
+        order by key."""
         return self._num_bytes
 
     def __len__(self) -> int:
@@ -96,8 +96,8 @@ class GraphCache:
 
 
 def bytes_in_use(kept: BipartiteGraph | Tensor | tuple | None) -> int:
-    """Return the bytes of a cached value. The bytes of a graph include its order by key, which
-    training adds later: another pointer, and the query and the position of each edge."""
+    """Return the number of bytes of a cached value. The bytes of a graph include its order by key,
+    which training adds later: another pointer, and the query and the position of each edge."""
     if isinstance(kept, tuple):
         return sum(map(bytes_in_use, kept))
     if not isinstance(kept, BipartiteGraph):
@@ -108,7 +108,7 @@ def bytes_in_use(kept: BipartiteGraph | Tensor | tuple | None) -> int:
 
 
 def bytes_of_key(thing: object) -> int:
-    """Return the bytes of the numbers and strings in a cache key."""
+    """Return the number of bytes of all numbers and strings in a cache key."""
     if isinstance(thing, str | int):
         return len(thing) if isinstance(thing, str) else 8
     if isinstance(thing, tuple):
@@ -119,8 +119,8 @@ def bytes_of_key(thing: object) -> int:
 
 
 def is_value(thing: object) -> bool:
-    """Return whether ``thing`` is immutable and compared by value, as cache keys must be. This
-    holds for numbers, strings, and for tuples and frozen dataclasses of numbers and strings."""
+    """Return whether ``thing`` is immutable and compared by value, as a key of the cache must be.
+    Numbers, strings, and tuples and frozen dataclasses of numbers and strings are such values."""
     if isinstance(thing, tuple):
         return all(map(is_value, thing))
     made = vars(type(thing)).get('__dataclass_params__')  # not inherited

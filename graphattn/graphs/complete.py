@@ -56,7 +56,7 @@ class CompleteGraph(BipartiteGraph):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the graph. Edges count only if they are listed."""
+        """Number of bytes of the graph. Edges count only once they are listed."""
         return super().nbytes if '_key' in vars(self) else self._indptr.nbytes
 
     def _current_versions(self) -> list[int] | None:

@@ -28,7 +28,8 @@ def from_scipy(cls: type[BipartiteGraph], matrix: sp.sparray | sp.spmatrix) -> B
     if not sp.issparse(matrix):
         raise TypeError(f"'matrix' must be a scipy sparse array (got {type(matrix).__name__})")
     if matrix.ndim != 2:
-        raise ValueError(f"'matrix' must be [query, key] (got shape {matrix.shape})")
+        raise ValueError(f"'matrix' must have two dimensions, [query, key] (got shape "
+                         f"{matrix.shape})")
     _check_format(matrix)
     coo = matrix.tocoo(copy=True)
     if not getattr(matrix, 'has_canonical_format', False):
@@ -39,8 +40,8 @@ def from_scipy(cls: type[BipartiteGraph], matrix: sp.sparray | sp.spmatrix) -> B
 
 
 def to_scipy(self: BipartiteGraph, edge_weight: Tensor | None = None) -> sp.csr_array:
-    """Return a float64 CSR array ``[query, key]`` of ones, or of ``edge_weight``
-    ``[num_edges]``."""
+    """Return the graph as a float64 CSR array ``[query, key]``. Its values are ones, or
+    ``edge_weight`` ``[num_edges]``."""
     _check_weight(self, edge_weight)
     if edge_weight is None:
         edge_weight = torch.ones(self.num_edges, dtype=torch.float64)
@@ -59,8 +60,8 @@ def _check_format(matrix: sp.sparray | sp.spmatrix) -> None:
         # scipy does not check this if the last pointer is 0.
         ascends = bool((np.diff(matrix.indptr) >= 0).all())
     except (ValueError, TypeError, IndexError) as error:
-        raise ValueError(f"'matrix' must be a valid {matrix.format} array (got an error of scipy: "
-                         f"{error})") from error
+        raise ValueError(f"'matrix' must be a valid {matrix.format} array (got a matrix that scipy "
+                         f"refuses: {error})") from error
     if not ascends:
         raise ValueError(f"'matrix' must be a valid {matrix.format} array (got an indptr that "
                          f"decreases)")
@@ -102,8 +103,9 @@ def from_networkx(cls: type[BipartiteGraph], graph: nx.Graph) -> BipartiteGraph:
                      if (role[source], role[target]) != from_query_to_key]
     for source, target in edges:
         if source not in key_id or target not in query_id:
-            raise ValueError(f"'graph' is bipartite, but its edge ({source!r}, {target!r}) does "
-                             f"not lead from a key (bipartite=0) to a query (bipartite=1)")
+            raise ValueError(f"'graph' must have only edges from keys (bipartite=0) to queries "
+                             f"(bipartite=1) (got the edge ({source!r}, {target!r})); reverse such "
+                             f"edges")
     pairs = [(key_id[source], query_id[target]) for source, target in edges]
     edge_index = torch.tensor(pairs, dtype=torch.long).reshape(-1, 2).t()
     return cls.from_edge_index(edge_index, len(queries), len(keys))
@@ -127,7 +129,7 @@ def to_networkx(self: BipartiteGraph, bipartite: bool = False) -> nx.DiGraph:
         made.add_nodes_from((('query', i) for i in range(self.num_queries)), bipartite=1)
         made.add_edges_from((('key', j), ('query', i)) for j, i in edges)
     else:
-        check_square(self, 'to_networkx', hint='; or pass bipartite=True')
+        check_square(self, 'to_networkx', hint='; pass bipartite=True for other graphs')
         made.add_nodes_from(range(self.num_queries))
         made.add_edges_from(edges)
     return made
@@ -137,8 +139,9 @@ def to_networkx(self: BipartiteGraph, bipartite: bool = False) -> nx.DiGraph:
 
 
 def to_sparse_tensor(self: BipartiteGraph, edge_weight: Tensor | None = None) -> SparseTensor:
-    """Return a ``torch_sparse.SparseTensor`` ``[query, key]``, PyG's transposed adjacency
-    ``adj_t``. Its values are ``edge_weight`` ``[num_edges]``, if given.
+    """Return the graph as a ``torch_sparse.SparseTensor`` ``[query, key]``, which is PyG's
+    transposed adjacency ``adj_t``. The values of the SparseTensor are ``edge_weight``
+    ``[num_edges]``, if given.
 
     Raises:
         ImportError: torch-sparse is not installed.
@@ -147,8 +150,8 @@ def to_sparse_tensor(self: BipartiteGraph, edge_weight: Tensor | None = None) ->
     try:
         from torch_sparse import SparseTensor
     except ImportError as error:
-        raise ImportError("to_sparse_tensor needs torch-sparse: pip install --no-build-isolation "
-                          "torch-sparse") from error
+        raise ImportError("to_sparse_tensor needs the package torch-sparse: pip install "
+                          "--no-build-isolation torch-sparse") from error
     return SparseTensor(rowptr=self.csr[0], row=self.query, col=self.key, value=edge_weight,
                         sparse_sizes=(self.num_queries, self.num_keys), is_sorted=True,
                         trust_data=True)

@@ -7,8 +7,8 @@ from torch import Tensor
 
 
 def constant_of(edge_prob: Tensor, value: float) -> Tensor:
-    """Return a tensor ``[num_edges]`` that is ``value`` everywhere and passes its gradient to
-    ``edge_prob``. The tensor stores a single value, which kernels recognise by the stride 0."""
+    """Return a tensor ``[num_edges]`` in which every entry is ``value``, and whose gradient flows
+    to ``edge_prob``. The tensor stores a single number, which kernels recognise by the stride 0."""
     return _Constant.apply(edge_prob, value)
 
 

@@ -23,13 +23,14 @@ Edges = BipartiteGraph | Tensor | SparseTensor
 
 
 class SortedEdges(NamedTuple):
-    """A graph, and the permutation that sorted its edges."""
+    """A graph together with the permutation that sorted its edges."""
 
     graph: BipartiteGraph
     perm: Tensor | None  # int64 [num_edges]; None if the edges were sorted
 
     def sort(self, values: Tensor | None) -> Tensor | None:
-        """Return values on the original edges in the order of the sorted graph, or None."""
+        """Return ``values`` of the original edges in the order of the sorted graph, or None for
+        None."""
         if values is None or self.perm is None:
             return values
         return values.index_select(0, self.perm)  # a third of the time of values[perm]
@@ -76,12 +77,13 @@ _find_outside = torch.compiler.disable(_find, reason='edges are sorted, and comp
 
 
 def device_of(edges: Edges) -> torch.device:
-    """Return the device of the edges."""
+    """Return the device of ``edges``, which may be in any of PyG's formats."""
     return edges.device() if isinstance(edges, SparseTensor) else edges.device
 
 
 def edge_index_of(edges: Edges) -> Tensor:
-    """Return ``edge_index`` ``[2, num_edges]``, key over query, in the given order."""
+    """Return ``edges`` in any of PyG's formats as ``edge_index`` ``[2, num_edges]``, keys in row 0
+    and queries in row 1, in the given order."""
     if isinstance(edges, BipartiteGraph):
         return torch.stack([edges.key, edges.query])
     check_edges(edges, 'edge_index')
@@ -89,8 +91,8 @@ def edge_index_of(edges: Edges) -> Tensor:
 
 
 def edge_values_of(edges: Edges) -> Tensor | None:
-    """Return the values of a sparse adjacency in the order of :func:`edge_index_of`, or None for
-    edges without values."""
+    """Return the values of a sparse adjacency matrix, ``[num_edges]`` in the order of
+    :func:`edge_index_of`, or None for edges without values."""
     if isinstance(edges, SparseTensor):
         return edges.coo()[2]
     if not is_torch_sparse_tensor(edges):
@@ -99,12 +101,12 @@ def edge_values_of(edges: Edges) -> Tensor | None:
         return edges.values()
     if edges.requires_grad and torch.is_grad_enabled():
         raise ValueError("'edge_index' must be coalesced if its values need a gradient (got an "
-                         "uncoalesced Tensor); pass edge_index.coalesce()")
+                         "uncoalesced sparse Tensor); pass edge_index.coalesce()")
     return edges._values()
 
 
 def check_edges(edges: Edges, name: str = 'edges') -> Edges:
-    """Return ``edges`` unchanged, or raise a TypeError if they are not in one of PyG's formats of
+    """Return ``edges`` unchanged, or raise a TypeError if ``edges`` is in none of PyG's formats of
     edges."""
     if not isinstance(edges, Edges):
         raise TypeError(f"'{name}' must be a Tensor, a SparseTensor or a BipartiteGraph (got "
@@ -113,7 +115,8 @@ def check_edges(edges: Edges, name: str = 'edges') -> Edges:
 
 
 def _check_sizes(edges: Edges, num_queries: int, num_keys: int) -> None:
-    """Raise if ``edges`` are a graph or an adjacency with other numbers of nodes."""
+    """Raise an error if ``edges`` is a graph or an adjacency matrix whose numbers of nodes differ
+    from ``num_queries`` and ``num_keys``."""
     sizes = num_queries, num_keys
     if isinstance(edges, BipartiteGraph):
         sizes = edges.num_queries, edges.num_keys
@@ -122,8 +125,8 @@ def _check_sizes(edges: Edges, num_queries: int, num_keys: int) -> None:
     elif is_torch_sparse_tensor(edges):
         sizes = tuple(edges.shape[:2])
     if sizes != (num_queries, num_keys):
-        raise ValueError(f"'edge_index' must be between {num_queries} queries and {num_keys} keys, "
-                         f"the nodes of 'x' (got {sizes[0]} and {sizes[1]})")
+        raise ValueError(f"'edge_index' must have {num_queries} queries and {num_keys} keys, as "
+                         f"many as 'x' has target and source nodes (got {sizes[0]} and {sizes[1]})")
 
 
 def _sort(edges: Tensor | SparseTensor, num_queries: int, num_keys: int) -> SortedEdges:
@@ -139,7 +142,7 @@ _NUMBERS, _KNOWN, _GONE = count(), WeakIdKeyDictionary(), deque()
 
 
 class _Known:
-    """Name of a tensor of edges in cache keys, and the number of its known changes.
+    """The name of a tensor of edges in cache keys, and the number of its known changes.
 
     In-place changes increment the version of a tensor, but changes through ``.data`` or a numpy
     view do not. To detect the latter changes, CPU tensors of up to ``MAX_COMPARED`` values are
@@ -161,9 +164,9 @@ class _Known:
 
 
 def identity_of(edges: Edges) -> tuple[str, str, tuple[int, int]] | None:
-    """Return the identity of ``edges`` in cache keys, or ``None`` if in-place changes cannot be
-    detected. The identity changes when the edges change. When the edges are deleted, the values
-    cached under their identity are dropped."""
+    """Return the identity of the tensor ``edges`` in cache keys, or ``None`` if in-place changes of
+    this tensor cannot be detected. The identity changes when the edges change. When the tensor is
+    deleted, the values cached under its identity are dropped."""
     gone = {_GONE.popleft() for _ in range(len(_GONE))}
     if gone:
         GRAPHS.drop(lambda key: key[0] == _KIND and not gone.isdisjoint(key))

@@ -130,9 +130,9 @@ class BipartiteGraph:
             check_range(edge_index, num_queries, num_keys)
             if not is_ascending(number_pairs(key, query, num_keys)):
                 raise ValueError("'edge_index' must be sorted by query (row 1), then by key (row "
-                                 "0), and must contain each pair once; "
-                                 "BipartiteGraph.from_edge_index accepts edges in any order and "
-                                 "merges duplicates")
+                                 "0), without duplicate pairs; call "
+                                 "BipartiteGraph.from_edge_index, which sorts edges and merges "
+                                 "duplicates")
         segments = Segments.of(query_ptr, key_ptr, (num_queries, num_keys), query.device,
                                validate=validate)
         self._fill(row_pointer(query.contiguous(), int(num_queries)), key, int(num_keys), segments,
@@ -224,22 +224,17 @@ class BipartiteGraph:
 
     @property
     def csr(self) -> tuple[Tensor, Tensor]:
-        """The stored rows.
-
-        A pair: where the edges of each query begin, int64 ``[num_queries + 1]``; and the key of
-        each edge, ``[num_edges]``, in the narrowest dtype of uint16, int32 and int64. Do not modify
-        these tensors.
-        """
+        """The rows of the graph, as two tensors: where the edges of each query begin, int64
+        ``[num_queries + 1]``; and the key of each edge, ``[num_edges]``, in the narrowest dtype of
+        uint16, int32 and int64. Do not modify these tensors."""
         return self._indptr, self._key
 
     @property
     def csc(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The edges sorted by key, cached on first use.
-
-        A triple: where the edges of each key begin, int64 ``[num_keys + 1]``; the query of each
-        edge, uint16, int32 or int64 ``[num_edges]``; and the permutation from the order by query to
-        the order by key, int32 or int64 ``[num_edges]``.
-        """
+        """The edges sorted by key, as three tensors that are cached on first use: where the edges
+        of each key begin, int64 ``[num_keys + 1]``; the query of each edge, uint16, int32 or int64
+        ``[num_edges]``; and the permutation from the order by query to the order by key, int32 or
+        int64 ``[num_edges]``."""
         if self._csc is not None:
             return self._csc
         csc = csc_of_rows(self._indptr, self._key, self._num_keys)
@@ -249,8 +244,8 @@ class BipartiteGraph:
 
     @property
     def block_mask(self) -> BlockMask:
-        """The result of :meth:`to_block_mask`, cached on first use. The mask is compact except on
-        CPUs."""
+        """The graph as a ``BlockMask`` of FlexAttention, see :meth:`to_block_mask`. The mask is
+        cached on first use, and compact except on CPUs."""
         if self._block_mask is None:
             with outside_transforms():
                 self._block_mask = self.to_block_mask(is_compact=self.device.type != 'cpu')
@@ -287,8 +282,8 @@ class BipartiteGraph:
 
     @property
     def edge_gate(self) -> Tensor | None:
-        """Ones ``[num_edges]`` that pass their gradient to :attr:`edge_prob`, or ``None`` without
-        probabilities. The ones take the memory of a single value."""
+        """Ones ``[num_edges]`` whose gradient flows to :attr:`edge_prob`, or ``None`` if the edges
+        have no probabilities. The tensor stores a single number."""
         return None if self._edge_prob is None else constant_of(self._edge_prob, 1.)
 
     @property
@@ -348,7 +343,8 @@ class BipartiteGraph:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the graph, including the cached order by key and tiles."""
+        """Number of bytes of the graph, including the order by key and the tiles if these are
+        cached."""
         held = [self._indptr, self._key, *self._segments.ptrs, *(self._csc or ())]
         if self._block_mask is not None:
             held += tensors_of_block_mask(self._block_mask)
@@ -388,7 +384,7 @@ class BipartiteGraph:
         return self._indptr[self._segments.query_ptr].diff()
 
     def validate(self) -> BipartiteGraph:
-        """Check everything that the constructor checks, in O(num_edges), and return the graph."""
+        """Check everything that the constructor checks, in O(num_edges), and return this graph."""
         check_rows(self._indptr, self._key, self.num_keys)
         self._validate_values()
         return self
@@ -408,8 +404,8 @@ class BipartiteGraph:
     # Set algebra #####################################################################
 
     def __or__(self, other: BipartiteGraph) -> BipartiteGraph:
-        """Return the graph of the edges that either graph has. Set operations drop ``edge_prob``,
-        because the probabilities are not valid for the result."""
+        """Return the graph of the edges that are in at least one of both graphs. Set operations
+        drop ``edge_prob``, because the probabilities are not valid for the result."""
         self._check_same_shape(other, '|')
         merged = merge_rows(self.csr, other.csr)
         if merged is not None:
@@ -417,7 +413,7 @@ class BipartiteGraph:
         return self._with_pairs(sort_pairs(torch.cat([self._pairs(), other._pairs()])))
 
     def __and__(self, other: BipartiteGraph) -> BipartiteGraph:
-        """Return the graph of the edges that both graphs have."""
+        """Return the graph of the edges that are in both graphs."""
         self._check_same_shape(other, '&')
         return self._with_pairs(self._pairs()[self.isin(other)])
 
@@ -442,11 +438,11 @@ class BipartiteGraph:
         """
         if not isinstance(keep, Tensor) or keep.dtype != torch.bool:
             kind = keep.dtype if isinstance(keep, Tensor) else type(keep).__name__
-            raise TypeError(f"'keep' must be a boolean Tensor (got {kind})")
+            raise TypeError(f"'keep' must be a Tensor of dtype bool (got {kind})")
         check_on_edges('keep', keep, self.num_edges)
         if keep.device != self.device:
-            raise ValueError(f"'keep' must be on {self.device}, where the graph is (got "
-                             f"{keep.device})")
+            raise ValueError(f"'keep' must be on {self.device}, the device of the graph (got "
+                             f"{keep.device}); pass keep.to('{self.device}')")
         before = torch.cat([keep.new_zeros(1, dtype=torch.long), keep.cumsum(0)])
         edge_prob = None if self.edge_prob is None else self.edge_prob[keep]
         key = self.key[keep]  # int64, because torch cannot index uint16
@@ -474,21 +470,21 @@ class BipartiteGraph:
         return self.select_edges(self.key <= self.query)
 
     def transpose(self) -> BipartiteGraph:
-        """Return the graph with keys and queries swapped."""
+        """Return the graph in which keys and queries are exchanged."""
         key_indptr, query, perm = self.csc
         edge_prob = None if self.edge_prob is None else self.edge_prob[perm]
         return self._of(key_indptr.clone(), query.clone(), self.num_queries,
                         self._segments.transpose(), edge_prob)
 
     def __eq__(self, other: object) -> bool:
-        """Return whether sizes, segments, edges and edge probabilities are equal."""
+        """Return whether two graphs have equal sizes, segments, edges and edge probabilities."""
         if not isinstance(other, BipartiteGraph):
             return NotImplemented
         if self.device != other.device or (self.edge_prob is None) != (other.edge_prob is None):
             return False
         if self._key.is_meta:
             raise ValueError("'==' needs graphs with values (got two graphs on the device 'meta', "
-                             "which have none)")
+                             "which stores no values)")
         return (self._same_shape(other) and torch.equal(self._indptr, other._indptr)
                 and torch.equal(self._key, other._key)
                 and (self.edge_prob is None or torch.equal(self.edge_prob, other.edge_prob)))
@@ -496,7 +492,7 @@ class BipartiteGraph:
     __hash__ = None
 
     def to(self, device: torch.device | str) -> BipartiteGraph:
-        """Return the graph on ``device``."""
+        """Return this graph on ``device``."""
         device = check_device(device)
         if device == self.device:
             return self
@@ -579,11 +575,11 @@ class BipartiteGraph:
             raise TypeError(f"'{operation}' needs two BipartiteGraphs (got "
                             f"{type(other).__name__})")
         if self.device != other.device:
-            raise ValueError(f"'{operation}' needs graphs on one device (got {self.device} and "
-                             f"{other.device}); move one with .to(device)")
+            raise ValueError(f"'{operation}' needs two graphs on one device (got {self.device} and "
+                             f"{other.device}); move the second by graph.to('{self.device}')")
         if not self._same_shape(other):
-            raise ValueError(f"'{operation}' needs graphs of equal sizes and segments (got {self} "
-                             f"and {other})")
+            raise ValueError(f"'{operation}' needs two graphs of equal sizes and segments (got "
+                             f"{self} and {other})")
 
     def _validate_values(self) -> None:
         if self.edge_prob is not None:

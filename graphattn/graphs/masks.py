@@ -47,8 +47,8 @@ def from_mask(cls: type[BipartiteGraph], mask: Tensor) -> BipartiteGraph:
     """
     is_on = _attends(mask)
     if is_on.dim() not in (2, 4):
-        raise ValueError(f"'mask' must be [query, key] or [batch, heads or 1, query, key] (got "
-                         f"shape {tuple(mask.shape)})")
+        raise ValueError(f"'mask' must have shape [query, key] or [batch, heads or 1, query, key] "
+                         f"(got shape {tuple(mask.shape)})")
     segments = is_on.unsqueeze(0) if is_on.dim() == 2 else is_on.transpose(0, 1).flatten(0, 1)
     num_segments, num_queries, num_keys = segments.shape
     segment, query, key = segments.nonzero().unbind(1)
@@ -86,16 +86,16 @@ def from_topk(cls: type[BipartiteGraph], indices: Tensor,
     check_strided('indices', indices)
     check_has_numbers('indices', indices)
     if indices.dim() not in (2, 3):
-        raise ValueError(f"'indices' must be [query, k] or [batch, query, k] (got shape "
+        raise ValueError(f"'indices' must have shape [query, k] or [batch, query, k] (got shape "
                          f"{tuple(indices.shape)})")
     segments = indices.long().unsqueeze(0) if indices.dim() == 2 else indices.long()
     batch, num_queries, _ = segments.shape
     num_keys = num_queries if num_keys is None else num_keys
     check_size('num_keys', num_keys)
     if segments.numel() and int(segments.max()) >= num_keys:
-        raise ValueError(f"'indices' must be below {num_keys}, the number of keys, or negative for "
-                         f"no key (got {int(segments.max())}); pass 'num_keys' if there are more "
-                         f"keys than queries")
+        raise ValueError(f"'indices' must be from 0 to {num_keys - 1}, or negative for no key (got "
+                         f"{int(segments.max())}); pass 'num_keys' if there are more keys than "
+                         f"queries")
     check_num_pairs(batch * num_queries, batch * num_keys)
     segment = torch.arange(batch, device=segments.device).view(-1, 1, 1)
     query = torch.arange(batch * num_queries, device=segments.device).view(batch, num_queries, 1)
@@ -105,24 +105,25 @@ def from_topk(cls: type[BipartiteGraph], indices: Tensor,
 
 
 def to_mask(self: BipartiteGraph) -> Tensor:
-    """Return a boolean mask ``[num_queries, num_keys]``, ``True`` where a query attends."""
+    """Return the graph as a boolean mask ``[num_queries, num_keys]``, which is ``True`` where a
+    query attends."""
     mask = torch.zeros(self.num_queries, self.num_keys, dtype=torch.bool, device=self.device)
     mask[self.query, self.key] = True
     return mask
 
 
 def is_above_lowest(added: Tensor) -> Tensor:
-    """Return bool, shaped like ``added``: where an additive mask lets a query attend, because it is
-    neither ``-inf`` nor about the minimum of its dtype."""
+    """Return bool, shaped like the additive mask ``added``: ``True`` where a query may attend,
+    because the entry is neither ``-inf`` nor about the minimum of its dtype."""
     return ~(added <= torch.finfo(added.dtype).min / 2)
 
 
 def _attends(mask: Tensor) -> Tensor:
-    """Return a mask as bool. A floating mask becomes ``True`` where it is 0."""
+    """Return ``mask`` as a boolean mask. A floating mask becomes ``True`` where it is 0."""
     if not isinstance(mask, Tensor) or not (mask.dtype == torch.bool or is_float(mask.dtype)):
         kind = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
-        raise TypeError(f"'mask' must be a boolean Tensor, True = attend, or a floating Tensor of "
-                        f"16 bits or more that is added to logits (got {kind})")
+        raise TypeError(f"'mask' must be a Tensor of dtype bool (True = attend), or of a floating "
+                        f"dtype (0 = attend, -inf = do not attend) (got {kind})")
     check_strided('mask', mask)
     check_has_numbers('mask', mask)
     if mask.dtype == torch.bool:
@@ -130,9 +131,9 @@ def _attends(mask: Tensor) -> Tensor:
     is_on = is_above_lowest(mask)
     others = mask[is_on & (mask != 0)]
     if others.numel():
-        raise ValueError(f"'mask' must be 0 where a query attends and -inf where it does not (got "
-                         f"{others[0].item()}); pass other values that are added to logits as "
-                         f"'edge_bias'")
+        raise ValueError(f"'mask' must contain only 0 (attend) and -inf (do not attend) if its "
+                         f"dtype is floating (got {others[0].item()}); pass other numbers that are "
+                         f"added to logits as 'edge_bias'")
     return is_on
 
 

@@ -97,7 +97,8 @@ def from_edge_index(
         if return_perm and not bool(is_first.all()):
             raise RepeatedEdges(f"'edge_index' must contain each edge only once with "
                                 f"return_perm=True (got {given.numel()} edges, "
-                                f"{int(is_first.sum())} of them different)")
+                                f"{int(is_first.sum())} of them different); remove duplicates, or "
+                                f"pass return_perm=False")
         edge_prob = None if edge_prob is None else _one_of_each(edge_prob[perm], is_first)
         pair = pair if return_perm else pair[is_first]
     else:
@@ -109,7 +110,7 @@ def from_edge_index(
 
 
 def plain(edge_index: Tensor) -> Tensor:
-    """Return the edges as a plain Tensor instead of PyG's ``EdgeIndex``."""
+    """Return ``edge_index``, which may be PyG's ``EdgeIndex``, as a plain Tensor."""
     if type(edge_index) is Tensor:  # avoids importing PyG, which takes seconds
         return edge_index
     from torch_geometric import EdgeIndex
@@ -120,5 +121,5 @@ def plain(edge_index: Tensor) -> Tensor:
 def _one_of_each(edge_prob: Tensor, is_first: Tensor) -> Tensor:
     if bool((edge_prob[1:] != edge_prob[:-1])[~is_first[1:]].any()):
         raise ValueError("'edge_prob' must be the same for all duplicates of an edge (got "
-                         "different values); pass each edge once")
+                         "different probabilities); pass each edge only once")
     return edge_prob[is_first]

@@ -65,11 +65,13 @@ def nearby_order(self: BipartiteGraph, parts: int | None = None) -> Tensor:
 
 
 def _parts(graph: BipartiteGraph, parts: int) -> Tensor:
-    """Return the part of each token, int64 ``[num_queries]``."""
+    """Return the index of the part of the graph that each token belongs to, int64
+    ``[num_queries]``. ``parts`` is the number of parts."""
     try:
         from pymetis import CSRAdjacency, part_graph
     except ImportError as error:
-        raise ImportError("'parts' needs pymetis: pip install 'graphattn[metis]'") from error
+        raise ImportError("'parts' needs the package pymetis: pip install "
+                          "'graphattn[metis]'") from error
     near = graph.without_self_loops()
     indptr, key = ((near | near.transpose()).to('cpu')).csr  # METIS takes symmetric graphs
     weight = graph.in_degree().clamp(min=1).tolist()
@@ -89,7 +91,7 @@ def reorder(self: BipartiteGraph, query_order: Tensor,
     """
     check_order('query_order', query_order, self.segments.query_ptr)
     if key_order is None:
-        check_square(self, 'reorder', hint="; or pass 'key_order'")
+        check_square(self, 'reorder', hint="; pass 'key_order' for other graphs")
         key_order = query_order
     check_order('key_order', key_order, self.segments.key_ptr)
     key_place, query_place = key_order.argsort(), query_order.argsort()

@@ -49,30 +49,31 @@ class PairLayout(ABC):
     @property
     @abstractmethod
     def num_values(self) -> int:
-        """Number of distinct values."""
+        """Number of different values that pairs of tokens can have."""
 
     @abstractmethod
     def _inner_value(self, query: Tensor, key: Tensor, length: int) -> Tensor:
-        """Return the index of the value of each pair. Results for pairs on the border are
-        ignored."""
+        """Return the index of the value of each pair of a query and a key inside the border. The
+        results for pairs on the border are ignored."""
 
     @abstractmethod
     def _inner_multiplicity(self, device: torch.device) -> Tensor:
-        """Return the number of pairs inside the border with each value, int64 ``[num_values]``."""
+        """Return how many pairs inside the border have each value, int64 ``[num_values]``."""
 
     @property
     def always_on(self) -> int:
-        """The index of pairs that are always on."""
+        """The index that marks pairs which are always on."""
         return self.num_values
 
     @property
     def always_off(self) -> int:
-        """The index of pairs that are always off."""
+        """The index that marks pairs which are always off."""
         return self.num_values + 1
 
     @property
     def max_length(self) -> int | None:
-        """Length of the longest sequence that the mask covers, or ``None`` if there is no limit."""
+        """Number of tokens of the longest sequence that a mask of this layout covers, or ``None``
+        if there is no limit."""
         return self.size
 
     def value_of(self, query: Tensor, key: Tensor, length: int) -> Tensor:
@@ -97,7 +98,8 @@ class PairLayout(ABC):
         return value.masked_fill(on_border, self.always_on)
 
     def index(self, length: int, device: torch.device | str = 'cpu') -> Tensor:
-        """Return :meth:`value_of` for all pairs of a sequence, int64 ``[length, length]``."""
+        """Return the index of the value of every pair of a sequence of ``length`` tokens, int64
+        ``[length, length]``, see :meth:`value_of`."""
         self.check_length(length)
         token = torch.arange(length, device=check_device(device))
         return self.value_of(token[:, None], token, length)
@@ -148,11 +150,12 @@ class PairLayout(ABC):
         return torch.cat([inner, inner.new_full((1,), on_border), inner.new_zeros(1)])
 
     def check_length(self, length: int) -> None:
-        """Raise a ValueError for lengths that the mask does not cover."""
+        """Raise a ValueError if a mask of this layout does not cover sequences of ``length``
+        tokens."""
         check_size('length', length)
         if self.max_length is not None and length > self.max_length:
-            raise ValueError(f"'length' must not exceed the {self.max_length} tokens of the mask "
-                             f"(got {length})")
+            raise ValueError(f"'length' must be at most {self.max_length}, the number of tokens of "
+                             f"the mask (got {length})")
 
     def _inside(self, token: Tensor, length: int) -> Tensor:
         """Return the position of each token in the mask, counted from the first row inside the
@@ -243,8 +246,8 @@ class DiagonalLayout(PairLayout):
         return distance.masked_fill(distance >= self.num_values, self.always_off)
 
     def rows(self, is_on: Tensor, length: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return rows as :meth:`PairLayout.rows` does, in time and memory proportional to the
-        number of pairs that are on."""
+        """Return the same tensors as :meth:`PairLayout.rows`, in time and memory proportional to
+        the number of pairs that are on."""
         self.check_length(length)
         # The CPU lists the diagonals, because there are few of them, and this needs a single
         # synchronisation.
@@ -273,9 +276,9 @@ class DiagonalLayout(PairLayout):
         return degree, key, value
 
     def _offsets(self, is_on: Tensor, inner_length: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return three tensors: ``key - query`` of each diagonal that is on, ascending within each
-        head; and for each row inside the border, its first diagonal and its number of diagonals,
-        both ``[heads, inner_length]``."""
+        """Return three tensors about the diagonals that are on: ``key - query`` of each such
+        diagonal, ascending within each head; and for each row inside the border, the first of its
+        diagonals and their number, both ``[heads, inner_length]``."""
         token = torch.arange(max(inner_length, 0), device=is_on.device)
         reach = self.num_values
         head, distance = is_on.nonzero(as_tuple=True)
@@ -290,8 +293,8 @@ class DiagonalLayout(PairLayout):
 
     def _with_border(self, offset: Tensor, value: Tensor, first: Tensor, degree: Tensor,
                      length: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Add the pairs of the border: one pair at both ends of each row, and a full row at the
-        beginning and at the end."""
+        """Return the pairs inside the border together with the pairs of the border: one pair at
+        both ends of each row, and a full row at the beginning and at the end."""
         token = torch.arange(length, device=offset.device)
         all_keys = len(offset) + 2
         offset = torch.cat([F.pad(offset, (1, 1)), token, token + 1 - length])

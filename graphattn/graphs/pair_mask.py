@@ -62,8 +62,8 @@ class PairMask:
         check_kind('layout', layout, PairLayout)
         check_floating('values', values)
         if values.dim() != 2 or values.size(1) != layout.num_values:
-            raise ValueError(f"'values' must be [heads, {layout.num_values}] for {layout} (got "
-                             f"shape {tuple(values.shape)})")
+            raise ValueError(f"'values' must have shape [heads, {layout.num_values}] for {layout} "
+                             f"(got shape {tuple(values.shape)})")
         check_number('logit_drop', logit_drop, 'positive and finite')
         _check_range(values.detach())
         self.values, self.layout, self.logit_drop = values, layout, float(logit_drop)
@@ -99,12 +99,12 @@ class PairMask:
         return self._of_pairs(self.values, length, on=1., off=0.)
 
     def norm(self) -> Tensor:
-        """Return the penalty of Eq. 7, a scalar; see
+        """Return the penalty of SparseBERT's Eq. 7 for these masks, a scalar; see
         :meth:`graphattn.graphs.pair_layout.PairLayout.norm`."""
         return self.layout.norm(self.values)
 
     def density(self) -> float:
-        """Return the mean of the values of the n x n pairs of all heads."""
+        """Return the mean value of the n x n pairs of all heads."""
         return float(self.norm().detach()) / max(self.heads * self.layout.size**2, 1)
 
     def _of_pairs(self, values: Tensor, length: int, on: float, off: float) -> Tensor:
@@ -116,8 +116,9 @@ class PairMask:
         return pairs.view(self.heads, length, length)
 
     def _index(self, length: int) -> Tensor:
-        """Return the index of the value of each pair. All layers of a forward pass share this
-        tensor, which takes 8 bytes per pair and is freed together with the mask."""
+        """Return the index of the value of each pair, int64 ``[length, length]``. All layers of a
+        forward pass share this tensor, which takes 8 bytes per pair and is freed together with the
+        mask."""
         key = self.layout, length, self.device
         if key not in self._index_of:
             with torch.inference_mode(False):  # may be used for gradients later
@@ -133,8 +134,8 @@ class PairMask:
 
 
 class MaskedPairs:
-    """All pairs of each sequence under a soft mask. Dense attention uses this object as attention
-    along edges uses a graph.
+    """All pairs of tokens of each sequence, together with soft masks. Dense attention uses this
+    object in place of a graph.
 
     Args:
         mask (PairMask): The masks of the heads, shared by all sequences.
@@ -153,27 +154,28 @@ class MaskedPairs:
 
     @property
     def num_queries(self) -> int:
-        """Number of tokens; each is a query and a key."""
+        """Number of tokens of all sequences. Each token is a query and a key."""
         return sum(self._lengths)
 
     num_keys = num_queries
 
     @property
     def num_edges(self) -> int:
-        """Number of pairs, shared by all heads."""
+        """Number of pairs of tokens of the same sequence. All heads share these pairs."""
         return sum(length**2 for length in self._lengths)
 
     @property
     def counts(self) -> list[tuple[int, int]]:
-        """Pairs of a length, ascending, and the number of nonempty sequences of this length."""
+        """Return a list of pairs ``(length, count)`` with ascending lengths: ``count`` nonempty
+        sequences have ``length`` tokens."""
         return sorted(Counter(length for length in self._lengths if length).items())
 
     def sort(self, x: Tensor) -> Tensor:
-        """Return the tokens ``x`` sorted by the length of their sequences."""
+        """Return the tokens ``x`` in the order in which sequences are sorted by their length."""
         return x if self._order is None else x.index_select(0, self._order)
 
     def unsort(self, x: Tensor) -> Tensor:
-        """Return sorted tokens in the order that they had before :meth:`sort`."""
+        """Return tokens that :meth:`sort` has sorted in their original order."""
         return x if self._order is None else torch.zeros_like(x).index_copy(0, self._order, x)
 
     @cached_property

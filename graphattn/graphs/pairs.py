@@ -21,13 +21,14 @@ def number_pairs(key: Tensor, query: Tensor, num_keys: int) -> Tensor:
 
 
 def is_ascending(pair: Tensor) -> bool:
-    """Return whether numbers strictly ascend, so that they are sorted and have no duplicates."""
+    """Return whether the numbers ``pair`` strictly ascend, so that they are sorted and
+    different."""
     return bool((pair[1:] > pair[:-1]).all())
 
 
 def sort_pairs(pair: Tensor) -> Tensor:
-    """Return the numbers sorted and without duplicates. A GPU is synchronised once, to count the
-    duplicates."""
+    """Return the numbers ``pair`` sorted and without duplicates. A GPU is synchronised once, to
+    count the duplicates."""
     is_on_cpu = pair.device.type == 'cpu'
     if is_on_cpu and is_ascending(pair):
         return pair
@@ -37,7 +38,7 @@ def sort_pairs(pair: Tensor) -> Tensor:
 
 
 def sort_numbers(number: Tensor) -> Tensor:
-    """Return the numbers sorted along the last dimension."""
+    """Return the tensor ``number`` sorted along its last dimension."""
     if number.device.type != 'cpu':
         return torch.sort(number).values
     # For 10 million pairs, numpy's vectorised sort took 0.2 s and torch.sort took 2.3 s.
@@ -45,8 +46,8 @@ def sort_numbers(number: Tensor) -> Tensor:
 
 
 def first_of_each(pair: Tensor) -> Tensor:
-    """Return bool ``[pair.numel()]``: whether each of the sorted numbers differs from its
-    predecessor."""
+    """Return bool ``[pair.numel()]``: whether each of the sorted numbers ``pair`` differs from the
+    number before it."""
     is_first = torch.ones_like(pair, dtype=torch.bool)
     torch.ne(pair[1:], pair[:-1], out=is_first[1:])
     return is_first
@@ -73,8 +74,8 @@ def rows_of_pairs(pair: Tensor, num_queries: int, num_keys: int) -> tuple[Tensor
 
 
 def order_pairs(pair: Tensor, num_pairs: int) -> Tensor:
-    """Return the stable permutation that sorts ``pair``, int64 ``[pair.numel()]``. All numbers must
-    be below ``num_pairs``."""
+    """Return the stable permutation that sorts the numbers ``pair``, int64 ``[pair.numel()]``. All
+    numbers must be below ``num_pairs``."""
     if not _is_numpys(pair) or sys.byteorder != 'little':
         return torch.argsort(pair, stable=True)
     # This is a radix sort by 16 bits at a time, lowest bits first. numpy sorts 16 bits without
@@ -113,8 +114,8 @@ Rows = tuple[Tensor, Tensor]
 
 
 def merge_rows(rows: Rows, others: Rows) -> Rows | None:
-    """Return the rows of the edges that either of two graphs of the same size has, or ``None`` if
-    sorting is as fast."""
+    """Return the rows of the edges that are in at least one of two graphs of the same size, or
+    ``None`` if sorting all pairs is as fast."""
     merge = _compiled('merge_rows', 'cpu_merge') if _are_many(rows, others) else None
     if merge is None:
         return None
@@ -126,8 +127,8 @@ def merge_rows(rows: Rows, others: Rows) -> Rows | None:
 
 
 def find_rows(rows: Rows, others: Rows) -> Tensor | None:
-    """Return bool ``[num_edges]``: whether the graph of ``others`` has each edge of ``rows``; or
-    ``None`` if searching is as fast."""
+    """Return bool ``[num_edges]``: whether each edge of ``rows`` is also an edge of the graph with
+    the rows ``others``. Return ``None`` if searching in sorted pairs is as fast."""
     find = _compiled('find_in_rows', 'cpu_merge') if _are_many(rows, others) else None
     if find is None:
         return None
@@ -154,6 +155,6 @@ def _compiled(name: str, module: str) -> Callable | None:
 
 
 def _is_numpys(pair: Tensor) -> bool:
-    """Return whether numpy can compute with ``pair``."""
+    """Return whether numpy can compute with the values of the tensor ``pair``."""
     return (type(pair) is Tensor and pair.device.type == 'cpu'
             and not torch.compiler.is_compiling())

@@ -83,7 +83,7 @@ def html(graph: BipartiteGraph, text: str) -> str:
 
 
 def new_axes(width: float, height: float) -> Axes:
-    """Return the axes of a new figure. ``width`` and ``height`` are in inches."""
+    """Return the axes of a new matplotlib figure of ``width`` by ``height`` inches."""
     from matplotlib import pyplot
 
     return pyplot.subplots(figsize=(width, height), layout='constrained')[1]
@@ -95,8 +95,8 @@ def shades_of(graph: BipartiteGraph, weights: Tensor, dimensions: int) -> Tensor
     check_strided('weights', weights)
     if weights.shape[:1] != (graph.num_edges,) or weights.dim() > dimensions:
         shape = ' or '.join(['[num_edges]', '[num_edges, heads]'][:dimensions])
-        raise ValueError(f"'weights' must be {shape} with num_edges={graph.num_edges} (got "
-                         f"{list(weights.shape)})")
+        raise ValueError(f"'weights' must have shape {shape} with num_edges={graph.num_edges} (got "
+                         f"shape {list(weights.shape)})")
     per_edge = weights.detach().double().unsqueeze(-1).flatten(1).cpu()
     others = per_edge[~((per_edge >= 0) & per_edge.isfinite())]
     if others.numel():
@@ -106,7 +106,7 @@ def shades_of(graph: BipartiteGraph, weights: Tensor, dimensions: int) -> Tensor
 
 
 def tick_whole_numbers(*sides: Axis) -> None:
-    """Put the ticks of each axis at whole numbers only."""
+    """Put the ticks of each of the matplotlib axes at whole numbers only."""
     from matplotlib.ticker import MaxNLocator
 
     for side in sides:

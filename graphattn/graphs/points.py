@@ -64,8 +64,8 @@ def from_nearest(
 
     def nearest(queries: np.ndarray, keys: np.ndarray, number: int) -> np.ndarray:
         if len(keys) < k:
-            raise ValueError(f"'k' must not exceed the number of keys of any example (got {k}, but "
-                             f"example {number} has {len(keys)} keys)")
+            raise ValueError(f"'k' must be at most the number of keys of each example (got {k}, "
+                             f"but example {number} has {len(keys)} keys)")
         _, found = _tree(keys).query(queries, k=[*range(1, k + 1)],
                                      workers=torch.get_num_threads())
         return np.stack([found.ravel(), np.repeat(np.arange(len(queries)), k)])
@@ -98,7 +98,7 @@ def from_radius(
     """
     check_number('radius', radius, 'finite')
     if radius < 0:
-        raise ValueError(f"'radius' must not be negative (got {radius})")
+        raise ValueError(f"'radius' must be at least 0 (got {radius})")
 
     def within(queries: np.ndarray, keys: np.ndarray, number: int) -> np.ndarray:
         found = _tree(keys).query_ball_point(queries, radius, workers=torch.get_num_threads(),
@@ -112,16 +112,16 @@ def from_radius(
 
 def _graph(cls: type[BipartiteGraph], query: Tensor, key: Tensor | None, query_ptr: Tensor | None,
            key_ptr: Tensor | None, edges_of: Callable) -> BipartiteGraph:
-    """Return the graph of all examples. ``edges_of(queries, keys, number)`` returns the edges of an
-    example, key over query."""
+    """Return the graph of the points of all examples. ``edges_of(queries, keys, number)`` returns
+    the edges of one example, ``[2, num_edges]`` with keys in row 0."""
     if key is None and key_ptr is not None:
-        raise ValueError("'key_ptr' must be None if 'key' is None, because 'query_ptr' then marks "
-                         "the examples of queries and keys")
+        raise ValueError("'key_ptr' must be None without 'key', because then the points of 'query' "
+                         "are also the keys; omit 'key_ptr', or pass 'key'")
     own = _coordinates('query', query)
     others = own if key is None else _coordinates('key', key)
     if own.shape[1] != others.shape[1]:
-        raise ValueError(f"'key' must have the {own.shape[1]} dimensions of 'query' (got "
-                         f"{others.shape[1]})")
+        raise ValueError(f"'key' must have {own.shape[1]} columns, the coordinates of a point of "
+                         f"'query' (got {others.shape[1]})")
     key_ptr = query_ptr if key is None else key_ptr
     segments = Segments.of(query_ptr, key_ptr, (len(own), len(others)), query.device)
     ends = zip(*(ptr.tolist() for ptr in segments.ptrs))
@@ -144,7 +144,7 @@ def _tree(keys: np.ndarray) -> cKDTree:
 def _coordinates(name: str, points: Tensor) -> np.ndarray:
     check_floating(name, points)
     if points.dim() != 2 or points.size(1) == 0:
-        raise ValueError(f"'{name}' must be [num_points, dimensions] (got shape "
+        raise ValueError(f"'{name}' must have shape [num_points, dimensions] (got shape "
                          f"{tuple(points.shape)})")
     check_has_numbers(name, points)
     coordinates = points.detach().cpu().double().numpy()

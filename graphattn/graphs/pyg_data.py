@@ -64,11 +64,12 @@ def from_data(cls: type[BipartiteGraph], data: Data | HeteroData,
         edges, keys, queries = data[chosen], data[chosen[0]], data[chosen[-1]]
     else:
         if edge_type is not None:
-            raise ValueError(f"'edge_type' is for HeteroData (got {edge_type} and a Data)")
+            raise ValueError(f"'edge_type' must be None for a Data, because only a HeteroData has "
+                             f"edge types (got {edge_type})")
         edges = keys = queries = data
     given = edges.get('edge_index', edges.get('adj_t'))
     if given is None:
-        raise ValueError(f"'data' must have an 'edge_index' (got {data})")
+        raise ValueError(f"'data' must have the attribute 'edge_index' (got {data})")
     edge_index = read_edges(given)
     query_ptr = ptr_of(queries, edge_index.device)
     key_ptr = query_ptr if keys is queries else ptr_of(keys, edge_index.device)
@@ -93,7 +94,7 @@ def to_data(self: BipartiteGraph, bipartite: bool = False) -> Data | HeteroData:
     """
     check_bool(bipartite=bipartite)
     if not bipartite:
-        check_square(self, 'to_data', hint='; or pass bipartite=True')
+        check_square(self, 'to_data', hint='; pass bipartite=True for other graphs')
     from torch_geometric.data import Data, HeteroData
 
     data = HeteroData() if bipartite else Data()
@@ -110,8 +111,8 @@ def to_data(self: BipartiteGraph, bipartite: bool = False) -> Data | HeteroData:
 
 
 def read_edges(edges: Tensor | SparseTensor) -> Tensor:
-    """Return edges as a plain Tensor ``edge_index`` ``[2, num_edges]``, in their original order.
-    ``edges`` are an ``edge_index`` or a transposed adjacency ``adj_t`` ``[query, key]``."""
+    """Return ``edges`` as a plain Tensor ``edge_index`` ``[2, num_edges]``, in the original order.
+    ``edges`` is an ``edge_index``, or a transposed adjacency ``adj_t`` ``[query, key]``."""
     if type(edges) is Tensor and edges.layout == torch.strided:
         return edges
     from torch_geometric import EdgeIndex
@@ -129,7 +130,7 @@ def read_edges(edges: Tensor | SparseTensor) -> Tensor:
 
 
 def ptr_of(nodes: Data | NodeStorage, device: torch.device) -> Tensor:
-    """Return where the nodes of each graph begin, int64 ``[num_graphs + 1]``.
+    """Return where the nodes of each graph of a PyG batch begin, int64 ``[num_graphs + 1]``.
 
     The graphs follow from ``ptr`` or ``batch`` of ``nodes``. Without these attributes, all nodes
     belong to one graph.
@@ -144,8 +145,9 @@ def ptr_of(nodes: Data | NodeStorage, device: torch.device) -> Tensor:
     """
     num_nodes, ptr, batch = nodes.num_nodes, nodes.get('ptr'), nodes.get('batch')
     if num_nodes is None:
-        raise ValueError(f"'num_nodes' must be set if nodes have no features, because the nodes "
-                         f"cannot be counted then (got {nodes})")
+        raise ValueError(f"'num_nodes' must be set if the nodes have no features, because nodes "
+                         f"are otherwise counted by their features (got {nodes}); set "
+                         f"data.num_nodes")
     if ptr is None:
         return (torch.tensor([0, num_nodes], device=device) if batch is None
                 else ptr_of_batch(batch, num_nodes))
@@ -153,24 +155,24 @@ def ptr_of(nodes: Data | NodeStorage, device: torch.device) -> Tensor:
     if batch is not None and not is_traced(batch) and not torch.equal(
             batch, segment_of(ptr, num_nodes)):
         raise ValueError("'batch' must agree with 'ptr' (got nodes that were moved or removed "
-                         "after batching); sort the nodes by 'batch', and delete 'ptr'")
+                         "after batching); sort the nodes by 'batch', and delete data.ptr")
     return ptr
 
 
 def ptr_of_batch(batch: Tensor, num_nodes: int) -> Tensor:
-    """Return where the nodes of each graph begin, int64 ``[num_graphs + 1]``. ``batch`` is the
+    """Return where the nodes of each graph begin, int64 ``[num_graphs + 1]``, given ``batch``, the
     index of the graph of each node, ``[num_nodes]``."""
     check_integers('batch', batch)
     check_has_numbers('batch', batch)
     if batch.shape != (num_nodes,):
-        raise ValueError(f"'batch' must have the index of a graph for each of the {num_nodes} "
-                         f"nodes (got shape {tuple(batch.shape)})")
+        raise ValueError(f"'batch' must have shape [{num_nodes}], the index of a graph for each "
+                         f"node (got shape {tuple(batch.shape)})")
     numbers = host_copy(batch)
     if bool((numbers.diff() < 0).any()):
-        raise ValueError("'batch' must ascend, because the nodes of a graph must be adjacent; sort "
-                         "the nodes by 'batch'")
+        raise ValueError("'batch' must ascend, because the nodes of each graph must be adjacent; "
+                         "sort the nodes by 'batch'")
     num_graphs = int(numbers[-1]) + 1 if num_nodes else 0
     if num_nodes and int(numbers[0]) < 0 or num_graphs > MAX_SIDE:
-        raise ValueError(f"'batch' must number graphs from 0 (got {int(numbers[0])} to "
-                         f"{num_graphs - 1})")
+        raise ValueError(f"'batch' must number the graphs from 0 without gaps (got "
+                         f"{int(numbers[0])} to {num_graphs - 1})")
     return row_pointer(batch, num_graphs)

@@ -17,7 +17,8 @@ _PARTS = ('indptr', 'key', 'num_keys', 'query_ptr', 'key_ptr', 'edge_prob', 'is_
 
 
 def state_of(graph: BipartiteGraph) -> dict[str, Any]:
-    """Return a dict with the parts of a graph, in which the probabilities have no gradient."""
+    """Return a dict of the tensors and numbers from which :func:`parts_of` restores a graph.
+    Probabilities in the dict have no gradient."""
     indptr, key = graph.csr
     key = key.view(torch.int16) if key.dtype == torch.uint16 else key  # torch cannot pickle uint16
     edge_prob = None if graph.edge_prob is None else graph.edge_prob.detach()
@@ -32,9 +33,9 @@ def parts_of(state: dict[str, Any]) -> tuple[Any, ...]:
     of the probabilities, and of whether edges stay in their segments.
     """
     if not isinstance(state, dict) or state.keys() != set(_PARTS):
-        raise ValueError(f"the state of a BipartiteGraph must have the parts {', '.join(_PARTS)} "
-                         f"(got {', '.join(map(str, state))}); the graph may have been saved by "
-                         f"another version")
+        raise ValueError(f"the saved graph must contain {', '.join(_PARTS)} (got "
+                         f"{', '.join(map(str, state))}); save the graph again with this version "
+                         f"of graphattn")
     indptr, key, num_keys, query_ptr, key_ptr, edge_prob, is_reordered = (
         state[name] for name in _PARTS)
     if isinstance(key, Tensor) and key.dtype == torch.int16:

@@ -15,7 +15,8 @@ from graphattn._tensors import is_traced, out_of_inference
 _NODES_AT_ONCE = 64
 
 class Segments:
-    """Ranges of queries paired with ranges of keys. No edge leaves its segment.
+    """Ranges of queries, each paired with a range of keys. No edge joins a query of one segment to
+    a key of another segment.
 
     Segment ``b`` has the queries ``query_ptr[b]:query_ptr[b + 1]`` and the keys
     ``key_ptr[b]:key_ptr[b + 1]``. Segments are immutable.
@@ -46,7 +47,7 @@ class Segments:
     def of(cls, query_ptr: Tensor | None, key_ptr: Tensor | None, sizes: tuple[int, int],
            device: torch.device, *, heads: int = 1, validate: bool = True,
            look: bool = True) -> Segments:
-        """Build segments from pointers, which may be omitted.
+        """Return Segments from two pointers, to queries and to keys. Each pointer may be omitted.
 
         Args:
             query_ptr (Tensor, optional): As in :class:`Segments`. If omitted, there is one segment
@@ -82,7 +83,7 @@ class Segments:
             key_ptr = (query_ptr if num_keys == num_queries
                        else _one_segment_per_head(heads, num_keys, device))
         if validate and query_ptr.numel() != key_ptr.numel():
-            raise ValueError(f"'query_ptr' and 'key_ptr' must have the same number of segments "
+            raise ValueError(f"'query_ptr' and 'key_ptr' must mark the same number of segments "
                              f"(got {query_ptr.numel() - 1} and {key_ptr.numel() - 1})")
         return cls(query_ptr, key_ptr)
 
@@ -138,8 +139,8 @@ class Segments:
         return self.query_ptr, self.key_ptr
 
     def known(self) -> tuple[int | None, bool | None]:
-        """Return the pair of :attr:`num_pairs` and :attr:`is_square`, in which a property that is
-        not computed yet is ``None``."""
+        """Return the pair of :attr:`num_pairs` and :attr:`is_square`. A property that has not been
+        computed yet is ``None`` in this pair."""
         return self._num_pairs, self._is_square
 
     def pairs_per_segment(self) -> Tensor:
@@ -157,7 +158,7 @@ class Segments:
         return segment_of(self.key_ptr, num_keys)
 
     def transpose(self) -> Segments:
-        """Return the segments with queries and keys swapped."""
+        """Return the segments in which queries and keys are exchanged."""
         return Segments(self.key_ptr, self.query_ptr)
 
     def to(self, device: torch.device | str) -> Segments:
@@ -174,8 +175,8 @@ class Segments:
 
 def _checked(name: str, ptr: Tensor | None, size: int, device: torch.device,
              look: bool) -> Tensor | None:
-    """Check a pointer, because compiled loops do not check bounds. Return a copy, because changes
-    of the original through numpy could not be detected."""
+    """Check the pointer ``ptr``, because compiled loops do not check bounds, and return a copy. A
+    copy is needed because changes of the original through numpy could not be detected."""
     if ptr is None:
         return None
     if look:
@@ -190,7 +191,8 @@ def _one_segment_per_head(heads: int, num_nodes: int, device: torch.device) -> T
 
 
 def segment_of(ptr: Tensor, num_nodes: int | None = None) -> Tensor:
-    """Return the index of the segment of each node, int64 ``[num_nodes]``."""
+    """Return the index of the segment that each node belongs to, int64 ``[num_nodes]``. ``ptr``
+    marks where the segments begin."""
     return torch.repeat_interleave(ptr.diff(), output_size=num_nodes)
 
 
@@ -214,7 +216,7 @@ def reduce_segments(value: Tensor, ptr: Tensor, reduce: str) -> Tensor:
 
 
 def join_ptrs(ptrs: list[Tensor], sizes: Sequence[int]) -> Tensor:
-    """Concatenate the pointers of several parts. ``sizes`` are the numbers of nodes of each
-    part."""
+    """Return one pointer for the nodes of several parts, one part after the other. ``ptrs`` has a
+    pointer for each part, and ``sizes`` the number of its nodes."""
     starts = accumulate(sizes, initial=0)
     return torch.cat([ptrs[0][:1]] + [ptr[1:] + start for ptr, start in zip(ptrs, starts)])

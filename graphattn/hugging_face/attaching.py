@@ -153,11 +153,13 @@ def attach(
     given, sources = _sources_of(along, layers, modules)
     plain = is_one_hop(hops, teleport)
     if not plain and None in sources.values():
-        raise ValueError(f"'hops' must be 1, without teleport, if the model chooses the keys of "
-                         f"its queries (got {hops} with 'along' None)")
+        raise ValueError(f"'hops' must be 1 and 'teleport' 0 with along=None, because the model "
+                         f"chooses the keys of each query itself (got hops={hops}); pass a pattern "
+                         f"as 'along' to use several hops")
     if heads is not None and (learn_teleport or not plain):
-        raise ValueError(f"'hops' must be 1, without teleport, for some of the heads, because the "
-                         f"others keep full attention of one hop (got {hops}); omit 'heads'")
+        raise ValueError(f"'hops' must be 1 and 'teleport' 0 with 'heads', because the other heads "
+                         f"keep full attention of one hop (got hops={hops}); omit 'heads' to "
+                         f"attach whole layers")
     plans = {name: _plan(source, heads, name, modules[name], backend, learn_teleport)
              for name, source in sources.items()}
     if given is None:
@@ -217,7 +219,8 @@ def attached(
 
 @contextmanager
 def kept(model: nn.Module) -> Iterator[None]:
-    """Give all modules of a model their present states again after a ``with`` block."""
+    """Return a context that gives all modules of a model their present attachments again at its
+    end."""
     before = {module: (module.graph_attachment, getattr(module, 'graph_source', None),
                        getattr(module, 'graph_teleport_logit', None))
               for module in model.modules() if hasattr(module, 'graph_attachment')}
@@ -250,14 +253,15 @@ def detach(model: PreTrainedModel, *, layers: Sequence[int | str] | None = None,
     """
     check_kind('model', model, nn.Module)
     if not any(hasattr(module, 'graph_attachment') for module in model.modules()):
-        raise ValueError("'model' must be attached to be detached; see attach")
+        raise ValueError("'model' must be a model to which graphs are attached (got a model "
+                         "without graphs); call attach(model, along) first")
     modules = attention_modules(model)
     names = [name for name, module in modules.items() if attends(module)]
     if layers is not None:
         chosen = choose(modules, layers)
         if missing := [name for name in chosen if name not in names]:
-            raise ValueError(f"'layers' must be attached to be detached ({missing[0]!r} is not); "
-                             f"see attachment(model)")
+            raise ValueError(f"'layers' must contain only attached layers (got {missing[0]!r}, "
+                             f"which is not attached); attachment(model) lists the attached layers")
         names = chosen
     plans = {name: _without(name, modules[name], heads) for name in names}
     for name, (source, attached_heads) in plans.items():
@@ -270,24 +274,27 @@ def detach(model: PreTrainedModel, *, layers: Sequence[int | str] | None = None,
 
 def _sources_of(along: Any, layers: Sequence[int | str] | None, modules: dict[str, nn.Module],
                 ) -> tuple[Sequence[int | str] | None, dict[str, GraphSource | None]]:
-    """Return the layers that are given, and the source of each module to attach, by name."""
+    """Return the given ``layers``, and a dict from the name of each module to attach to its
+    source."""
     if isinstance(along, Mapping):
         if layers is not None:
-            raise ValueError("'layers' must be None if 'along' maps layers to sources")
+            raise ValueError("'layers' must be None if 'along' is a mapping, whose keys already "
+                             "name the layers; omit 'layers'")
         layers, along = [*along], [*along.values()]
     names = choose(modules, layers)
     if isinstance(along, Sequence) and not isinstance(along, str):
         if len(along) != len(names):
-            raise ValueError(f"'along' must be one source, or one for each of the {len(names)} "
-                             f"layers (got {len(along)}); for one pattern for each head pass a "
-                             f"PatternSource")
+            raise ValueError(f"'along' must be one source, or a sequence of {len(names)} sources, "
+                             f"one for each layer (got {len(along)}); to give each head its own "
+                             f"pattern, pass a PatternSource of several patterns")
         return layers, {name: _as_source(each) for name, each in zip(names, along)}
     return layers, dict.fromkeys(names, _as_source(along))
 
 
 def _plan(source: GraphSource | None, heads: Sequence[int] | None, name: str, module: nn.Module,
           backend: str, learn_teleport: bool) -> tuple[GraphSource | None, tuple[int, ...] | None]:
-    """Return the source and the heads of a module once it is attached."""
+    """Return the source that a module will have after it is attached, and its attached heads, or
+    None for all heads."""
     before = getattr(module, 'graph_attachment', None)
     if heads is None:
         _check_free(name, module)
@@ -299,15 +306,16 @@ def _plan(source: GraphSource | None, heads: Sequence[int] | None, name: str, mo
     if before.heads is None or {*heads} & {*before.heads}:
         _check_free(name, module)
     if backend != before.backend:
-        raise ValueError(f"'backend' must be {before.backend!r} as for the heads of {name!r} that "
-                         f"are attached already (got {backend!r})")
+        raise ValueError(f"'backend' must be {before.backend!r}, the backend of the heads of "
+                         f"{name!r} that are already attached (got {backend!r})")
     source = source_of_heads(source, heads, module, module.graph_source)
     return source, tuple(sorted((*before.heads, *heads)))
 
 
 def _check_free(name: str, module: nn.Module) -> None:
     if attends(module):
-        raise ValueError(f"'layers' must not be attached yet ({name!r} is); detach the model first")
+        raise ValueError(f"'layers' must not contain attached layers (got {name!r}); call "
+                         f"detach(model) first")
 
 
 def attends(module: nn.Module) -> bool:
@@ -316,25 +324,25 @@ def attends(module: nn.Module) -> bool:
 
 def _without(name: str, module: nn.Module, heads: Sequence[int] | None,
              ) -> tuple[GraphSource | None, tuple[int, ...] | None]:
-    """Return the source and the heads of an attached module without some of its heads, None if
-    none are left."""
+    """Return the source and the attached heads that a module will have after some of its heads are
+    detached, or a pair of None if no head is left."""
     if heads is None:
         return None, None
     heads, has = check_head_numbers(heads, name, module), module.graph_attachment.heads
     left = {*range(heads_of(module))} if has is None else {*has}
     if strange := {*heads} - left:
-        raise ValueError(f"'heads' must be attached to be detached (got {sorted(strange)} of "
-                         f"{name!r}); see attachment(model)")
+        raise ValueError(f"'heads' must contain only attached heads of {name!r} (got "
+                         f"{sorted(strange)}); attachment(model) lists the attached heads")
     left = tuple(sorted(left - {*heads}))
     if left and not is_one_hop(module.graph_attachment.hops, module.graph_attachment.teleport):
-        raise ValueError(f"'heads' must be None for {name!r}, because its values travel several "
-                         f"hops; detach the whole layer")
+        raise ValueError(f"'heads' must be None for {name!r}, because this layer was attached with "
+                         f"several hops; omit 'heads' to detach the whole layer")
     source = getattr(module, 'graph_source', None)
     return (without_heads(source, heads, module), left) if left else (None, None)
 
 
 def _make_room(name: str, module: nn.Module, heads: Sequence[int] | None) -> None:
-    """Detach what another attachment is about to replace."""
+    """Detach the heads of a module that another attachment is about to replace."""
     if not attends(module):
         return
     has = module.graph_attachment.heads
@@ -350,7 +358,7 @@ def _make_room(name: str, module: nn.Module, heads: Sequence[int] | None) -> Non
 
 def switch(module: nn.Module, attachment: Attachment, source: GraphSource | None = None,
             logit: nn.Parameter | None = None) -> None:
-    """Give a module another state, source and teleport."""
+    """Give a module another attachment, source and learned teleport."""
     _remove_hooks(module)
     for name, value in (('graph_source', source), ('graph_teleport_logit', logit)):
         if hasattr(module, name):
@@ -382,8 +390,8 @@ def _use_graphs(model: nn.Module) -> None:
 
 
 def forget(model: nn.Module) -> None:
-    """Restore the attention of all modules; outer ones first, because their configs set those of
-    inner ones."""
+    """Restore the original attention of all modules of a model. Outer modules come first, because
+    their configs set those of inner modules."""
     for module in model.modules():
         if hasattr(module, 'graph_attachment'):
             switch(module, replace(module.graph_attachment, attends=False))
@@ -394,8 +402,8 @@ def forget(model: nn.Module) -> None:
 
 def _as_source(along: Along) -> GraphSource | None:
     if along is not None and not isinstance(along, GraphSource | Pattern | str):
-        raise TypeError(f"'along' must be a GraphSource, a Pattern, an expression of a pattern or "
-                        f"None (got {type(along).__name__})")
+        raise TypeError(f"'along' must be a GraphSource, a Pattern, a str such as "
+                        f"'SlidingWindow(3)', or None (got {type(along).__name__})")
     return None if along is None else as_source(along)
 
 

@@ -54,8 +54,8 @@ OF_OWN_MASKS = 'block_sequence_ids', 'allow_is_causal_skip', 'mask_function'
 
 
 def noticing_keys(module: nn.Module) -> Hook:
-    """Return a hook that records before each call whether keys come from other hidden states than
-    queries."""
+    """Return a hook on ``module`` that records before each call whether its keys come from other
+    hidden states than its queries."""
     return partial(_notice_keys, _arguments(type(module)))
 
 
@@ -74,22 +74,22 @@ def _arguments(kind: type[nn.Module]) -> list[str]:
 
 
 def _is_cross(attachment: Attachment, query: Tensor, key: Tensor, mask: Tensor | None) -> bool:
-    """Return whether this is cross-attention: keys come from other hidden states, or have another
-    length that neither a cache nor the mask explains."""
+    """Return whether a call is cross-attention: the keys come from other hidden states, or have
+    another length that neither a cache nor the mask explains."""
     is_told = attachment.has_cache or isinstance(mask, LazyMask)
     return attachment.has_other_keys or not is_told and query.size(2) != key.size(2)
 
 
 def noticing_tokens(model: nn.Module) -> Hook:
-    """Return a hook that records before each compiled call whether tokens are all that the model is
-    given."""
+    """Return a hook on ``model`` that records before each compiled call whether the arguments
+    contain only tokens and padding, so that no other mask is needed."""
     kind = type(model)
     return partial(_notice_tokens, None if _has_own_masks(kind) else _arguments(kind))
 
 
 @cache
 def _has_own_masks(kind: type[nn.Module]) -> bool:
-    """Return whether the code of a model may put more than tokens into its masks."""
+    """Return whether the code of a model may build masks from more than tokens and padding."""
     from transformers import PreTrainedModel
     own = kind.__mro__[:kind.__mro__.index(PreTrainedModel)]
     try:
@@ -145,7 +145,8 @@ def graph_attention(
 
 def _is_traced(module: nn.Module, query: Tensor, key: Tensor, mask: Tensor | None,
                position_bias: Tensor | None, options: dict[str, Any]) -> bool:
-    """Return whether a pattern, and the length of sequences without padding, say all edges."""
+    """Return whether compiled code can attend along the source without a graph break, because the
+    pattern and the length of the sequences determine all edges."""
     attachment = getattr(module, 'graph_attachment', None)
     if attachment is None or not attachment.attends or attachment.watch is not None:
         return False
@@ -164,7 +165,7 @@ def _attend_traced(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: None, dropout: float,
     scaling: float | None, is_causal: bool | None, **options: Any,
 ) -> tuple[Tensor, None]:
-    """Attend in compiled code, without a graph break."""
+    """Return the output of attention in compiled code, without a graph break."""
     attachment, source = module.graph_attachment, module.graph_source
     batch, heads, length, _ = query.shape
     query, key, value = (_as_autocast(x).transpose(1, 2).flatten(0, 1)
@@ -188,8 +189,8 @@ def _attend(
 ) -> tuple[Tensor, Tensor | None]:
     attachment = getattr(module, 'graph_attachment', None)
     if attachment is None:
-        raise ValueError(f"'attn_implementation' is {NAME!r}, but {type(module).__name__} has no "
-                         f"graph to attend along; call graphattn.hugging_face.attach(model, along)")
+        raise ValueError(f"{type(module).__name__} has attn_implementation={NAME!r}, but no graph "
+                         f"to attend along; call graphattn.hugging_face.attach(model, along)")
     indices, part = (options.pop(name, None) for name in ('indices', 'part_of_batch'))
     is_cross = _is_cross(attachment, query, key, attention_mask)
     is_left = is_cross and attachment.attends and not attachment.is_named
@@ -247,8 +248,8 @@ def _warn_of_cross(kind: str) -> None:
 
 
 def _as_autocast(x: Tensor) -> Tensor:
-    """Cast to the dtype of SDPA under autocast, because rotary embeddings change the dtype of
-    queries and keys."""
+    """Return ``x`` in the dtype that SDPA would have under autocast, because rotary embeddings
+    change the dtype of queries and keys."""
     return x.to(torch.get_autocast_dtype(x.device.type)) if is_autocast(x) else x
 
 
@@ -272,7 +273,8 @@ def _check_options(options: dict[str, Any], module: nn.Module, mask: Tensor | No
     for name, meaning in REFUSED.items():
         if options.get(name) is not None:
             raise ValueError(f"{name!r} must be None, because attention along graphs has no "
-                             f"{meaning} (got {name!r} of {kind}); omit its modules from 'layers'")
+                             f"{meaning} (got {name!r} in {kind}); leave the modules of {kind} out "
+                             f"of 'layers'")
     window = options.get('sliding_window')
     if mask is None and window is not None and window < key.size(2):
         raise ValueError(f"'sliding_window' must come with the model's mask, which defines the "
@@ -283,19 +285,20 @@ def _check_options(options: dict[str, Any], module: nn.Module, mask: Tensor | No
 
 def _check_part(module: nn.Module, is_cross: bool, position_bias: Tensor | None,
                 indices: Tensor | None, options: dict[str, Any]) -> None:
-    """Raise for what needs the slots of all tokens of a batch."""
+    """Raise an error for arguments that attention supports only if this process has all tokens of
+    the batch."""
     refused = {'encoder_hidden_states': is_cross or None, 'position_bias': position_bias,
                'indices': indices, 'sliding_window': options.get('sliding_window'),
                'output_attentions': options.get('output_attentions') or None}
     for name, value in refused.items():
         if value is not None:
-            raise ValueError(f"{name!r} must be None for a part of a batch (got {name!r} of "
+            raise ValueError(f"{name!r} must be None in sequence parallelism (got {name!r} in "
                              f"{type(module).__name__})")
 
 
 def _is_causal(module: nn.Module, is_causal: bool | None, mask: Tensor | None) -> bool:
-    """Return whether attention is causal without a mask. Modules that get a mask pass False, so
-    their attribute ``is_causal`` decides."""
+    """Return whether attention is causal if the module has passed no mask. Modules that get a mask
+    pass ``is_causal=False``, so the attribute ``is_causal`` of the module decides."""
     if is_causal is None or mask is not None and not is_causal:
         return getattr(module, 'is_causal', is_causal is None)
     return is_causal
@@ -303,15 +306,16 @@ def _is_causal(module: nn.Module, is_causal: bool | None, mask: Tensor | None) -
 
 def _meant(mask: Tensor | None, query: Tensor, key: Tensor, is_causal: bool,
            is_cross: bool) -> Tensor:
-    """Return the mask, or the implied mask if it is missing or has another shape."""
+    """Return the mask, or the mask that the model implies if ``mask`` is missing or has another
+    shape."""
     if mask is None or _lacks_prefix(mask, key) or _is_left_to_module(mask, is_causal):
         return _unmasked(query, key, is_causal, is_cross)
     return mask.for_queries(query.size(2)) if isinstance(mask, LazyMask) else mask
 
 
 def _unmasked(query: Tensor, key: Tensor, is_causal: bool, is_cross: bool) -> LazyMask:
-    """Return the implied mask of a model that passes none: no padding, and causal from the first
-    key on unless there is one query."""
+    """Return the mask that a model implies if it passes none: no padding, and causal from the first
+    key on unless there is only one query."""
     from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
     (batch, _, num_queries, _), num_keys = query.shape, key.size(2)
     is_causal &= num_queries > 1 and not is_cross
@@ -322,14 +326,16 @@ def _unmasked(query: Tensor, key: Tensor, is_causal: bool, is_cross: bool) -> La
 
 
 def _is_left_to_module(mask: Tensor, is_causal: bool) -> bool:
-    """Return whether transformers would have made no mask and relied on the module."""
+    """Return whether transformers would have made no mask, because the module itself knows whether
+    attention is causal."""
     return (isinstance(mask, LazyMask) and mask.implementation == 'sdpa'
             and mask.is_bidirectional == is_causal and mask.padding() is None
             and mask.made_for('sdpa') is None)
 
 
 def _lacks_prefix(mask: Tensor, key: Tensor) -> bool:
-    """Return whether the mask of an encoder without padding omits the keys before its tokens."""
+    """Return whether the mask of an encoder without padding leaves out keys before the first token,
+    as in prefix tuning."""
     return (isinstance(mask, LazyMask) and mask.is_bidirectional and mask.size(3) < key.size(2)
             and mask.how.get('attention_mask') is None)
 
@@ -370,53 +376,54 @@ def _check_mask(mask: Tensor, query: Tensor, key: Tensor) -> None:
     fits = mask.dim() == 4 and all(size in sizes for size, sizes in zip(mask.shape, (
         (1, batch), (1, heads), (1, num_queries), (num_keys,))))
     if not fits or not (mask.dtype == torch.bool or is_float(mask.dtype)):
-        raise ValueError(f"'attention_mask' must be [batch, length], or "
-                         f"{[batch, heads, num_queries, num_keys]}, where the first three may be "
-                         f"1: boolean, True = attend, or floating and added to logits (got "
+        raise ValueError(f"'attention_mask' must be boolean (True = attend) or floating (added to "
+                         f"logits), of shape [batch, length] or "
+                         f"{[batch, heads, num_queries, num_keys]} (sizes 1 broadcast) (got "
                          f"{mask.dtype} of shape {tuple(mask.shape)})")
     warn_of_zeros_and_ones('attention_mask', mask)
 
 
 def _padding(mask: Tensor) -> tuple[Tensor | None, bool]:
-    """Return which keys are tokens, None if all are, and whether a mask of keys also changes the
-    logits of tokens."""
+    """Return a bool mask of the keys that are tokens, or None if all are tokens, and whether
+    ``mask`` also changes the logits of tokens."""
     is_token = mask if mask.dtype == torch.bool else ~(mask < PADDING_BELOW)
     says_more = mask.dtype != torch.bool and (mask.requires_grad or bool(mask[is_token].any()))
     return None if bool(is_token.all()) else is_token, says_more
 
 
 def _check_padding(mask: LazyMask, query: Tensor, key: Tensor, same_tokens: bool) -> None:
-    """Raise unless the mask marks each key as token or padding; keys that a cache has not filled
-    yet are padding."""
+    """Raise an error unless the mask marks each key as token or padding. Keys that a cache has not
+    filled yet are padding."""
     is_token, lengths = mask.how.get('attention_mask'), (query.size(2), key.size(2))
     if is_token is None and mask.shape[2:] != lengths:
-        raise ValueError(f"the model's mask must have the {lengths[0]} queries and {lengths[1]} "
-                         f"keys of its attention (got {mask.size(2)} and {mask.size(3)}); omit its "
-                         f"modules from 'layers'")
+        raise ValueError(f"the mask that the model builds must have {lengths[0]} queries and "
+                         f"{lengths[1]} keys, as its attention has (got {mask.size(2)} and "
+                         f"{mask.size(3)}); leave these modules out of 'layers'")
     if is_token is None:
         return
     length = mask.how['q_offset'] + mask.how['q_length'] if same_tokens else key.size(2)
     fits = is_token.dim() == 2 and len(is_token) == len(key) and is_token.size(1) >= length
     if not fits or mask.size(3) != key.size(2):
-        raise ValueError(f"'attention_mask' must be {[len(key), length]}, 1 at tokens and 0 at "
-                         f"padding, or of four dimensions (got shape {tuple(is_token.shape)})")
+        raise ValueError(f"'attention_mask' must have shape {[len(key), length]}, with 1 at tokens "
+                         f"and 0 at padding, or four dimensions (got shape "
+                         f"{tuple(is_token.shape)})")
 
 
 def _graph_of(indices: Tensor, source: GraphSource | None, tokens: PaddedTokens) -> BipartiteGraph:
     if source is not None:
-        raise ValueError(f"'along' must be None for a model that chooses its own keys and passes "
-                         f"them as 'indices' (got {source})")
+        raise ValueError(f"'along' must be None for a model that chooses its own keys (got "
+                         f"{source}); attach the model with along=None")
     return BipartiteGraph.from_topk(indices, tokens.num_keys)
 
 
 def _source_for(source: GraphSource | None, module: nn.Module, is_cross: bool,
                 query: Tensor) -> GraphSource:
     if source is None:
-        raise ValueError(f"'along' must be a pattern or a source for {type(module).__name__}, "
-                         f"which passes no edges as 'indices' (got None)")
+        raise ValueError(f"'along' must be a pattern or a source, because {type(module).__name__} "
+                         f"does not choose its own keys (got None)")
     is_full = isinstance(source, PatternSource) and set(source.patterns) == {Full()}
     if is_cross and query.size(2) == 1 and not is_full:
         raise ValueError("'along' must be Full() for cross-attention with one query at a time, "
-                         "because the position of the query is unknown; generate with "
-                         "use_cache=False, or omit these modules from 'layers'")
+                         "because the position of the query is unknown; call generate with "
+                         "use_cache=False, or leave cross-attention out of 'layers'")
     return source

@@ -75,7 +75,8 @@ def detach_diffuser(model: nn.Module) -> nn.Module:
     check_kind('model', model, nn.Module)
     attached = [module for module in model.modules() if _is_attached(module)]
     if not attached:
-        raise ValueError("'model' must be attached to be detached; see attach_diffuser")
+        raise ValueError("'model' must be a model to which graphs are attached (got a model "
+                         "without graphs); call attach_diffuser first")
     for module in attached:
         module.processor = module.processor.before_graph
         del module.graph_source
@@ -83,13 +84,13 @@ def detach_diffuser(model: nn.Module) -> nn.Module:
 
 
 def _modules(model: nn.Module) -> dict[str, nn.Module]:
-    """Return by name the modules of self-attention that have processors."""
+    """Return a dict of the modules of self-attention that have processors, by name."""
     found = {name: module for name, module in model.named_modules()
              if hasattr(module, 'set_processor') and hasattr(module, 'processor')
              and not getattr(module, 'is_cross_attention', False)}
     if not found:
-        raise ValueError(f"'model' must have self-attention with processors, as diffusers' "
-                         f"transformers have (got {type(model).__name__})")
+        raise ValueError(f"'model' must be a transformer of diffusers with self-attention (got "
+                         f"{type(model).__name__}, whose modules have no attention processors)")
     return found
 
 
@@ -99,22 +100,24 @@ def _is_attached(module: nn.Module) -> bool:
 
 def _check_layer(name: str, modules: dict[str, nn.Module], source: GraphSource) -> None:
     if name not in modules:
-        raise ValueError(f"'layers' names an unknown module of self-attention (got {name!r}); use "
-                         f"{', '.join(modules)}")
+        raise ValueError(f"'layers' must contain names of self-attention modules (got {name!r}); "
+                         f"use {', '.join(modules)}")
     module = modules[name]
     if _is_attached(module):
-        raise ValueError(f"'layers' must not be attached yet ({name!r} is); detach the model first")
+        raise ValueError(f"'layers' must not contain attached layers (got {name!r}); call "
+                         f"detach_diffuser(model) first")
     if isinstance(module.processor, nn.Module):
-        raise ValueError(f"'layers' must have processors without parameters (got "
-                         f"{type(module.processor).__name__} of {name!r})")
+        raise ValueError(f"'layers' must contain only modules whose processors have no parameters "
+                         f"(got {type(module.processor).__name__} in {name!r}); leave this module "
+                         f"out of 'layers'")
     heads = getattr(module, 'heads', None)
     if source.heads not in (None, heads):
-        raise ValueError(f"'along' must be for {heads} heads like {name!r} (got a source for "
-                         f"{source.heads})")
+        raise ValueError(f"'along' must be a source for {heads} heads, the heads of {name!r} (got "
+                         f"a source for {source.heads} heads)")
 
 
 def _along_graph(processor: Any, backend: str) -> Any:
-    """Return a copy of a processor that attends along the graph of its module."""
+    """Return a copy of an attention processor that attends along the graph of its module."""
     along = copy.copy(processor)
     along.__class__ = _kind_along_graph(type(processor))
     along.before_graph, along.graph_backend = processor, backend
@@ -131,8 +134,8 @@ def _kind_along_graph(kind: type) -> type:
         with _InPlaceOfSdpa(attend, own, others) as sdpa:
             out = kind.__call__(self, attn, hidden_states, encoder_hidden_states, *args, **kwargs)
         if not sdpa.was_called:
-            raise ValueError(f"{kind.__name__} must call scaled_dot_product_attention on its "
-                             f"{own + others} tokens to attend along a graph; use "
+            raise ValueError(f"{kind.__name__} must call scaled_dot_product_attention once on its "
+                             f"{own + others} tokens to attend along a graph; call "
                              f"model.set_attention_backend('native')")
         return out
 
@@ -140,8 +143,8 @@ def _kind_along_graph(kind: type) -> type:
 
 
 class _InPlaceOfSdpa(TorchFunctionMode):
-    """Call ``attend`` in place of torch's SDPA where all tokens attend to one another, and not
-    where a module's own tokens attend to others."""
+    """Call ``attend`` in place of torch's SDPA if all tokens attend to one another, but not if
+    tokens of the module attend to other tokens."""
 
     def __init__(self, attend: Callable[..., Tensor], own: int, others: int):
         super().__init__()
@@ -163,7 +166,7 @@ class _InPlaceOfSdpa(TorchFunctionMode):
 def _attend(source: GraphSource, backend: str, query: Tensor, key: Tensor, value: Tensor,
             attn_mask: Tensor | None = None, dropout_p: float = 0., is_causal: bool = False,
             scale: float | None = None, enable_gqa: bool = False) -> Tensor:
-    """Compute attention along a graph with the arguments of torch's SDPA."""
+    """Return attention along a graph, with the arguments of torch's SDPA."""
     if attn_mask is None:
         tokens = PaddedTokens(len(query), query.size(2), key.size(2), query.device)
         rules = PairRules(causal=is_causal)

@@ -120,11 +120,12 @@ def fit(profile: Profile, density: float, *, costs: Sequence[float] | None = Non
         raise ValueError(f"'density' must be at most 1 (got {density})")
     num_heads = len(profile.layer)
     if not profile.patterns:
-        raise ValueError("'profile' must have patterns to choose from; pass some to profile()")
+        raise ValueError("'profile' must contain patterns to choose from; pass 'patterns' to "
+                         "profile()")
     cost = np.ones(num_heads) if costs is None else np.asarray(costs, dtype=np.float64)
     if cost.shape != (num_heads,) or not (np.isfinite(cost) & (cost >= 0)).all():
-        raise ValueError(f"'costs' must be {num_heads} numbers, not negative, one for each head of "
-                         f"'profile'")
+        raise ValueError(f"'costs' must contain {num_heads} numbers of at least 0, one for each "
+                         f"head of 'profile'")
     budget = density * profile.keys.sum()
     chosen = _within(budget, profile, cost)
     rows = np.arange(num_heads)
@@ -141,7 +142,7 @@ def _within(budget: float, profile: Profile, cost: np.ndarray) -> np.ndarray:
     spent = sum(profile.pattern_edges[head, hull[0]] for head, hull in enumerate(hulls))
     if spent > budget:
         least, got = (edges / profile.keys.sum() for edges in (spent, budget))
-        raise ValueError(f"'density' must be at least {least:.4f}, that of the smallest "
+        raise ValueError(f"'density' must be at least {least:.4f}, the density of the smallest "
                          f"patterns of 'profile' (got {got:.4f})")
     chosen, steps = [0] * len(hulls), []
 
@@ -240,8 +241,9 @@ def fit_to_loss(model: PreTrainedModel, profile: Profile, loss: Loss, at_most: f
 
     best = attempt(1.)
     if best is None:
-        raise ValueError(f"'at_most' is not reached by the patterns of 'profile' (got {at_most}); "
-                         f"profile with denser ones, such as Full()")
+        raise ValueError(f"'at_most' must be larger, because no patterns of 'profile' reach this "
+                         f"limit (got {at_most}); add denser patterns to the profile, such as "
+                         f"Full()")
     low, high = np.log(profile.pattern_edges.min(axis=1).sum() / profile.keys.sum()), 0.
     for _ in range(steps):
         middle = (low + high) / 2

@@ -15,22 +15,25 @@ __all__ = ['check_head_numbers', 'source_of_heads', 'without_heads']
 
 
 def check_head_numbers(heads: Sequence[int], name: str, module: nn.Module) -> tuple[int, ...]:
-    """Return the numbers of some heads of a module."""
+    """Return the given numbers of heads of a module as a tuple, or raise an error if a number is
+    invalid."""
     if isinstance(heads, str) or not isinstance(heads, Sequence):
-        raise TypeError(f"'heads' must be a sequence of indices (got {type(heads).__name__})")
+        raise TypeError(f"'heads' must be a sequence of ints, such as [0, 2] (got "
+                        f"{type(heads).__name__})")
     if heads_of(module) is None:
         raise ValueError(f"'heads' must be None for {name!r}, because its config has no "
-                         f"'num_attention_heads'")
+                         f"'num_attention_heads'; omit 'heads' to attach the whole layer")
     for head in heads:
         check_size('heads', head, at_most=heads_of(module) - 1)
     if not heads or len(set(heads)) < len(heads):
-        raise ValueError(f"'heads' must name one head or more, each once (got {list(heads)})")
+        raise ValueError(f"'heads' must contain at least one head, and each head only once (got "
+                         f"{list(heads)})")
     return tuple(map(int, heads))
 
 
 def source_of_heads(source: GraphSource | None, heads: tuple[int, ...], module: nn.Module,
                     before: PatternSource | None) -> PatternSource:
-    """Return a source in which some heads attend along ``source``.
+    """Return a source for all heads of a module, in which some heads attend along ``source``.
 
     Args:
         source (GraphSource, optional): A source of one pattern, or of one for each of ``heads``.
@@ -39,16 +42,17 @@ def source_of_heads(source: GraphSource | None, heads: tuple[int, ...], module: 
         before (PatternSource, optional): The source of heads that are attached already.
     """
     if not isinstance(source, PatternSource):
-        raise ValueError(f"'along' must be a pattern, or one for each of 'heads' (got "
-                         f"{type(source).__name__}, which is for all heads); omit 'heads'")
+        raise ValueError(f"'along' must be one pattern, or a sequence of patterns with one for "
+                         f"each head in 'heads' (got {type(source).__name__}, a source for all "
+                         f"heads); omit 'heads'")
     if source.heads not in (None, len(heads)):
-        raise ValueError(f"'along' must be one pattern or one for each of the {len(heads)} heads "
-                         f"(got {source.heads} patterns)")
+        raise ValueError(f"'along' must be one pattern, or {len(heads)} patterns, one for each "
+                         f"head in 'heads' (got {source.heads} patterns)")
     patterns = [Full()] * heads_of(module) if before is None else [*before.patterns]
     if before is not None and _draws(before.patterns) and _draws(source.patterns) and (
             before.seed != source.seed):
-        raise ValueError(f"'along' must have the seed of the heads that are attached already, "
-                         f"{before.seed} (got {source.seed})")
+        raise ValueError(f"'along' must have the seed {before.seed}, as the heads that are already "
+                         f"attached (got the seed {source.seed})")
     seed = source.seed if before is None or _draws(source.patterns) else before.seed
     given = source.patterns if source.per_head else source.patterns * len(heads)
     for head, pattern in zip(heads, given):
@@ -57,11 +61,11 @@ def source_of_heads(source: GraphSource | None, heads: tuple[int, ...], module: 
 
 
 def without_heads(source: GraphSource, heads: tuple[int, ...], module: nn.Module) -> PatternSource:
-    """Return the source with all pairs for some of its heads."""
+    """Return a source in which some heads attend to all pairs again."""
     is_shared = isinstance(source, PatternSource) and not source.per_head
     if not isinstance(source, PatternSource) or is_shared and _draws(source.patterns):
-        raise ValueError(f"'heads' must be None for a source that is for all heads (got "
-                         f"{source}); detach the whole layer")
+        raise ValueError(f"'heads' must be None, because {source} is a source for all heads of the "
+                         f"layer; omit 'heads' to detach the whole layer")
     patterns = [*source.patterns] * (heads_of(module) if is_shared else 1)
     for head in heads:
         patterns[head] = Full()

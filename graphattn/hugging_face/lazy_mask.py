@@ -21,7 +21,8 @@ _COPIES = {torch.ops.aten.detach.default, torch.ops.aten.alias.default,
 
 
 class LazyMask(Tensor):
-    """A mask that keeps transformers' arguments for making it instead of its values.
+    """A mask that stores the arguments from which transformers builds a mask, instead of its
+    values.
 
     Graph attention evaluates it on edges only. The values ``[batch, 1, query, key]`` are computed
     once other code reads them, such as the indexers of models that choose their own keys, or
@@ -68,13 +69,14 @@ class LazyMask(Tensor):
             Tensor, lambda x: x.to(device), self.how) | {'device': device})
 
     def for_queries(self, num_queries: int) -> LazyMask:
-        """Extend a mask of one query to all queries if it only masks padding."""
+        """Return this mask for ``num_queries`` queries, if it has one query and only excludes
+        padding. Return other masks unchanged."""
         if not self.is_bidirectional or self.size(2) != 1 != num_queries:
             return self
         return LazyMask(implementation=self.implementation, **self.how | {'q_length': num_queries})
 
     def dense(self) -> Tensor:
-        """Return its values."""
+        """Return the values of the mask, as transformers builds them."""
         make = partial(self.made_for, self.implementation, allow_is_causal_skip=False,
                        allow_is_bidirectional_skip=False)
         if not self.how.get('use_vmap', False):
@@ -83,7 +85,8 @@ class LazyMask(Tensor):
             return thread.submit(make).result()
 
     def made_for(self, implementation: str, **options: bool) -> Any:
-        """Return the mask that transformers makes for another implementation of attention."""
+        """Return the mask that transformers builds for another implementation of attention, or None
+        if that implementation needs no mask."""
         from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
         name = f'{implementation} {options}'
         if name not in self.made:
@@ -92,14 +95,15 @@ class LazyMask(Tensor):
         return self.made[name]
 
     def tokens(self, same_tokens: bool) -> PaddedTokens:
-        """Return which slots hold tokens, computed once."""
+        """Return which positions of the padded batch contain tokens. The result is computed
+        once."""
         name = f'tokens {same_tokens}'
         if name not in self.made:
             self.made[name] = self._tokens(same_tokens, self.padding())
         return self.made[name]
 
     def slots(self) -> PaddedTokens:
-        """Return all slots, as if each were a token."""
+        """Return all positions of the padded batch, as if each contained a token."""
         return self._tokens(False, None)
 
     def _tokens(self, same_tokens: bool, is_token: Tensor | None) -> PaddedTokens:
@@ -113,12 +117,13 @@ class LazyMask(Tensor):
 
     @property
     def is_bidirectional(self) -> bool:
-        """Return whether the mask excludes nothing but padding."""
+        """Return whether the mask excludes only padding."""
         from transformers.masking_utils import bidirectional_mask_function
         return self.how.get('mask_function') is bidirectional_mask_function
 
     def padding(self) -> Tensor | None:
-        """Return which positions hold a token, bool ``[batch, positions]``, or None if all do."""
+        """Return which positions contain a token, bool ``[batch, positions]``, or None if all
+        positions do."""
         is_token = self.how.get('attention_mask')
         if is_token is None or bool(is_token.all()):
             return None
@@ -127,7 +132,7 @@ class LazyMask(Tensor):
         return nn.functional.pad(is_token, (0, max(positions - is_token.size(1), 0)))
 
     def rules(self) -> PairRules:
-        """Return the rules of the mask other than padding."""
+        """Return the rules of the mask, without the rule that excludes padding."""
         from transformers.masking_utils import causal_mask_function
         says = self.how.get('mask_function', causal_mask_function)
         if self.is_bidirectional or says is causal_mask_function:
@@ -135,7 +140,7 @@ class LazyMask(Tensor):
         return PairRules(allows=self._on_edges(says))
 
     def rules_with_padding(self) -> PairRules:
-        """Return the rules of the mask, including padding."""
+        """Return the rules of the mask, with the rule that excludes padding."""
         rules, is_token = self.rules(), self.padding()
         if is_token is None:
             return rules
@@ -156,7 +161,7 @@ class LazyMask(Tensor):
 
 
 class Call:
-    """Arguments of the innermost model, as far as compiled code has to know them.
+    """Facts about the arguments of the innermost model that compiled code needs.
 
     Args:
         has_only_tokens (bool): Whether tokens are all that the model was given, so that its causal
@@ -171,7 +176,8 @@ CALL = Call()
 
 
 def lazy_mask(**how: Any) -> LazyMask | None:
-    """Make a mask; transformers calls this in place of its own functions.
+    """Return a mask that stores the given arguments. Transformers calls this function in place of
+    its own functions that build masks.
 
     Compiled code gets None, as from transformers' mask for SDPA, where the mask says no more than
     that attention is causal or not. All else is a graph break.
@@ -180,7 +186,8 @@ def lazy_mask(**how: Any) -> LazyMask | None:
 
 
 def _is_implied(how: dict[str, Any]) -> bool:
-    """Return whether a mask is all that the module implies without one."""
+    """Return whether a mask with these arguments says no more than the module itself knows without
+    a mask."""
     from transformers.masking_utils import bidirectional_mask_function
     if how.get('attention_mask') is not None or how.get('use_vmap', False):
         return False
@@ -200,5 +207,5 @@ def _made_lazily(**how: Any) -> LazyMask:
 
 @torch.compiler.disable(reason='a mask without values cannot be traced')
 def lazy_mask_of_logits(**how: Any) -> LazyMask:
-    """Make a mask for code that adds it to logits."""
+    """Return a mask for code that adds the mask to logits."""
     return LazyMask(implementation='eager', **how)

@@ -26,18 +26,18 @@ _LOOKS_CROSS = re.compile(r'cross|encdec|encoder_attn', re.IGNORECASE)
 
 
 def attention_modules(model: PreTrainedModel) -> dict[str, nn.Module]:
-    """Return by name the modules that look up their attention in transformers' interface."""
+    """Return a dict of the modules that look up their attention in transformers'
+    AttentionInterface, by name."""
     from transformers import PreTrainedModel
     if not isinstance(model, PreTrainedModel):
-        raise TypeError(f"'model' must be a transformers PreTrainedModel (got "
-                        f"{type(model).__name__}); unwrap a wrapped model, for example with PEFT's "
-                        f"get_base_model(); for torch's own modules use "
-                        f"graphattn.layers.from_torch")
+        raise TypeError(f"'model' must be a PreTrainedModel of transformers (got "
+                        f"{type(model).__name__}); unwrap a PEFT model by get_base_model(), and "
+                        f"convert modules of torch by graphattn.layers.from_torch")
     found = {name: module for name, module in model.named_modules() if _asks(type(module))}
     if not found:
-        raise ValueError(f"'model' must have attention that goes through transformers' "
-                         f"AttentionInterface (got {type(model).__name__}, which has none); use a "
-                         f"model that has, such as BERT or Llama")
+        raise ValueError(f"'model' must have attention that calls transformers' AttentionInterface "
+                         f"(got {type(model).__name__}, whose attention does not); use another "
+                         f"model, such as BERT or Llama")
     return found
 
 
@@ -52,15 +52,16 @@ def _asks(kind: type[nn.Module]) -> bool:
 
 
 def configured(model: PreTrainedModel) -> list[nn.Module]:
-    """Return all modules with a config that names an implementation of attention, outer ones
-    first."""
+    """Return all modules that have a config with the name of an implementation of attention. Outer
+    modules come first."""
     from transformers import PreTrainedModel
     return [module for module in model.modules()
             if isinstance(module, PreTrainedModel) or _asks(type(module))]
 
 
 def own_configs(model: PreTrainedModel) -> None:
-    """Copy the configs, because other models may share them; sharing within the model is kept."""
+    """Copy the configs of a model, because other models may share them. Modules that share a config
+    share the copy."""
     from transformers import PreTrainedConfig
     copied: dict[int, object] = {}
     for module in model.modules():
@@ -70,7 +71,8 @@ def own_configs(model: PreTrainedModel) -> None:
 
 
 def implementations(config: PreTrainedConfig) -> dict[str, Any]:
-    """Return the implementations of a config and its nested configs, in the form of its setter."""
+    """Return a dict with the implementation of attention in a config and in its nested configs, in
+    the form that the config's setter accepts."""
     inner = {name: getattr(config, name, None) for name in config.sub_configs}
     return {'': config._attn_implementation, **{
         name: implementations(part) for name, part in inner.items() if part is not None}}
@@ -82,7 +84,8 @@ def along_graphs(before: dict[str, Any]) -> dict[str, Any]:
 
 
 def _looks_cross(name: str, module: nn.Module) -> bool:
-    """Return whether a module is probably cross-attention; only its calls are certain."""
+    """Return whether a module is probably cross-attention, judging by its name. Only a call can
+    show it with certainty."""
     return bool(getattr(module, 'is_cross_attention', False)
                 or _LOOKS_CROSS.search(f'{name.rpartition(".")[2]} {type(module).__name__}')
                 or 'crossattention' in name)
@@ -100,7 +103,7 @@ def warn_of_rest(model: PreTrainedModel, modules: dict[str, nn.Module], num_cros
 
 
 def _with_own_attention(model: PreTrainedModel, modules: dict[str, nn.Module]) -> list[str]:
-    """Return the names of attention classes that only have custom code."""
+    """Return the names of attention classes that do not use transformers' AttentionInterface."""
     around = {part for name in modules for part in accumulate(name.split('.'), '{}.{}'.format)}
     kinds = {type(module).__name__ for name, module in model.named_modules()
              if name not in around and modules.keys().isdisjoint(
@@ -109,46 +112,48 @@ def _with_own_attention(model: PreTrainedModel, modules: dict[str, nn.Module]) -
 
 
 def choose(modules: dict[str, nn.Module], layers: Sequence[int | str] | None) -> list[str]:
-    """Return the names of the modules that ``layers`` lists, of all self-attention if omitted."""
+    """Return the names of the modules that ``layers`` lists. By default, these are all modules of
+    self-attention."""
     own = [name for name, module in modules.items() if not _looks_cross(name, module)]
     if layers is None:
         layers = own
         if not own:
-            raise ValueError(f"'model' must have self-attention that goes through transformers' "
+            raise ValueError(f"'model' must have self-attention that calls transformers' "
                              f"AttentionInterface (got only cross-attention: "
-                             f"{', '.join(modules)}); name modules in 'layers' to attach them")
+                             f"{', '.join(modules)}); to attach cross-attention, name its modules "
+                             f"in 'layers'")
     if isinstance(layers, str) or not isinstance(layers, Sequence):
-        raise TypeError(f"'layers' must be a sequence of indices or names of modules (got "
-                        f"{type(layers).__name__})")
+        raise TypeError(f"'layers' must be a sequence of indices or names of modules, such as [0, "
+                        f"1] (got {type(layers).__name__})")
     chosen = []
     for layer in layers:
         if not isinstance(layer, str):
             check_size('layers', layer, at_most=len(own) - 1)
             layer = own[layer]
         if layer not in modules:
-            raise ValueError(f"'layers' names an unknown module of attention (got {layer!r}); use "
-                             f"{', '.join(modules)}")
+            raise ValueError(f"'layers' must contain names or indices of attention modules (got "
+                             f"{layer!r}); use {', '.join(modules)}")
         if layer in chosen:
-            raise ValueError(f"'layers' must name each module once (got {layer!r} twice)")
+            raise ValueError(f"'layers' must contain each module only once (got {layer!r} twice)")
         chosen.append(layer)
     return chosen
 
 
 def heads_of(module: nn.Module) -> int | None:
-    """Return the number of heads of a module, if its config has it."""
+    """Return the number of heads of a module, or None if its config does not have this number."""
     return getattr(module.config, 'num_attention_heads', None)
 
 
 def check_heads(source: GraphSource | None, name: str, module: nn.Module,
                 learn_teleport: bool) -> None:
-    """Raise unless the module has as many heads as the source, and a known number if it needs
-    it."""
+    """Raise an error unless the module has as many heads as ``source``. With ``learn_teleport``,
+    the number of heads must be known."""
     heads = heads_of(module)
     if learn_teleport and heads is None:
-        raise ValueError(f"'learn_teleport' must be False for {name!r}, because its config has no "
-                         f"'num_attention_heads'")
+        raise ValueError(f"'learn_teleport' must be False for {name!r}, because the number of its "
+                         f"heads is unknown (its config has no 'num_attention_heads')")
     if source is None or source.heads is None:
         return
     if heads not in (None, source.heads):
-        raise ValueError(f"'along' must be for {heads} heads like {name!r} (got a source for "
-                         f"{source.heads})")
+        raise ValueError(f"'along' must be a source for {heads} heads, the heads of {name!r} (got "
+                         f"a source for {source.heads} heads)")

@@ -157,9 +157,9 @@ class OwnSums:
         """Add the weights ``[heads, rows, length]`` of some rows of an input."""
         heads, _, length = weight.shape
         if length > MAX_TOKENS:
-            raise ValueError(f"'batches' must hold sequences of at most {MAX_TOKENS} tokens for "
-                             f"own keys and offsets (got {length}); shorten them, or leave these "
-                             f"out of 'patterns'")
+            raise ValueError(f"'batches' must contain sequences of at most {MAX_TOKENS} tokens for "
+                             f"own keys and offsets (got {length}); shorten the sequences, or "
+                             f"leave own keys and offsets out of 'patterns'")
         if self.by_offset is None:
             self.by_offset = weight.new_zeros(heads, 2 * MAX_TOKENS - 1, dtype=torch.double)
         if self.num_offsets:

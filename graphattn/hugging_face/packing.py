@@ -18,12 +18,14 @@ POINTERS = 'cu_seq_lens_q', 'cu_seq_lens_k'
 
 def packed_lengths(options: dict[str, Any], mask: Tensor, query: Tensor, key: Tensor,
                    has_cache: bool) -> tuple[int, ...] | None:
-    """Return the lengths of packed sequences, or None if each row holds one sequence.
+    """Return the lengths of sequences that are packed into one row, or None if each row contains
+    one sequence.
 
-    Sequences are packed if pointers say so. Otherwise they are if position ids begin anew inside a
-    row, there is no padding mask and no cache, which is transformers' condition too. In models that
-    are not causal only a batch of one row is packed by its position ids, as by
-    ``DataCollatorWithFlattening``, because other models give equal ids to tokens of one sequence.
+    Pointers in ``options`` mark packed sequences. Without pointers, sequences are packed if the
+    position ids begin again inside a row, and there is neither a padding mask nor a cache; this is
+    transformers' condition too. In models that are not causal, only the position ids of a batch of
+    one row are read, as ``DataCollatorWithFlattening`` makes them, because other models give equal
+    ids to tokens of one sequence.
     """
     pointers = {name: options[name] for name in POINTERS if options.get(name) is not None}
     if pointers:
@@ -44,12 +46,12 @@ def _between(pointers: dict[str, Tensor], mask: Tensor, query: Tensor,
              key: Tensor) -> tuple[int, ...]:
     (batch, _, num_queries, _), num_keys = query.shape, key.size(2)
     if num_keys != num_queries:
-        raise ValueError(f"'cu_seq_lens_q' must be None if keys are not the tokens of the queries "
-                         f"(got {num_queries} queries and {num_keys} keys); with a cache, pass "
-                         f"use_cache=False")
+        raise ValueError(f"'cu_seq_lens_q' must be None unless the keys are the tokens of the "
+                         f"queries (got {num_queries} queries and {num_keys} keys); if the keys "
+                         f"are in a cache, pass use_cache=False")
     if isinstance(mask, LazyMask) and mask.padding() is not None:
         raise ValueError("'attention_mask' must be None with 'cu_seq_lens_q', because packed "
-                         "sequences have no padding (got a mask with padding)")
+                         "sequences have no padding (got a mask with padding); omit one of them")
     for name, ptr in pointers.items():
         is_short = getattr(ptr, 'dtype', None) == torch.int32  # as flash attention has them
         check_ptr(name, ptr.long() if is_short else ptr, batch * num_queries,
@@ -62,8 +64,8 @@ def _between(pointers: dict[str, Tensor], mask: Tensor, query: Tensor,
 
 
 def _between_starts(position_ids: Tensor) -> tuple[int, ...] | None:
-    """Return the lengths between the positions that equal the first of their row, if the others
-    count up."""
+    """Return the lengths of sequences that begin where the position ids begin again, or None if the
+    position ids do not count up between these starts."""
     is_start = position_ids == position_ids[:, :1]
     counts_up = is_start[:, 1:] | (position_ids.diff(dim=1) == 1)
     if not bool(counts_up.all()) or int(is_start.sum()) in (len(is_start), is_start.numel()):
@@ -73,7 +75,8 @@ def _between_starts(position_ids: Tensor) -> tuple[int, ...] | None:
 
 
 def check_not_packed(options: dict[str, Any], why: str) -> None:
-    """Raise if there are pointers of packed sequences."""
+    """Raise an error if ``options`` contain pointers of packed sequences."""
     for name in POINTERS:
         if options.get(name) is not None:
-            raise ValueError(f"{name!r} must be None {why}; pad the sequences")
+            raise ValueError(f"{name!r} must be None {why}; pad the sequences instead, and pass an "
+                             f"'attention_mask'")

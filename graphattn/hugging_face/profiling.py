@@ -172,8 +172,9 @@ class Profile:
         found = _fingerprint(model)
         for name, value in self.fingerprint.items():
             if found[name] != value:
-                raise ValueError(f"'profile' must be of this model (got one with {name} {value!r}, "
-                                 f"not {found[name]!r}); profile the model")
+                raise ValueError(f"'profile' must be a profile of this model (got a profile with "
+                                 f"{name} {value!r} instead of {found[name]!r}); call "
+                                 f"profile(model, batches) again")
 
     def save(self, path: str | PathLike) -> None:
         """Write the profile to a file that ends in ``.npz``.
@@ -197,8 +198,8 @@ class Profile:
         """
         path = _path(path)
         if not path.is_file():
-            raise FileNotFoundError(f"'path' must be a profile (got {str(path)!r}, which is not "
-                                    f"there)")
+            raise FileNotFoundError(f"'path' must be an existing profile (got {str(path)!r}, which "
+                                    f"does not exist)")
         try:
             check_arrays(path)
             with np.load(path, allow_pickle=False) as file:
@@ -291,7 +292,7 @@ def profile(
         finally:
             model.train(was_training)
     if not watching.lengths:
-        raise ValueError("'batches' must hold at least one input (got none)")
+        raise ValueError("'batches' must contain at least one input (got none)")
     return watching.profile(model)
 
 
@@ -318,7 +319,7 @@ def _run_all(model: nn.Module, modules: dict[str, nn.Module], batches: Iterable[
 def _run(model: nn.Module, batch: Any, watching: _Attending, ids: Tensor) -> None:
     batch = {'input_ids': batch} if isinstance(batch, Tensor) else batch
     if not isinstance(batch, Mapping):
-        raise TypeError(f"'batches' must hold tensors or arguments of the model by name (got "
+        raise TypeError(f"'batches' must contain tensors, or dicts of the model's arguments (got "
                         f"{type(batch).__name__})")
     batch = {name: value for name, value in batch.items() if name != 'labels'}
     if getattr(model.config, 'use_cache', None):
@@ -374,8 +375,8 @@ class _Attending(ABC):
                sink: Tensor | None) -> Tensor:
         """Return attention, and see its weights."""
         if not tokens.is_square:
-            raise ValueError("'batches' must hold whole sequences (got keys that are not the "
-                             "tokens of the queries); pass no cache")
+            raise ValueError("'batches' must contain whole sequences (got keys that are not the "
+                             "tokens of the queries); pass no cache to the model")
         heads = query.size(2)
         dtype = value.dtype  # perhaps of 16 bits
         query, key, value = (x.to(torch.promote_types(dtype, torch.float)) for x in (
@@ -704,7 +705,7 @@ def _check_shapes(values: Mapping[str, np.ndarray], num_patterns: int) -> None:
 
 def _path(path: str | PathLike) -> Path:
     if not isinstance(path, str | PathLike):
-        raise TypeError(f"'path' must be a path (got {type(path).__name__})")
+        raise TypeError(f"'path' must be a str or a PathLike (got {type(path).__name__})")
     if Path(path).suffix != '.npz':
-        raise ValueError(f"'path' must end in .npz (got {str(path)!r})")
+        raise ValueError(f"'path' must end with .npz (got {str(path)!r})")
     return Path(path)

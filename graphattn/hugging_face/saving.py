@@ -77,8 +77,8 @@ def save_attached(model: PreTrainedModel, folder: str | PathLike, **options: Any
     modules = attention_modules(base)
     attached = {name: module for name, module in modules.items() if attends(module)}
     if not attached:
-        raise ValueError("'model' must be attached to be saved by save_attached; see attach, or "
-                         "use save_pretrained")
+        raise ValueError("'model' must be a model to which graphs are attached (got a model "
+                         "without graphs); call attach first, or save the model by save_pretrained")
     check_folder('folder', folder)
     own = {'layers': [_layer(name, module) for name, module in attached.items()],
            'num_modules': len(modules)}
@@ -146,12 +146,12 @@ def load_attached(folder: str | PathLike, model: PreTrainedModel | None = None, 
 
 def _path(folder: str | PathLike) -> Path:
     if not isinstance(folder, str | PathLike):
-        raise TypeError(f"'folder' must be a path (got {type(folder).__name__})")
+        raise TypeError(f"'folder' must be a str or a PathLike (got {type(folder).__name__})")
     return Path(folder)
 
 
 def _base(model: nn.Module) -> nn.Module:
-    """Return the model inside PEFT's, if it is one."""
+    """Return the model inside a model of PEFT, or ``model`` itself if it is another model."""
     check_kind('model', model, nn.Module)
     return model.get_base_model() if hasattr(model, 'peft_config') and hasattr(
         model, 'get_base_model') else model
@@ -165,8 +165,8 @@ def _layer(name: str, module: nn.Module) -> dict[str, Any]:
     try:
         arguments = None if source is None else source.arguments()
     except ValueError as error:
-        raise ValueError(f"'model' cannot be saved, because of the source of {name!r}: "
-                         f"{error}") from error
+        raise ValueError(f"'model' must have only sources that can be saved, but the source of "
+                         f"{name!r} cannot: {error}") from error
     return {'name': name, 'num_heads': heads_of(module), 'heads': state.heads,
             'source': None if source is None else _name_of(type(source)), 'arguments': arguments,
             'hops': str(state.hops) if state.hops == float('inf') else state.hops,
@@ -175,14 +175,15 @@ def _layer(name: str, module: nn.Module) -> dict[str, Any]:
 
 
 def _source(module: nn.Module) -> GraphSource | None:
-    """Return the source of a module, also from inside a wrapper, as PEFT's ``modules_to_save``."""
+    """Return the source of a module. A wrapper of PEFT, as with ``modules_to_save``, may contain
+    the source."""
     source = getattr(module, 'graph_source', None)
     copies = getattr(source, 'modules_to_save', None)
     if copies is not None:
         source = copies[source.active_adapters[0]]
     if source is not None and not isinstance(source, GraphSource):
-        raise ValueError(f"'model' must have sources that are a GraphSource to be saved (got "
-                         f"{type(source).__name__}); take its wrapper off")
+        raise ValueError(f"'model' must have GraphSources as the sources of its layers to be saved "
+                         f"(got {type(source).__name__}); remove wrappers around the sources first")
     return source
 
 
@@ -208,8 +209,8 @@ def _hash(path: Path) -> str:
 
 
 def _move(written: Path, folder: Path) -> None:
-    """Move all files into a folder, in which they replace those of an earlier save; the manifest
-    goes first and comes last."""
+    """Move all written files into a folder, where they replace the files of an earlier save. The
+    old manifest is removed first and the new manifest is moved last."""
     if not folder.exists():
         written.chmod(0o755)
         written.rename(folder)
@@ -231,18 +232,19 @@ def _move(written: Path, folder: Path) -> None:
 
 
 def _read(folder: Path) -> dict[str, Any]:
-    """Return the manifest, once all files are there in their sizes."""
+    """Return the manifest of a folder, after checking that all files exist and have their sizes."""
     if not (folder / MANIFEST).is_file():
-        raise ValueError(f"'folder' must be one that save_attached wrote completely (got {folder} "
-                         f"without {MANIFEST}); save again, or use from_pretrained and attach")
+        raise ValueError(f"'folder' must be a folder that save_attached has written completely "
+                         f"(got {folder} without {MANIFEST}); call save_attached again, or load "
+                         f"the model by from_pretrained and call attach")
     try:
         manifest = read_json(folder / MANIFEST)
     except (OSError, ValueError) as error:
         raise _damaged(folder, error) from error
     if manifest.get('format') != FORMAT:
-        raise ValueError(f"'folder' must be of format {FORMAT} (got {manifest.get('format')!r} in "
-                         f"{folder}); update graphattn, or save it again by the version that "
-                         f"wrote it")
+        raise ValueError(f"'folder' must have format {FORMAT} (got {manifest.get('format')!r} in "
+                         f"{folder}); update graphattn, or save the folder again with the version "
+                         f"that wrote it")
     for key, kind in (('layers', list), ('files', dict), ('implementations', dict),
                       ('model', str), ('num_modules', int)):
         if not isinstance(manifest.get(key), kind):
@@ -258,8 +260,8 @@ def _read(folder: Path) -> dict[str, Any]:
 
 
 def _damaged(folder: Path, why: object) -> ValueError:
-    return ValueError(f"'folder' must be as save_attached wrote it (got {folder}, damaged: "
-                      f"{' '.join(str(why).split())}); save again")
+    return ValueError(f"'folder' must be a folder that save_attached wrote (got {folder}, which is "
+                      f"damaged: {' '.join(str(why).split())}); call save_attached again")
 
 
 def _read_tensors(folder: Path, manifest: dict[str, Any]) -> dict[str, Tensor]:
@@ -271,19 +273,21 @@ def _read_tensors(folder: Path, manifest: dict[str, Any]) -> dict[str, Tensor]:
 
 
 def _found(name: str, package: str, kind: type, classes: Sequence[type]) -> type:
-    """Return the class of this name if it may be built: from ``package``, or one of ``classes``."""
+    """Return the class of this name, if a file may build it: a public class of ``package``, or one
+    of ``classes``."""
     for given in classes:
         if _name_of(given) == name:
             return given
     module, _, own = name.rpartition('.')
     if module.split('.')[0] != package:
-        raise ValueError(f"'classes' must hold {name} if it is to be built from a file, because "
-                         f"other classes could run anything; pass classes=[...] if you trust it")
+        raise ValueError(f"'classes' must contain {name}, because a file may only name classes of "
+                         f"graphattn or classes that you trust; pass classes=[...] with this class "
+                         f"if you trust it")
     public = sources if package == 'graphattn' else importlib.import_module(package)
     found = getattr(public, own, None)
     if not inspect.isclass(found) or not issubclass(found, kind):
         raise ValueError(f"'folder' must name a public class of {package} (got {name}); update "
-                         f"{package}, or pass the class in 'classes'")
+                         f"{package}, or pass this class in 'classes'")
     return found
 
 
@@ -300,26 +304,26 @@ def _built(folder: Path, layer: dict[str, Any], classes: Sequence[type]) -> Grap
 def _base_of_adapter(folder: Path) -> str:
     path = read_json(folder / ADAPTER).get('base_model_name_or_path')
     if not path:
-        raise ValueError(f"'model' must be the base model of the adapters in {folder}, which do "
-                         f"not name it (got None)")
+        raise ValueError(f"'model' must be given, because the adapters in {folder} do not name "
+                         f"their base model (got None); pass the base model")
     return path
 
 
 def _check_same(folder: Path, manifest: dict[str, Any], model: nn.Module) -> None:
     modules = attention_modules(model)
     if len(modules) != manifest['num_modules']:
-        raise ValueError(f"'model' must have {manifest['num_modules']} attention modules like the "
-                         f"one in {folder} (got {len(modules)}); pass a model of its size")
+        raise ValueError(f"'model' must have {manifest['num_modules']} attention modules, like the "
+                         f"model saved in {folder} (got {len(modules)}); pass a model of this size")
     for layer in manifest['layers']:
         if layer['name'] not in modules:
-            raise ValueError(f"'model' must have an attention module {layer['name']!r} like the "
-                             f"one in {folder} (got {next(iter(modules))!r}); pass a model of its "
-                             f"class")
+            raise ValueError(f"'model' must have an attention module {layer['name']!r}, like the "
+                             f"model saved in {folder} (got {next(iter(modules))!r}); pass a model "
+                             f"of the class that was saved")
         heads = heads_of(modules[layer['name']])
         if heads != layer['num_heads']:
-            raise ValueError(f"'model' must have {layer['num_heads']} heads like the one in "
-                             f"{folder} (got {heads} in {layer['name']!r}); pass a model of its "
-                             f"size")
+            raise ValueError(f"'model' must have {layer['num_heads']} heads in {layer['name']!r}, "
+                             f"like the model saved in {folder} (got {heads}); pass a model of "
+                             f"this size")
 
 
 def _attach(model: nn.Module, layer: dict[str, Any], source: GraphSource | None,

@@ -52,8 +52,8 @@ class TokenModel(nn.Module):
         modules = attention_modules(model)
         for name, module in modules.items():
             if getattr(module, 'graph_source', None) is None:
-                raise ValueError(f"'model' must be attached to a source in each attention module "
-                                 f"({name!r} is not); see attach")
+                raise ValueError(f"'model' must have a graph attached to each attention module "
+                                 f"(got {name!r} without a graph); call attach(model, along)")
         self.model, self._num_modules = model, len(modules)
 
     def forward(self, x: Tensor, ptr: Tensor | Shard, *,
@@ -76,17 +76,19 @@ class TokenModel(nn.Module):
         out = self.model(x.unsqueeze(0), position_ids=shard.positions().unsqueeze(0),
                          use_cache=False, part_of_batch=part, **arguments)[0]
         if missing := self._num_modules - len(part.seen):
-            raise ValueError(f"'model' must pass its arguments on to its attention (got "
-                             f"{type(self.model).__name__}, in which {missing} modules lack them)")
+            raise ValueError(f"'model' must pass its keyword arguments on to its attention (got "
+                             f"{type(self.model).__name__}, in which {missing} modules do not "
+                             f"receive them)")
         if out.dim() != 3 or out.size(1) != x.size(0):
-            raise ValueError(f"'model' must return a row for each token, not pool them (got "
-                             f"{type(self.model).__name__}, which returns {tuple(out.shape)}); use "
-                             f"its base model")
+            raise ValueError(f"'model' must return one row for each token (got "
+                             f"{type(self.model).__name__}, which returns shape "
+                             f"{tuple(out.shape)}); use a model without pooling, such as its base "
+                             f"model")
         return out.squeeze(0)
 
 
 class _Whole(Shard):
-    """The whole batch."""
+    """A Shard of all tokens of a batch, which needs no other processes."""
 
     def __init__(self, ptr: Tensor):
         super().__init__(ptr, 0, int(ptr[-1]))
@@ -104,7 +106,7 @@ class _Whole(Shard):
 
 @dataclass
 class PartOfBatch:
-    """Tokens of a process, for the attention of a model.
+    """The tokens of this process, for which the attention modules of a model compute their outputs.
 
     Args:
         shard (Shard): The tokens.
@@ -118,7 +120,8 @@ class PartOfBatch:
 
     def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor,
                mask: Tensor | None, is_causal: bool, terms: LogitTerms) -> Tensor:
-        """Return the attention of a module, ``[1, num_own, heads, value_channels]``."""
+        """Return the output of the attention of a module for the tokens of this process, ``[1,
+        num_own, heads, value_channels]``."""
         self.seen.add(module)
         attachment, source = module.graph_attachment, module.graph_source
         logit = getattr(module, 'graph_teleport_logit', None)
@@ -140,10 +143,10 @@ class PartOfBatch:
     def _is_causal(mask: Tensor | None, is_causal: bool) -> bool:
         if isinstance(mask, LazyMask):
             if mask.how.get('attention_mask') is not None:
-                raise ValueError("'attention_mask' must be None for a part of a batch, whose "
-                                 "sequences 'ptr' marks")
+                raise ValueError("'attention_mask' must be None in sequence parallelism, because "
+                                 "'ptr' marks the sequences")
             return not mask.is_bidirectional
         if mask is not None:
-            raise ValueError(f"'attention_mask' must be None for a part of a batch, whose "
-                             f"sequences 'ptr' marks (got shape {tuple(mask.shape)})")
+            raise ValueError(f"'attention_mask' must be None in sequence parallelism, because "
+                             f"'ptr' marks the sequences (got shape {tuple(mask.shape)})")
         return is_causal

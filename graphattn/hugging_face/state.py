@@ -14,7 +14,7 @@ __all__ = ['Attachment']
 
 @dataclass
 class Attachment:
-    """State of a module of an attached model.
+    """The state of one attention module of a model to which graphs are attached.
 
     Args:
         before (dict): The config's implementation of attention before, under ``''``, and those of
@@ -48,5 +48,5 @@ class Attachment:
 
     @property
     def adds_masks(self) -> bool:
-        """Return whether the previous attention adds masks to logits."""
+        """Return whether the original attention of the module adds masks to logits."""
         return self.before[''] == 'eager'

@@ -42,7 +42,8 @@ class AttachedHeads:
 
 @dataclass(frozen=True)
 class AttachmentTable:
-    """The edges that each head of a model attends along. It prints as a table.
+    """The edges that each head of a model attends along, as rows of a table. The object prints as
+    this table.
 
     Args:
         rows (tuple of AttachedHeads): The rows, in the order of ``model.modules()``.
@@ -53,7 +54,7 @@ class AttachmentTable:
     length: int | None = None
 
     def as_table(self) -> list[dict[str, object]]:
-        """Return a dict for each row."""
+        """Return a list with a dict for each row of the table."""
         return list(map(asdict, self.rows))
 
     def __str__(self) -> str:
@@ -69,7 +70,7 @@ class AttachmentTable:
 
 
 def attachment(model: nn.Module, length: int | None = None) -> AttachmentTable:
-    """Return what each head of a model attends along.
+    """Return a table of the edges that each head of a model attends along.
 
     Args:
         model (PreTrainedModel): A model, attached or not.
@@ -127,7 +128,8 @@ def _rows(name: str, module: nn.Module, length: int | None) -> Iterator[Attached
 
 def _groups(source: PatternSource,
             attached: tuple[int, ...] | None) -> dict[tuple[Pattern, bool], list[int]]:
-    """Return the heads along each pattern, those that are attached apart."""
+    """Return a dict from a pattern, and whether it is attached, to the list of heads along this
+    pattern."""
     groups: dict[tuple[Pattern, bool], list[int]] = {}
     for head, pattern in enumerate(source.patterns):
         groups.setdefault((pattern, attached is None or head in attached), []).append(head)
@@ -143,7 +145,7 @@ def _density(pattern: Pattern, seed: int | None, length: int, is_causal: bool) -
 
 
 def _shown(heads: tuple[int, ...] | None) -> str:
-    """Return numbers with ranges, such as '0, 2-5'."""
+    """Return the numbers of heads as text with ranges, such as '0, 2-5', or 'all' for None."""
     if heads is None:
         return 'all'
     ranges: list[list[int]] = []

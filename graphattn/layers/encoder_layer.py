@@ -150,7 +150,8 @@ def check_attention(attention: nn.Module, channels: int, heads: int, **options: 
     for name, expected in (('channels', channels), ('heads', heads)):
         size = getattr(attention, name, None)
         if size != expected:
-            raise ValueError(f"'attention' must have the layer's {expected} {name} (got {size})")
+            raise ValueError(f"'attention' must have {expected} {name}, like the layer (got "
+                             f"{size})")
     unset = signature(GraphAttention).parameters
     for name, value in options.items():
         if value != unset[name].default:

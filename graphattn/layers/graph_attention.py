@@ -105,12 +105,13 @@ class GraphAttention(nn.Module):
         num_kv_heads = heads if num_kv_heads is None else num_kv_heads
         check_sides(channels=channels, heads=heads, num_kv_heads=num_kv_heads)
         if heads % num_kv_heads != 0:
-            raise ValueError(f"'num_kv_heads' must divide 'heads' (got {num_kv_heads} and {heads})")
+            raise ValueError(f"'num_kv_heads' must be a divisor of 'heads' (got "
+                             f"num_kv_heads={num_kv_heads} and heads={heads})")
         check_bool(bias=bias, sinks=sinks)
         check_diffusion(hops, teleport, learn_teleport)
         if head_channels is None and channels % heads != 0:
-            raise ValueError(f"'channels' must be a multiple of 'heads' (got {channels} and "
-                             f"{heads}); otherwise pass 'head_channels'")
+            raise ValueError(f"'channels' must be a multiple of 'heads' (got {channels} channels "
+                             f"and {heads} heads); for other sizes, pass 'head_channels'")
         source = None if source is None else check_source(source, heads)
         self.channels = channels
         self.heads = heads
@@ -211,7 +212,7 @@ class GraphAttention(nn.Module):
             check_rotation(rotation, x, self.head_channels)
             if memory is not None:
                 raise ValueError("'rotation' must be None with 'memory', because the memory has no "
-                                 "positions")
+                                 "positions; omit 'rotation'")
         if edge_bias is not None:
             _check_bias(edge_bias, graph)
         attend = partial(checkpointed, self._attend) if self.recompute else self._attend
@@ -234,8 +235,8 @@ class GraphAttention(nn.Module):
         query, key, value = self._project(x, memory)
         if graph is None:
             if source is None:
-                raise ValueError("'source' or 'graph' must be given because the layer was built "
-                                 "without a source")
+                raise ValueError("'graph' must be given, because the layer was built without a "
+                                 "source; pass a BipartiteGraph, or build the layer with 'source'")
             source = source if source is self.source else check_source(source, self.heads)
             ask = source.rows if isinstance(ptr, Shard) else source
             keys = {} if memory_ptr is None else {'key_ptr': memory_ptr}
@@ -257,8 +258,8 @@ class GraphAttention(nn.Module):
             query, key = rotate(query, rotation), rotate(key, rotation)
         weights = None
         if needs_weights and (isinstance(graph, PairMask) or isinstance(ptr, Shard)):
-            raise ValueError("'return_attention_weights' must be False if the source returns soft "
-                             "masks, which weigh every pair, and if 'ptr' is a Shard (got True)")
+            raise ValueError("'return_attention_weights' must be False for soft masks, which have "
+                             "no edges, and with a Shard as 'ptr' (got True)")
         if isinstance(graph, PairMask):
             out = self._along_pairs(query, key, value, ptr, graph)
         else:
@@ -307,7 +308,7 @@ class GraphAttention(nn.Module):
         if owners is not None and sizes != (owners * num_tokens, owners * num_keys):
             raise ValueError(f"'graph' must have {num_tokens} queries and keys, or "
                              f"{self.heads * num_tokens} if each head has its own graph (got "
-                             f"{graph.num_queries} and {graph.num_keys})")
+                             f"{graph.num_queries} queries and {graph.num_keys} keys)")
         if is_shard:
             attention = self.attention
             placement = ptr.place(
@@ -333,17 +334,18 @@ def check_source(source: GraphSource | Pattern | str, heads: int) -> GraphSource
     expression becomes a PatternSource."""
     source = as_source(source)
     if source.heads not in (None, heads):
-        raise ValueError(f"'source' must be for {heads} heads (got one for {source.heads})")
+        raise ValueError(f"'source' must be a source for {heads} heads, like the layer (got a "
+                         f"source for {source.heads} heads)")
     return source
 
 
 def _check_bias(bias: Tensor, graph: BipartiteGraph | PairMask | None) -> None:
     if not isinstance(graph, BipartiteGraph):
-        raise ValueError("'edge_bias' must be given together with 'graph', whose edges it belongs "
-                         "to (got no graph)")
+        raise ValueError("'edge_bias' must be None without 'graph', because the bias belongs to "
+                         "the edges of this graph; pass 'graph' too")
     check_floating('edge_bias', bias)
     if bias.dim() not in (1, 2) or bias.size(0) != graph.num_edges:
-        raise ValueError(f"'edge_bias' must be [num_edges] or [num_edges, heads] with "
+        raise ValueError(f"'edge_bias' must have shape [num_edges] or [num_edges, heads] with "
                          f"{graph.num_edges} edges (got shape {tuple(bias.shape)})")
 
 

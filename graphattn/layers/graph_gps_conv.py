@@ -90,7 +90,7 @@ class GraphGPSConv(GPSConv):
             if options is not None:
                 check_kind(name, options, dict)
         if attention is not None and attention.channels != channels:
-            raise ValueError(f"'attention' must have the layer's {channels} channels (got "
+            raise ValueError(f"'attention' must have {channels} channels, like the layer (got "
                              f"{attention.channels})")
         super().__init__(channels, conv, getattr(attention, 'heads', 1), dropout, act, act_kwargs,
                          norm, norm_kwargs)
@@ -149,7 +149,8 @@ class GraphGPSConv(GPSConv):
         along = {name: value for name, value in (('graph', graph), ('edge_bias', edge_bias))
                  if value is not None}
         if self.attn is None and along:
-            raise ValueError(f"'{next(iter(along))}' must be None for a layer without 'attention'")
+            raise ValueError(f"'{next(iter(along))}' must be None for a layer without 'attention'; "
+                             f"build the layer with 'attention' to use this argument")
         if self.conv is not None:
             parts.append((self.conv(x, edge_index, **kwargs), self.norm1))
         if self.attn is not None:

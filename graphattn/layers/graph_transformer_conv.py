@@ -102,7 +102,7 @@ class GraphTransformerConv(TransformerConv):
         for size in in_channels if isinstance(in_channels, tuple) else (in_channels,):
             check_size('in_channels', size, -1, MAX_SIDE)
             if size == 0:
-                raise ValueError("'in_channels' must be positive, or -1 to derive it from the "
+                raise ValueError("'in_channels' must be positive, or -1 to read the size from the "
                                  "first input (got 0)")
         check_sides(out_channels=out_channels, heads=heads)
         check_bool(concat=concat, beta=beta, bias=bias, root_weight=root_weight)
@@ -210,8 +210,8 @@ class GraphTransformerConv(TransformerConv):
             terms = LogitTerms(scale=None, dropout_p=dropout_p)
             return drive(query, key, value, edges.graph, terms, 1, 0., backend=self.backend)[0]
         if len(edge_attr) != edges.graph.num_edges:
-            raise ValueError(f"'edge_attr' must have a row for each of the {edges.graph.num_edges} "
-                             f"edges (got {len(edge_attr)})")
+            raise ValueError(f"'edge_attr' must have {edges.graph.num_edges} rows, one for each "
+                             f"edge (got {len(edge_attr)} rows)")
         projection = self.lin_edge.weight.view(self.heads, self.out_channels, -1)
         projection = projection.to(query.dtype)  # the dtype under autocast
         return functional.edge_feature_attention(query, key, value, edges.graph,
@@ -236,14 +236,15 @@ class GraphTransformerConv(TransformerConv):
             values = edge_values_of(edge_index)
             edge_attr = values if values is not None and values.dim() == 2 else None
             if edge_attr is None:
-                raise ValueError(f"'edge_attr' must be given to a layer with edge_dim="
-                                 f"{self.edge_dim}")
+                raise ValueError(f"'edge_attr' must be given, because the layer was built with "
+                                 f"edge_dim={self.edge_dim}")
         if edge_attr is None:
             return None
         check_floating('edge_attr', edge_attr)
         if edge_attr.dim() != 2 or edge_attr.size(1) != self.edge_dim:
-            raise ValueError(f"'edge_attr' must be [num_edges, edge_dim] with the layer's edge_dim="
-                             f"{self.edge_dim} (got shape {tuple(edge_attr.shape)})")
+            raise ValueError(f"'edge_attr' must have shape [num_edges, edge_dim], and the layer "
+                             f"was built with edge_dim={self.edge_dim} (got shape "
+                             f"{tuple(edge_attr.shape)})")
         return edge_attr
 
 
@@ -255,7 +256,8 @@ def _check_nodes(x: Tensor, linear: nn.Module) -> None:
     check_floating('x', x)
     channels = getattr(linear, 'in_channels', -1)
     if x.dim() != 2 or channels not in (-1, x.size(1)):
-        raise ValueError(f"'x' must be [num_nodes, {channels}] (got shape {tuple(x.shape)})")
+        raise ValueError(f"'x' must have shape [num_nodes, {channels}] (got shape "
+                         f"{tuple(x.shape)})")
     check_place('x', x, linear)
 
 

@@ -19,8 +19,9 @@ def check_diffusion(hops: int | float, teleport: float | Sequence[float],
     check_hops(hops)
     check_teleport(teleport, hops)
     if learn_teleport and (isinstance(teleport, Sequence) or not 0. < teleport < 1.):
-        raise ValueError(f"'teleport' must be a number inside (0, 1) with learn_teleport=True, "
-                         f"because the learned teleport starts from it (got {teleport})")
+        raise ValueError(f"'teleport' must be a number above 0 and below 1 with "
+                         f"learn_teleport=True, because learning starts from this number (got "
+                         f"{teleport})")
 
 
 def teleport_parameter(teleport: float, heads: int, device: torch.device | None = None,

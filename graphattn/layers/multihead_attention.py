@@ -104,8 +104,8 @@ class MultiheadAttention(nn.MultiheadAttention):
         check_dropout(dropout=dropout)
         check_bool(bias=bias, batch_first=batch_first)
         if embed_dim % num_heads:
-            raise ValueError(f"'embed_dim' must be a multiple of 'num_heads' (got {embed_dim} and "
-                             f"{num_heads})")
+            raise ValueError(f"'embed_dim' must be a multiple of 'num_heads' (got "
+                             f"embed_dim={embed_dim} and num_heads={num_heads})")
         if device is not None:
             check_device(device)
         if dtype is not None:
@@ -274,10 +274,11 @@ def _padding(mask: Tensor | None, sizes: tuple[int, int], is_batched: bool,
 def _check_mask(name: str, mask: Tensor, device: torch.device) -> None:
     check_strided(name, mask)
     if mask.device != device:
-        raise ValueError(f"'{name}' must be on {device} like the tokens (got {mask.device})")
+        raise ValueError(f"'{name}' must be on {device}, the device of the tokens (got "
+                         f"{mask.device}); pass {name}.to('{device}')")
     if not (mask.dtype == torch.bool or is_float(mask.dtype)):
-        raise TypeError(f"'{name}' must be boolean, True = do not attend, or floating with 16 bits "
-                        f"or more, added to logits (got {mask.dtype})")
+        raise TypeError(f"'{name}' must be a Tensor of dtype bool (True = do not attend), or of a "
+                        f"floating dtype (added to logits) (got {mask.dtype})")
     warn_of_zeros_and_ones(name, mask)
 
 

@@ -55,9 +55,8 @@ def warn_of_zeros_and_ones(name: str, mask: Tensor) -> None:
     if not mask.is_floating_point() or mask.numel() == 0 or bool(mask.amax() != 1):
         return
     if bool(((mask == 0) | (mask == 1)).all()):
-        warnings.warn(f"'{name}' is floating and contains only 0 and 1; a floating mask is added "
-                      f"to logits, so it excludes no key; pass a boolean mask to select which "
-                      f"query attends to which key", stacklevel=2)
+        warnings.warn(f"'{name}' is a floating mask of 0 and 1, which is added to logits and "
+                      f"excludes no key; pass a boolean mask to exclude keys", stacklevel=2)
 
 
 @torch.compiler.disable(reason='the edges depend on which slots are tokens')
@@ -112,9 +111,9 @@ def attend_padded(
     _warn_of_empty(tokens)
     is_plain = is_one_hop(hops, teleport)
     if not (is_plain or tokens.is_square):
-        raise ValueError(f"'hops' must be 1, without teleport, if keys and queries are not the "
-                         f"same tokens, because values travel on only from keys that are queries "
-                         f"too (got {hops}); with a cache, pass use_cache=False")
+        raise ValueError(f"'hops' must be 1 and 'teleport' 0 unless the keys are the tokens of the "
+                         f"queries, because each hop uses the same tokens as keys and as queries "
+                         f"(got hops={hops}); if the keys are in a cache, pass use_cache=False")
     heads, query = query.size(2), tokens.queries(query)
     graph, terms = along, NO_TERMS
     if not isinstance(along, BipartiteGraph):  # a source, or a wrapped one
@@ -141,9 +140,10 @@ def attend_padded(
 def _warn_of_empty(tokens: PaddedTokens) -> None:
     if tokens.is_token is None or tokens.num_keys == 0 or 0 not in tokens.lengths:
         return
-    warnings.warn(f"the padding mask leaves no token in sequence {tokens.lengths.index(0)}, so its "
-                  f"output is 0; check that the mask is not inverted: transformers' "
-                  f"'attention_mask' is 1 at tokens, torch's 'key_padding_mask' is True at padding",
+    warnings.warn(f"the padding mask leaves no token in sequence {tokens.lengths.index(0)}, so the "
+                  f"output of this sequence is 0; check that the mask is not inverted "
+                  f"(transformers' 'attention_mask' is 1 at tokens, torch's 'key_padding_mask' is "
+                  f"True at padding)",
                   stacklevel=2)
 
 
@@ -176,7 +176,7 @@ def _check_length(source: PatternSource, tokens: PaddedTokens) -> None:
 def _check_alone(rules: PairRules, needs_weights: bool) -> None:
     if not rules.are_none:
         raise ValueError("the source must return graphs if masks other than padding are used, such "
-                         "as causal masks (got a source of soft masks, which weigh every pair)")
+                         "as causal masks (got a source of soft masks); freeze the soft masks")
     if needs_weights:
         raise ValueError("the source must return graphs if attention weights are requested (got a "
                          "source of soft masks); request no weights")

@@ -67,5 +67,5 @@ def check_rotation(rotation: Tensor, x: Tensor, head_channels: int) -> None:
         raise ValueError(f"'rotation' must have shape {expected} for {x.size(0)} tokens and heads "
                          f"of an even size (got {tuple(rotation.shape)} and {head_channels})")
     if rotation.device != x.device:
-        raise ValueError(f"'rotation' must be on {x.device} like the tokens (got "
-                         f"{rotation.device})")
+        raise ValueError(f"'rotation' must be on {x.device}, the device of the tokens (got "
+                         f"{rotation.device}); pass rotation.to('{x.device}')")

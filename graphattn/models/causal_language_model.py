@@ -32,6 +32,7 @@ class CausalLanguageModel(TokenClassifier):
     def __init__(self, encoder: Encoder):
         check_encoder(encoder, predicts_tokens=True)
         if not getattr(encoder, 'causal', False):
-            raise ValueError("'encoder' must be built with causal=True, because the model predicts "
-                             "the next token, which a token must not attend to (got causal=False)")
+            raise ValueError("'encoder' must be causal, because the model predicts the next token, "
+                             "which a token must not attend to (got causal=False); build the "
+                             "Encoder with causal=True")
         super().__init__(encoder, vocabulary_size(encoder))

@@ -50,8 +50,8 @@ class SequenceClassifier(nn.Module):
         check_choice('pooling', pooling, ('mean', 'padded_mean', 'first', 'pooler'))
         check_dropout(pooler_dropout=pooler_dropout)
         if pooler_dropout and pooling != 'pooler':
-            raise ValueError(f"'pooler_dropout' must be 0 unless pooling='pooler' (got "
-                             f"{pooler_dropout} with pooling={pooling!r})")
+            raise ValueError(f"'pooler_dropout' must be 0 with pooling={pooling!r} (got "
+                             f"{pooler_dropout}); omit 'pooler_dropout', or pass pooling='pooler'")
         self.encoder = encoder
         self.num_classes = num_classes
         self.pooling = pooling
@@ -126,7 +126,7 @@ class PairClassifier(SequenceClassifier):
     def _features(self, pooled: Tensor) -> Tensor:
         if pooled.size(0) % 2:
             raise ValueError(f"'ptr' must mark an even number of sequences, two for each pair (got "
-                             f"{pooled.size(0)})")
+                             f"{pooled.size(0)} sequences)")
         x, y = pooled[::2], pooled[1::2]
         return torch.cat([x, y, x * y, x - y], dim=1)
 

@@ -14,14 +14,15 @@ from graphattn.graphs.pyg_data import ptr_of
 
 def accepts_data(forward: Callable) -> Callable:
     """Return a ``forward`` that also accepts a PyG ``Data`` or ``Batch`` instead of ``tokens`` and
-    ``ptr``. The attribute ``x`` of the data then has the tokens, and each graph is a sequence."""
+    ``ptr``. The attribute ``x`` of the data then contains the tokens, and each graph is a
+    sequence."""
     @wraps(forward)
     def run(self: Any, tokens: Tensor | Data, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(tokens, Data | HeteroData):
             return forward(self, tokens, *args, **kwargs)
         if args or 'ptr' in kwargs:
             raise ValueError("'ptr' must be omitted if 'tokens' is a PyG Data or Batch, because "
-                             "its graphs are the sequences")
+                             "each graph of the Batch is a sequence")
         return forward(self, *_sequences_of(tokens), **kwargs)
 
     return run
@@ -29,8 +30,9 @@ def accepts_data(forward: Callable) -> Callable:
 
 def _sequences_of(data: Data) -> tuple[Tensor, Tensor]:
     if isinstance(data, HeteroData):
-        raise TypeError("'tokens' must be a Data or a Batch (got HeteroData); pass the 'x' and "
+        raise TypeError("'tokens' must be a PyG Data or Batch (got HeteroData); pass the 'x' and "
                         "'ptr' of one node type instead")
     if data.x is None:
-        raise ValueError(f"'tokens' must have an attribute 'x' with ids or features (got {data})")
+        raise ValueError(f"'tokens' must have the attribute 'x' with ids or features (got {data}); "
+                         f"set data.x")
     return data.x, ptr_of(data, data.x.device)

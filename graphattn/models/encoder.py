@@ -160,20 +160,21 @@ num_segments=2, density=32.4%))
         if attention is None:
             source = None if source is None else check_source(source, heads)
             if causal and source is None:
-                raise ValueError("'causal' must be False for an encoder without a source (got "
+                raise ValueError("'causal' must be False for an encoder with source=None (got "
                                  "True); pass causal graphs as 'graph' in each call instead")
             source = source.causal() if causal else source
         elif positions == 'rotary':
-            raise ValueError("'positions' must not be 'rotary' if 'attention' is given, because "
-                             "the module 'attention' computes its own queries and keys")
+            raise ValueError("'positions' must not be 'rotary' with 'attention', because the "
+                             "module 'attention' computes its own queries and keys; pass another "
+                             "value of 'positions', or omit 'attention'")
         for option, is_on in (('share_source', share_source), ('causal', causal)):
             if is_on and attention is not None:
-                raise ValueError(f"'{option}' must be False if 'attention' is given, because the "
-                                 f"module 'attention' has no source (got True)")
+                raise ValueError(f"'{option}' must be False with 'attention', because the module "
+                                 f"'attention' has no source (got True)")
         name, limited = ('source', source) if attention is None else ('attention', attention)
         longest = getattr(limited, 'max_length', None)
         if longest is not None and longest < max_length:
-            raise ValueError(f"'max_length' must be at most {longest}, the maximum length of "
+            raise ValueError(f"'max_length' must be at most {longest}, the 'max_length' of "
                              f"'{name}' (got {max_length})")
         self.channels, self.heads = channels, heads
         self.norm_first = norm_first
@@ -189,8 +190,8 @@ num_segments=2, density=32.4%))
             self.position_embedding = GridPositions(positions, channels)
             if self.position_embedding.num_embeddings < max_length:
                 raise ValueError(f"'max_length' must be at most "
-                                 f"{self.position_embedding.num_embeddings}, the size of the grid "
-                                 f"{positions} (got {max_length})")
+                                 f"{self.position_embedding.num_embeddings}, the number of "
+                                 f"positions of the grid {positions} (got {max_length})")
         else:
             self.position_embedding = EMBEDDINGS[positions](max_length, channels)
         self.segment_embedding = nn.Embedding(num_segments, channels) if num_segments else None
@@ -290,30 +291,31 @@ num_segments=2, density=32.4%))
                 segments = torch.zeros(len(tokens), dtype=torch.long, device=device)
             check_ids('segments', segments, _size_of(self.segment_embedding), device)
             if len(segments) != len(tokens):
-                raise ValueError(f"'segments' must have an entry for each of the {len(tokens)} "
-                                 f"tokens (got {len(segments)})")
+                raise ValueError(f"'segments' must have {len(tokens)} entries, one for each token "
+                                 f"(got {len(segments)})")
             x = x + self.segment_embedding(segments)
         elif segments is not None:
-            raise ValueError("'segments' must be None for a model without segments; to use "
-                             "segments, build the model with 'num_segments'")
+            raise ValueError("'segments' must be None for a model that was built without "
+                             "'num_segments'; build the model with num_segments=2, for instance")
         return self.dropout(x if self.norm_first else self.norm(x))
 
     def _features(self, tokens: Tensor) -> Tensor:
         if not isinstance(tokens, Tensor) or not tokens.is_floating_point():
             if self.token_embedding is None:
-                raise TypeError("'tokens' must be features for a model without a vocabulary; to "
-                                "use ids, build the model with 'num_tokens'")
+                raise TypeError("'tokens' must be floating features for a model that was built "
+                                "without 'num_tokens'; to pass ids, build the model with "
+                                "'num_tokens'")
             check_ids('tokens', tokens, _size_of(self.token_embedding), self._device(tokens))
             return self.token_embedding(tokens)
         if self.padding_token is not None:
-            raise TypeError(f"'tokens' must be ids for a model with 'padding_token' (got "
+            raise TypeError(f"'tokens' must be int64 ids for a model with 'padding_token' (got "
                             f"{tokens.dtype})")
         check_features(tokens, self.channels, self.norm, 'tokens')
         return tokens
 
     def _device(self, tokens: Tensor) -> torch.device:
-        """Return the device of the model. If another module replaces the norm, this is the device
-        of the tokens."""
+        """Return the device of the model, or the device of ``tokens`` if another module has
+        replaced the norm."""
         weight = getattr(self.norm, 'weight', None)
         return weight.device if isinstance(weight, Tensor) else getattr(tokens, 'device', None)
 
@@ -322,8 +324,8 @@ num_segments=2, density=32.4%))
         return isinstance(self.position_embedding, RotaryPositions)
 
     def _rotation(self, tokens: Tensor, ptr: Tensor | Shard) -> Tensor | None:
-        """Return the rotation of the queries and keys, which all layers share, or None without
-        rotary positions."""
+        """Return the rotation of queries and keys at the position of each token, which all layers
+        share, or None without rotary positions."""
         return self.position_embedding(self._positions(tokens, ptr)) if self._is_rotary else None
 
     def _positions(self, tokens: Tensor, ptr: Tensor | Shard) -> Tensor:
@@ -343,12 +345,12 @@ num_segments=2, density=32.4%))
         if length.numel() and int(length.max()) > max_length:
             raise ValueError(f"'ptr' must mark sequences of at most {max_length} tokens, the "
                              f"'max_length' of the model (got {int(length.max())}); truncate the "
-                             f"sequence, or build the model with a larger 'max_length'")
+                             f"sequences, or build the model with a larger 'max_length'")
 
 
 def _size_of(embedding: nn.Module) -> float:
-    """Return the number of ids of an embedding, infinity if the module does not have the attribute
-    ``num_embeddings``."""
+    """Return the number of ids of ``embedding``, or infinity if the module does not have the
+    attribute ``num_embeddings``."""
     return getattr(embedding, 'num_embeddings', math.inf)
 
 
@@ -370,12 +372,13 @@ class SinusoidalPositions(PositionTable):
         super().__init__(num_embeddings, channels)
 
     def numbers(self) -> Tensor:
-        """Return sines and cosines, ``[num_embeddings, channels]``."""
+        """Return the table of embeddings of all positions, float64 ``[num_embeddings, channels]``,
+        computed from sines and cosines."""
         angle = angles(self.num_embeddings, self.channels)
         return torch.stack([angle.sin(), angle.cos()], dim=2).flatten(1)[:, :self.channels]
 
     def forward(self, position: Tensor) -> Tensor:
-        """Return embeddings ``[num_tokens, channels]`` of positions, int64 ``[num_tokens]``."""
+        """Return the embeddings ``[num_tokens, channels]`` of positions, int64 ``[num_tokens]``."""
         return self.table[position]
 
 
@@ -408,7 +411,8 @@ class GridPositions(nn.Module):
     def __init__(self, sides: list[int], channels: int):
         super().__init__()
         if not sides:
-            raise ValueError("'positions' must contain at least one side of the grid (got [])")
+            raise ValueError("'positions' must contain at least one side of the grid, such as [32, "
+                             "32] (got [])")
         for side in sides:
             check_size('positions', side, 1, MAX_SIDE)
         self.sides = tuple(sides)
@@ -416,13 +420,13 @@ class GridPositions(nn.Module):
         self.along = nn.ModuleList(nn.Embedding(side, channels) for side in sides)
 
     def forward(self, position: Tensor) -> Tensor:
-        """Return embeddings ``[num_tokens, channels]`` of positions, int64 ``[num_tokens]``."""
+        """Return the embeddings ``[num_tokens, channels]`` of positions, int64 ``[num_tokens]``."""
         return sum(embedding(position // math.prod(self.sides[axis + 1:]) % side)
                    for axis, (side, embedding) in enumerate(zip(self.sides, self.along)))
 
 
 class _NoPositions(nn.Module):
-    """Replaces embeddings of positions by 0, but has a maximum length."""
+    """Module that returns 0 instead of embeddings of positions, and has a maximum length."""
 
     def __init__(self, num_embeddings: int, channels: int):
         super().__init__()
@@ -439,8 +443,8 @@ def _ptr_of(is_token: Tensor, ptr: Tensor | Shard) -> Tensor:
     """Return where each sequence begins among the tokens that are not padding, int64
     ``[num_sequences + 1]``."""
     if isinstance(ptr, Shard):
-        raise ValueError("'padding_token' must be None for sequence parallelism; remove the "
-                         "padding from the sequences before the call")
+        raise ValueError("the model must be built with padding_token=None for sequence "
+                         "parallelism; remove the padding from the sequences before the call")
     return torch.cat([ptr[:1], is_token.cumsum(0)])[ptr]
 
 
@@ -449,14 +453,17 @@ def check_encoder(encoder: nn.Module, predicts_tokens: bool = False) -> None:
     if not isinstance(encoder, nn.Module) or not hasattr(encoder, 'token_embedding'):
         raise TypeError(f"'encoder' must be an Encoder (got {type(encoder).__name__})")
     if predicts_tokens and encoder.token_embedding is None:
-        raise ValueError("'encoder' must have a vocabulary to predict tokens (got num_tokens=0)")
+        raise ValueError("'encoder' must have a vocabulary to predict tokens (got num_tokens=0); "
+                         "build the Encoder with 'num_tokens'")
 
 
 def vocabulary_size(encoder: nn.Module) -> int:
-    """Return the number of ids of the token embedding. An adapter may wrap the embedding."""
+    """Return the number of ids of the token embedding of ``encoder``. An adapter may wrap this
+    embedding."""
     sizes = [module.num_embeddings for module in encoder.token_embedding.modules()
              if hasattr(module, 'num_embeddings')]
     if not sizes:
-        raise TypeError(f"'encoder' must have an nn.Embedding of tokens, or an adapter around one "
-                        f"(got {type(encoder.token_embedding).__name__})")
+        raise TypeError(f"'encoder' must have an nn.Embedding, or an adapter around an "
+                        f"nn.Embedding, as token_embedding (got "
+                        f"{type(encoder.token_embedding).__name__})")
     return sizes[0]

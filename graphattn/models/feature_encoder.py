@@ -70,12 +70,13 @@ class FeatureEncoder(nn.Module):
             check_integers(name, x)
             device = self.embeddings[0].weight.device
             if x.device != device:
-                raise ValueError(f"'{name}' must be on {device}, where the layer is (got "
-                                 f"{x.device})")
+                raise ValueError(f"'{name}' must be on {device}, the device of the layer (got "
+                                 f"{x.device}); pass {name}.to('{device}')")
         x = x.unsqueeze(1) if x.dim() == 1 else x
         width = self.features if self.embeddings is None else len(self.features)
         if x.dim() != 2 or x.size(1) != width:
-            raise ValueError(f"'{name}' must have {width} features (got shape {tuple(x.shape)})")
+            raise ValueError(f"'{name}' must have {width} columns, one for each feature (got shape "
+                             f"{tuple(x.shape)})")
         if self.linear is not None:
             return self.linear(x)
         return torch.stack([self._embedded(x[:, i], i, name) for i in range(width)]).sum(dim=0)
@@ -83,8 +84,8 @@ class FeatureEncoder(nn.Module):
     def _embedded(self, category: Tensor, i: int, name: str) -> Tensor:
         size = self.features[i]
         if category.numel() and not 0 <= int(category.min()) <= int(category.max()) < size:
-            raise ValueError(f"column {i} of '{name}' must contain only categories from 0 to "
-                             f"{size - 1} (got {int(category.min())} to {int(category.max())})")
+            raise ValueError(f"column {i} of '{name}' must contain categories from 0 to {size - 1} "
+                             f"(got {int(category.min())} to {int(category.max())})")
         return self.embeddings[i](category)
 
     def extra_repr(self) -> str:

@@ -131,7 +131,8 @@ class GraphTransformer(nn.Module):
         try:
             is_batch_norm = isinstance(normalization_resolver(norm, channels), BatchNorm)
         except ValueError as error:
-            raise ValueError(f"'norm' must be a norm of PyG, such as 'batch_norm' (got {norm!r})"
+            raise ValueError(f"'norm' must be the name of a norm of PyG, such as 'batch_norm' (got "
+                             f"{norm!r})"
                              ) from error
         check_choice('level', level, ('node', 'graph'))
         check_choice('pooling', pooling, POOLING)
@@ -139,16 +140,19 @@ class GraphTransformer(nn.Module):
         if local is not None:
             check_choice('local', local, LOCAL)
         if source is not None and attention is not None:
-            raise ValueError("'attention' must be None if 'source' is given (got both)")
+            raise ValueError("'attention' must be None if 'source' is given (got both); omit one "
+                             "of them")
         source = None if source is None else check_source(source, heads)
         if joins_edges and not hasattr(source, '__or__'):
             raise ValueError(f"'joins_edges' must be False unless 'source' can join the edges of "
-                             f"the data (got {type(source).__name__} as 'source')")
+                             f"the data (got {type(source).__name__} as 'source'); omit "
+                             f"'joins_edges'")
         if local == 'transformer' and channels % heads:
-            raise ValueError(f"'channels' must be a multiple of 'heads' (got {channels} and "
-                             f"{heads})")
+            raise ValueError(f"'channels' must be a multiple of 'heads' (got {channels} channels "
+                             f"and {heads} heads)")
         if local is None and source is None and attention is None:
-            raise ValueError("'local', 'source' or 'attention' must be given (got none)")
+            raise ValueError("'local', 'source' or 'attention' must be given (got none of them); "
+                             "pass source='Full()' for full attention")
         # A batch may have a single node, for which PyG's batch norm otherwise raises an error.
         norm_kwargs = {'allow_single_element': True} if is_batch_norm else None
         self.out_channels, self.channels, self.level = out_channels, channels, level
@@ -230,13 +234,15 @@ class GraphTransformer(nn.Module):
         parts = [self._attribute(data, name).reshape(len(x), -1) for name in self.encodings]
         for (name, size), part in zip(self.encodings.items(), parts):
             if part.size(1) != size:
-                raise ValueError(f"'{name}' must have {size} columns (got {part.size(1)})")
+                raise ValueError(f"'{name}' must have {size} columns, as the model was built for "
+                                 f"(got {part.size(1)})")
         encoding = torch.cat(parts, dim=1).to(self.encoding.weight.dtype)
         return x + self.encoding(self.encoding_norm(encoding))
 
     def _with_virtual_nodes(self, x: Tensor, data: Data) -> tuple[Tensor, Tensor, Tensor]:
-        """Return three tensors: nodes with virtual nodes ``[num_all, channels]``, their ``batch``
-        ``[num_all]``, and the indices of the real nodes among all nodes, ``[num_nodes]``."""
+        """Return three tensors: real and virtual nodes ``[num_all, channels]``, the index of the
+        graph of each of these nodes ``[num_all]``, and the indices of the real nodes
+        ``[num_nodes]``."""
         virtual = self.virtual_nodes.weight
         batch = x.new_zeros(len(x), dtype=torch.long) if data.batch is None else data.batch
         graphs = torch.arange(1 if data.batch is None else data.num_graphs, device=x.device)
@@ -248,9 +254,9 @@ class GraphTransformer(nn.Module):
     def _attribute(self, data: Data, name: str) -> Tensor:
         value = getattr(data, name, None)
         if not isinstance(value, Tensor):
-            advice = ('; add it by a transform, such as graphattn.transforms.RandomWalkPE'
+            advice = ('; apply a transform first, such as graphattn.transforms.RandomWalkPE'
                       if name in self.encodings else '')
-            raise ValueError(f"'data' must have {name!r} (got {data}){advice}")
+            raise ValueError(f"'data' must have the attribute {name!r} (got {data}){advice}")
         return value
 
 

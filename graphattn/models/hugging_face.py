@@ -58,7 +58,8 @@ DEFAULTS = {'hidden_size': 768, 'num_hidden_layers': 12, 'num_attention_heads': 
 
 @dataclass(frozen=True)
 class _Family:
-    """Names that identify the checkpoints of a family.
+    """Names of modules and options that a family of Hugging Face models, BERT or RoBERTa, uses in
+    its checkpoints.
 
     Args:
         name (str): Name of the family.
@@ -142,10 +143,10 @@ def encoder_of(
     family = next((family for family in (BERT, ROBERTA)
                    if config.get('model_type', 'bert') in family.model_types), None)
     if family is None:
-        raise ValueError(f"'config' must be of a BERT or a RoBERTa (got model_type="
-                         f"{config['model_type']!r})")
+        raise ValueError(f"'config' must be the config of a BERT or a RoBERTa (got "
+                         f"model_type={config['model_type']!r})")
     if 'vocab_size' not in config:
-        raise ValueError("'config' must have an entry vocab_size, the size of the vocabulary")
+        raise ValueError("'config' must have the entry 'vocab_size', the size of the vocabulary")
     given = {**DEFAULTS, **config}
     sizes = dict(
         num_tokens=given['vocab_size'], channels=given['hidden_size'],
@@ -310,7 +311,7 @@ def to_hugging_face(model: MaskedLanguageModel | SequenceClassifier, folder: str
 
     check_choice('family', family, ('bert', 'roberta'))
     if not isinstance(folder, str | PathLike):
-        raise TypeError(f"'folder' must be a path (got {type(folder).__name__})")
+        raise TypeError(f"'folder' must be a str or a PathLike (got {type(folder).__name__})")
     family = BERT if family == 'bert' else ROBERTA
     _check_model(model)
     _check_post_norm(family, model)
@@ -339,8 +340,8 @@ def _check_written(family: _Family, model: MaskedLanguageModel | SequenceClassif
     encoder = model.encoder
     attention = encoder.layers[0].attention
     if not isinstance(attention, GraphAttention):
-        raise ValueError(f"'model' must have graph attention to be written as a {family.name} (got "
-                         f"{type(attention).__name__})")
+        raise ValueError(f"'model' must have graph attention to be written as a {family.name} "
+                         f"model (got {type(attention).__name__} as attention)")
     has_one_hop = attention.teleport_logit is None and is_one_hop(attention.attention.hops,
                                                                   attention.attention.teleport)
     is_classifier = isinstance(model, SequenceClassifier)
@@ -360,7 +361,7 @@ def _check_written(family: _Family, model: MaskedLanguageModel | SequenceClassif
              'have no sequence logits (next_sentence=False)'),
             (not has_own_activation, "have the family's activation before its token logits")):
         if not fits:
-            raise ValueError(f"'model' must {must} to be written as a {family.name}")
+            raise ValueError(f"'model' must {must} to be written as a {family.name} model")
 
 
 def _check_all_written(family: _Family, model: MaskedLanguageModel | SequenceClassifier,
@@ -369,8 +370,8 @@ def _check_all_written(family: _Family, model: MaskedLanguageModel | SequenceCla
                   for parameter in module.parameters()}
     for name, parameter in model.named_parameters():
         if name not in name_of and parameter not in of_sources:
-            raise ValueError(f"'model' must have no other parameters than a {family.name} to be "
-                             f"written as a {family.name} (got {name!r}); merge adapters into the "
+            raise ValueError(f"'model' must have only the parameters of a {family.name} model to "
+                             f"be written as one (got also {name!r}); merge adapters into the "
                              f"model first")
 
 
@@ -428,7 +429,7 @@ def _load(family: _Family, model: MaskedLanguageModel | SequenceClassifier,
     for name, tensor in loaded.items():
         if tensor.shape != parameters[name].shape:
             raise ValueError(f"'state_dict' must have {name_of[name]!r} of shape "
-                             f"{tuple(parameters[name].shape)}, as 'model' has (got "
+                             f"{tuple(parameters[name].shape)}, the shape in 'model' (got shape "
                              f"{tuple(tensor.shape)}); build 'model' with the sizes of the "
                              f"checkpoint")
     model.load_state_dict(loaded, strict=False)
@@ -442,8 +443,8 @@ def _positions(family: _Family, table: Tensor, max_length: int, tile: bool) -> T
     if table.size(0) < max_length:
         hint = ', or set tile_positions=True' if family is ROBERTA else ''
         raise ValueError(f"'state_dict' must have at least {max_length} positions, the "
-                         f"'max_length' of 'model' (got {num_known}); build 'model' with a smaller "
-                         f"max_length{hint}")
+                         f"'max_length' of 'model' (got {num_known}); build 'model' with "
+                         f"max_length={num_known} or less{hint}")
     return table[:max_length]
 
 
@@ -465,22 +466,21 @@ def _check_model(model: object) -> None:
 def _check_post_norm(family: _Family, model: MaskedLanguageModel | SequenceClassifier) -> None:
     if model.encoder.norm_first:
         raise ValueError(f"'model' must be post-norm like {family.name} (got a pre-norm model); "
-                         f"build its encoder with norm_first=False")
+                         f"build the Encoder of 'model' with norm_first=False")
 
 
 def _check_arguments(family: _Family, state_dict: object) -> None:
     if not isinstance(state_dict, Mapping):
-        raise TypeError(f"'state_dict' must map names to tensors, or be the path of a "
-                        f"model.safetensors file or of the folder of this file (got "
-                        f"{type(state_dict).__name__})")
+        raise TypeError(f"'state_dict' must be a mapping from names to tensors, or the path of "
+                        f"model.safetensors or of its folder (got {type(state_dict).__name__})")
     for name, tensor in state_dict.items():
         if not isinstance(name, str) or not isinstance(tensor, Tensor):
-            raise TypeError(f"'state_dict' must map names to tensors (got {name!r} and "
-                            f"{type(tensor).__name__})")
+            raise TypeError(f"'state_dict' must be a mapping from names to tensors (got {name!r} "
+                            f"and {type(tensor).__name__})")
     for other, load in ((BERT, 'load_bert'), (ROBERTA, 'load_roberta')):
         if other is not family and any(name.startswith(other.prefix) for name in state_dict):
-            raise ValueError(f"'state_dict' must be of a {family.name} (got the names of a "
-                             f"{other.name}); use {load}")
+            raise ValueError(f"'state_dict' must contain the tensors of a {family.name} model (got "
+                             f"the names of a {other.name} model); call {load} instead")
 
 
 def _as_mapping(config: object) -> Mapping[str, object]:
@@ -494,7 +494,7 @@ def _as_mapping(config: object) -> Mapping[str, object]:
     if hasattr(config, 'to_dict'):
         config = config.to_dict()
     if not isinstance(config, Mapping):
-        raise TypeError(f"'config' must map names to values like a config.json, or be a "
+        raise TypeError(f"'config' must be a mapping with the entries of a config.json, a "
                         f"PretrainedConfig or a path (got {type(config).__name__})")
     return config
 
@@ -505,7 +505,7 @@ def _check_config(family: _Family, model: MaskedLanguageModel | SequenceClassifi
     if kind not in family.model_types:
         other = ROBERTA if family is BERT else BERT
         hint = f'; use load_{other.name.lower()}' if kind in other.model_types else ''
-        raise ValueError(f"'config' must belong to a {family.name} model (got "
+        raise ValueError(f"'config' must be the config of a {family.name} (got "
                          f"model_type={kind!r}){hint}")
     _check_computed(config)
     encoder = model.encoder
@@ -515,14 +515,16 @@ def _check_config(family: _Family, model: MaskedLanguageModel | SequenceClassifi
     for name, ours, wanted in (('encoder', encoder.activation, ACTIVATION_OF[theirs]),
                                ('MaskedLanguageModel', head, of_head)):
         if ours != wanted and (name == 'encoder' or isinstance(model, MaskedLanguageModel)):
-            raise ValueError(f"'config' must have hidden_act={ours!r} like the {name} of 'model' "
-                             f"(got {theirs!r}); build 'model' with activation={wanted!r}")
+            raise ValueError(f"'config' must have hidden_act={ours!r}, the activation of the "
+                             f"{name} of 'model' (got {theirs!r}); build 'model' with "
+                             f"activation={wanted!r}")
     for name, default, argument, ours in (
             ('num_attention_heads', 12, 'heads', encoder.heads),
             ('layer_norm_eps', 1e-12, 'norm_eps', encoder.norm.eps)):
         if (theirs := config.get(name, default)) != ours:
-            raise ValueError(f"'config' must have {name}={ours!r} like the encoder of 'model' (got "
-                             f"{theirs!r}); build the encoder with {argument}={theirs!r}")
+            raise ValueError(f"'config' must have {name}={ours!r}, the value of the encoder of "
+                             f"'model' (got {theirs!r}); build the Encoder with "
+                             f"{argument}={theirs!r}")
 
 
 def _check_computed(config: Mapping[str, object]) -> None:
@@ -538,14 +540,14 @@ def _check_computed(config: Mapping[str, object]) -> None:
 
 
 def _first_position(family: _Family, config: Mapping[str, object]) -> int:
-    """Return the row of the position table that belongs to the first token. In RoBERTa's table,
-    this row follows the rows of padding."""
+    """Return the row of the pre-trained position table that belongs to the first token. In
+    RoBERTa's table, this row follows the rows of padding."""
     if family is BERT:
         return 0
     padding = config.get('pad_token_id', 1)
     if not isinstance(padding, int) or padding < 0:
-        raise ValueError(f"'config' must have a nonnegative int as pad_token_id, because positions "
-                         f"are counted from pad_token_id (got {padding!r})")
+        raise ValueError(f"'config' must have an int of at least 0 as 'pad_token_id', because "
+                         f"positions are counted from this id (got {padding!r})")
     return padding + 1
 
 
@@ -561,20 +563,20 @@ def _current_name(family: _Family, name: str) -> str:
 
 
 def _check_plain(family: _Family, model: MaskedLanguageModel | SequenceClassifier) -> None:
-    """Raise if an adapter replaces weights."""
+    """Raise an error if an adapter of ``model`` replaces weights that are to be loaded."""
     modules = _their_modules(family, model)
     for name in model.state_dict():
         module = next((module for module in modules if name.startswith(f'{module}.')), name)
         if name not in (module, f'{module}.weight', f'{module}.bias'):
             raise ValueError(f"'model' must have no adapters when weights are loaded (got "
                              f"{name!r}); load the weights before adding adapters, or merge the "
-                             f"adapters")
+                             f"adapters first")
 
 
 def _their_names(family: _Family,
                  model: MaskedLanguageModel | SequenceClassifier) -> dict[str, str]:
-    """Return a dict from the names of the parameters of ``model`` to their names in the family,
-    without parameters that the family does not have."""
+    """Return a dict from the names of the parameters of ``model`` to their names in Hugging Face's
+    ``family``. Parameters that the family does not have are left out."""
     names, name_of = _their_modules(family, model), {}
     for name in model.state_dict():
         module, _, parameter = name.rpartition('.')
@@ -587,8 +589,8 @@ def _their_names(family: _Family,
 
 def _their_modules(family: _Family,
                    model: MaskedLanguageModel | SequenceClassifier) -> dict[str, str]:
-    """Return a dict from the names of the modules of ``model`` to their names in the family,
-    without modules that the family does not have."""
+    """Return a dict from the names of the modules of ``model`` to their names in Hugging Face's
+    ``family``. Modules that the family does not have are left out."""
     kind = SequenceClassifier if isinstance(model, SequenceClassifier) else MaskedLanguageModel
     names = EMBEDDING_NAMES | family.head_names[kind]
     for layer in range(len(model.encoder.layers)):
@@ -605,19 +607,20 @@ def _check_encoder_names(family: _Family, given: Mapping[str, Tensor],
     lacking = [name for name in wanted if name not in given]
     if lacking:
         raise ValueError(f"'state_dict' must have the {len(wanted)} tensors of the encoder (got "
-                         f"none for {lacking[0]!r} and {len(lacking) - 1} other names); load a "
-                         f"{family.name} with the number of layers of 'model'")
+                         f"none named {lacking[0]!r}, and {len(lacking) - 1} more are missing); "
+                         f"load a {family.name} checkpoint with the number of layers of 'model'")
     surplus = [name for name in given if name.startswith(('embeddings.', 'encoder.'))
                and name not in wanted and name != 'embeddings.position_ids']
     if surplus:
-        raise ValueError(f"'state_dict' must have no tensors of an encoder that 'model' does not "
-                         f"have (got {surplus[0]!r} and {len(surplus) - 1} more); build the "
-                         f"encoder of 'model' with the number of layers of the checkpoint and "
+        raise ValueError(f"'state_dict' must have no tensors that the encoder of 'model' lacks "
+                         f"(got {surplus[0]!r} and {len(surplus) - 1} more); build the encoder "
+                         f"with the number of layers of the checkpoint and "
                          f"num_segments={family.num_segments}")
 
 
 def _check_tied_decoder(family: _Family, given: Mapping[str, Tensor]) -> None:
     name = f'{family.language_model}.decoder.weight'
     if name in given and not torch.equal(given[name], given['embeddings.word_embeddings.weight']):
-        raise ValueError(f"'state_dict' must have {name!r} tied to the token embeddings, as in "
-                         f"{family.name} (got other values); load another checkpoint")
+        raise ValueError(f"'state_dict' must have {name!r} equal to the token embeddings, because "
+                         f"{family.name} ties these weights (got other values); load another "
+                         f"checkpoint")

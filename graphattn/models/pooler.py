@@ -49,12 +49,11 @@ class Pooler(nn.Module):
 def check_whole(ptr: Tensor | Shard) -> None:
     if isinstance(ptr, Shard):
         raise TypeError("'ptr' must mark whole sequences, because the model pools all tokens of a "
-                        "sequence (got a Shard, which has only some of the tokens); call only the "
-                        "encoder with the Shard, collect its outputs for whole sequences (for "
-                        "instance by SequenceParallel.gather), and pool the collected outputs")
+                        "sequence (got a Shard, a part of the tokens); call the encoder with the "
+                        "Shard, and pool the output of SequenceParallel.gather")
 
 
 def check_not_empty(ptr: Tensor) -> None:
     if not is_traced(ptr) and bool((host_copy(ptr).diff() == 0).any()):
-        raise ValueError(f"'ptr' must not mark an empty sequence, because an empty sequence has no "
-                         f"tokens to pool (got {ptr.tolist()})")
+        raise ValueError(f"'ptr' must mark sequences of at least one token, because empty "
+                         f"sequences cannot be pooled (got {ptr.tolist()})")

@@ -121,15 +121,16 @@ def best_spans(logits: Tensor, ptr: Tensor, can_answer: Tensor, *, num_best: int
     check_floating('logits', logits)
     check_has_numbers('logits', logits)
     if logits.dim() != 2 or logits.size(1) != 2:
-        raise ValueError(f"'logits' must be [num_tokens, 2] (got shape {tuple(logits.shape)})")
+        raise ValueError(f"'logits' must have shape [num_tokens, 2] (got shape "
+                         f"{tuple(logits.shape)})")
     check_ptr('ptr', ptr, logits.size(0), logits.device)
     if not isinstance(can_answer, Tensor) or can_answer.dtype != torch.bool:
-        raise TypeError(f"'can_answer' must be a bool Tensor (got "
+        raise TypeError(f"'can_answer' must be a Tensor of dtype bool (got "
                         f"{getattr(can_answer, 'dtype', type(can_answer).__name__)})")
     check_strided('can_answer', can_answer)
     if can_answer.shape != logits.shape[:1] or can_answer.device != logits.device:
-        raise ValueError(f"'can_answer' must have an entry for each of the {logits.size(0)} tokens "
-                         f"on {logits.device} (got {tuple(can_answer.shape)} on "
+        raise ValueError(f"'can_answer' must have shape [{logits.size(0)}] on {logits.device}, one "
+                         f"entry for each token (got shape {tuple(can_answer.shape)} on "
                          f"{can_answer.device})")
     check_sides(num_best=num_best, max_tokens=max_tokens)
     allowed = logits.detach().float().masked_fill(~can_answer.unsqueeze(1), -torch.inf)

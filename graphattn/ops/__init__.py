@@ -39,7 +39,8 @@ def load(name: str) -> Backend:
 
 
 def check_backend(name: str) -> None:
-    """Raise the errors of :func:`load`, unless ``name`` is ``'auto'``."""
+    """Raise an error unless ``name`` is ``'auto'`` or the name of a backend that :func:`load` can
+    return."""
     if name != 'auto':
         load(name)
 

@@ -28,14 +28,16 @@ class LogitTerms(NamedTuple):
 
 
 class ProjectedFeatures(NamedTuple):
-    """Features of edges. Each head projects the features and adds them to keys and values."""
+    """Features of edges and their projections. Each head projects the features of an edge, and adds
+    the result to the edge's key and value."""
 
     attr: Tensor  # [num_edges, size]
     projection: Tensor  # [heads, channels, size]
 
 
 class EdgeFeatures(NamedTuple):
-    """Features of edges as a kernel receives them, without projections."""
+    """Features of edges as a kernel receives them. The projections are already part of
+    ``query``."""
 
     query: Tensor | None  # [num_queries, heads, size]; dot products with attr enter logits
     attr: Tensor | None  # [num_edges, size]
@@ -43,7 +45,7 @@ class EdgeFeatures(NamedTuple):
 
 @dataclass(frozen=True)
 class Backend:
-    """The functions and capabilities of a backend.
+    """A backend of attention: its functions, and the features that the functions support.
 
     :mod:`graphattn.functional` documents the arguments of the functions and checks them. ``query``
     is ``[num_queries, heads, channels]``, ``key`` and ``value`` are ``[num_keys, heads,
@@ -125,7 +127,7 @@ class Backend:
         return None
 
     def takes(self, channels: int) -> bool:
-        """Return whether heads may have ``channels`` channels."""
+        """Return whether the backend supports heads of ``channels`` channels."""
         return self.max_channels is None or channels <= self.max_channels
 
     @property
@@ -135,12 +137,12 @@ class Backend:
 
 
 def everywhere(device: torch.device) -> bool:
-    """Return True. This is ``is_available`` of backends in plain torch, which run on every
-    device."""
+    """Return True for every device. Backends in plain torch use this function as
+    ``is_available``."""
     return True
 
 
 def has_values(device: torch.device) -> bool:
-    """Return whether tensors on a device have values. This is ``is_available`` of backends in plain
-    torch that read values."""
+    """Return whether tensors on ``device`` have values, unlike on ``'meta'``. Backends in plain
+    torch that read values use this function as ``is_available``."""
     return device.type != 'meta'

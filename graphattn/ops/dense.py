@@ -12,9 +12,9 @@ from graphattn.graphs.graph import BipartiteGraph
 
 # A tuple, because torch.compile cannot build other objects from symbolic slices.
 def dense_segments(graph: BipartiteGraph) -> Iterator[tuple[slice, slice, slice, tuple, Tensor]]:
-    """Yield a tuple for each segment: the slices of its queries, its keys and its edges; the query
-    and the key of each edge, counted from the first node of the segment; and the mask of its edges,
-    bool ``[queries, keys, 1]``."""
+    """Yield a tuple for each segment of the graph: the slices of its queries, its keys and its
+    edges; the query and the key of each edge, counted from the first node of the segment; and the
+    mask of its edges, bool ``[queries, keys, 1]``."""
     edge_ptr = graph.indptr[graph.query_ptr]
     query, key = graph.query, graph.key
     pointers = [ptr.tolist() for ptr in (graph.query_ptr, graph.key_ptr, edge_ptr)]
@@ -28,8 +28,9 @@ def dense_segments(graph: BipartiteGraph) -> Iterator[tuple[slice, slice, slice,
 
 
 def on_pairs(on_edges: Tensor, at: tuple[Tensor, Tensor], mask: Tensor, fill: float) -> Tensor:
-    """Return values of all pairs of a segment, ``[queries, keys, heads]``: the values of its edges
-    ``[edges, heads]``, and ``fill`` where there is no edge."""
+    """Return the values of all pairs of a segment, ``[queries, keys, heads]``. A pair that is an
+    edge has the value in ``on_edges`` ``[edges, heads]``, and every other pair has the value
+    ``fill``."""
     pairs = on_edges.new_full((*mask.shape[:2], on_edges.size(1)), fill)
     return pairs.index_put(at, on_edges)
 

@@ -44,9 +44,9 @@ def edge_softmax(logit: Tensor, query: Tensor, num_queries: int,
 
 
 def take_sink(sink: Tensor | None, max_inv_sum: Tensor, *sums: Tensor) -> None:
-    """Let sinks ``[num_queries or 1, heads]`` take their share of each query's weights: reduce
-    inverse sums ``[num_queries, heads, 2]`` and weighted sums ``[num_queries, heads, channels]`` in
-    place."""
+    """Let the sinks ``[num_queries or 1, heads]`` take their share of the attention weights of each
+    query. The inverse sums ``[num_queries, heads, 2]`` and weighted sums ``[num_queries, heads,
+    channels]`` are reduced in place."""
     if sink is not None:
         rest = rest_of_sink(sink, max_inv_sum).unsqueeze(-1)
         for x in sums:
@@ -54,8 +54,8 @@ def take_sink(sink: Tensor | None, max_inv_sum: Tensor, *sums: Tensor) -> None:
 
 
 def rest_of_sink(sink: Tensor, max_inv_sum: Tensor) -> Tensor:
-    """Reduce inverse sums in place to what sinks leave of each query's weights, and return this
-    share."""
+    """Reduce the inverse sums in place by the share of the attention weights that the sinks take,
+    and return the share that is left for the keys, ``[num_queries, heads]``."""
     row_max, inv_sum = max_inv_sum.unbind(-1)
     rest = (row_max - sink - inv_sum.log()).sigmoid()  # never inf * 0
     inv_sum *= rest
@@ -78,23 +78,23 @@ def sink_grad(sink: Tensor, max_inv_sum: Tensor, delta: Tensor) -> Tensor:
 
 
 def grad_of_sink(needed: bool, sink: Tensor | None, max_inv_sum: Tensor, delta: Tensor) -> Tensor:
-    """Return :func:`sink_grad` for statistics ``[heads, num_queries, 2]``, or an empty tensor if
-    not needed."""
+    """Return :func:`sink_grad` for softmax statistics of the shape ``[heads, num_queries, 2]``, or
+    an empty tensor unless ``needed``."""
     if needed:
         return sink_grad(sink, max_inv_sum.transpose(0, 1), delta)
     return delta.new_empty(0, delta.size(1))
 
 
 def highest_logit(logit: Tensor, query: Tensor, num_queries: int) -> Tensor:
-    """Return the maximum logit of each query, ``[num_queries, heads]``, ``-inf`` without edges. It
-    is not differentiable."""
+    """Return the largest logit of the edges of each query, ``[num_queries, heads]``, or ``-inf``
+    for a query without edges. The result is not differentiable."""
     row_max = logit.detach().new_full((num_queries, logit.size(1)), -torch.inf)
     return row_max.scatter_reduce(0, query.unsqueeze(1).expand_as(logit), logit.detach(), 'amax')
 
 
 def dot_with_features(features: EdgeFeatures, query: Tensor) -> Tensor:
-    """Return the dot products of queries and features, ``[num_edges, heads]``, computed head by
-    head.
+    """Return the dot product of each edge's query with its features, ``[num_edges, heads]``,
+    computed head by head.
 
     Args:
         features (EdgeFeatures): The features.
@@ -105,18 +105,16 @@ def dot_with_features(features: EdgeFeatures, query: Tensor) -> Tensor:
 
 
 def sum_features(weight: Tensor, features: EdgeFeatures, query: Tensor) -> Tensor:
-    """Return the weighted sums of features, ``[num_queries, heads, size]``. Arguments are those of
-    :func:`dot_with_features`."""
+    """Return the sum of the edges' features weighted by ``weight``, ``[num_queries, heads, size]``.
+    The other arguments are those of :func:`dot_with_features`."""
     nothing = weight.new_zeros(len(features.query), features.attr.size(1))
     return torch.stack([nothing.index_add(0, query, of_head.unsqueeze(1) * features.attr)
                         for of_head in weight.unbind(1)], dim=1)
 
 
 def drop_out(weight: Tensor, seed: Tensor, dropout_p: float) -> Tensor:
-    """Apply dropout to weights ``[num_edges, heads]``; fused kernels drop the same weights.
-
-    A hash of edge and head decides whether a weight is dropped.
-    """
+    """Return attention weights ``[num_edges, heads]`` after dropout. A hash of edge and head
+    decides whether a weight is dropped, so fused kernels drop the same weights."""
     number = torch.arange(1, weight.numel() + 1, device=weight.device).view_as(weight)
     bits = mix_tensor(seed + number * signed(STEP))
     # Compares unsigned integers as signed ones, shifted by half of their range.
@@ -125,14 +123,14 @@ def drop_out(weight: Tensor, seed: Tensor, dropout_p: float) -> Tensor:
 
 
 def with_first_derivative(out: Tensor, backend: str) -> Tensor:
-    """Return ``out``, and raise on its second derivative, because the kernels would return 0 for
-    it."""
+    """Return ``out``, whose second derivative raises an error. Without this function, kernels would
+    return 0 as the second derivative."""
     return _OfFirstOrder.apply(out, backend)
 
 
 class _OfFirstOrder(torch.autograd.Function):
-    """The identity. A hook would also fire when callers ask for the gradient of the tensor
-    itself."""
+    """Identity function whose gradient has no derivative. A hook would also fire when callers ask
+    for the gradient of the tensor itself."""
 
     @staticmethod
     def forward(ctx, out, backend):
@@ -151,13 +149,13 @@ class _OfFirstOrder(torch.autograd.Function):
 
 
 def no_second_derivative(backend: str) -> NotImplementedError:
-    """Return the error of a backend without second derivatives."""
+    """Return the error to raise if second derivatives of ``backend`` are requested."""
     return NotImplementedError(f"backend {backend!r} has no second derivative; pass "
                                f"backend='gather', which supports all derivatives")
 
 
 def restart(message: Tensor, start: Tensor, teleport: Tensor) -> Tensor:
-    """Return ``(1 - teleport) * message + teleport * start``: one hop of diffusion."""
+    """Return one hop of diffusion, ``(1 - teleport) * message + teleport * start``."""
     mixed = (1 - teleport) * message + teleport * start
     # With a teleport of 0, a non-finite start must not reach the result. Other entries are not
     # masked, because the gradient of a teleport of 0 is not 0.

@@ -74,8 +74,8 @@ def grads_of_dot(grad: Tensor, query: Tensor, key: Tensor, graph: BipartiteGraph
 
 
 def weigh(query: Tensor, key: Tensor, graph: BipartiteGraph, terms: LogitTerms) -> Tensor:
-    """Return the weights of the edges, ``[num_edges, heads]``. The weights of each head are
-    contiguous in memory."""
+    """Return the attention weights of the edges, ``[num_edges, heads]``. The weights of each head
+    are contiguous in memory."""
     inputs = query, key, terms.bias, terms.gate, terms.sink
     weight, _ = attention_weights(*inputs, *_both_orders(graph, True, *inputs), terms.scale,
                                   terms.softcap or 0.)
@@ -105,8 +105,8 @@ def attend_and_diffuse(query: Tensor, key: Tensor, value: Tensor, graph: Biparti
 
 
 def _both_orders(graph: BipartiteGraph, by_key: bool, *inputs: Tensor | None) -> tuple[Tensor, ...]:
-    """Return five tensors: the edges in the order by query, and the edges in the order by key. The
-    latter are empty if no input needs a gradient."""
+    """Return five tensors: the edges sorted by query, and the edges sorted by key. The latter are
+    empty if no input needs a gradient."""
     takes_gradient = by_key and torch.is_grad_enabled() and any(
         x is not None and x.requires_grad for x in inputs)
     return _rows(graph, takes_gradient)

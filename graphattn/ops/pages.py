@@ -12,7 +12,7 @@ HUGE = 1 << 22  # bytes
 
 
 def new_rows(*shape: int, dtype: torch.dtype) -> Tensor:
-    """Return an uninitialised CPU tensor, aligned to cache lines.
+    """Return an uninitialised CPU tensor for large arrays of rows, aligned to cache lines.
 
     On Linux, numpy requests pages of 2 MiB for arrays of 4 MiB or more, and torch does not. With
     pages of 4 KiB, the first touch of 70 MB takes four times as long, and rows far apart miss the

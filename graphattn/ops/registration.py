@@ -15,7 +15,7 @@ GRAPH = f'{BOTH_ORDERS}, Tensor query_ptr, Tensor key_ptr'
 
 
 def define(name: str, arguments: str, results: str, fake: Callable) -> torch._ops.OpOverload:
-    """Define an operator ``graphattn::name`` that mutates none of its arguments.
+    """Define an operator ``graphattn::name`` of torch that changes none of its arguments.
 
     Args:
         name (str): Name of the operator.
@@ -67,7 +67,7 @@ def differentiate(operator: torch._ops.OpOverload, backward: Callable,
 
 
 def differentiate_no_more(operator: torch._ops.OpOverload) -> None:
-    """Let second derivatives of an operator raise an error, because torch would treat them as
+    """Make second derivatives of an operator raise an error, because torch would treat them as
     zero."""
     def refuse(ctx, *grads: Tensor | None) -> None:
         raise NotImplementedError(f"'{operator.name()}' has no second derivative; pass "
@@ -83,24 +83,26 @@ def accumulation_dtype(tensor: Tensor) -> torch.dtype:
 
 
 def empty_unless(needed: bool, like: Tensor | None, other: Tensor) -> Tensor:
-    """Return an uninitialised gradient with the shape of ``like``, or an empty tensor unless
-    ``needed``."""
+    """Return an uninitialised tensor with the shape of ``like`` for a gradient, or an empty tensor
+    unless the gradient is ``needed``."""
     return like.new_empty(like.shape) if needed else other.new_empty(0, other.size(1))
 
 
 def empty_max_inv_sum(query: Tensor) -> Tensor:
-    """Return an uninitialised tensor for row maxima and inverse sums, ``[heads, nodes, 2]``."""
+    """Return an uninitialised tensor ``[heads, nodes, 2]`` for the maximum logit of each query and
+    the inverse sum of its weights."""
     return query.new_empty(query.size(1), query.size(0), 2, dtype=accumulation_dtype(query))
 
 
 def no_grad(like: Tensor) -> Tensor:
-    """Return the empty tensor that an operator returns for a gradient that is not needed."""
+    """Return an empty tensor like ``like``, which an operator returns for a gradient that is not
+    needed."""
     return like.new_empty(0)
 
 
 def sum_to(grad: Tensor, values: Tensor | None) -> Tensor:
-    """Return the gradient of ``values``: ``grad`` ``[num_edges, heads]``, summed over heads if all
-    heads share ``values``."""
+    """Return the gradient of ``values`` on edges: ``grad`` ``[num_edges, heads]``, summed over
+    heads if all heads share ``values``."""
     if values is None or grad.size(0) != values.size(0):
         return grad
     return (grad.sum(1, keepdim=True) if values.size(1) < grad.size(1) else grad).to(values.dtype)

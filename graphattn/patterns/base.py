@@ -91,17 +91,19 @@ class Pattern(ABC):
 
     @property
     def is_random(self) -> bool:
-        """Return whether the graph depends on the seed."""
+        """Return whether the graph of the pattern depends on the seed."""
         return False
 
     @property
     def min_tokens(self) -> int:
-        """Minimum number of tokens, at least 1."""
+        """Number of tokens of the shortest sequence for which the pattern has a graph, at least
+        1."""
         return 1
 
     @property
     def max_tokens(self) -> int | None:
-        """Maximum number of tokens, or ``None`` if there is no limit."""
+        """Number of tokens of the longest sequence for which the pattern has a graph, or ``None``
+        if there is no limit."""
         return None
 
     def build(self, num_queries: int, num_keys: int | None = None, *, offset: int | None = None,
@@ -167,8 +169,9 @@ class Pattern(ABC):
 
     def _fitting_edges(self, queries: range, num_queries: int, num_keys: int,
                        generator: torch.Generator | None, crop: bool) -> Tensor:
-        """Return :meth:`rows`. If a sequence is too short, crop a longer one, or raise an error
-        that names ``crop=True``."""
+        """Return the edges of :meth:`rows`. For a sequence of fewer than :attr:`min_tokens` tokens,
+        crop the edges of a longer sequence if ``crop`` is set, or raise an error that names
+        ``crop=True``."""
         fewest = self.min_tokens
         is_short = min(num_queries, num_keys) < fewest
         if crop and is_short:
@@ -180,12 +183,13 @@ class Pattern(ABC):
         except ValueError as error:
             if not is_short:
                 raise
-            raise ValueError(f"{error}; with crop=True, build() returns the first tokens of the "
-                             f"graph of {fewest} tokens, as a PatternSource does") from error
+            raise ValueError(f"{error}; pass crop=True to build() to get the first tokens of the "
+                             f"graph of {fewest} tokens") from error
 
     def _rows_here(self, queries: range, num_queries: int, num_keys: int,
                    generator: torch.Generator | None) -> Tensor:
-        """Return :meth:`rows` on the default device, after checking the tensor."""
+        """Return the edges of :meth:`rows` on torch's default device, after checking their shape
+        and dtype."""
         if len(queries) == num_queries:
             edges = self.edges(num_queries, num_keys, generator)
         else:
@@ -226,7 +230,7 @@ class Pattern(ABC):
         return html(graph, str(self))
 
     def _require_int(self, name: str, at_least: int) -> None:
-        """Check an integer field, and convert numpy's integers to int."""
+        """Check that the field ``name`` is an int, and convert an integer of numpy to int."""
         value = getattr(self, name)
         check_size(name, value, at_least, MAX_NUMBER)
         object.__setattr__(self, name, int(value))
@@ -236,7 +240,8 @@ class Pattern(ABC):
 
 
 class RowPattern(Pattern):
-    """Base class of patterns that compute the edges of some queries without those of the others.
+    """Base class of patterns that can compute the edges of some queries without the edges of the
+    other queries.
 
     Random patterns use separate random bits for each query
     (:func:`graphattn.patterns.draw_distinct.draw_distinct`).
@@ -384,22 +389,22 @@ class Difference(_SetOperation):
 
 
 def _queries(offset: int | None, num_queries: int, num_keys: int) -> tuple[range, int]:
-    """Return the requested range of queries, and the number of queries of the whole graph."""
+    """Return the range of queries whose edges are requested, and the number of queries of the whole
+    graph."""
     if offset is None:
         return range(num_queries), num_queries
     check_size('offset', offset)
     if offset + num_queries > num_keys:
-        raise ValueError(f"'offset' must leave room for {num_queries} queries in a sequence of "
-                         f"{num_keys} tokens, where 'num_keys' is the length of the sequence (got "
-                         f"{offset})")
+        raise ValueError(f"'offset' plus 'num_queries' must be at most 'num_keys', the length of "
+                         f"the sequence (got {offset} plus {num_queries}, and {num_keys})")
     return range(offset, offset + num_queries), num_keys
 
 
 def _device(device: torch.device | str | None) -> torch.device:
     device = torch.get_default_device() if device is None else check_device(device)
     if device.type == 'meta':
-        raise ValueError("'device' must be a device with values, because the edges are read (got "
-                         "'meta')")
+        raise ValueError("'device' must be a device with values, such as 'cpu', because the edges "
+                         "are read (got 'meta')")
     return device
 
 

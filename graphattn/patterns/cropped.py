@@ -51,7 +51,7 @@ class Cropped(RowPattern):
              generator: torch.Generator | None) -> Tensor:
         length = max(num_queries, num_keys)
         if length > self.size:
-            raise ValueError(f"'length' must not exceed the {self.size} tokens of the cropped "
-                             f"graph (got {length})")
+            raise ValueError(f"'length' must be at most {self.size}, the number of tokens of the "
+                             f"cropped graph (got {length})")
         edges = self.pattern.rows(queries, self.size, self.size, generator)
         return crop_edges(edges, queries, num_keys)

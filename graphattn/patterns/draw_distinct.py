@@ -52,7 +52,8 @@ def _draw(stream: Tensor, num_choices: int, count: int) -> Tensor:
 
 
 def _numbers(state: Tensor, num_choices: int) -> Tensor:
-    """Return one number below ``num_choices`` for each state, from 53 random bits of the state."""
+    """Return one random number below ``num_choices`` for each state, from 53 random bits of the
+    state."""
     uniform = shift_right(mix_tensor(state), 11).double()
     uniform *= num_choices * 2.**-53
     return uniform.long()

@@ -68,15 +68,15 @@ class EdgeList(RowPattern):
 
     @cached_property
     def _numbers(self) -> np.ndarray:
-        """The numbers of the pairs, ascending, int64 ``[num_edges]``."""
+        """The number of each listed pair of tokens, ascending, int64 ``[num_edges]``."""
         try:
             numbers = _from_text(self.pairs, 4 * self.tokens**2)
         except (ValueError, binascii.Error, zlib.error) as error:
-            raise ValueError(f"'pairs' must be a text that EdgeList made of edges (got "
-                             f"{self.pairs[:20]!r}: {error})") from error
+            raise ValueError(f"'pairs' must be a str that EdgeList wrote, or an int64 Tensor [2, "
+                             f"num_edges] (got {self.pairs[:20]!r}: {error})") from error
         if (np.diff(numbers) <= 0).any() or numbers.size and numbers[-1] >= self.tokens**2:
-            raise ValueError(f"'pairs' must be different pairs of the {self.tokens} tokens (got "
-                             f"{self.pairs[:20]!r})")
+            raise ValueError(f"'pairs' must contain different pairs of tokens from 0 to "
+                             f"{self.tokens - 1} (got {self.pairs[:20]!r})")
         return numbers
 
     @property
@@ -86,8 +86,8 @@ class EdgeList(RowPattern):
     def rows(self, queries: range, num_queries: int, num_keys: int,
              generator: torch.Generator | None) -> Tensor:
         if num_queries > self.tokens:
-            raise ValueError(f"'length' must not exceed the {self.tokens} tokens of listed edges "
-                             f"(got {num_queries})")
+            raise ValueError(f"'length' must be at most {self.tokens}, the number of tokens of the "
+                             f"EdgeList (got {num_queries})")
         ends = np.searchsorted(self._numbers, [queries.start * self.tokens,
                                                queries.stop * self.tokens])
         query, key = np.divmod(self._numbers[slice(*ends)], self.tokens)
@@ -99,7 +99,8 @@ class EdgeList(RowPattern):
 
 
 def _as_text(numbers: np.ndarray) -> str:
-    """Return ascending numbers as text. Their differences are small, so they compress well."""
+    """Return ascending numbers as a compressed text. The differences of the numbers are small, so
+    they compress well."""
     steps = np.diff(numbers, prepend=0).astype('<u4')
     return base64.b64encode(zlib.compress(steps.tobytes(), 9)).decode()
 

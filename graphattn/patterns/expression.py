@@ -43,8 +43,9 @@ def parse(expression: str) -> Pattern:
     try:
         tree = ast.parse(expression.strip(), mode='eval').body
     except SyntaxError as error:
-        raise ValueError(f"'expression' must be an expression of patterns (got "
-                         f"{_shown(expression)}: {error.msg})") from error
+        raise ValueError(f"'expression' must be an expression of patterns, such as "
+                         f"'SlidingWindow(3) | GlobalTokens(2)' (got {_shown(expression)}: "
+                         f"{error.msg})") from error
     except (RecursionError, MemoryError):  # Python's parser raises these for deep nesting
         tree = None
     if tree is None or _is_deep(tree):
@@ -67,8 +68,8 @@ def _read(node: ast.expr) -> Pattern:
         return _make(node.id, [], {})
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         return _make(node.func.id, *_arguments(node))
-    raise ValueError(f"'expression' may contain patterns, presets, '|', '&', '-' and parentheses "
-                     f"(got {_shown(ast.unparse(node))})")
+    raise ValueError(f"'expression' must contain only patterns, presets, '|', '&', '-' and "
+                     f"parentheses (got {_shown(ast.unparse(node))})")
 
 
 def _arguments(node: ast.Call) -> tuple[list, dict]:
@@ -76,7 +77,7 @@ def _arguments(node: ast.Call) -> tuple[list, dict]:
     named = {}
     for keyword in node.keywords:
         if keyword.arg is None or keyword.arg in named:
-            raise ValueError(f"'expression' must name each parameter once (got "
+            raise ValueError(f"'expression' must name each parameter only once, without '**' (got "
                              f"{_shown(ast.unparse(node))})")
         named[keyword.arg] = _argument(keyword.value)
     return positional, named
@@ -92,15 +93,15 @@ def _argument(node: ast.expr) -> PairLayout | Pattern | object:
     try:
         return ast.literal_eval(node)
     except (ValueError, TypeError):
-        raise ValueError(f"'expression' may contain literal arguments only (got "
-                         f"{_shown(ast.unparse(node))})") from None
+        raise ValueError(f"'expression' must have literal values as arguments, such as 3, True or "
+                         f"(0, 5) (got {_shown(ast.unparse(node))})") from None
 
 
 def _make(name: str, positional: list, named: dict) -> Pattern:
     if name in PRESETS:
         if positional:
             raise TypeError(f"'expression' must name the parameters of the preset {name!r}, as in "
-                            f"name(parameter=1) (got {positional})")
+                            f"{name}(parameter=1) (got {positional} without names)")
         return get(name, **named)
     kinds = _patterns_by_name()
     if name not in kinds:
@@ -124,7 +125,7 @@ def _is_pattern(name: str) -> bool:
 
 
 def _patterns_by_name(kind: type[Pattern] = Pattern) -> dict[str, type[Pattern]]:
-    """Return all concrete patterns by name, including custom ones."""
+    """Return a dict of all concrete classes of patterns by name, including custom classes."""
     named = {} if isabstract(kind) else {kind.__name__: kind}
     for derived in kind.__subclasses__():
         named |= _patterns_by_name(derived)

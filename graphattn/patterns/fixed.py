@@ -53,8 +53,8 @@ class Fixed(RowPattern):
         self._require_int('summary', at_least=0)
         self._require_bool('causal')
         if self.summary > self.block:
-            raise ValueError(f"'summary' must not exceed 'block' (got {self.summary} of "
-                             f"{self.block})")
+            raise ValueError(f"'summary' must be at most {self.block}, the length of a 'block' "
+                             f"(got {self.summary})")
 
     def rows(self, queries: range, num_queries: int, num_keys: int,
              generator: torch.Generator | None) -> Tensor:

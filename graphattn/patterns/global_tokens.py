@@ -63,21 +63,21 @@ class GlobalTokens(RowPattern):
                             f"{type(self.tokens).__name__})")
         for name, value, default in (('first', self.first, 0), ('block', self.block, 1)):
             if value != default and not self.random:
-                raise ValueError(f"'{name}' must be omitted without random=True (got {value})")
+                raise ValueError(f"'{name}' must be omitted unless random=True (got {value})")
         if self.random and self.tokens % self.block:
-            raise ValueError(f"'tokens' must be a multiple of 'block' (got {self.tokens} and "
-                             f"{self.block})")
+            raise ValueError(f"'tokens' must be a multiple of 'block' (got tokens={self.tokens} "
+                             f"and block={self.block})")
 
     def _require_positions(self) -> None:
         for token in self.tokens:
             if not isinstance(token, Integral) or isinstance(token, bool):
                 raise TypeError(f"'tokens' must contain only ints (got {type(token).__name__})")
             if not 0 <= token <= MAX_NUMBER:
-                raise ValueError(f"'tokens' must not contain negative positions, or positions "
-                                 f"above {MAX_NUMBER} (got {token})")
+                raise ValueError(f"'tokens' must contain positions from 0 to {MAX_NUMBER} (got "
+                                 f"{token})")
         if self.random:
-            raise ValueError(f"'tokens' must be a number of tokens if random=True, not positions "
-                             f"(got {self.tokens}); pass tokens={len(self.tokens)}")
+            raise ValueError(f"'tokens' must be the number of tokens with random=True (got the "
+                             f"positions {self.tokens}); pass tokens={len(self.tokens)}")
         object.__setattr__(self, 'tokens', tuple(int(token) for token in self.tokens))
 
     @property
@@ -102,15 +102,14 @@ class GlobalTokens(RowPattern):
     def _positions(self, num_tokens: int, generator: torch.Generator | None) -> Tensor:
         if isinstance(self.tokens, tuple):
             if max(self.tokens, default=0) >= num_tokens:
-                raise ValueError(f"'tokens' must contain only positions below {num_tokens}, the "
-                                 f"number of tokens that are both query and key (got "
-                                 f"{max(self.tokens)})")
+                raise ValueError(f"'tokens' must contain positions below {num_tokens}, the number "
+                                 f"of tokens that are both query and key (got {max(self.tokens)})")
             return torch.tensor(self.tokens, dtype=torch.long)
         if self.random:
             return self._draw(num_tokens, generator)
         if self.tokens > num_tokens:
-            raise ValueError(f"'tokens' must not exceed the {num_tokens} tokens that are both "
-                             f"query and key (got {self.tokens})")
+            raise ValueError(f"'tokens' must be at most {num_tokens}, the number of tokens that "
+                             f"are both query and key (got {self.tokens})")
         return torch.arange(self.tokens)
 
     def _draw(self, num_tokens: int, generator: torch.Generator | None) -> Tensor:
@@ -118,8 +117,9 @@ class GlobalTokens(RowPattern):
         if self.tokens > num_blocks * self.block:
             in_blocks = f', in blocks of {self.block}' if self.block > 1 else ''
             after = f' from position {self.first} on' if self.first else ''
-            raise ValueError(f"'tokens' must not exceed the {num_blocks * self.block} tokens that "
-                             f"are both query and key{after}{in_blocks} (got {self.tokens})")
+            raise ValueError(f"'tokens' must be at most {num_blocks * self.block}, the number of "
+                             f"tokens that are both query and key{after}{in_blocks} (got "
+                             f"{self.tokens})")
         block = torch.randperm(num_blocks, generator=generator)[:self.tokens // self.block]
         start = self.first + self.block * block
         return (start[:, None] + torch.arange(self.block)).flatten()

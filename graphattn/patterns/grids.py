@@ -15,7 +15,7 @@ from graphattn.patterns.layouts import positions
 
 
 class _Axis(NamedTuple):
-    """The keys of each query along one axis."""
+    """The keys that each query attends to along one axis of a grid."""
 
     coordinate: Tensor  # int64 [num_queries, window]
     is_key: Tensor  # bool, whether the coordinate exists
@@ -38,12 +38,13 @@ class _GridPattern(RowPattern):
         self._check_axes('window', at_least=1)
 
     def _check_axes(self, name: str, at_least: int | None) -> None:
-        """Check a field that has one value for all axes, or one value for each axis."""
+        """Check the field ``name``, which has either one value for all axes of the grid or one
+        value for each axis."""
         value = getattr(self, name)
         values = tuple(value) if isinstance(value, tuple | list) else (value,) * self._num_axes
         if len(values) != self._num_axes:
-            raise ValueError(f"'{name}' must have a value for each of the {self._num_axes} axes, "
-                             f"the first axis and those of 'inner' (got {value})")
+            raise ValueError(f"'{name}' must be one int, or {self._num_axes} ints, for the first "
+                             f"axis and the axes of 'inner' (got {value})")
         for each in values:
             if at_least is None:
                 check_bool(**{name: each})
@@ -61,7 +62,8 @@ class _GridPattern(RowPattern):
         return len(self.inner) + 1
 
     def _axis(self, number: int, coordinate: Tensor, length: int) -> _Axis:
-        """Return the keys of queries along axis ``number``, which has ``length`` coordinates."""
+        """Return the keys that queries attend to along axis ``number`` of the grid, which has
+        ``length`` coordinates."""
         raise NotImplementedError
 
     def rows(self, queries: range, num_queries: int, num_keys: int,
@@ -136,8 +138,8 @@ class Neighborhood(_GridPattern):
         for length, window, dilation in zip(self.inner, self._of_axes('window')[1:],
                                             self._of_axes('dilation')[1:]):
             if window * dilation > length:
-                raise ValueError(f"'window' times 'dilation' must not exceed the length of the "
-                                 f"axis, {length} (got {window} and {dilation})")
+                raise ValueError(f"'window' times 'dilation' must be at most {length}, the length "
+                                 f"of the axis (got window={window} and dilation={dilation})")
 
     @property
     def min_tokens(self) -> int:
@@ -147,8 +149,8 @@ class Neighborhood(_GridPattern):
     def _axis(self, number: int, coordinate: Tensor, length: int) -> _Axis:
         window, dilation = self._of_axes('window')[number], self._of_axes('dilation')[number]
         if window * dilation > length:
-            raise ValueError(f"'window' times 'dilation' must not exceed the length of the first "
-                             f"axis, {length} (got {window} and {dilation})")
+            raise ValueError(f"'window' times 'dilation' must be at most {length}, the length of "
+                             f"the first axis (got window={window} and dilation={dilation})")
         phase, place = coordinate % dilation, coordinate // dilation
         if self._of_axes('causal')[number]:
             start = place - window + 1
@@ -201,8 +203,8 @@ class ShiftedWindows(_GridPattern):
         self._check_axes('shift', at_least=0)
         if any(shift >= window for shift, window in zip(
                 self._of_axes('shift'), self._of_axes('window'))):
-            raise ValueError(f"'shift' must be smaller than 'window' (got {self.shift} and "
-                             f"{self.window})")
+            raise ValueError(f"'shift' must be smaller than 'window' (got shift={self.shift} and "
+                             f"window={self.window})")
 
     def _axis(self, number: int, coordinate: Tensor, length: int) -> _Axis:
         window, shift = self._of_axes('window')[number], self._of_axes('shift')[number]

@@ -21,7 +21,7 @@ from graphattn.utils.reading import check_arrays
 
 @dataclass(frozen=True, repr=False)
 class Mask(RowPattern):
-    """The pairs that are on in the mask of a head.
+    """The pairs of tokens that are on in the mask of one head.
 
     The layout assigns each pair of tokens to a value, also in sequences that are shorter than the
     mask. The edges of a :class:`graphattn.graphs.pair_layout.DiagonalLayout` are listed in time
@@ -66,8 +66,8 @@ class Mask(RowPattern):
             raise TypeError(f"'values' must be a str of 0 and 1 or a bool Tensor [num_values] (got "
                             f"{type(self.values).__name__})")
         if len(self.values) != self.layout.num_values or self.values.strip('01'):
-            raise ValueError(f"'values' must be {self.layout.num_values} times 0 or 1 for "
-                             f"{self.layout} (got {len(self.values)} characters, "
+            raise ValueError(f"'values' must be {self.layout.num_values} characters, each 0 or 1, "
+                             f"for {self.layout} (got {len(self.values)} characters, "
                              f"{self.values[:20]!r})")
 
     def rows(self, queries: range, num_queries: int, num_keys: int,
@@ -91,8 +91,8 @@ class Mask(RowPattern):
 
     def _length(self, num_queries: int, num_keys: int) -> int:
         if num_keys != num_queries:
-            raise ValueError(f"'num_keys' must equal 'num_queries' for a mask (got {num_keys} and "
-                             f"{num_queries})")
+            raise ValueError(f"'num_keys' must equal 'num_queries' for a mask (got "
+                             f"num_keys={num_keys} and num_queries={num_queries})")
         self.layout.check_length(num_queries)
         return num_queries
 
@@ -129,14 +129,14 @@ def save_masks(path: str | PathLike, masks: Sequence[Mask]) -> None:
     path = _as_path(path)
     check_kind('masks', masks, Sequence)
     if path.suffix != '.npz':
-        raise ValueError(f"'path' must end in .npz (got {str(path)!r})")
+        raise ValueError(f"'path' must end with .npz (got {str(path)!r})")
     for mask in masks:
         if not isinstance(mask, Mask):
             raise TypeError(f"'masks' must contain only Masks (got {type(mask).__name__})")
     layouts = {mask.layout for mask in masks}
     if len(layouts) != 1:
-        raise ValueError(f"'masks' must have one mask for each head, all with the same layout (got "
-                         f"{len(masks)} masks of {len(layouts)} layouts)")
+        raise ValueError(f"'masks' must have one Mask for each head, all with the same layout (got "
+                         f"{len(masks)} masks with {len(layouts)} layouts)")
     layout = masks[0].layout
     values = np.array([list(mask.values) for mask in masks]).reshape(len(masks), -1) == '1'
     write_whole(path, lambda file: np.savez_compressed(
@@ -166,7 +166,7 @@ def load_masks(path: str | PathLike) -> tuple[Mask, ...]:
             name, size, border = (file[part].item() for part in ('layout', 'size', 'border'))
             layout, values = LAYOUTS[name](size, border), torch.from_numpy(file['values'])
         if values.dim() != 2 or values.size(0) == 0:
-            raise ValueError(f"'values' must be [heads, {layout.num_values}] (got shape "
+            raise ValueError(f"'values' must have shape [heads, {layout.num_values}] (got shape "
                              f"{tuple(values.shape)})")
         return tuple(Mask(layout, head) for head in values)
     except Exception as error:  # damaged files raise anything

@@ -44,9 +44,10 @@ class Offsets(RowPattern):
                             f"{type(self.offsets).__name__})")
         for offset in self.offsets:
             if not isinstance(offset, Integral) or isinstance(offset, bool):
-                raise TypeError(f"'offsets' must hold ints (got {type(offset).__name__})")
+                raise TypeError(f"'offsets' must contain only ints (got {type(offset).__name__})")
             if abs(offset) > MAX_NUMBER:
-                raise ValueError(f"'offsets' must be at most {MAX_NUMBER} in size (got {offset})")
+                raise ValueError(f"'offsets' must be from -{MAX_NUMBER} to {MAX_NUMBER} (got "
+                                 f"{offset})")
         object.__setattr__(self, 'offsets', tuple(map(int, self.offsets)))
 
     def rows(self, queries: range, num_queries: int, num_keys: int,

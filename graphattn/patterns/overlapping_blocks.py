@@ -52,8 +52,8 @@ class OverlappingBlocks(RowPattern):
     def __post_init__(self):
         self._require_int('width', at_least=2)
         if self.width % 2:
-            raise ValueError(f"'width' must be even, because blocks overlap by half (got "
-                             f"{self.width})")
+            raise ValueError(f"'width' must be even, because neighbouring blocks overlap by half "
+                             f"their width (got {self.width})")
 
     @property
     def min_tokens(self) -> int:
@@ -62,7 +62,8 @@ class OverlappingBlocks(RowPattern):
     def rows(self, queries: range, num_queries: int, num_keys: int,
              generator: torch.Generator | None) -> Tensor:
         if self.width > num_keys:
-            raise ValueError(f"'width' must not exceed the {num_keys} keys (got {self.width})")
+            raise ValueError(f"'width' must be at most {num_keys}, the number of keys (got "
+                             f"{self.width})")
         half = self.width // 2
         chunk_start = positions(queries) // half * half
         return key_ranges(queries, (chunk_start - half).clamp_(min=0),

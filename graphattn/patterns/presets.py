@@ -144,7 +144,7 @@ def register(name: str, build: Callable[..., Pattern]) -> None:
     if not name.isidentifier():
         raise ValueError(f"'name' must be a Python identifier (got {name!r})")
     if PRESETS.get(name, build) is not build:
-        raise ValueError(f"'name' must not be the name of a preset (got {name!r})")
+        raise ValueError(f"'name' must be a new name, not the name of a preset (got {name!r})")
     PRESETS[name] = build
 
 
@@ -162,11 +162,12 @@ def _diffuser(window: int = 64, num_global: int = 64, num_random: int = 64, bloc
     if block < 1:
         raise ValueError(f"'block' must be at least 1 (got {block})")
     if block > 1 and uniform:
-        raise ValueError(f"'block' must be 1 with 'uniform', which spaces single tokens (got "
-                         f"{block})")
+        raise ValueError(f"'block' must be 1 with uniform=True, which spaces single tokens evenly "
+                         f"(got {block})")
     for name, count in (('num_global', num_global), ('num_random', num_random)):
         if count % block:
-            raise ValueError(f"'{name}' must be a multiple of 'block' (got {count} and {block})")
+            raise ValueError(f"'{name}' must be a multiple of 'block' (got {name}={count} and "
+                             f"block={block})")
     if block > 1:
         random_keys = RandomBlocks(num_random // block, block)
     else:
@@ -178,8 +179,8 @@ def _random_global(num_global: int, block: int, cls_global: bool) -> Pattern:
     if not cls_global:
         return GlobalTokens(num_global, random=True, block=block)
     if num_global == 0:
-        raise ValueError("'num_global' must be positive with 'cls_global', because token 0 is a "
-                         "global token (got 0)")
+        raise ValueError("'num_global' must be at least 1 with cls_global=True, because token 0 is "
+                         "then a global token (got 0)")
     others = GlobalTokens(num_global - block, random=True, first=block, block=block)
     return GlobalTokens(block) | others
 

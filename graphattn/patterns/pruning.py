@@ -64,7 +64,7 @@ def prune(probability: Tensor, sparsity: float) -> tuple[Mask, ...]:
     check_floating('probability', probability)
     check_has_numbers('probability', probability)
     if probability.dim() != 3 or probability.size(1) != probability.size(2):
-        raise ValueError(f"'probability' must be [heads, n, n] (got shape "
+        raise ValueError(f"'probability' must have shape [heads, n, n] (got shape "
                          f"{tuple(probability.shape)})")
     if bool(probability.isnan().any()):
         raise ValueError("'probability' must not contain NaN (got nan)")

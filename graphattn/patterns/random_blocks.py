@@ -56,7 +56,7 @@ class RandomBlocks(RowPattern):
              generator: torch.Generator | None) -> Tensor:
         num_key_blocks = -(-num_keys // self.block)
         if self.count > num_key_blocks:
-            raise ValueError(f"'count' must not exceed the {num_key_blocks} blocks of "
+            raise ValueError(f"'count' must be at most {num_key_blocks}, the number of blocks of "
                              f"{self.block} keys (got {self.count})")
         query_blocks = range(queries.start // self.block, -(-queries.stop // self.block))
         key_block = draw_distinct(query_blocks, num_key_blocks, self.count, generator)

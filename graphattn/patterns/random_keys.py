@@ -70,7 +70,8 @@ class RandomKeys(RowPattern):
     def rows(self, queries: range, num_queries: int, num_keys: int,
              generator: torch.Generator | None) -> Tensor:
         if self.count > num_keys:
-            raise ValueError(f"'count' must not exceed the {num_keys} keys (got {self.count})")
+            raise ValueError(f"'count' must be at most {num_keys}, the number of keys (got "
+                             f"{self.count})")
         if self.is_random:
             return key_table(queries, draw_distinct(queries, num_keys, self.count, generator))
         midpoint = (2 * torch.arange(self.count) + 1) * num_keys // max(2 * self.count, 1)

@@ -52,6 +52,7 @@ class RandomPairs(Pattern):
         count = num_queries if self.count is None else self.count
         num_pairs = num_queries * num_keys
         if count > num_pairs:
-            raise ValueError(f"'count' must not exceed the {num_pairs} pairs (got {count})")
+            raise ValueError(f"'count' must be at most {num_pairs}, the number of pairs (got "
+                             f"{self.count})")
         pair = draw_distinct(range(1), num_pairs, count, generator)[0]
         return torch.stack([pair % num_keys, pair // num_keys])

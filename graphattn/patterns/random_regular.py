@@ -59,10 +59,10 @@ class RandomRegular(Pattern):
               generator: torch.Generator | None) -> Tensor:
         if num_keys != num_queries:
             raise ValueError(f"'num_keys' must equal 'num_queries' for a regular graph (got "
-                             f"{num_keys} and {num_queries})")
+                             f"num_keys={num_keys} and num_queries={num_queries})")
         if self.degree >= num_queries:
-            raise ValueError(f"'degree' must be below the {num_queries} tokens, because no token "
-                             f"attends to itself (got {self.degree})")
+            raise ValueError(f"'degree' must be below {num_queries}, the number of tokens, because "
+                             f"no token attends to itself (got {self.degree})")
         if 2 * self.degree > num_queries - 1:
             left_out = _draw_permutations(num_queries, num_queries - 1 - self.degree, generator)
             absent = torch.ones(num_queries, num_queries, dtype=torch.bool)
@@ -113,8 +113,8 @@ def _collisions(keys: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _are_apart(token: Tensor, partner: Tensor, num_tokens: int) -> Tensor:
-    """Return bool for each exchange: whether no earlier exchange in the given order has its token
-    or its partner."""
+    """Return a bool Tensor with an entry for each exchange: whether no earlier exchange has the
+    same token or the same partner."""
     trade = torch.arange(token.numel())
     first_trade = torch.full((num_tokens,), token.numel())
     for side in (token, partner):
@@ -123,8 +123,8 @@ def _are_apart(token: Tensor, partner: Tensor, num_tokens: int) -> Tensor:
 
 
 def _trade(keys: Tensor, token: Tensor, partner: Tensor, column: Tensor) -> Tensor:
-    """Make the exchanges that resolve a collision without causing a new one, and return the tokens
-    that still collide."""
+    """Exchange keys between tokens and their partners where this resolves a collision without
+    causing a new one, and return the tokens that still collide."""
     token_key, partner_key = keys[token, column], keys[partner, column]
     collides = _occurrences(keys, token, token_key) > 1
     fits = (_occurrences(keys, token, partner_key) + _occurrences(keys, partner, token_key)) == 0

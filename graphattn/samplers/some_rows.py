@@ -52,7 +52,8 @@ def sample_rows(
     """
     check_sampling(model, generator, 'compiled', ('compiled',))
     if model.device.type != 'cpu':
-        raise ValueError(f"'model' must be on a CPU to draw rows separately (got {model.device})")
+        raise ValueError(f"'model' must be on a CPU to draw its rows separately (got "
+                         f"{model.device}); move the factors by .cpu()")
     takes_compiled(model, 'compiled')  # raises if unavailable
     draw = {'bernoulli': _draw_exactly, 'poisson': _draw_poisson}[distribution]
     with without_autocast(model.device):
@@ -102,8 +103,8 @@ def _draw_poisson(model: FactorModel, shard: Shard,
 
 
 def _heads(model: FactorModel) -> list[FactorModel]:
-    """Return one model for each head. The rows of the queries of this process are contiguous within
-    a head of the whole graph, but not over all heads."""
+    """Return one FactorModel for each head. The rows of the queries of this process are contiguous
+    within a head of the whole graph, but not over all heads."""
     num_heads = model.num_heads
     factors = zip(model.query_factor.detach().chunk(num_heads),
                   model.mixing.detach().view(num_heads, model.num_clusters, -1),
@@ -116,25 +117,25 @@ def _heads(model: FactorModel) -> list[FactorModel]:
 
 
 def _of_all(values: list[np.ndarray], shard: Shard) -> np.ndarray:
-    """Gather values from all processes. ``values`` has an array for each head, with a value for
-    each query of this process. The result has a value for each query of the whole batch, and begins
-    with head 0."""
+    """Gather ``values`` from all processes. ``values`` contains an array for each head, with a
+    number for each query of this process. The returned array has a number for each query of the
+    whole batch, and begins with head 0."""
     own = torch.from_numpy(np.stack(values, axis=1))
     return shard.gather(own).t().flatten().numpy()
 
 
 def _own_counts(mean: np.ndarray, shard: Shard,
                 generator: torch.Generator | None) -> list[np.ndarray]:
-    """Return an array for each head: the number of draws of each query of this process. Each
-    process draws the counts of all queries from the same random stream."""
+    """Return an array for each head: how many keys each query of this process draws. Each process
+    draws these numbers for all queries from the same random stream."""
     counts = torch.poisson(torch.from_numpy(mean), generator).long()
     counts = counts.view(-1, shard.num_tokens)[:, shard.start:shard.stop]
     return [*counts.contiguous().numpy()]
 
 
 def _seeds(seed: np.uint64, shard: Shard, num_heads: int) -> list[np.uint64]:
-    """Return a seed for each head, whose row 0 has the random bits of the first query of this
-    process."""
+    """Return a random seed for each head. With this seed, row 0 has the random bits of the first
+    query of this process."""
     from graphattn.ops.sample.cpu.random_bits import seed_from_row
     return [seed_from_row(seed, head * shard.num_tokens + shard.start)
             for head in range(num_heads)]

@@ -90,8 +90,9 @@ def straight_through(edge_prob: Tensor | BipartiteGraph,
 
 
 class _ZeroOfClampedGradient(torch.autograd.Function):
-    """Zeros that pass a clamped gradient to the probabilities. A hook on the zeros would also clamp
-    the gradient of the zeros themselves, which callers may request."""
+    """Autograd function that returns zeros, and passes their clamped gradient to the probabilities.
+    A hook on the zeros would also clamp the gradient of the zeros themselves, which callers may
+    request."""
 
     @staticmethod
     def forward(edge_prob: Tensor, lowest: float | None, highest: float | None) -> Tensor:
@@ -109,20 +110,21 @@ class _ZeroOfClampedGradient(torch.autograd.Function):
 
 
 def _carrier(edge_prob: Tensor | BipartiteGraph) -> Tensor:
-    """Return a tensor ``[num_edges]`` whose gradient flows to the probabilities."""
+    """Return a tensor ``[num_edges]`` whose gradient flows to the edge probabilities."""
     if isinstance(edge_prob, BipartiteGraph):
         return _gate(edge_prob)
     check_floating('edge_prob', edge_prob)
     if edge_prob.dim() != 1:
-        raise ValueError(f"'edge_prob' must be [num_edges] (got shape {tuple(edge_prob.shape)})")
+        raise ValueError(f"'edge_prob' must have shape [num_edges] (got shape "
+                         f"{tuple(edge_prob.shape)})")
     return edge_prob
 
 
 def _gate(graph: BipartiteGraph) -> Tensor:
     gate = graph.edge_gate
     if gate is None:
-        raise ValueError("'graph' must have edge_prob, which receives the gradient; add it with "
-                         "graph.with_edge_prob")
+        raise ValueError("'graph' must have edge_prob, which receives the gradient; pass "
+                         "graph.with_edge_prob(edge_prob)")
     return gate
 
 

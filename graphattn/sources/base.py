@@ -91,9 +91,9 @@ class GraphSource(nn.Module, ABC):
         Raises:
             NotImplementedError: The source does not implement this method.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not implement 'rows', which returns "
-                                  f"the edges of the queries of one process; sequence parallelism "
-                                  f"needs this method")
+        raise NotImplementedError(f"{type(self).__name__} must implement the method 'rows' for "
+                                  f"sequence parallelism, which returns the edges of the queries "
+                                  f"of one process")
 
     def causal(self) -> GraphSource:
         """Return a causal copy, in which queries do not attend to later tokens, for models that
@@ -103,9 +103,8 @@ class GraphSource(nn.Module, ABC):
         Raises:
             ValueError: The source has no causal form.
         """
-        raise ValueError(f"'source' must have a causal form, in which queries do not attend to "
-                         f"later tokens (got {type(self).__name__}, which does not implement "
-                         f"'causal')")
+        raise ValueError(f"'source' must implement the method 'causal', because a causal graph is "
+                         f"requested (got {type(self).__name__}, which does not)")
 
     def logit_terms(self, graph: BipartiteGraph) -> dict[str, Tensor]:
         """Return the gate and bias of each edge that the parameters of the source determine: a dict
@@ -134,25 +133,27 @@ class GraphSource(nn.Module, ABC):
     def _argument(self, name: str) -> Any:
         value = getattr(self, name, self)
         if not isinstance(value, str | int | float | list | tuple | None):
-            raise ValueError(f"{type(self).__name__} must have an attribute {name!r} with the "
-                             f"value of this argument, a number, a string or a list, to be saved; "
-                             f"add the attribute, or implement 'arguments'")
+            raise ValueError(f"{type(self).__name__} must have an attribute {name!r} (a number, a "
+                             f"string or a list) to be saved; set the attribute in __init__, or "
+                             f"implement 'arguments'")
         return value
 
     def check_tokens(self, query: Tensor, key: Tensor, ptr: Tensor,
                      key_ptr: Tensor | None = None) -> None:
-        """Raise unless the arguments are valid for :meth:`forward`."""
+        """Raise an error unless the arguments are valid for :meth:`forward` of a source."""
         check_floating('query', query)
         check_floating('key', key)
         if self.heads is not None and (query.dim() != 3 or query.size(1) != self.heads):
-            raise ValueError(f"'query' must be [num_tokens, heads, head_channels] with the "
-                             f"{self.heads} heads of the source (got shape {tuple(query.shape)})")
+            raise ValueError(f"'query' must have shape [num_tokens, {self.heads}, head_channels], "
+                             f"because the source has {self.heads} heads (got shape "
+                             f"{tuple(query.shape)})")
         if key.device != query.device:
-            raise ValueError(f"'key' must be on {query.device}, where 'query' is (got "
-                             f"{key.device})")
+            raise ValueError(f"'key' must be on {query.device}, the device of 'query' (got "
+                             f"{key.device}); pass key.to('{query.device}')")
         if key_ptr is None and key.size(0) != query.size(0):
-            raise ValueError(f"'key' must have the same {query.size(0)} tokens as 'query' (got "
-                             f"{key.size(0)}); pass 'key_ptr' if keys are other tokens")
+            raise ValueError(f"'key' must have {query.size(0)} tokens, the tokens of 'query' (got "
+                             f"{key.size(0)}); pass 'key_ptr' if the keys are other tokens than "
+                             f"the queries")
         check_ptr('ptr', ptr, query.size(0), query.device)
         if ptr.is_meta:
             check_has_numbers('ptr', ptr)
@@ -162,8 +163,8 @@ class GraphSource(nn.Module, ABC):
 
 
 def terms_on(graph: BipartiteGraph, source: GraphSource) -> LogitTerms:
-    """Return LogitTerms with the bias and gate that ``source`` assigns to the edges of
-    ``graph``."""
+    """Return the LogitTerms with the bias and the gate that the parameters of ``source`` give the
+    edges of ``graph``."""
     terms = source.logit_terms(graph)
     return LogitTerms(terms.get('edge_bias'), terms.get('edge_gate'))
 
@@ -189,8 +190,8 @@ def copy_beside(source: GraphSource, module: nn.Module,
 
 def place_beside(module: nn.Module, model: nn.Module | None = None,
                  ) -> tuple[torch.device | None, torch.dtype | None]:
-    """Return the device and the dtype for parameters that are added to ``module``, each None if
-    unknown. The arguments are those of :func:`copy_beside`."""
+    """Return the device and the dtype for new parameters of ``module``, each None if unknown. The
+    arguments are those of :func:`copy_beside`."""
     place = next(module.parameters(), None)
     parameters = chain.from_iterable(part.parameters() for part in (module, model or module))
     dtype = next((each.dtype for each in parameters if is_float(each.dtype)), None)
@@ -198,9 +199,10 @@ def place_beside(module: nn.Module, model: nn.Module | None = None,
 
 
 def check_same_sequences(ptr: Tensor, key_ptr: Tensor, name: str = 'key_ptr') -> None:
-    """Raise unless keys and queries have the same number of sequences, which may be empty."""
+    """Raise an error unless keys and queries have the same number of sequences. Sequences may be
+    empty."""
     if key_ptr.numel() != ptr.numel():
-        raise ValueError(f"'{name}' must mark the {ptr.numel() - 1} sequences of 'ptr' (got "
+        raise ValueError(f"'{name}' must mark {ptr.numel() - 1} sequences, as 'ptr' does (got "
                          f"{key_ptr.numel() - 1})")
 
 

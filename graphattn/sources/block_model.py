@@ -121,9 +121,8 @@ class BlockModelSource(GraphSource):
 
     def arguments(self) -> dict[str, Any]:
         if self.is_causal:
-            raise ValueError("a causal block model cannot be saved (got the result of causal()); "
-                             "save the source that causal() was called on, and call causal() again "
-                             "after loading")
+            raise ValueError("a causal block model cannot be saved; save the source on which "
+                             "causal() was called, and call causal() again after loading")
         names = ('heads', 'head_channels', 'clusters', 'preset', 'distribution', 'exploration',
                  'estimator')
         fixed = None if self.fixed is None else self.fixed.arguments()['pattern']
@@ -162,8 +161,8 @@ class BlockModelSource(GraphSource):
 
     def _with_fixed(self, graph: BipartiteGraph, fixed: BipartiteGraph | None,
                     model: FactorModel) -> BipartiteGraph:
-        """Return the union of the drawn edges and the fixed edges, which every head has. In
-        training, the returned graph also has the model."""
+        """Return the graph with both the drawn edges and the fixed edges, which every head has. In
+        training, the returned graph also stores the model."""
         if fixed is not None:
             fixed = BipartiteGraph.batch([fixed] * self.heads)
             graph = graph | fixed
@@ -186,8 +185,9 @@ class BlockModelSource(GraphSource):
         self.check_tokens(query, key, shard.own_ptr)
         check_generator(generator)
         if self.is_causal:
-            raise NotImplementedError("a causal BlockModelSource does not implement 'rows', which "
-                                      "sequence parallelism needs; run the model in one process")
+            raise NotImplementedError("'source' must not be a causal BlockModelSource for sequence "
+                                      "parallelism; run the model in one process, or build the "
+                                      "model with causal=False")
         query_factor, mixing, key_factor = self._factors(query, key)
         of_token = key_factor.view(self.heads, shard.num_own, self.clusters).transpose(0, 1)
         key_factor = shard.gather(of_token).transpose(0, 1).flatten(0, 1)
@@ -215,13 +215,14 @@ class BlockModelSource(GraphSource):
         super().check_tokens(query, key, ptr, key_ptr)
         for name, x in (('query', query), ('key', key)):
             if x.shape[1:] != (self.heads, self.head_channels):
-                raise ValueError(f"'{name}' must have the source's {self.heads} heads of "
-                                 f"{self.head_channels} channels (got shape {tuple(x.shape)})")
+                raise ValueError(f"'{name}' must have shape [num_tokens, {self.heads}, "
+                                 f"{self.head_channels}], the heads and channels of the source "
+                                 f"(got shape {tuple(x.shape)})")
             check_layer_dtype(name, x, self.centroid)
 
     def _factors(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the factors of a FactorModel: memberships of queries, mixing between clusters, and
-        memberships of keys. Heads are folded into the nodes."""
+        """Return the three factors of a FactorModel, with heads folded into nodes: the memberships
+        of queries, the mixing between clusters, and the memberships of keys."""
         affinity = _at_least_float(torch.bmm(self.centroid, self.centroid.mT))
         mixing = affinity.flatten(1).softmax(dim=1).view_as(affinity)
         query_factor, key_factor = self._memberships(query, key)
@@ -246,8 +247,8 @@ class BlockModelSource(GraphSource):
         return {} if graph.edge_gate is None else straight_through(graph, self.estimator)
 
     def _memberships(self, query: Tensor, key: Tensor) -> list[Tensor]:
-        """Return how much each query and each key belong to each cluster, ``[heads * num_tokens,
-        clusters]``, one head after the other."""
+        """Return two tensors ``[heads * num_tokens, clusters]``: how much each query and each key
+        belong to each cluster, one head after the other."""
         tokens = torch.cat((query, key)).transpose(0, 1)
         weight1, weight2 = self.weight1, self.weight2
         if self.preset == 'repo':  # only here, because expanding takes time

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def add_noise(logit: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Return the logits plus logistic noise, which is the difference of two Gumbel noises. The
+    """Return ``logit`` plus logistic noise, which is the difference of two Gumbel noises. The
     result has at least float32, because half precision has too few values to represent the
     distribution."""
     dtype = torch.promote_types(logit.dtype, torch.float)

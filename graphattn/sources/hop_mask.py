@@ -87,7 +87,7 @@ class HopMaskSource(GraphSource):
                 'logit_drop': self.logit_drop}
 
     def reset_parameters(self) -> None:
-        """Draw the logits from a narrow normal distribution."""
+        """Draw the logits of all distances from a narrow normal distribution."""
         nn.init.normal_(self.logit, std=1e-3)
 
     def __or__(self, edges: Edges) -> HopMaskSource:
@@ -115,8 +115,8 @@ class HopMaskSource(GraphSource):
         self.check_tokens(query, key, ptr)
         check_generator(generator)
         if self.edges is None:
-            raise ValueError("'edges' must be given to measure distances (got None); pass source | "
-                             "edge_index to the layer")
+            raise ValueError("'edges' must be the edges between which distances are measured (got "
+                             "None); call the layer with source | edge_index as 'graph'")
         check_among_tokens(self.edges, query.device, key_ptr)
         is_on = (draw_values(self.logit, self.temperature, generator) if self.training
                  else (self.logit.detach() > 0).to(self.logit.dtype))
@@ -140,7 +140,7 @@ class HopMaskSource(GraphSource):
 
 
 class NearPairs(NamedTuple):
-    """Pairs of nodes that few hops separate, sorted by query and then by key."""
+    """Pairs of nodes that are joined by a path of few edges, sorted by query and then by key."""
 
     query: Tensor  # int64 [num_pairs]
     key: Tensor
@@ -148,7 +148,8 @@ class NearPairs(NamedTuple):
 
 
 class HopGraph(BipartiteGraph):
-    """Graph whose edges are the pairs at distances that are on. Each head has its own graph.
+    """Graph whose edges are the pairs of nodes at the distances that are on. Each head has its own
+    graph.
 
     Attributes:
         edge_bias (Tensor, optional): Zeros ``[num_edges]`` that are added to the logits and pass

@@ -141,9 +141,9 @@ class LearnedMaskSource(GraphSource):
         self.hard, self.logit_drop, self.init_std = hard, logit_drop, init_std
         self.layout = _layout(size, mode, symmetric, border)
         if self.layout.num_values > MAX_SIDE:
-            raise ValueError(f"'size' must be smaller in mode {mode!r}, because "
-                             f"{self.layout.num_values} values to learn do not fit into memory "
-                             f"(got {size})")
+            raise ValueError(f"'size' must be smaller in mode {mode!r}, because the mask has "
+                             f"{self.layout.num_values} values to learn, which do not fit into "
+                             f"memory (got {size})")
         self.max_length = self.layout.max_length
         self.logit = nn.Parameter(torch.empty(heads, self.layout.num_values))
         self._frozen: tuple[Tensor, tuple[Mask, ...]] | None = None
@@ -156,7 +156,7 @@ class LearnedMaskSource(GraphSource):
                 'init_std': self.init_std}
 
     def reset_parameters(self) -> None:
-        """Draw the logits from a normal distribution."""
+        """Draw the logits of all mask values from a normal distribution."""
         nn.init.normal_(self.logit, std=self.init_std)
 
     @cache_host_copies
@@ -171,8 +171,7 @@ class LearnedMaskSource(GraphSource):
     ) -> BipartiteGraph | PairMask:
         if key_ptr is not None:
             raise ValueError("'key_ptr' must be None for a learned mask, because queries and keys "
-                             "of a mask are the same tokens; call the layer of the mask without "
-                             "'memory'")
+                             "of a mask are the same tokens; call the layer without 'memory'")
         self.check_tokens(query, key, ptr)
         check_generator(generator)
         if self.mode == 'soft':
@@ -208,7 +207,7 @@ class LearnedMaskSource(GraphSource):
         self.check_tokens(query, key, shard.own_ptr)
         if self.mode == 'soft' or self.training:
             mode = 'training' if self.training else 'eval'
-            raise ValueError(f"'source' must be a frozen mask, because each process builds only "
+            raise ValueError(f"'source' must be a frozen mask, so that each process builds only "
                              f"the edges of its own queries (got mode={self.mode!r} in {mode} "
                              f"mode); call freeze(), or eval() of a hard mask")
         return pattern_graph(self._frozen_masks(), None, shard.lengths, shard.ptr.device,
@@ -219,8 +218,8 @@ class LearnedMaskSource(GraphSource):
         return pattern_graph(self._frozen_masks(), None, host_copy(ptr).diff().tolist(), ptr.device)
 
     def _frozen_masks(self) -> tuple[Mask, ...]:
-        """Return the frozen masks. They come from a cache if the signs of the logits are unchanged,
-        because freezing 12 masks of 512 x 512 pairs took 99 ms."""
+        """Return the frozen mask of each head. The masks come from a cache if the signs of the
+        logits are unchanged, because freezing 12 masks of 512 x 512 pairs took 99 ms."""
         with outside_transforms():
             is_on, frozen = unwrap(self.logit) > 0, self._frozen
             if frozen is None or not _is_same(frozen[0], is_on):
@@ -231,8 +230,8 @@ class LearnedMaskSource(GraphSource):
         return {**vars(self), '_frozen': None}
 
     def probability(self) -> Tensor:
-        """Return the probability of each pair of a sequence of n = ``size`` tokens, ``[heads, n,
-        n]``. On the border it is 1."""
+        """Return the probability that each pair of a sequence of n = ``size`` tokens is on,
+        ``[heads, n, n]``. Pairs on the border have probability 1."""
         mask = PairMask(self.logit.sigmoid(), self.layout)
         return mask.dense(self.layout.size)
 
@@ -268,8 +267,8 @@ class LearnedMaskSource(GraphSource):
         check_choice('how', how, ('threshold', 'sample', 'top-k'))
         check_generator(generator)
         if (sparsity is not None) != (how == 'top-k'):
-            raise ValueError(f"'sparsity' must be given if how='top-k', and omitted otherwise (got "
-                             f"{sparsity} with how={how!r})")
+            raise ValueError(f"'sparsity' must be given with how='top-k', and omitted otherwise "
+                             f"(got sparsity={sparsity} with how={how!r})")
         if how == 'top-k':
             is_on = self._most_probable(sparsity)
         else:
@@ -283,7 +282,7 @@ class LearnedMaskSource(GraphSource):
         num_left = num_pairs - math.ceil(sparsity * num_pairs - 1e-6) - num_always_on
         if num_left < 0:
             raise ValueError(f"'sparsity' must be at most {1 - num_always_on / num_pairs:.4f}, "
-                             f"because the border, {num_always_on} of {num_pairs} pairs, is always "
+                             f"because the {num_always_on} of {num_pairs} pairs in the border stay "
                              f"on (got {sparsity})")
         order = self.logit.argsort(dim=1, descending=True, stable=True)
         fits = multiplicity[order].cumsum(dim=1) <= num_left

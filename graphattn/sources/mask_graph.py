@@ -80,14 +80,14 @@ class MaskGraph(BipartiteGraph):
         check_kind('layout', layout, PairLayout)
         check_floating('values', values)
         if values.dim() != 2 or values.size(1) != layout.num_values:
-            raise ValueError(f"'values' must be [heads, {layout.num_values}] for {layout} (got "
-                             f"shape {tuple(values.shape)})")
+            raise ValueError(f"'values' must have shape [heads, {layout.num_values}] for {layout} "
+                             f"(got shape {tuple(values.shape)})")
         check_number('logit_drop', logit_drop, 'positive and finite')
         check_ptr('ptr', ptr, None, values.device)
         is_on = unwrap(values)
         if not bool(((is_on == 0) | (is_on == 1)).all()):
-            raise ValueError(f"'values' must be 0 or 1 (got {_first_soft(is_on)}); use PairMask "
-                             f"for a soft mask, which weighs every pair")
+            raise ValueError(f"'values' must contain only 0 and 1 (got {_first_soft(is_on)}); use "
+                             f"PairMask for other weights of pairs")
         lengths = host_copy(ptr).diff().tolist()
         indptr, key, value = _edges(layout, is_on > 0, lengths)
         ptr = fold_ptr(ptr, len(values), sum(lengths))
@@ -100,8 +100,8 @@ class MaskGraph(BipartiteGraph):
             self.edge_bias = bias.flatten().index_select(0, value)
 
     def norm(self) -> Tensor:
-        """Return the penalty of Eq. 7, a scalar with a gradient, see
-        :meth:`graphattn.graphs.pair_layout.PairLayout.norm`."""
+        """Return the penalty of SparseBERT's Eq. 7 for the masks of this graph, a scalar with a
+        gradient; see :meth:`graphattn.graphs.pair_layout.PairLayout.norm`."""
         return self.layout.norm(self.values)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -84,8 +84,8 @@ class PatternSource(GraphSource):
         is_one = isinstance(pattern, str) or not isinstance(pattern, Sequence)
         self.patterns = tuple(map(_pattern, [pattern] if is_one else pattern))
         if not self.patterns:
-            raise ValueError("'pattern' must not be empty (got a sequence without patterns); pass "
-                             "one Pattern for each head, or one Pattern for all heads")
+            raise ValueError("'pattern' must contain at least one Pattern (got an empty sequence); "
+                             "pass one Pattern for each head, or one Pattern for all heads")
         if not is_one:
             self.per_head, self.heads = True, len(self.patterns)
         limits = [part.max_tokens for part in self.patterns]
@@ -129,7 +129,8 @@ class PatternSource(GraphSource):
 
     @torch.compiler.disable(reason='the graph of a shard is built once, and kept')
     def shard_graph(self, shard: Shard, generator: torch.Generator | None = None) -> BipartiteGraph:
-        """Return the result of :meth:`rows`, which does not depend on the values of the tokens."""
+        """Return the rows of the graph that belong to the queries of this process, as :meth:`rows`
+        does without reading the values of the tokens."""
         graph = self.span_graph(shard.lengths, shard.spans(), shard.ptr.device, generator=generator)
         if self._is_value and not self._draws_anew:
             shard.built_from(graph, (self._parts, *shard.lengths))
@@ -164,28 +165,29 @@ class PatternSource(GraphSource):
     def arguments(self) -> dict[str, Any]:
         for pattern in self.patterns:
             if not _is_expression(pattern):
-                raise ValueError(f"'pattern' must print as an expression that parses to the same "
-                                 f"pattern, so that it can be saved (got "
-                                 f"{type(pattern).__name__}); see Pattern.__repr__")
+                raise ValueError(f"'pattern' must have a __repr__ that returns an expression of "
+                                 f"the same pattern, to be saved (got {type(pattern).__name__}); "
+                                 f"see Pattern.__repr__")
         expressions = list(map(repr, self.patterns))
         return {'pattern': expressions if self.per_head else expressions[0], 'seed': self.seed}
 
     @torch.compiler.disable(reason='the graph is built from the lengths of sequences')
     def _beside(self, ptr: Tensor, key_ptr: Tensor,
                 generator: torch.Generator | None) -> BipartiteGraph:
-        """Return the graph of queries and keys that are other tokens. Query i and key i have the
-        same position."""
+        """Return the graph for keys that are other tokens than the queries. Query i and key i have
+        the same position."""
         spans = [(0, length) for length in host_copy(ptr).diff().tolist()]
         lengths = host_copy(key_ptr).diff().tolist()
         return self.span_graph(lengths, spans, ptr.device, generator=generator)
 
     @property
     def is_traced(self) -> bool:
-        """Return whether compiled code gets its graphs from one operator."""
+        """Return whether compiled code gets the graphs of this source from a single operator."""
         return self._expressions is not None
 
     def traced_graph(self, num_tokens: int, ptr: Tensor, *, causal: bool = False) -> BipartiteGraph:
-        """Return the graph of compiled code, if ``causal`` without edges to later keys."""
+        """Return the graph of the sequences in compiled code. With ``causal``, edges from later
+        keys are left out."""
         # Operators take signed integers.
         seed = None if self.seed is None else (self.seed + 2**63) % 2**64 - 2**63
         expressions = [f'({each}) & Causal()' if causal else each for each in self._expressions]
@@ -196,7 +198,8 @@ class PatternSource(GraphSource):
 
     def graph(self, ptr: Tensor, generator: torch.Generator | None = None, *,
               key_ptr: Tensor | None = None) -> BipartiteGraph:
-        """Return the graph of the sequences of ``ptr``. The arguments are those of a call."""
+        """Return the graph of the sequences that ``ptr`` marks. The arguments are those of a call
+        of the source."""
         check_integers('ptr', ptr)
         check_has_numbers('ptr', ptr)
         check_ptr('ptr', ptr, None, ptr.device)
@@ -241,7 +244,8 @@ Piece = tuple[int, int, int]
 def pattern_graph(patterns: Sequence[Pattern], seed: int | None, lengths: Sequence[int],
                   device: torch.device,
                   spans: Sequence[tuple[int, int]] | None = None) -> BipartiteGraph:
-    """Return the graph of sequences of these lengths, from the cache if possible.
+    """Return the graph of sequences of the given ``lengths``, with one of ``patterns`` for each
+    head, from the cache if possible.
 
     Args:
         patterns (sequence of Pattern): One pattern for each head, or one pattern for all heads.
@@ -299,8 +303,8 @@ def _build(pattern: Pattern, piece: Piece, seed: int | torch.Generator | None,
 
 
 def _exceeds_cache(lengths: Sequence[int], heads: int) -> bool:
-    """Return whether the graph of all pairs is too large for the cache, so that every call would
-    list its edges again."""
+    """Return whether the graph of all pairs of these sequences is too large for the cache, so that
+    every call would list its edges again."""
     num_bytes = 2 * sum(length * length for length in lengths) * heads
     return num_bytes > GRAPHS.max_bytes // 4
 
@@ -350,7 +354,8 @@ _parse = lru_cache(maxsize=128)(parse)  # expressions of at most MAX_CHARACTERS 
 
 
 def _expressions(patterns: Sequence[Pattern]) -> list[str] | None:
-    """Return expressions that parse to ``patterns``, or None if a pattern has none."""
+    """Return a list of expressions that parse to ``patterns``, or None if a pattern has no
+    expression."""
     try:
         expressions = [repr(pattern) for pattern in patterns]
         is_short = sum(map(len, expressions)) <= MAX_CHARACTERS
@@ -382,6 +387,6 @@ def as_source(source: GraphSource | Pattern | str) -> GraphSource:
     if isinstance(source, GraphSource) or hasattr(source, 'logit_terms'):  # or a wrapped source
         return source
     if not isinstance(source, Pattern | str):
-        raise TypeError(f"'source' must be a GraphSource, a Pattern or an expression of a pattern "
-                        f"(got {type(source).__name__})")
+        raise TypeError(f"'source' must be a GraphSource, a Pattern, or a str such as "
+                        f"'SlidingWindow(3)' (got {type(source).__name__})")
     return PatternSource(source)

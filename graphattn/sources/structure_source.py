@@ -89,8 +89,8 @@ class StructureSource(GraphSource):
         graph = self.source(query, key, ptr, generator=generator)
         is_plain = type(graph) is BipartiteGraph and graph.edge_prob is None
         if not is_plain and not isinstance(graph, SampledGraph):
-            raise ValueError(f"'source' must return edges of a pattern or a block model (got "
-                             f"{graph} of {type(self.source).__name__})")
+            raise ValueError(f"'source' must return the edges of a pattern or a block model (got "
+                             f"{graph} from a {type(self.source).__name__})")
         return self._joined(graph, ptr, query.size(0))
 
     @torch.compiler.disable(reason='edges are sorted, and compared with one another')
@@ -112,8 +112,9 @@ class StructureSource(GraphSource):
             [graph_of_edges(self.edges, ptr, num_tokens)] * heads))
 
     def arguments(self) -> dict[str, Any]:
-        raise ValueError("a StructureSource cannot be saved, because its edges belong to a batch; "
-                         "save its 'source', and make a new StructureSource of the loaded source")
+        raise ValueError("a StructureSource cannot be saved, because it contains the edges of one "
+                         "batch; save its 'source', and call StructureSource again with the loaded "
+                         "source")
 
     def logit_terms(self, graph: BipartiteGraph) -> dict[str, Tensor]:
         return self.source.logit_terms(graph)
@@ -127,9 +128,10 @@ def check_among_tokens(edges: Edges, device: torch.device, key_ptr: Tensor | Non
     tokens."""
     if key_ptr is not None:
         raise ValueError("'key_ptr' must be None with edges of the data, because these edges join "
-                         "tokens that are both queries and keys")
+                         "tokens that are both queries and keys; omit 'key_ptr'")
     if device_of(edges) != device:
-        raise ValueError(f"'edges' must be on {device} like the tokens (got {device_of(edges)})")
+        raise ValueError(f"'edges' must be on {device}, the device of the tokens (got "
+                         f"{device_of(edges)}); pass edges.to('{device}')")
 
 
 def graph_of_edges(edges: Edges, ptr: Tensor, num_tokens: int) -> BipartiteGraph:

@@ -15,7 +15,8 @@ from graphattn.testing.supports import Supports
 
 
 class Mismatch(Exception):
-    """A result that is not right. ``kind`` says in what way, and ``result`` which it is."""
+    """A wrong result of an attention function. ``kind`` says in what way the result is wrong, and
+    ``result`` names the output or the gradient."""
 
     def __init__(self, kind: str, message: str, result: str = '', got: Tensor | None = None,
                  expected: Tensor | None = None, error: float = float('inf')):
@@ -25,24 +26,28 @@ class Mismatch(Exception):
 
 
 class TimeLimit(BaseException):
-    """A call took longer than the limit. Not an Exception, which the function may catch."""
+    """Raised if a call takes longer than the limit. It is not an Exception, because the function
+    under test may catch Exceptions."""
 
 
 def transposed(x: Tensor) -> Tensor:
-    """Return equal values, laid out in memory in the reverse order of dimensions."""
+    """Return a tensor with the values of ``x`` whose dimensions are in the reverse order in
+    memory."""
     order = tuple(range(x.dim()))[::-1]
     return x.permute(order).contiguous().permute(order)
 
 
 def sliced(x: Tensor) -> Tensor:
-    """Return equal values, every second of a larger tensor, NaN between."""
+    """Return a tensor with the values of ``x`` that is every second entry of a larger tensor. The
+    other entries are NaN."""
     larger = x.new_full([2 * size + 1 for size in x.shape], float('nan'))
     view = larger[tuple(slice(1, None, 2) for _ in x.shape)]
     return view.copy_(x)
 
 
 def expanded(x: Tensor) -> Tensor:
-    """Return equal values, with stride 0 where heads have equal values."""
+    """Return a tensor with the values of ``x`` that has stride 0 over heads if all heads have equal
+    values."""
     first = x.narrow(1, 0, min(1, x.size(1))) if x.dim() > 1 else x
     return first.expand_as(x) if torch.equal(first.expand_as(x), x) else x
 
@@ -60,7 +65,7 @@ LAYOUTS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]
 
 
 class Kernel:
-    """A function under examination, called with the arguments of cases."""
+    """An attention function under test, which is called with the arguments of cases."""
 
     def __init__(self, function: Callable[..., Tensor], supports: Supports, form: str, layout: str,
                  device: torch.device):
@@ -71,17 +76,18 @@ class Kernel:
         self._accepted = _keywords(function)
 
     def accepts(self, case: Case) -> bool:
-        """Return whether the function has parameters for all that the case passes."""
+        """Return whether the function has a parameter for each argument of ``case``."""
         return self._accepted is None or set(self.terms(case)) <= self._accepted
 
     def terms(self, case: Case) -> dict[str, Any]:
-        """Return the keyword arguments of the case, values of edges as ``[num_edges, heads]``."""
+        """Return the keyword arguments of ``case``. Values on edges are ``[num_edges, heads]``."""
         tensors = {name: case.tensors[name] for name in TERMS if name in case.tensors}
         scalars = {'scale': case.scale, 'softcap': case.softcap, 'dropout_p': case.dropout_p}
         return {**tensors, **{name: x for name, x in scalars.items() if x}}
 
     def arguments(self, case: Case) -> dict[str, Tensor]:
-        """Return the tensors as the function takes them, as leaves."""
+        """Return the tensors of ``case`` in the form that the function expects, as leaves of the
+        autograd graph."""
         lay_out = MEMORY[case.memory]
         copies = {name: self.inward(name, x, case).clone(memory_format=torch.contiguous_format)
                   for name, x in case.inputs.items()}
@@ -89,7 +95,8 @@ class Kernel:
             self.supports.gradients and name in case.wants) for name, x in copies.items()}
 
     def inward(self, name: str, x: Tensor, case: Case) -> Tensor:
-        """Return a tensor of the case in the function's form and layout."""
+        """Return the tensor ``x`` of ``case`` in the form and the memory layout that the function
+        expects."""
         if name == 'sink':
             return x
         if not name.startswith('edge_'):
@@ -99,7 +106,7 @@ class Kernel:
         return x.movedim(-1, 0).unsqueeze(0) if self.layout_name == 'bhnc' else x
 
     def outward(self, name: str, x: Tensor, case: Case) -> Tensor:
-        """Return a result of the function in the form of the case."""
+        """Return a result of the function in the form of ``case``."""
         if name == 'sink':
             return x
         if not name.startswith('edge_'):
@@ -112,7 +119,7 @@ class Kernel:
         return edges.to(self.device) if hasattr(edges, 'to') else edges
 
     def call(self, case: Case, leaves: dict[str, Tensor]) -> Tensor:
-        """Return the output as the function gives it, after a look at its shape."""
+        """Return the output of the function in its own form, after checking its shape."""
         nodes = [leaves[name] for name in ('query', 'key', 'value')]
         terms = {name: leaves.get(name, x) for name, x in self.terms(case).items()}
         out = raising(self.function, *nodes, self.edges(case), **terms)
@@ -127,7 +134,8 @@ class Kernel:
         return out
 
     def run(self, case: Case) -> dict[str, Tensor]:
-        """Return the output and the gradients, on the CPU, of a call that changes no input."""
+        """Return a dict of the output and the gradients of the function for ``case``, on the CPU.
+        Raise a Mismatch if the call changes an input."""
         leaves = self.arguments(case)
         before = {name: x.detach().clone() for name, x in leaves.items()}
         out = self.call(case, leaves)
@@ -138,7 +146,7 @@ class Kernel:
         return results
 
     def gradients(self, case: Case, out: Tensor, leaves: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the gradients in the form of the case."""
+        """Return a dict of the gradients of all inputs, in the form of ``case``."""
         wanted = {name: x for name, x in leaves.items() if x.requires_grad}
         if not wanted:
             return {}
@@ -162,7 +170,8 @@ def check_unchanged(now: dict[str, Tensor], before: dict[str, Tensor], what: str
 
 
 def raising(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """Call ``function``; its errors become a Mismatch of the kind ``'raised'``."""
+    """Return the result of ``function``. If ``function`` raises an error, raise a Mismatch of the
+    kind ``'raised'``."""
     try:
         return function(*arguments, **options)
     except Exception as error:
@@ -171,7 +180,8 @@ def raising(function: Callable[..., Any], *arguments: Any, **options: Any) -> An
 
 
 def _keywords(function: Callable[..., Any]) -> set[str] | None:
-    """Return the parameters of a function; None if it takes any."""
+    """Return the names of the parameters of ``function``, or None if ``function`` accepts any
+    name."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -183,7 +193,7 @@ def _keywords(function: Callable[..., Any]) -> set[str] | None:
 
 def compare(results: dict[str, Tensor], expected: dict[str, Tensor],
             tolerance: dict[str, Tensor]) -> float:
-    """Return the largest error in units of its tolerance.
+    """Return the largest error of the results, divided by the tolerance of the result.
 
     Raises:
         Mismatch: It is greater than 1.

@@ -17,7 +17,7 @@ INPUTS = ('query', 'key', 'value', *TERMS)
 
 @dataclass(frozen=True)
 class Case:
-    """The arguments of one call of attention, and the gradient that arrives at its output.
+    """The arguments of one call of an attention function, and the gradient of its output.
 
     Args:
         name (str): Shown in reports.
@@ -75,7 +75,8 @@ class Case:
 
     @property
     def has_empty_rows(self) -> bool:
-        """Return whether a query attends to nothing, for want of edges or by a bias of -inf."""
+        """Return whether a query attends to nothing, because it has no edges or because all its
+        edges have the bias -inf."""
         degree = self.graph.in_degree()
         if 'edge_bias' not in self.tensors:
             return bool((degree == 0).any())
@@ -84,7 +85,7 @@ class Case:
         return bool((attended.index_add(0, self.graph.query, counts) == 0).any())
 
     def changed(self, **tensors: Tensor) -> Case:
-        """Return the case with other tensors."""
+        """Return a copy of the case in which the given tensors are replaced."""
         return replace(self, tensors={**self.tensors, **tensors})
 
 

@@ -31,7 +31,7 @@ DEVIATIONS = 6.  # standard deviations that chance explains, in some ten thousan
 
 
 class Setting:
-    """Graphs, dtypes and widths from which cases are drawn."""
+    """The graphs, dtypes and numbers of channels from which cases are drawn."""
 
     def __init__(self, supports: Supports, graphs: dict[str, BipartiteGraph] | None):
         self.supports, self.is_fixed = supports, graphs is not None
@@ -43,12 +43,14 @@ class Setting:
 
     def draw(self, name: str, graph: str | BipartiteGraph, dtype: torch.dtype | None = None,
              **options: Any) -> Case:
-        """Return a case on a graph, by default with the dtype and the width of the setting."""
+        """Return a case of random tensors on ``graph``. The default dtype and number of channels
+        are those of the setting."""
         options = {'channels': self.channels, 'is_fixed': self.is_fixed, **options}
         return draw(name, self.graph(graph), dtype or self.dtype, **options)
 
     def graph(self, graph: str | BipartiteGraph) -> BipartiteGraph:
-        """Return a graph or one of the table; the first of the caller's if it is not among them."""
+        """Return ``graph``, or the graph of this name. If the caller has fixed the graphs, return
+        the first of these graphs unless ``graph`` is the name of one of them."""
         if self.is_fixed and not (isinstance(graph, str) and graph in self.graphs):
             return next(iter(self.graphs.values()))
         return self.graphs[graph] if isinstance(graph, str) else graph
@@ -109,7 +111,8 @@ def repeats_itself(kernel: Kernel, case: Case) -> float:
 
 
 def agrees_alone(kernel: Kernel, case: Case) -> float:
-    """Require the right gradient of each input where no other has one."""
+    """Compare the gradient of each input with its reference when no other input needs a
+    gradient."""
     return max(agrees(kernel, replace(case, wants=(name,))) for name in case.inputs)
 
 
@@ -124,7 +127,8 @@ def agrees_compiled(kernel: Kernel, case: Case) -> float:
 
 
 def agrees_twice_differentiated(kernel: Kernel, case: Case) -> float:
-    """Require the gradients of the squares of all gradients."""
+    """Compare second derivatives with their reference: the gradients of the sum of squares of all
+    first gradients."""
     leaves = kernel.arguments(case)
     out = kernel.outward('out', kernel.call(case, leaves), case)
     results = _second_derivatives(case, out, leaves)
@@ -150,8 +154,9 @@ def _second_derivatives(case: Case, out: Tensor, leaves: dict[str, Tensor]) -> d
 
 
 def drops_by_one_mask(kernel: Kernel, case: Case) -> float:
-    """Read the mask off an output whose values are unit vectors, and require the gradients of
-    attention with that mask."""
+    """Check that dropout uses the same mask in the forward and the backward pass. The mask is read
+    off an output whose values are unit vectors, and the gradients must be those of attention with
+    this mask."""
     torch.manual_seed(0)
     results = kernel.run(case)
     keep = _mask(results['out'], case)
@@ -159,16 +164,17 @@ def drops_by_one_mask(kernel: Kernel, case: Case) -> float:
 
 
 def _mask(out: Tensor, case: Case) -> Tensor:
-    """Return 0 or one over the probability of keeping, for each edge and head: whichever explains
-    the weight."""
+    """Return the dropout mask ``[num_edges, heads]`` that explains the output: 0 for a dropped
+    edge, and 1 divided by the probability of keeping for another edge."""
     weight = attend(case, {name: x.double() for name, x in case.inputs.items()})[1]
     dropped = out.double()[case.graph.query, :, case.graph.key.long()]
     return (dropped > weight / 2).double() / (1 - case.dropout_p)
 
 
 def drops_with_its_probability(kernel: Kernel, case: Case) -> float:
-    """Require of masks that each edge and all together are kept as often as chance explains, that
-    neighbours are dropped independently, and that the next call draws another mask."""
+    """Check the statistics of dropout masks: each edge, and all edges together, are kept as often
+    as chance explains; neighbours are dropped independently; and the next call draws another
+    mask."""
     torch.manual_seed(0)
     quiet = replace(case, wants=())
     kept = torch.stack([_mask(kernel.run(quiet)['out'], case) > 0 for _ in range(REPEATS)])
@@ -440,7 +446,7 @@ def second_derivatives(on: Setting) -> Iterator[Case]:
 
 
 def _drop(on: Setting, name: str, num_nodes: int, **options: Any) -> Case:
-    """Return a case with as many channels as keys, whose values are unit vectors."""
+    """Return a case with dropout, whose values are unit vectors with one channel for each key."""
     graph = on.graph(random_graph(num_nodes, num_nodes, 0.6))
     case = on.draw(name, graph, channels=graph.num_keys, dropout_p=DROPOUT, heads=4, **options)
     units = torch.eye(graph.num_keys, dtype=case.dtype).unsqueeze(1).repeat(1, 4, 1)

@@ -22,8 +22,8 @@ HALF_ROUNDINGS = 2  # weights and their gradients may be rounded before products
 
 
 def define(case: Case, keep: Tensor | None = None) -> dict[str, Tensor]:
-    """Return the results in float64. ``keep`` ``[num_edges, heads]`` multiplies the weights of
-    edges, as dropout does."""
+    """Return a dict of the right output and gradients of ``case``, in float64. ``keep``
+    ``[num_edges, heads]`` multiplies the weights of edges, as dropout does."""
     leaves = {name: x.detach().double().requires_grad_() for name, x in case.inputs.items()}
     out, _ = attend(case, leaves, keep)
     wanted = {name: leaves[name] for name in leaves if name in case.wants}
@@ -33,7 +33,8 @@ def define(case: Case, keep: Tensor | None = None) -> dict[str, Tensor]:
 
 def attend(case: Case, inputs: dict[str, Tensor],
            keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Return output and weights of the dense reference, with the case's graph and scalars."""
+    """Return the output and the weights of attention on ``inputs``, computed by the dense reference
+    along the graph of ``case``."""
     out, weight = edge_attention(**inputs, graph=case.graph, scale=case.scale, softcap=case.softcap,
                                  backend='reference', return_attention_weights=True)
     if keep is None:
@@ -43,7 +44,7 @@ def attend(case: Case, inputs: dict[str, Tensor],
 
 
 def tolerance(case: Case, keep: Tensor | None = None) -> dict[str, Tensor]:
-    r"""Return the largest error of each result that rounding explains.
+    r"""Return a dict with the largest error of each result that rounding explains.
 
     The output is :math:`\sum_j \alpha_{ij} v_j`. Let :math:`u` be the machine epsilon of the dtype
     of the tensors, and :math:`u_a` that of the accumulation: float64 for float64, else float32.
@@ -128,7 +129,8 @@ def tolerance(case: Case, keep: Tensor | None = None) -> dict[str, Tensor]:
 
 
 class Capped(NamedTuple):
-    """Products of queries and keys under a softcap, and its slope, with their errors."""
+    """Dot products of queries and keys after a softcap, the slope of the softcap, and bounds on
+    their errors."""
 
     product: Tensor
     error: Tensor
@@ -137,7 +139,8 @@ class Capped(NamedTuple):
 
 
 def _capped(product: Tensor, error: Tensor, unit: float, softcap: float | None) -> Capped:
-    """Return products under a softcap. ``error`` is that of the products."""
+    """Return the dot products ``product`` after a softcap. ``error`` is a bound on the errors of
+    ``product``."""
     if softcap is None:
         return Capped(product, error, 1., 0.)
     capped = softcap * (product / softcap).tanh()
@@ -148,7 +151,8 @@ def _capped(product: Tensor, error: Tensor, unit: float, softcap: float | None) 
 
 
 def share_of_sink(logit: Tensor, sink: Tensor, row: Tensor, num_queries: int) -> Tensor:
-    """Return the weight that the sinks ``[heads]`` take of each query, ``[num_queries, heads]``."""
+    """Return the share of the attention weights of each query that the sinks ``[heads]`` take,
+    ``[num_queries, heads]``."""
     highest = highest_logit(logit, row, num_queries).maximum(sink)
     highest = highest.masked_fill(highest == -torch.inf, 0.)
     of_sink = (sink - highest).exp()

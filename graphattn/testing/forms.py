@@ -12,7 +12,8 @@ from graphattn.graphs.graph import BipartiteGraph
 
 
 class Form(NamedTuple):
-    """Pass edges, and values of edges next to them, to a function.
+    """The form in which an attention function expects edges and values on edges, such as an
+    ``edge_index`` or a table of keys.
 
     Args:
         edges (Callable): ``(graph, repeats)`` to the argument of the function. With ``repeats``
@@ -44,8 +45,8 @@ def on_slots(graph: BipartiteGraph) -> tuple[tuple[int, ...], tuple[Tensor, ...]
 
 
 def indices(graph: BipartiteGraph, repeats: bool) -> Tensor:
-    """Return the keys of each query ``[num_queries, K]``, padded by -1. With ``repeats`` the first
-    key of each query follows again, between paddings, and rows are reversed."""
+    """Return a table of the keys of each query, ``[num_queries, K]``, padded by -1. With
+    ``repeats``, the first key of each query is repeated between paddings, and rows are reversed."""
     shape, at = on_slots(graph)
     table = torch.full(shape, -1).index_put(at, graph.key.long())
     if not repeats or table.size(1) == 0:
@@ -54,7 +55,8 @@ def indices(graph: BipartiteGraph, repeats: bool) -> Tensor:
 
 
 def edge_index(graph: BipartiteGraph, repeats: bool) -> Tensor:
-    """Return keys over queries, ``[2, num_edges]``, ascending by query unless ``repeats``."""
+    """Return the edges of ``graph``, ``[2, num_edges]`` with keys in row 0. Queries ascend unless
+    ``repeats`` is set."""
     edges = graph.edge_index.as_tensor()
     return torch.cat([edges, edges[:, ::3]], dim=1).flip(1) if repeats else edges
 
@@ -68,7 +70,7 @@ def graph_code(graph: BipartiteGraph, repeats: bool) -> str:
 
 
 def tensor_code(x: Tensor) -> str:
-    """Return Python that makes ``x``."""
+    """Return Python code that creates the tensor ``x``."""
     kind = str(x.dtype)
     if x.numel() == 0:
         return f'torch.empty({tuple(x.shape)}, dtype={kind})'

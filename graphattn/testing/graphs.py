@@ -9,7 +9,8 @@ from graphattn.graphs.graph import BipartiteGraph
 
 def random_graph(num_queries: int, num_keys: int, density: float = 0.4,
                  seed: int = 0) -> BipartiteGraph:
-    """Sample each pair with probability ``density``, and at least one key for each query."""
+    """Return a graph in which each pair is an edge with probability ``density``, and each query has
+    at least one key."""
     generator = torch.Generator().manual_seed(seed)
     mask = torch.rand(num_queries, num_keys, generator=generator) < density
     mask[torch.arange(num_queries), torch.arange(num_queries) % num_keys] = True
@@ -21,8 +22,9 @@ def no_edges(num_queries: int, num_keys: int) -> BipartiteGraph:
 
 
 def idle_nodes(num_queries: int = 10, num_keys: int = 10) -> BipartiteGraph:
-    """Return a graph in which the first, the last and two neighbours in the middle do not attend,
-    or are not attended."""
+    """Return a random graph with idle nodes. The first query, the last query and two neighbouring
+    queries in the middle attend to nothing. Nothing attends to the first key, the last key and two
+    neighbouring keys in the middle."""
     mask = random_graph(num_queries, num_keys, 0.5).to_mask()
     mask[[0, 4, 5, -1]] = False
     mask[:, [0, 6, 7, -1]] = False
@@ -30,8 +32,8 @@ def idle_nodes(num_queries: int = 10, num_keys: int = 10) -> BipartiteGraph:
 
 
 def hub(size: int = 20) -> BipartiteGraph:
-    """Return a graph in which everyone attends to key 0 and query 0 to everyone; all others also
-    to themselves."""
+    """Return a graph in which all queries attend to key 0, query 0 attends to all keys, and each
+    other token attends to itself."""
     mask = torch.eye(size, dtype=torch.bool)
     mask[0] = mask[:, 0] = True
     return BipartiteGraph.from_mask(mask)
@@ -52,7 +54,7 @@ def across_tiles(size: int = 150) -> BipartiteGraph:
 
 
 def at_the_ends(num_queries: int, num_keys: int) -> BipartiteGraph:
-    """Return a graph whose queries attend to the first and the last key, and to those around the
+    """Return a graph whose queries attend to the first key, the last key, and the keys around the
     largest number of 16 bits."""
     key = torch.tensor([0, 1, 65_535, 65_536, num_keys - 1])
     key = key[key < num_keys].unique()

@@ -19,7 +19,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """A result that is not right.
+    """A wrong result of an attention function, with code that reproduces it.
 
     Args:
         check (str): The check that found it.
@@ -48,7 +48,8 @@ class Finding:
 
 
 class WrongAttention(AssertionError):
-    """An attention function is not right. ``findings`` has the failures, and ``report`` all."""
+    """Raised if an attention function is wrong. ``findings`` contains the failures, and ``report``
+    all outcomes."""
 
     def __init__(self, report: Report):
         self.report, self.findings = report, report.findings
@@ -57,7 +58,8 @@ class WrongAttention(AssertionError):
 
 @dataclass(frozen=True)
 class Outcome:
-    """Status of one case of a check, and its largest error in units of the tolerance."""
+    """The status of one case of a check, and the largest error of the case divided by its
+    tolerance."""
 
     check: str
     case: str
@@ -68,7 +70,8 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Report:
-    """Outcomes of all cases of all checks. Its text is a table with a row for each check."""
+    """The outcomes of all cases of all checks of an attention function. As text, it is a table with
+    a row for each check."""
 
     name: str
     outcomes: list[Outcome] = field(default_factory=list)
@@ -89,17 +92,17 @@ class Report:
 
     @property
     def is_right(self) -> bool:
-        """Return whether nothing failed."""
+        """Return whether no case has failed."""
         return not self.findings
 
     def check(self) -> Report:
-        """Return the report, or raise :class:`WrongAttention` if something failed."""
+        """Return this report, or raise :class:`WrongAttention` if a case has failed."""
         if not self.is_right:
             raise WrongAttention(self)
         return self
 
     def checks(self) -> dict[str, list[Outcome]]:
-        """Return the outcomes of each check."""
+        """Return a dict from the name of each check to its list of outcomes."""
         grouped: dict[str, list[Outcome]] = {}
         for outcome in self.outcomes:
             grouped.setdefault(outcome.check, []).append(outcome)

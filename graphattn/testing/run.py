@@ -34,17 +34,18 @@ class Trial(NamedTuple):
 
 
 class Examiner(NamedTuple):
-    """Tries a kernel, with a limit in seconds on each case."""
+    """Runs the cases of an attention function, each with a time limit in seconds."""
 
     kernel: Kernel
     time_limit: float
 
     def examine(self, trial: Trial) -> Outcome:
-        """Return the outcome of one case, not shrunk."""
+        """Run one trial and return its outcome, without searching for a smaller case that fails."""
         return self.outcome(trial, self.fault(trial))
 
     def fault(self, trial: Trial) -> Mismatch | float | None:
-        """Return what is wrong, or the largest error. None: it is not supported."""
+        """Run one trial. Return a Mismatch if a result is wrong, the largest error if all are
+        right, or None if the function does not support the case."""
         if not self._applies(trial):
             return None
         try:
@@ -56,7 +57,7 @@ class Examiner(NamedTuple):
             return Mismatch('hangs', f'the call took more than {self.time_limit:g} s')
 
     def shrunk(self, trial: Trial, outcome: Outcome) -> Outcome:
-        """Return the outcome with the smallest case that fails in the same way."""
+        """Return the outcome of the smallest case that fails in the same way as ``trial``."""
         first = self.fault(trial)
         if not isinstance(first, Mismatch) or first.kind == 'hangs':
             return outcome
@@ -95,7 +96,8 @@ class Examiner(NamedTuple):
 
 @contextmanager
 def limited(seconds: float) -> Iterator[None]:
-    """Raise TimeLimit after some seconds, where a signal can reach Python: in the main thread."""
+    """Return a context that raises TimeLimit after some seconds. This works in the main thread
+    only, because only there a signal can reach Python."""
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, 'SIGALRM'):
         yield
         return
@@ -113,13 +115,15 @@ def _raise_time_limit(*_: object) -> None:
 
 
 def run_here(examiner: Examiner, trials: list[Trial]) -> Iterator[Outcome]:
-    """Yield an outcome for each trial. The first failure of each check is shrunk."""
+    """Yield an outcome for each trial, computed in this process. The first failing case of each
+    check is replaced by a smaller case."""
     return (outcome for outcome, is_final in _steps(examiner, trials, []) if is_final)
 
 
 def _steps(examiner: Examiner, trials: list[Trial],
            before: list[Outcome]) -> Iterator[tuple[Outcome, bool]]:
-    """Yield the outcomes of trials, and whether each is final: before it is shrunk it is not."""
+    """Yield pairs of an outcome and whether it is final. The first failure of a check is yielded
+    twice: as it was found, which is not final, and with the smallest case that fails."""
     outcomes = list(before)
     for trial in trials:
         outcome = (Outcome(*trial.names, Status.NOT_RUN) if _num_hangs(outcomes) >= MAX_HANGS
@@ -155,7 +159,8 @@ def run_apart(examiner: Examiner, trials: list[Trial]) -> Iterator[Outcome]:
 
 def _child(examiner: Examiner, trials: list[Trial],
            before: list[Outcome]) -> Iterator[tuple[Outcome, bool] | str]:
-    """Yield the steps of a process of its own; a word in the end if it did not finish."""
+    """Yield the results of :func:`_steps` from a separate process. If the process does not finish,
+    a word that says why comes last."""
     context = multiprocessing.get_context('fork')
     results, sender = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(examiner, trials, before, sender), daemon=True)
@@ -187,7 +192,8 @@ def _work(examiner: Examiner, trials: list[Trial], before: list[Outcome],
 
 
 def _ended(examiner: Examiner, trial: Trial, word: str) -> Outcome:
-    """Return the outcome of a trial that ended its process, with the smallest case that does."""
+    """Return the outcome of a trial that ended its process, with the smallest case that ends the
+    process too."""
     if word == 'hangs':
         message = f'the call took more than {examiner.time_limit:g} s, and no signal ended it'
         return examiner.outcome(trial, Mismatch('hangs', message))

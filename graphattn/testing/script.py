@@ -10,7 +10,8 @@ MAX_VALUES = 4_000  # of all tensors; larger cases are not printed
 
 
 def script(kernel: Kernel, case: Case, mismatch: Mismatch) -> str:
-    """Return Python that repeats the failure, with what came and what is right as comments."""
+    """Return Python code that reproduces a failure. Comments show the result that came and the
+    right result."""
     leaves = kernel.arguments(case)
     if sum(x.numel() for x in leaves.values()) > MAX_VALUES:
         return ''
@@ -56,6 +57,6 @@ def _imports(function: object, body: str) -> list[str]:
 
 
 def name_of(function: object) -> str:
-    """Return a name to call the function by."""
+    """Return a name that code can use to call ``function``."""
     name = getattr(function, '__name__', '')
     return name if name.isidentifier() else 'attention'

@@ -15,7 +15,8 @@ from graphattn.testing.case import TERMS, Case
 
 
 def smallest(case: Case, fails: Callable[[Case], bool], seconds: float) -> Case:
-    """Return a case that fails, but not if any part of it is left out, as far as time allows."""
+    """Return a smaller case that still fails. If time allows, the case is so small that it would
+    not fail without any of its parts."""
     end = time.monotonic() + seconds
 
     def in_time(_: Case) -> bool:
@@ -27,7 +28,7 @@ def smallest(case: Case, fails: Callable[[Case], bool], seconds: float) -> Case:
 
 
 def parts(case: Case) -> Iterator[Case]:
-    """Yield cases with less of something, those with the least first."""
+    """Yield smaller cases, each with something left out. The smallest cases come first."""
     if not case.is_fixed:
         if case.graph.num_segments != 1:
             yield replace(case, graph=_one_segment(case.graph))
@@ -54,7 +55,8 @@ def parts(case: Case) -> Iterator[Case]:
 
 
 def without_a_run(size: int) -> Iterator[Tensor]:
-    """Yield indices of [0, size) without half, a quarter, ... of them."""
+    """Yield tensors of the indices 0 to ``size - 1`` without a run of half, a quarter, ... of these
+    indices."""
     everything = torch.arange(size)
     length = -(-size // 2)
     while length > 0 and size > 1:
@@ -101,7 +103,7 @@ def _keep_heads(case: Case, kept: Tensor) -> Case:
 
 
 def _plainer(case: Case) -> Iterator[Case]:
-    """Yield cases with values of few digits: 0, 1, whole, or with one decimal."""
+    """Yield the case with simpler values: 0, 1, whole numbers, or numbers with one decimal."""
     for name, x in case.tensors.items():
         if case.dropout_p > 0 and name == 'value':
             continue

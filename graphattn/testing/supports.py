@@ -70,12 +70,12 @@ class Supports:
 
     @classmethod
     def everything(cls, **except_for: Any) -> Supports:
-        """Return a declaration of everything, with the given exceptions."""
+        """Return a declaration that all arguments are supported, except the given ones."""
         flags = {name: True for name, kind in cls.__annotations__.items() if kind == 'bool'}
         return cls(**{'dtypes': DTYPES, **flags, **except_for})
 
     def lacks(self, case: Case) -> set[str]:
-        """Return what ``case`` needs that is not declared."""
+        """Return the names of the features that ``case`` needs and that are not declared."""
         needs = {'dtypes': case.dtype not in self.dtypes,
                  'channels': self.channels is not None and case.channels not in self.channels,
                  'bias': 'edge_bias' in case.tensors, 'gate': 'edge_gate' in case.tensors,

@@ -71,11 +71,12 @@ class AddAttentionEdges(BaseTransform):
             check_kind('attr_name', attr_name, str)
             if not attr_name.endswith('edge_index') or 'batch' in attr_name:
                 raise ValueError(f"'attr_name' must end with 'edge_index' and not contain 'batch', "
-                                 f"so that PyG renumbers the nodes in batches (got {attr_name!r})")
+                                 f"so that PyG renumbers the nodes in batches (got {attr_name!r}); "
+                                 f"pass 'attention_edge_index', for instance")
             if fill is not None:
                 raise ValueError(f"'fill' must be None unless attr_name=None, because only then "
-                                 f"edges are appended to 'edge_index' (got a dict, and "
-                                 f"attr_name={attr_name!r})")
+                                 f"edges are appended to 'edge_index' (got a dict and "
+                                 f"attr_name={attr_name!r}); omit 'fill', or pass attr_name=None")
         if seed is not None:
             check_seed(seed)
         check_size('edge_type', edge_type)
@@ -91,8 +92,8 @@ class AddAttentionEdges(BaseTransform):
             data[self.attr_name] = graph.edge_index.as_tensor()
             return data
         if data.edge_index is None:
-            raise ValueError(f"'data' must have an 'edge_index' that edges can be appended to (got "
-                             f"{data}); convert the data to other formats after this transform")
+            raise ValueError(f"'data' must have an 'edge_index' Tensor (got {data}); call this "
+                             f"transform before ToSparseTensor and other conversions")
         added = (graph - BipartiteGraph.from_data(data)).edge_index.as_tensor()
         num_own, num_added = data.edge_index.size(1), added.size(1)
         values = {name: self._filled(name, data.get(name), num_own, num_added)
@@ -111,23 +112,24 @@ class AddAttentionEdges(BaseTransform):
         return BipartiteGraph.batch(graphs)
 
     def _attributes(self, data: Data) -> list[str]:
-        """Return the names of the attributes of edges."""
+        """Return the names of the attributes of ``data`` that have a value for each edge."""
         known = {'edge_attr', 'edge_weight'} & set(data.keys())
         known |= {name for name in data.edge_attrs() if 'edge' in name}
         missing = sorted(known - {'edge_index', 'edge_type'} - self.fill.keys())
         if missing:
-            raise ValueError(f"'fill' must have a value for {missing[0]!r}, an attribute of the "
-                             f"edges of the data (got {list(self.fill)})")
+            raise ValueError(f"'fill' must contain {missing[0]!r}, because the edges of the data "
+                             f"have this attribute (got {list(self.fill)})")
         return list(self.fill)
 
     def _filled(self, name: str, value: Tensor | None, num_own: int, num_added: int) -> Tensor:
         if not isinstance(value, Tensor) or value.dim() == 0 or value.size(0) != num_own:
             shape = tuple(value.shape) if isinstance(value, Tensor) else value
-            raise ValueError(f"{name!r} must have an entry for each of the {num_own} edges (got "
-                             f"{shape})")
+            raise ValueError(f"{name!r} of 'data' must have {num_own} rows, one for each edge (got "
+                             f"shape {shape})")
         fill = torch.as_tensor(self.fill[name], device=value.device)
         if not torch.can_cast(fill.dtype, value.dtype):
-            raise TypeError(f"'fill' must have a {value.dtype} for {name!r} (got {fill.dtype})")
+            raise TypeError(f"'fill' must contain a {value.dtype} value for {name!r}, the dtype of "
+                            f"this attribute (got {fill.dtype})")
         rows = fill.to(value.dtype).expand(num_added, *value.shape[1:])
         return torch.cat([value, rows])
 
@@ -136,8 +138,8 @@ class AddAttentionEdges(BaseTransform):
         if own is None:
             return data.edge_index.new_zeros(num_own)
         if bool((own == self.edge_type).any()):
-            raise ValueError(f"'edge_type' must be a type that no edge of the data has (got "
-                             f"{self.edge_type}); pass {int(own.max()) + 1}")
+            raise ValueError(f"'edge_type' must be a number that no edge of the data has as its "
+                             f"type (got {self.edge_type}); pass edge_type={int(own.max()) + 1}")
         return own
 
     def __repr__(self) -> str:

@@ -32,7 +32,7 @@ def adjacency_of(data: Data, max_dense: int) -> np.ndarray | sp.csr_array:
 
 def _weighted_edges(data: Data) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     if data.edge_index is None:
-        raise ValueError(f"'data' must have an edge_index (got {data})")
+        raise ValueError(f"'data' must have the attribute 'edge_index' (got {data})")
     edge_index = data.edge_index.cpu()
     check_edge_index(edge_index)
     check_range(edge_index, data.num_nodes, data.num_nodes)
@@ -42,7 +42,7 @@ def _weighted_edges(data: Data) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     weight = data.edge_weight.detach().cpu().double().numpy()
     if weight.shape != row.shape or not ((weight >= 0) & (weight < np.inf)).all():
         least, most = (weight.min(), weight.max()) if weight.size else (np.nan, np.nan)
-        raise ValueError(f"'edge_weight' must be [num_edges], finite and not negative (got shape "
-                         f"{weight.shape}, from {most} down to {least}, in {data}); for a distance "
-                         f"d, for instance, use the weight exp(-d)")
+        raise ValueError(f"'edge_weight' must have shape [num_edges], with finite values of at "
+                         f"least 0 (got shape {weight.shape}, from {most} down to {least}, in "
+                         f"{data}); turn a distance d into the weight exp(-d)")
     return row, column, weight

@@ -81,8 +81,8 @@ class LaplacianPE(BaseTransform):
             try:
                 vectors = _eigenvectors(adjacency, count)
             except NotConverged as error:
-                raise NotConverged(f"'k' must be smaller, because {count} eigenvectors of {data} "
-                                   f"have not converged: {error}; reduce 'k', or use "
+                raise NotConverged(f"'k' must be smaller for {data}, because {count} eigenvectors "
+                                   f"did not converge ({error}); use a smaller 'k', or use "
                                    f"RandomWalkPE") from None
             encoding[:, :count] = vectors * _signs(vectors)
         encoding = torch.from_numpy(encoding).to(data.edge_index.device)
@@ -90,19 +90,20 @@ class LaplacianPE(BaseTransform):
 
 
 def _check_undirected(adjacency: np.ndarray | sp.csr_array, data: Data) -> None:
-    """Raise unless both directions of each edge have the same weight, up to rounding of float32."""
+    """Raise an error unless both directions of each edge have the same weight, up to the rounding
+    of float32."""
     difference = abs(adjacency - adjacency.T) - 1e-5 * adjacency
     if adjacency.size and difference.max() > 0:
         column, row = divmod(int(difference.argmax()), adjacency.shape[0])
         raise ValueError(f"'edge_index' must have each edge in both directions with the same "
                          f"weight (got {float(adjacency[row, column]):g} from {row} to {column} "
                          f"and {float(adjacency[column, row]):g} back in {data}); apply "
-                         f"ToUndirected of torch_geometric.transforms before this transform")
+                         f"torch_geometric.transforms.ToUndirected first")
 
 
 def _eigenvectors(adjacency: np.ndarray | sp.csr_array, count: int) -> np.ndarray:
-    """Return ``[num_nodes, count]`` eigenvectors of the Laplacian that are orthogonal to the
-    trivial one."""
+    """Return ``count`` eigenvectors of the Laplacian that are orthogonal to the trivial
+    eigenvector, ``[num_nodes, count]``."""
     loops = adjacency.diagonal()
     if loops.any():
         adjacency = adjacency - (sp.diags_array(loops) if sp.issparse(adjacency)
@@ -169,8 +170,8 @@ def _without_trivial(null_space: sp.csc_array, norm: np.ndarray, count: int) -> 
 
 
 def _signs(vectors: np.ndarray) -> np.ndarray:
-    """Return the sign of each column that makes its largest entry positive. Among entries that are
-    equal up to rounding, the first decides."""
+    """Return for each column of ``vectors`` the sign that makes its largest entry positive. Among
+    entries that are equal up to rounding, the first entry decides."""
     size = abs(vectors)
     first = (size >= (1 - 1e-6) * size.max(axis=0)).argmax(axis=0)
     return np.where(vectors[first, np.arange(vectors.shape[1])] < 0, -1., 1.)

@@ -39,8 +39,8 @@ class RandomSignFlip(BaseTransform):
 
     def forward(self, data: Data) -> Data:
         if self.attr_name not in data:
-            raise ValueError(f"'{self.attr_name}' must be an attribute of the graph (got {data}); "
-                             f"LaplacianPE adds it")
+            raise ValueError(f"'data' must have the attribute '{self.attr_name}' (got {data}); "
+                             f"apply LaplacianPE first, which adds this attribute")
         encoding, batch = data[self.attr_name], data.get('batch')
         num_graphs = 1 if batch is None else data.num_graphs
         sign = 1 - 2 * torch.randint(2, (num_graphs, encoding.size(1)), device=encoding.device)

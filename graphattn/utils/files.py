@@ -65,8 +65,8 @@ def check_folder(name: str, folder: Path) -> None:
 
 
 def csv_cell(value: object) -> object:
-    """Return a value as the cell of a CSV file. If spreadsheets would read its text as a formula,
-    an apostrophe is put before the text."""
+    """Return ``value`` as the cell of a CSV file. If a spreadsheet would read the text of the cell
+    as a formula, an apostrophe is put before the text."""
     if isinstance(value, str) and value.startswith(FORMULA) and not _is_number(value):
         return f"'{value}"
     return value

@@ -22,8 +22,8 @@ _CGROUP = Path('/sys/fs/cgroup')
 
 @contextmanager
 def within_free_memory() -> Iterator[None]:
-    """Context in which allocations beyond free memory raise an error. Otherwise Linux may grant
-    such an allocation, and kill the process when it writes to the memory.
+    """Return a context in which allocations beyond free memory raise an error. Otherwise Linux may
+    grant such an allocation, and kill the process when it writes to the memory.
 
     Raises:
         MemoryError: An allocation was refused.
@@ -41,14 +41,15 @@ def within_free_memory() -> Iterator[None]:
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and not any(text in str(error) for text in _OF_TORCH):
             raise
-        raise MemoryError(f'this needs more than the free memory of {free / 2**30:.1f} GiB; use '
-                          f'fewer tokens, edges or steps ({error})') from error
+        raise MemoryError(f"this call needs more than the free memory of {free / 2 ** 30:.1f} GiB; "
+                          f"use fewer tokens, edges or steps ({error})") from error
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, (before, most))
 
 
 def free_bytes() -> int:
-    """Return the number of free bytes of the machine, or of the container if that is less."""
+    """Return the number of bytes that are free on the machine, or in the container if its limit is
+    lower."""
     free = psutil.virtual_memory().available
     try:
         most, taken = (int((_CGROUP / f'memory.{name}').read_text()) for name in ('max', 'current'))

@@ -53,14 +53,16 @@ def read_lines(path: Path, encoding: str = 'utf-8') -> Iterator[tuple[int, str]]
                     return
                 done += len(line)
                 if len(line) > MAX_LINE_LENGTH:
-                    raise ValueError(f'{path}, line {number}: longer than '
-                                     f'{MAX_LINE_LENGTH:,} bytes')
+                    raise ValueError(f"{path}, line {number}: longer than {MAX_LINE_LENGTH:,} "
+                                     f"bytes; split the line")
                 if done > max_bytes:
-                    raise ValueError(f'{path}, line {number}: more than {EXPANSION} times the size '
-                                     f'of the compressed file')
+                    raise ValueError(f"{path}, line {number}: the file unpacks to more than "
+                                     f"{EXPANSION} times its compressed size; decompress the file "
+                                     f"first")
                 if number > max_lines:
-                    raise ValueError(f'{path}, line {number}: a file of {size:,} bytes may have at '
-                                     f'most {max_lines:,} lines; decompress it first')
+                    raise ValueError(f"{path}, line {number}: a compressed file of {size:,} bytes "
+                                     f"may have at most {max_lines:,} lines; decompress the file "
+                                     f"first")
                 yield number, _decoded(line, encoding, f'{path}, line {number}')
     except (EOFError, zlib.error) as error:
         raise OSError(f'after line {number - 1}: {error}') from error
@@ -73,7 +75,7 @@ def filled_lines(path: Path, encoding: str = 'utf-8') -> Iterator[tuple[int, str
 
 
 def read_text(path: Path, encoding: str = 'utf-8', max_bytes: int = MAX_TEXT) -> str:
-    """Read a whole text file, with universal newlines.
+    """Return the text of a whole file, in which all line breaks are newlines.
 
     Raises:
         OSError: The file cannot be read.
@@ -97,7 +99,8 @@ def read_bytes(path: Path, max_bytes: int = MAX_TEXT) -> bytes:
     except (EOFError, zlib.error) as error:
         raise OSError(f'{path}: {error}') from error
     if len(content) > max_bytes:
-        raise ValueError(f'{path}: larger than {max_bytes:,} bytes')
+        raise ValueError(f"{path}: larger than {max_bytes:,} bytes; split the file, or pass a "
+                         f"smaller file")
     return bytes(content)
 
 
@@ -106,7 +109,7 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def read_json(path: Path) -> dict:
-    """Read the JSON object in a file.
+    """Return the JSON object in a file as a dict.
 
     Raises:
         OSError: The file cannot be read.
@@ -116,7 +119,7 @@ def read_json(path: Path) -> dict:
 
 
 def json_object(text: str, where: str) -> dict:
-    """Return the JSON object in a text, see :func:`json_value`."""
+    """Return the JSON object in ``text`` as a dict, see :func:`json_value`."""
     return json_value(text, where, dict)
 
 
@@ -139,7 +142,7 @@ def json_value(text: str, where: str, kind: type) -> Any:
 
 
 def read_yaml(path: Path) -> Any:
-    """Read a YAML file into plain types.
+    """Return the content of a YAML file as dicts, lists, strings and numbers.
 
     Raises:
         OSError: The file cannot be read.
@@ -156,7 +159,8 @@ def read_yaml(path: Path) -> Any:
 
 
 def check_aliases(text: str) -> None:
-    """Raise if the aliases of a YAML text expand too far, or its nesting would overflow the stack.
+    """Raise an error if the aliases of a YAML text expand too far, or if its nesting would overflow
+    the stack.
 
     Raises:
         ValueError: The text has more than ``MAX_NODES`` entries after aliases are expanded, or is
@@ -172,7 +176,7 @@ def check_aliases(text: str) -> None:
             sizes[event.anchor] = math.inf  # infinity, so that recursive aliases are refused
             opened.append((event.anchor, 1.))
             if len(opened) > MAX_LEVELS:
-                raise ValueError(f'nested more than {MAX_LEVELS} levels deep')
+                raise ValueError(f"nested more than {MAX_LEVELS} levels deep; use fewer levels")
         elif isinstance(event, yaml.CollectionEndEvent):
             anchor, size = opened.pop()
             sizes[anchor] = size
@@ -182,12 +186,13 @@ def check_aliases(text: str) -> None:
             size = sizes[event.anchor] = 1.
         opened[-1] = (opened[-1][0], opened[-1][1] + size)
     if opened[0][1] > MAX_NODES:
-        raise ValueError(f'more than {MAX_NODES:,} entries if every alias is replaced by its value')
+        raise ValueError(f"more than {MAX_NODES:,} entries when each alias is replaced by its "
+                         f"value; use fewer aliases")
 
 
 def check_arrays(path: Path) -> None:
-    """Raise unless the arrays of an ``.npz`` file are as large as their headers declare, and not
-    too large.
+    """Raise an error unless the arrays of an ``.npz`` file are as large as their headers declare,
+    and not too large.
 
     Raises:
         OSError, zipfile.BadZipFile: The file cannot be read.
@@ -209,7 +214,7 @@ def check_arrays(path: Path) -> None:
 
 
 def check_unpacked(archive: zipfile.ZipFile, max_bytes: int) -> None:
-    """Raise if an archive is larger than ``max_bytes`` when decompressed.
+    """Raise an error if an archive is larger than ``max_bytes`` when decompressed.
 
     Raises:
         ValueError: It is larger.
@@ -224,6 +229,5 @@ def _decoded(content: bytes, encoding: str, where: str) -> str:
         return content.decode(encoding).removeprefix('\ufeff')
     except UnicodeDecodeError as error:
         line = content[:error.start].count(b'\n')
-        raise ValueError(f'{where}{f", line {line + 1}" if line else ""}: not '
-                         f'{encoding.upper()} ({error.reason}); save it in that '
-                         f'encoding') from error
+        raise ValueError(f"{where}{f', line {line + 1}' if line else ''}: not {encoding.upper()} "
+                         f"({error.reason}); save the file as {encoding.upper()}") from error

@@ -59,9 +59,8 @@ def importing_only(trust: Iterable[str] = ()) -> Iterator[None]:
     except Exception as error:
         if (denied := _DENIED.search(str(error))) is None:
             raise
-        raise Untrusted(f"{denied[1]} is not trusted: a config may only name classes of "
-                        f"{', '.join(allowed)}, because other classes could run any command; if "
-                        f"you trust the author of the config, add the package to "
-                        f"'trust'") from error
+        raise Untrusted(f"{denied[1]} is not trusted, because a config may name only classes of "
+                        f"{', '.join(allowed)}; if you trust the author of the config, add the "
+                        f"package of this class to 'trust'") from error
     finally:
         settings.update(before)

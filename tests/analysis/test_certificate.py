@@ -110,8 +110,8 @@ def test_a_search_without_an_answer_is_not_decided(monkeypatch):
 
 
 @pytest.mark.parametrize('layers, error, match', [
-    ([], ValueError, "'layers' must hold at least one"), ([[]], ValueError, "'layers' must hold"),
-    ([[Full().build(3)], [Full().build(4)]], ValueError, r'same tokens, at most 4096 \(got 3, 4\)'),
+    ([], ValueError, "'layers' must.*least.*got none"), ([[]], ValueError, "'layers' must.*none"),
+    ([[Full().build(3)], [Full().build(4)]], ValueError, r'tokens,.*most 4096 \(got 3,'),
     ([[Full().build(3, 4)]], ValueError, "'graph' must have as many keys as queries")])
 def test_what_is_refused(layers, error, match):
     with pytest.raises(error, match=match):
@@ -154,4 +154,4 @@ def test_folders_of_other_things_are_refused(saved, tmp_path, error_line, capsys
     save_attached(model, tmp_path / 'sampled')
     with pytest.raises(SystemExit):
         main([str(tmp_path / 'sampled')])
-    assert "'folder' must be of a model along patterns" in capsys.readouterr().err.split('\n')[-2]
+    assert "'folder' must contain a model with patterns" in capsys.readouterr().err.split('\n')[-2]

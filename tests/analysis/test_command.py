@@ -200,7 +200,7 @@ def test_attention_of_a_trained_model(runs, run, question, tmp_path, capsys):
 def test_examples_at_the_end_of_a_test_set(runs, error_line):
     last = attention_matrices(runs / 'fixed', example=358, samples=8)
     assert [len(samples) for samples in last.values()] == [2] * 4
-    assert 'from 0 to 359 (got 360)' in error_line(main_of('spectrum'), [
+    assert 'from 0 to 359, the examples ' in error_line(main_of('spectrum'), [
         '--checkpoint', str(runs / 'fixed'), '--weights', '--example', '360'])
 
 
@@ -208,7 +208,7 @@ def test_examples_at_the_end_of_a_test_set(runs, error_line):
 def test_bad_checkpoints(runs, tmp_path, capsys, error_line):
     capsys.readouterr()
     assert 'sample their graphs' in error_line(main, ['--checkpoint', checkpoint(runs, 'fixed')])
-    assert 'from 0 to 359 (got 360)' in error_line(
+    assert 'from 0 to 359, the examples ' in error_line(
         main, ['--checkpoint', checkpoint(runs, 'sampled'), '--example', 360])
     (tmp_path / 'no.ckpt').write_bytes(b'nothing')
     assert "'checkpoint' cannot be read" in error_line(main, ['--checkpoint', tmp_path / 'no.ckpt'])
@@ -219,7 +219,7 @@ def test_bad_checkpoints(runs, tmp_path, capsys, error_line):
     (['--pattern', 'SlidingWindow('], 'must be an expression'),
     (['--pattern', '__import__("os")'], 'unknown pattern'),
     (['--n', '-1'], "'n' must be at least 1 (got -1)"),
-    (['--n', '1'], "'n' must be at least 64 for diffuser (got 1)"),
+    (['--n', '1'], "'n' must be at least 64, the fewest tokens of diffuser (got 1)"),
     (['--n', '100000000000'], "'n' must be at most 16,777,216"),
     (['--n', '50000', '--pattern', 'Full()'], 'more than the free memory of'),
     (['--seed', '-1'], "'seed' must be at least 0 (got -1)"),
@@ -234,7 +234,7 @@ def test_bad_checkpoints(runs, tmp_path, capsys, error_line):
     (['--graph', 'a.csv', '--pattern', 'star'], '--pattern: not allowed with argument --graph'),
     (['--pattern', 'diffuser', '--graph', 'a.csv'], '--graph: not allowed with argument --pattern'),
     (['--graph', 'a.csv', '--checkpoint', 'b.ckpt'], 'not allowed with argument --graph'),
-    (['--out', 'page.html'], "'out' must be a folder without the suffix of a file"),
+    (['--out', 'page.html'], "'out' must be a folder without a suffix"),
     (['--out', '/proc/none/x.csv'], "'out' must be a writable folder"),
 ])
 def test_one_line_for_bad_input(arguments, message, error_line):
@@ -276,7 +276,7 @@ def test_an_answer_is_printed_saved_and_drawn(question, options, printed, holds,
     ('mixing', '--epsilon 2', "'epsilon' must be in (0, 1] (got 2.0)"),
     ('mixing', '--steps 0', "'steps' must be at least 1 (got 0)"),
     ('communication', '--n 8 --processes [9]', "'processes' must be at most 8 (got 9)"),
-    ('communication', '--processes []', "'processes' must not be empty"),
+    ('communication', '--processes []', "'processes' must contain at least one"),
     ('communication', '--bandwidth 0', "'bandwidth' must be positive (got 0"),
     ('communication', '--heads 0', "'heads' must be at least 1"),
     ('hamiltonian', '--time_limit 0', "'time_limit' must be a positive, finite number of seconds"),

@@ -309,7 +309,7 @@ def test_all(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize('arguments, line', [
-    (['sparsebert1'], r"'name' must be a figure (got 'sparsebert1'); did you mean 'sparsebert-1'?"),
+    (['sparsebert1'], "(got 'sparsebert1'); did you mean 'sparsebert-1'?"),
     (['Diffuser-S8'], "did you mean 'diffuser-s8'"),
     (['zzz'], "did you mean 'all' or 'sparsebert-1' or 'sbm-3'"),
     (['sbm-3', '--seed', '-1'], "'seed' must be at least 0 (got -1)"),

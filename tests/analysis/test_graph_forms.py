@@ -237,7 +237,7 @@ REFUSED = [
     ('a.npy', {'edges': 'undirected'}, 'must be omitted for an array'),
     ('a.npz', {'header': True}, "'header' requires a list of edges (got arrays)"),
     ('a.gml', {'header': False}, "'header' requires a list of edges (got GML)"),
-    ('a.gml', {'edges': 'directed'}, "'edges' must not be 'directed', because the GML"),
+    ('a.gml', {'edges': 'directed'}, "'edges' must not be 'directed' for this file (GML)"),
     ('a.csv', {'bipartite': True}, "'bipartite' requires"),
     ('a.csv', {'numbered': True}, "'numbered' requires ids that are integers"),
     ('a.csv', {'format': 'metis'}, 'METIS'), ('a.csv', {'format': 'konect'}, 'KONECT'),

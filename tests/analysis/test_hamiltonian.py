@@ -307,7 +307,7 @@ def test_a_wrong_witness_is_never_returned(monkeypatch, wrong):
     ({'time_limit': float('inf')}, ValueError, "'time_limit'"),
     ({'time_limit': '3'}, TypeError, r"'time_limit' .*\(got str\)"),
     ({'directed': 1}, TypeError, "'directed' must be a bool"),
-    ({'seed': -1}, ValueError, "'seed' must not be negative"),
+    ({'seed': -1}, ValueError, "'seed' must.*got -1"),
     ({'seed': 0.5}, TypeError, "'seed' must be an int"),
 ])
 def test_bad_options(options, error, message):

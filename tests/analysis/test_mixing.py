@@ -431,7 +431,7 @@ def test_graphs_it_cannot_walk_on(monkeypatch):
     with pytest.raises(TypeError, match="'graph' must be a BipartiteGraph"):
         mixing('star')
     monkeypatch.setattr(question, '_MAX_LIMIT', 20)
-    with pytest.raises(ValueError, match=r"'starts' must be at most 4 for 5 tokens \(got 5\)"):
+    with pytest.raises(ValueError, match=r"'starts' must.*most 4.*5 tokens \(got 5\)"):
         mixing(CYCLE)
 
 

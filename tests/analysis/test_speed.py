@@ -40,7 +40,7 @@ def test_times_both_for_as_long(graph, options, asked):
 
 def test_hops_need_as_many_keys_as_queries(asked):
     speed(patterns.SlidingWindow(2).build(40), hops=2)
-    with pytest.raises(ValueError, match='hops'):
+    with pytest.raises(ValueError, match='each hop'):
         speed(patterns.RandomKeys(3).build(20, 30, seed=0), hops=2)
 
 

@@ -97,7 +97,7 @@ MESSAGES = {
         r"ValueError: 'graph' must have the queries of its process .* build it for these processes",
     'a call that one process gets wrong':
         r"'generator' must be|ValueError: process 1 got invalid arguments",
-    'a source without rows': r"NotImplementedError: WithoutRows does not implement 'rows'",
+    'a source without rows': r"NotImplementedError: WithoutRows must implement the method 'rows'",
     'a head that pools': r"TypeError: 'ptr' must mark whole sequences.* SequenceParallel.gather",
     **{name: message for name, (_, message) in decoding.REFUSED.items()},
 }
@@ -201,17 +201,17 @@ def test_attached_models_are_refused_without_rows_of_tokens():
     config = transformers.BertConfig(vocab_size=50, hidden_size=16, num_hidden_layers=2,
                                      num_attention_heads=2, intermediate_size=16)
     ptr, tokens = torch.tensor([0, 4, 9]), torch.arange(9)
-    with pytest.raises(ValueError, match=r"'model' must be attached .*'encoder.layer.0.*' is not"):
+    with pytest.raises(ValueError, match=r"'model' must have a graph attached .*'encoder.layer.0"):
         TokenModel(transformers.BertModel(config))
     bert = attach(transformers.BertModel(config), 'SlidingWindow(1)')
     with pytest.raises(ValueError, match=r"'module' must be called with \(x, ptr\) .*TokenModel"):
         sequence_parallel(bert)
-    with pytest.raises(ValueError, match=r"'attention_mask' must be None for a part of a batch"):
+    with pytest.raises(ValueError, match=r"'attention_mask' must be None in sequence parallelism"):
         TokenModel(bert)(tokens, ptr, attention_mask=torch.ones(1, 9))
-    with pytest.raises(ValueError, match=r"'output_attentions' must be None for a part"):
+    with pytest.raises(ValueError, match=r"'output_attentions' must be None in sequence"):
         TokenModel(bert)(tokens, ptr, output_attentions=True)
     classifier = attach(transformers.BertForSequenceClassification(config), 'SlidingWindow(1)')
-    with pytest.raises(ValueError, match=r"'model' must return a row for each token"):
+    with pytest.raises(ValueError, match=r"'model' must return one row for each token"):
         TokenModel(classifier)(tokens, ptr)
     endless = attach(transformers.BertModel(config), 'SlidingWindow(1)', hops=float('inf'),
                      teleport=.1)

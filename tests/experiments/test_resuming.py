@@ -297,7 +297,7 @@ def test_seeds_of_a_config_that_has_changed_are_refused(form, tmp_path):
         config.write_text('init_args: {lr: 0.003}\n')
     fit(tmp_path, '--seeds=1', '--trainer.max_epochs=1', form.format(config))
     config.write_text(config.read_text().replace('0.003', '0.1').replace('3.0e-3', '0.1'))
-    with pytest.raises(ValueError, match='seed3 contains a run with other options'):
+    with pytest.raises(ValueError, match='seed3 must be a new folder'):
         fit(tmp_path, '--seeds=1', '--trainer.max_epochs=1', form.format(config))
 
 
@@ -397,6 +397,6 @@ def test_a_signal_that_is_ignored_is_ignored(tmp_path):
 def test_a_cycle_of_another_length_is_refused(tmp_path):
     fit(tmp_path, '--model.decay=one-cycle', '--trainer.max_epochs=1')
     before = {path: path.read_bytes() for path in tmp_path.rglob('*.*') if path.is_file()}
-    with pytest.raises(ValueError, match="'trainer.max_epochs' and .* 3 steps .got 6"):
+    with pytest.raises(ValueError, match="'trainer.max_epochs' and .* 3 steps, .*got 6"):
         resume(tmp_path, '--model.decay=one-cycle', '--trainer.max_epochs=2')
     assert before == {path: path.read_bytes() for path in tmp_path.rglob('*.*') if path.is_file()}

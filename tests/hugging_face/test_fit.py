@@ -140,7 +140,7 @@ def test_the_loss_stays_within_the_given_factor():
             assert distance(model) <= at_most * 1e-3
         densities.append(chosen.density.mean())
     assert densities[0] > densities[1]
-    with pytest.raises(ValueError, match="'at_most' is not reached by the patterns"):
+    with pytest.raises(ValueError, match="'at_most'.*patterns.*got 1.0001"):
         fit_to_loss(model, profile(model, [TOKENS], patterns=PATTERNS[:2]), distance, 1.0001)
 
 
@@ -149,8 +149,8 @@ def test_the_loss_stays_within_the_given_factor():
     (dict(density=1.1), ValueError, "'density' must be at most 1"),
     (dict(density='x'), TypeError, "'density'"),
     (dict(density=.001), ValueError, "'density' must be at least 0.0"),
-    (dict(density=.5, costs=[1.]), ValueError, "'costs' must be 8 numbers"),
-    (dict(density=.5, costs=[-1.] * 8), ValueError, "'costs' must be 8 numbers")])
+    (dict(density=.5, costs=[1.]), ValueError, "'costs' must.*8 numbers"),
+    (dict(density=.5, costs=[-1.] * 8), ValueError, "'costs' must.*8 numbers")])
 def test_what_is_refused(arguments, error, match):
     _, found = measured('BERT')
     with pytest.raises(error, match=match):
@@ -159,13 +159,13 @@ def test_what_is_refused(arguments, error, match):
 
 def test_profiles_that_do_not_fit_are_refused():
     model, found = measured('BERT')
-    with pytest.raises(ValueError, match="'profile' must have patterns"):
+    with pytest.raises(ValueError, match="'profile' must.*patterns"):
         fit(profile(model, [TOKENS], patterns=[]), .5)
     with pytest.raises(TypeError, match="'profile' must be"):
         fit(3, .5)
     for measure in (lambda: head_costs(new_model('GPT-2'), found, loss),
                     lambda: fit_to_loss(new_model('GPT-2'), found, loss, 1.1)):
-        with pytest.raises(ValueError, match="'profile' must be of this model"):
+        with pytest.raises(ValueError, match="'profile' must be a profile of this model"):
             measure()
     with pytest.raises(ValueError, match="'at_most' must be above 1"):
         fit_to_loss(model, found, loss, 1.)

@@ -245,10 +245,10 @@ def test_it_is_saved_and_loaded(tmp_path):
     assert str(loaded.as_table()) == str(measured.as_table())
     assert loaded.layers == measured.layers and repr(loaded) == repr(measured)
     loaded.check(model)
-    with pytest.raises(ValueError, match="'profile' must be of this model .* config 'BertConfig'"):
+    with pytest.raises(ValueError, match="'profile' must.*this model.*config 'BertConfig'"):
         loaded.check(new_model('Llama'))
     other = transformers.BertModel(transformers.BertConfig(**SIZES | {'hidden_size': 64}))
-    with pytest.raises(ValueError, match="'profile' must be of this model .* with hash"):
+    with pytest.raises(ValueError, match="'profile' must be a profile of this model .* with hash"):
         loaded.check(other)
 
 
@@ -263,7 +263,7 @@ def test_a_damaged_file_is_refused(tmp_path):
     np.savez(path, format=7)
     with pytest.raises(ValueError, match='format 7, not 2; profile the model again'):
         Profile.load(path)
-    with pytest.raises(FileNotFoundError, match='is not there'):
+    with pytest.raises(FileNotFoundError, match='which does not exist'):
         Profile.load(tmp_path / 'none.npz')
 
 
@@ -294,15 +294,16 @@ def test_a_report_has_a_row_for_each_head(tmp_path):
 
 
 @pytest.mark.parametrize('call, error, message', [
-    (lambda: profile(longformer(), [TOKENS]), ValueError, "'model' must have attention that goes"),
-    (lambda: profile(new_model('BERT'), []), ValueError, "'batches' must hold at least one input"),
-    (lambda: profile(new_model('BERT'), ['a text']), TypeError, "'batches' must hold tensors or"),
+    (lambda: profile(longformer(), [TOKENS]), ValueError, "'model' must.*attention that"),
+    (lambda: profile(new_model('BERT'), []), ValueError, "'batches' must.*least.*input.*got none"),
+    (lambda: profile(new_model('BERT'), ['a text']), TypeError, "'batches' must.*tensors.*got str"),
     (lambda: profile(new_model('BERT'), [TOKENS], sample=1), ValueError, "'sample' must be at"),
     (lambda: profile(new_model('BERT'), [TOKENS], special='[SEP]'), TypeError, "'special' must be"),
     (lambda: profile(new_model('BERT'), [TOKENS], special=[-1]), ValueError, "'special' must not"),
     (lambda: profile(new_model('DeepSeek-V3.2'), [TOKENS]), ValueError,
      "'model' must attend to all keys"),
-    (lambda: profile(new_model('BERT'), [TOKENS]).save('profile.pkl'), ValueError, 'end in .npz'),
+    (lambda: profile(new_model('BERT'), [TOKENS]).save('profile.pkl'), ValueError,
+     "'path' must end with .npz .got 'profile.pkl'"),
 ])
 def test_errors_name_the_argument(call, error, message):
     with pytest.raises(error, match=message) as raised:

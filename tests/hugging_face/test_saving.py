@@ -134,7 +134,7 @@ class Nearest(PatternSource):
 def test_classes_of_users_are_built_only_if_they_are_named(tmp_path):
     model = attach(new_model('BERT'), Nearest(2))
     save_attached(model, tmp_path)
-    with pytest.raises(ValueError, match="'classes' must hold tests.*Nearest .* if you trust it"):
+    with pytest.raises(ValueError, match="'classes' must.*tests.*Nearest.*if you trust it"):
         load_attached(tmp_path)
     loaded = load_attached(tmp_path, classes=[Nearest])
     torch.testing.assert_close(hidden_of(loaded), hidden_of(model))
@@ -167,11 +167,11 @@ def cut(path):
 
 DAMAGE = {
     'no manifest': (lambda folder: (folder / MANIFEST).unlink(),
-                    f"wrote completely .* without {MANIFEST}"),
+                    f"has written completely .* without {MANIFEST}"),
     'half a manifest': (lambda folder: cut(folder / MANIFEST), 'damaged: .* not JSON'),
     'a list': (lambda folder: (folder / MANIFEST).write_text('[]'), 'damaged'),
     'another version': (lambda folder: edit(folder, format=9),
-                        "'folder' must be of format 1 \\(got 9 .* update graphattn"),
+                        r"'folder' must.*format 1 \(got 9.*update graphattn"),
     'no layers': (lambda folder: edit(folder, layers=None), "damaged: .* no 'layers'"),
     'an empty layer': (lambda folder: edit(folder, layers=[{}]), 'damaged'),
     'no layer': (lambda folder: edit(folder, layers=[3]), 'damaged'),
@@ -183,10 +183,10 @@ DAMAGE = {
     'a strange value': (lambda folder: edit_layer(folder, arguments={'heads': 4, 'size': -1}),
                         "damaged: 'size' must"),
     'another class': (lambda folder: edit_layer(folder, source='subprocess.Popen'),
-                      "'classes' must hold subprocess.Popen"),
+                      "'classes' must.*subprocess.Popen"),
     'a private class': (lambda folder: edit_layer(folder, source='graphattn.sources.os.system'),
                         "'folder' must name a public class of graphattn"),
-    'another model': (lambda folder: edit(folder, model='os.path'), "'classes' must hold os.path"),
+    'another model': (lambda folder: edit(folder, model='os.path'), "'classes' must.*os.path"),
     'a function': (lambda folder: edit(folder, model='transformers.pipeline'),
                    "'folder' must name a public class of transformers"),
 }
@@ -207,13 +207,12 @@ def bert(**sizes):
 
 
 @pytest.mark.parametrize('make, error, message', [
-    (lambda: bert(num_hidden_layers=3), ValueError, "'model' must have 2 attention modules .*3"),
+    (lambda: bert(num_hidden_layers=3), ValueError, "'model' must.*2 attention modules.*got 3"),
     (lambda: bert(num_attention_heads=2), ValueError, "'model' must have 4 heads .* \\(got 2"),
-    (lambda: new_model('Llama'), ValueError, "'model' must have an attention module 'encoder.*"
-                                             "pass a model of its class"),
-    (longformer, ValueError, "'model' must have attention that goes through"),
-    (lambda: attach(new_model('BERT'), WINDOW), ValueError, "'layers' must not be attached yet"),
-    (lambda: 'bert', TypeError, "'model' must be a transformers PreTrainedModel"),
+    (lambda: new_model('Llama'), ValueError, "'model' must.*attention module 'encoder.*class"),
+    (longformer, ValueError, "'model' must.*attention that"),
+    (lambda: attach(new_model('BERT'), WINDOW), ValueError, "'layers' must.*got 'encoder.layer"),
+    (lambda: 'bert', TypeError, "'model' must.*PreTrainedModel.*got str"),
 ])
 def test_another_model_is_refused_in_one_line(make, error, message, tmp_path):
     save_attached(attach(new_model('BERT'), WINDOW), tmp_path)
@@ -230,10 +229,10 @@ class Lambda(SlidingWindow):
 
 
 @pytest.mark.parametrize('make, error, message', [
-    (lambda: new_model('BERT'), ValueError, "'model' must be attached to be saved"),
+    (lambda: new_model('BERT'), ValueError, "'model' must.*attached.*got a model without graphs"),
     (lambda: 'bert', TypeError, "'model' must be a Module"),
     (lambda: attach(new_model('BERT'), Lambda(2)), ValueError,
-     "'model' cannot be saved, because of the source of 'encoder.layer.0.*an expression"),
+     "'model'.*saved,.*source.*'encoder.layer.0.*an expression.*got Lambda"),
 ])
 def test_what_cannot_be_saved_is_refused_and_nothing_written(make, error, message, tmp_path):
     with pytest.raises(error, match=message):

@@ -90,7 +90,7 @@ def test_edges_in_any_order(name, options):
 def test_values_of_other_edges_are_refused():
     query, edges = torch.randn(3, 1, 2), torch.tensor([[0, 1, 2], [0, 2, 0]])
     for size in (2, 4):
-        with pytest.raises(ValueError, match="'edge_bias' must be .* with 3 edges"):
+        with pytest.raises(ValueError, match="'edge_bias' must.*3"):
             EdgeAttention()(query, query, query, edges, edge_bias=torch.zeros(size))
 
 
@@ -106,7 +106,7 @@ def test_a_repeated_edge_is_an_error():
     (dict(backend='gahter'), ValueError, "'gather'"),
     (dict(hops=-1), ValueError, "'hops' must not be negative .got -1"),
     (dict(hops=2, teleport=1.5), ValueError, r"'teleport' must be in \[0, 1\] .got 1.5"),
-    (dict(hops=2, teleport=[0.1]), ValueError, "one number for each of the 2 hops .got 1"),
+    (dict(hops=2, teleport=[0.1]), ValueError, "number.*2.*.got 1"),
     (dict(hops=math.inf, teleport=0.1, recompute=True), ValueError, "'recompute' must be False"),
 ])
 def test_bad_arguments(arguments, error, match):
@@ -118,7 +118,7 @@ def test_bad_arguments(arguments, error, match):
 def test_wrong_sizes_are_refused_on_both_ways(explicit):
     graph = BipartiteGraph.from_mask(torch.ones(3, 4, dtype=torch.bool))
     tokens = torch.randn(3, 2, 4)
-    with pytest.raises(ValueError, match="'key' must be .* 4 keys"):
+    with pytest.raises(ValueError, match="'key' must.*4 keys"):
         EdgeAttention()(tokens, tokens, tokens, graph, return_attention_weights=explicit)
 
 

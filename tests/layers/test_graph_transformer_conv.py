@@ -390,10 +390,10 @@ def test_nothing_of_edges_times_channels_is_kept_for_the_backward_pass():
 
 
 @pytest.mark.parametrize('edge_dim, edge_attr, match', [
-    (None, torch.randn(NUM_EDGES, 3), "'edge_attr' must be .* edge_dim=None"),
-    (3, None, "'edge_attr' must be given to a layer with edge_dim=3"),
-    (3, torch.randn(NUM_EDGES, 4), "'edge_attr' must be .* edge_dim=3 .got shape .40, 4"),
-    (3, torch.randn(NUM_EDGES + 1, 3), "'edge_attr' must have a row for each of the 40 edges"),
+    (None, torch.randn(NUM_EDGES, 3), "'edge_attr' must.*edge_dim=None"),
+    (3, None, "'edge_attr' must.*given.*layer.*edge_dim=3"),
+    (3, torch.randn(NUM_EDGES, 4), "'edge_attr' must.*edge_dim=3 .got shape .40, 4"),
+    (3, torch.randn(NUM_EDGES + 1, 3), "'edge_attr' must.*40.*got 41 rows"),
 ])
 def test_features_of_the_wrong_size_are_refused(edge_dim, edge_attr, match):
     *x, edge_index, _ = drawn()
@@ -411,5 +411,5 @@ def test_nodes_out_of_range_and_other_kinds_are_refused():
     adjacency = torch.sparse_coo_tensor(edge_index.flip(0), torch.ones(NUM_EDGES),
                                         (NUM_QUERIES, NUM_KEYS + 1))
     for edges in (SlidingWindow(2).build(NUM_KEYS), adjacency.to_sparse_csr()):
-        with pytest.raises(ValueError, match="'edge_index' must be between 9 queries and 12 keys"):
+        with pytest.raises(ValueError, match="'edge_index' must have 9 queries and 12 keys"):
             conv(tuple(x), edges)

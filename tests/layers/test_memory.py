@@ -90,10 +90,10 @@ def test_arguments_for_self_attention_are_refused_by_name():
 @pytest.mark.parametrize('given, match', [
     (dict(memory=torch.randn(12, 8)), "'memory_ptr' must be given with 'memory'"),
     (dict(memory_ptr=MEMORY_PTR), "'memory' must be given with 'memory_ptr'"),
-    (dict(memory=torch.randn(12, 5), memory_ptr=MEMORY_PTR), "'memory' must be .num_tokens, 8."),
+    (dict(memory=torch.randn(12, 5), memory_ptr=MEMORY_PTR), "'memory' must.*.num_tokens, 8."),
     (dict(memory=torch.randn(11, 8), memory_ptr=MEMORY_PTR), "'memory_ptr' must rise from 0 to 11"),
     (dict(memory=torch.randn(12, 8), memory_ptr=MEMORY_PTR[[0, 3]]),
-     "'memory_ptr' must mark the 3 sequences of 'ptr'"),
+     "'memory_ptr' must mark.*3 sequences.*'ptr'.*got 1"),
 ])
 def test_a_memory_that_does_not_fit_is_refused(given, match):
     with pytest.raises(ValueError, match=match):

@@ -370,7 +370,7 @@ def test_weights_are_those_of_one_hop():
 @pytest.mark.parametrize('options', [dict(hops=2), dict(teleport=.1), dict(hops=0)])
 def test_several_hops_need_self_attention(options):
     module = MultiheadAttention(16, 4, source=PATTERN, **options)
-    with pytest.raises(ValueError, match="'hops' must be 1, .* not the same tokens"):
+    with pytest.raises(ValueError, match="'hops' must.*same tokens"):
         module(X, X + 1, X)
 
 
@@ -397,13 +397,13 @@ BAD = {
     'zero': (lambda: from_torch(nn.MultiheadAttention(16, 4, add_zero_attn=True), PATTERN),
              ValueError, "'add_zero_attn' must be False"),
     'heads': (lambda: MultiheadAttention(16, 4, source=LearnedMaskSource(2, 8)), ValueError,
-              r"'source' must be for 4 heads \(got one for 2\)"),
+              r"'source' must.*4.*\(got"),
     'teleport': (lambda: MultiheadAttention(16, 4, hops=2, teleport=1.5), ValueError,
                  r"'teleport' must be in \[0, 1\] \(got 1.5\)"),
     'learned': (lambda: from_torch(nn.MultiheadAttention(16, 4), PATTERN, learn_teleport=True),
-                ValueError, "'teleport' must be a number inside"),
+                ValueError, "'teleport' must.*number.*got 0.0"),
     'source': (lambda: MultiheadAttention(16, 4, source=3), TypeError,
-               "'source' must be a GraphSource, a Pattern or an expression"),
+               "'source' must.*GraphSource,.*Pattern.*got int"),
     'module': (lambda: from_torch(nn.Linear(2, 2), PATTERN), TypeError,
                r"'module' must be a torch.nn.MultiheadAttention, .* \(got Linear\)"),
     'forward': (lambda: from_torch(Doubled(16, 4), PATTERN), TypeError,
@@ -415,7 +415,7 @@ BAD = {
     'mask_shape': (lambda: pair()[1](X, X, X, attn_mask=torch.zeros(3, 3)), ValueError,
                    r"'attn_mask' must have shape \[11, 11\] or \[8, 11, 11\]"),
     'mask_dtype': (lambda: pair()[1](X, X, X, attn_mask=torch.zeros(11, 11).long()), TypeError,
-                   "'attn_mask' must be boolean, True = do not attend"),
+                   "'attn_mask' must.*True = do.*attend.*got torch.int64"),
     'padding': (lambda: pair()[1](X, X, X, key_padding_mask=torch.zeros(11, 2)), ValueError,
                 r"'key_padding_mask' must have shape \[2, 11\]"),
     'rectangular': (lambda: pair(LearnedMaskSource(4, 16))[1](X, X[:5], X[:5]), ValueError,
@@ -433,8 +433,8 @@ def test_errors_name_the_argument(case):
 
 
 @pytest.mark.parametrize('masks, message', [
-    (dict(attn_mask=torch.ones(LENGTH, LENGTH).tril()), "'attn_mask' is floating and contains"),
-    (dict(key_padding_mask=torch.ones(BATCH, LENGTH)), "'key_padding_mask' is floating and"),
+    (dict(attn_mask=torch.ones(LENGTH, LENGTH).tril()), "'attn_mask' is a floating mask"),
+    (dict(key_padding_mask=torch.ones(BATCH, LENGTH)), "'key_padding_mask' is a floating mask"),
     (dict(key_padding_mask=torch.arange(LENGTH) < torch.tensor([[LENGTH], [5]])),
      "leaves no token in sequence 0, .* 'key_padding_mask' is True at padding"),
 ])

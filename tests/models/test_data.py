@@ -88,12 +88,12 @@ def test_the_edges_of_each_head_come_back():
 
 @pytest.mark.parametrize('arguments, error, match', [
     ((Data(x=IDS), torch.tensor([0, 9])), ValueError, "'ptr' must be omitted if 'tokens'"),
-    ((Data(num_nodes=3),), ValueError, "'tokens' must have an attribute 'x' with ids"),
+    ((Data(num_nodes=3),), ValueError, "'tokens' must.*attribute 'x'.*ids"),
     ((HeteroData(),), TypeError, ".got HeteroData.; pass the 'x' and 'ptr'"),
     ((Data(x=IDS, batch=IDS),), ValueError, "'batch' must ascend"),
-    ((Data(x=IDS, batch=IDS[:3]),), ValueError, "'batch' must .* each of the 10"),
+    ((Data(x=IDS, batch=IDS[:3]),), ValueError, "'batch' must.*10"),
     ((Data(x=IDS, ptr=torch.tensor([0, 9])),), ValueError, "'ptr' must rise from 0 to 10"),
-    ((Data(x=IDS.unsqueeze(1)),), ValueError, r"'tokens' must have one dimension.*\(10, 1\)"),
+    ((Data(x=IDS.unsqueeze(1)),), ValueError, r"'tokens' must.*dimension.*\(10, 1\)"),
 ])
 def test_other_data_is_refused(arguments, error, match):
     with pytest.raises(error, match=match):

@@ -118,7 +118,7 @@ def test_copies_and_graphs_without_edges(source):
 @pytest.mark.parametrize('change, words', [
     (dict(x=None), "'x'"), (dict(edge_index=None), "'edge_index'"), (dict(pe=None), "'pe'"),
     (dict(pe=torch.zeros(5, 3)), "'pe' must have 2 columns"), (dict(edge_attr=None), "'edge_attr'"),
-    (dict(x=torch.zeros(5, 4)), "'x' must have 3 features"),
+    (dict(x=torch.zeros(5, 4)), "'x' must have 3 columns"),
     (dict(edge_attr=torch.full((2, 1), 4)), "'edge_attr' must .* categories from 0 to 3")])
 def test_missing_attributes_are_named(change, words):
     own = model(edge_features=[4], encodings={'pe': 2})

@@ -255,19 +255,19 @@ def test_a_model_for_shorter_sequences_gets_the_first_positions():
 
 @pytest.mark.parametrize('kind, sizes, match', [
     *(('BertForPreTraining', *row) for row in (
-        (dict(num_tokens=51), r"of shape \(51,.*\(got \(50,"),
-        (dict(max_length=13), "at least 13 positions.*got 12.; .*smaller max_length$"),
-        (dict(hidden_channels=41), r"intermediate.dense.weight' of shape .*got \(40, 24\)"),
-        (dict(num_segments=3), r"token_type_embeddings.weight' of .*got \(2, 24\)"),
-        (dict(num_layers=4), "the 69 tensors .*'encoder.layer.3.* and 15 other names"),
-        (dict(num_layers=2), "'model' does not have .got 'encoder.layer.2.* and 15 more"),
+        (dict(num_tokens=51), r"shape \(51,.*\(got"),
+        (dict(max_length=13), "least 13 positions.*got 12.;"),
+        (dict(hidden_channels=41), r"intermediate.dense.weight'.*shape .*got.*24\)"),
+        (dict(num_segments=3), r"token_type_embeddings.weight'.*got.*24\)"),
+        (dict(num_layers=4), "69 tensors .*'encoder.layer.3.*15"),
+        (dict(num_layers=2), "'model'.*.got 'encoder.layer.2.*15 more"),
         (dict(num_segments=0), "'embeddings.token_type_embeddings.weight' .* num_segments=2"),
         (dict(norm_first=True), "'model' must be post-norm"))),
     *(('RobertaForMaskedLM', *row) for row in (
         (dict(max_length=13), "at least 13 positions.*got 12.; .*tile_positions=True"),
         (dict(num_segments=0), "'embeddings.token_type_embeddings.weight' .* num_segments=1"),
-        (dict(num_segments=2), r"token_type_embeddings.weight' of .*got \(1, 24\)"),
-        (dict(num_layers=4), 'a RoBERTa with the number of layers'),
+        (dict(num_segments=2), r"token_type_embeddings.weight'.*got.*24\)"),
+        (dict(num_layers=4), 'RoBERTa.*number.*layers'),
         (dict(norm_first=True), "'model' must be post-norm like RoBERTa"))),
 ])
 def test_other_sizes_are_refused_and_change_nothing(kind, sizes, match):
@@ -292,22 +292,22 @@ def test_the_error_for_a_model_with_adapters_says_to_load_first(place):
 @pytest.mark.slow
 def test_other_state_dicts_are_refused():
     bert = hugging_face('BertForPreTraining', tie_word_embeddings=False)
-    with pytest.raises(ValueError, match="'cls.predictions.decoder.weight' tied"):
+    with pytest.raises(ValueError, match="'cls.predictions.decoder.weight' equal"):
         load_bert(MaskedLanguageModel(encoder()), bert.state_dict(), bert.config)
     load_bert(classifier(), bert.state_dict(), bert.config)  # which has no use for the decoder
-    with pytest.raises(ValueError, match="'embeddings.word_embeddings.weight' and 52 other"):
+    with pytest.raises(ValueError, match="'embeddings.word_embeddings.weight', and 52 more"):
         load_bert(classifier(), {}, bert.config)
-    with pytest.raises(TypeError, match="'state_dict' must map names to tensors, or .* .got int."):
+    with pytest.raises(TypeError, match="'state_dict' must be a mapping .*, or the path .*got int"):
         load_bert(classifier(), 3, bert.config)
     with pytest.raises(ValueError, match="'state_dict' cannot be read from model.safetensors"):
         load_bert(classifier(), 'model.safetensors', bert.config)
-    with pytest.raises(TypeError, match="'state_dict' must map names to tensors .got 'a' and list"):
+    with pytest.raises(TypeError, match="'state_dict' must be a mapping .*got 'a' and list"):
         load_bert(classifier(), {'a': [1.]}, bert.config)
     with pytest.raises(TypeError, match="'model' must be a MaskedLanguageModel or a Seq.* Token"):
         load_bert(TokenClassifier(encoder(), 2), bert.state_dict(), bert.config)
     with pytest.raises(ValueError, match="'config' cannot be read from nowhere/config.json"):
         load_bert(classifier(), bert.state_dict(), 'nowhere/config.json')
-    with pytest.raises(TypeError, match="'config' must map names .* or a path .got NoneType"):
+    with pytest.raises(TypeError, match="'config' must be a mapping .* or a path .got NoneType"):
         load_bert(classifier(), bert.state_dict())
 
 
@@ -316,13 +316,13 @@ def test_other_state_dicts_are_refused():
 @pytest.mark.parametrize('kind', ['BertForPreTraining', 'RobertaForMaskedLM'])
 def test_the_activation_is_checked_and_gives_the_numbers(kind, theirs, ours):
     bert, load = hugging_face(kind, hidden_act=theirs), family_of(kind).load
-    with pytest.raises(ValueError, match=rf"'config' must have hidden_act='gelu' .* "
+    with pytest.raises(ValueError, match=rf"'config' must have hidden_act='gelu', .* "
                                          rf"\(got '{theirs}'\); .*activation='{ours}'"):
         load(model_of(kind), bert.state_dict(), bert.config)
     activation = None
     if kind.startswith('Roberta'):  # whose head has gelu, whatever the encoder's is
         activation = 'gelu'
-        with pytest.raises(ValueError, match="like the MaskedLanguageModel of 'model'"):
+        with pytest.raises(ValueError, match="activation of the MaskedLanguageModel of 'model'"):
             load(masked_language_model(activation=ours), bert.state_dict(), bert.config)
     model = model_of(kind, activation, activation=ours).eval()
     load(model, bert.state_dict(), bert.config)
@@ -384,7 +384,7 @@ def adapted():
     (lambda: MaskedLanguageModel(encoder()), 'roberta', 'no sequence logits'),
     (lambda: MaskedLanguageModel(encoder(), activation='relu'), 'bert', "the family's activation"),
     (lambda: classifier(pooling='mean'), 'bert', "have pooling='pooler'"),
-    (adapted, 'bert', 'no other parameters than a .*layers.0.attention.lin_query.0.weight'),
+    (adapted, 'bert', 'only the parameters of a .*layers.0.attention.lin_query.0.weight'),
 ])
 def test_models_that_do_not_fit_a_family_are_not_written(model, family, match, tmp_path):
     with pytest.raises(ValueError, match=f"'model' .*{match}"):
@@ -394,8 +394,8 @@ def test_models_that_do_not_fit_a_family_are_not_written(model, family, match, t
 
 @pytest.mark.parametrize('config, match', [
     ({'vocab_size': 50, 'hidden_act': 'mish'}, "must have hidden_act 'gelu', .* .got 'mish'.; "),
-    ({'hidden_size': 24}, 'must have an entry vocab_size'),
-    ({'vocab_size': 50, 'model_type': 'gpt2'}, "must be of a BERT or a RoBERTa .*'gpt2'"),
+    ({'hidden_size': 24}, "must have the entry 'vocab_size'"),
+    ({'vocab_size': 50, 'model_type': 'gpt2'}, "must be the config of a BERT or .*'gpt2'"),
     ('config.json', 'cannot be read from config.json'),
 ])
 def test_bad_configs_of_an_encoder(config, match):
@@ -408,15 +408,15 @@ def test_bad_configs_of_an_encoder(config, match):
                                                   r"\(got 'relative_key'\)"),
     ({'is_decoder': True}, r"is_decoder=False, .* \(got True\)"),
     ({'add_cross_attention': True}, r"add_cross_attention=False, .* \(got True\)"),
-    ({'num_attention_heads': 4}, r"num_attention_heads=3 .* \(got 4\); .* with heads=4$"),
-    ({'layer_norm_eps': 1e-5}, r"layer_norm_eps=1e-12 .* \(got 1e-05\); .* norm_eps=1e-05$"),
-    ({'model_type': 'megatron-bert'}, r"to a BERT model \(got model_type='megatron-bert'\)$"),
-    ({'model_type': 'roberta'}, r"to a BERT model \(got model_type='roberta'\); use load_roberta$"),
+    ({'num_attention_heads': 4}, r"have num_attention_heads=3, .* \(got 4\); .* with heads=4$"),
+    ({'layer_norm_eps': 1e-5}, r"have layer_norm_eps=1e-12, .* \(got 1e-05\); .* norm_eps=1e-05$"),
+    ({'model_type': 'megatron-bert'}, r"be the config of a BERT .*'megatron-bert'\)$"),
+    ({'model_type': 'roberta'}, r"be the config of a BERT .*'roberta'\); use load_roberta$"),
 ])
 def test_configs_with_unsupported_settings(change, match):
     bert, model = hugging_face('BertModel'), classifier()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    with pytest.raises(ValueError, match=f"'config' must (have |belong )?{match}"):
+    with pytest.raises(ValueError, match=f"'config' must (have )?{match}"):
         load_bert(model, bert.state_dict(), {**bert.config.to_dict(), **change})
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
@@ -424,7 +424,7 @@ def test_configs_with_unsupported_settings(change, match):
 def test_missing_entries_of_a_config_have_berts_defaults():
     bert = hugging_face('BertModel')
     load_bert(classifier(), bert.state_dict(), {'num_attention_heads': 3})
-    with pytest.raises(ValueError, match=r"num_attention_heads=3 .* \(got 12\)"):
+    with pytest.raises(ValueError, match=r"num_attention_heads=3.*\(got 12\)"):
         load_bert(classifier(), bert.state_dict(), {})
 
 
@@ -470,7 +470,7 @@ def test_positions_are_counted_from_the_padding():
     load_roberta(model, roberta.state_dict(), roberta.config)
     tokens = torch.arange(5, 17)
     close(model.encoder(tokens, torch.tensor([0, 12])), roberta(tokens[None]).last_hidden_state[0])
-    with pytest.raises(ValueError, match=r"'config' must have a nonnegative int .* \(got None\)"):
+    with pytest.raises(ValueError, match=r"'config' must.*int.*\(got None\)"):
         load_roberta(model, roberta.state_dict(),
                      {**roberta.config.to_dict(), 'pad_token_id': None})
 
@@ -478,12 +478,12 @@ def test_positions_are_counted_from_the_padding():
 @pytest.mark.slow
 def test_each_family_has_its_own_function():
     bert, roberta = hugging_face('BertForMaskedLM'), hugging_face('RobertaForMaskedLM')
-    with pytest.raises(ValueError, match="of a RoBERTa .got the names of a BERT.; use load_bert"):
+    with pytest.raises(ValueError, match="of a RoBERTa .*got the names of a BERT .*call load_bert"):
         load_roberta(masked_language_model(), bert.state_dict(), bert.config)
-    with pytest.raises(ValueError, match="of a BERT .got the names of a RoBERTa.; use load_rob"):
+    with pytest.raises(ValueError, match="of a BERT .*got the names of a RoBERTa .*call load_rob"):
         load_bert(masked_language_model(), roberta.state_dict(), roberta.config)
     roberta = hugging_face('RobertaForMaskedLM', tie_word_embeddings=False)
-    with pytest.raises(ValueError, match="'lm_head.decoder.weight' tied .* RoBERTa"):
+    with pytest.raises(ValueError, match="'lm_head.decoder.weight' equal .* RoBERTa"):
         load_roberta(masked_language_model(), roberta.state_dict(), roberta.config)
     with pytest.raises(TypeError, match="'tile_positions' must be a bool .got int"):
         load_roberta(masked_language_model(), roberta.state_dict(), roberta.config,

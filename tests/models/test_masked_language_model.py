@@ -120,8 +120,8 @@ def test_a_small_model_learns_masked_tokens_and_the_order_of_sentences():
 
 
 @pytest.mark.parametrize('selected, match', [
-    (torch.tensor([0, 12]), "'selected' must be ids from 0 to 11 .got 0 to 12"),
-    (torch.tensor([-1]), "'selected' must be ids from 0 to 11 .got -1"),
+    (torch.tensor([0, 12]), "'selected' must.*ids.*0.*11 .got 0.*12"),
+    (torch.tensor([-1]), "'selected' must.*ids.*0.*11 .got -1"),
 ])
 def test_bad_selections(selected, match):
     with pytest.raises(ValueError, match=match):
@@ -131,5 +131,5 @@ def test_bad_selections(selected, match):
 def test_no_sequences_and_empty_sequences():
     token_logits, sequence_logits = model()(TOKENS[:0], PTR[:1])
     assert token_logits.shape == (0, 20) and sequence_logits.shape == (0, 2)
-    with pytest.raises(ValueError, match="'ptr' must not mark an empty sequence"):
+    with pytest.raises(ValueError, match=r"'ptr' must.*mark.*empty sequence.*got \[0, 4, 4, 12\]"):
         model()(TOKENS, torch.tensor([0, 4, 4, 12]))

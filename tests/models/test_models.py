@@ -193,7 +193,7 @@ def test_without_gradients_checkpointed_layers_are_plain():
 
 
 @pytest.mark.parametrize('sizes, match', [
-    (dict(heads=4), "'source' must be for 4 heads .got one for 2"),
+    (dict(heads=4), "'source' must.*4.*.got.*2"),
     (dict(max_length=9), "'max_length' must be at most 8, .* 'source' .got 9"),
 ])
 @pytest.mark.parametrize('share_source', [True, False])
@@ -214,9 +214,9 @@ def test_segments_change_the_output():
 
 
 @pytest.mark.parametrize('segments, match', [
-    (torch.zeros(11, dtype=torch.long), "'segments' must have an entry for each of the 12 tokens"),
-    (torch.full((12,), 2), "'segments' must be ids from 0 to 1 .got 2 to 2"),
-    (torch.full((12,), -1), "'segments' must be ids from 0 to 1 .got -1"),
+    (torch.zeros(11, dtype=torch.long), "'segments' must.*12.*got 11"),
+    (torch.full((12,), 2), "'segments' must.*ids.*0.*1 .got 2.*2"),
+    (torch.full((12,), -1), "'segments' must.*ids.*0.*1 .got -1"),
 ])
 def test_bad_segments(segments, match):
     with pytest.raises(ValueError, match=match):
@@ -324,7 +324,7 @@ def test_parameters_of_a_causal_encoder_have_their_names():
 
 
 def test_a_language_model_that_sees_the_next_token_is_refused():
-    with pytest.raises(ValueError, match="'encoder' must be built with causal=True"):
+    with pytest.raises(ValueError, match="'encoder' must.*causal=True"):
         CausalLanguageModel(encoder())
 
 
@@ -351,8 +351,8 @@ def test_a_small_model_learns_eight_sequences_by_heart():
 
 
 @pytest.mark.parametrize('tokens, ptr, match', [
-    (TOKENS + 10, PTR, "'tokens' must be ids from 0 to 19"),
-    (TOKENS - 20, PTR, "'tokens' must be ids from 0 to 19"),
+    (TOKENS + 10, PTR, "'tokens' must.*ids.*0.*19"),
+    (TOKENS - 20, PTR, "'tokens' must.*ids.*0.*19"),
     (TOKENS, torch.tensor([0, 5]), "'ptr' must rise from 0 to 12"),
     (TOKENS, torch.tensor([0, 6, 5, 12]), "'ptr' must rise"),
     (TOKENS, torch.tensor([0, 12]), "at most 8 tokens, .*got 12"),
@@ -383,7 +383,7 @@ def test_tokens_of_sequences_that_are_not_whole_are_not_pooled(model):
 
 @pytest.mark.parametrize('options, match', [
     (dict(pooling='max'), "'pooling' must be 'mean', 'padded_mean', 'first' or"),
-    (dict(pooling='first', pooler_dropout=0.1), "'pooler_dropout' must be 0 .*got 0.1 with"),
+    (dict(pooling='first', pooler_dropout=0.1), "'pooler_dropout' must.*0 .*got 0.1"),
     *((dict(hidden_channels=hidden), "'hidden_channels' must be")
       for hidden in (0, [8, 0], [8, -1]))])
 def test_bad_options_of_a_classifier(options, match):
@@ -457,7 +457,7 @@ def test_the_embedding_of_a_language_model_may_have_an_adapter(kind):
     adapted.token_embedding = torch.nn.Sequential(adapted.token_embedding, torch.nn.Linear(16, 16))
     assert kind(adapted)(TOKENS, PTR)[0].size(-1) == num_tokens
     adapted.token_embedding = torch.nn.Identity()
-    with pytest.raises(TypeError, match="'encoder' must have an nn.Embedding .*got Identity"):
+    with pytest.raises(TypeError, match="'encoder' must.*nn.Embedding.*Identity"):
         kind(adapted)
 
 
@@ -529,18 +529,18 @@ def test_features_replace_embeddings(positions):
 
 def test_features_that_do_not_fit_are_refused():
     without = encoder(num_tokens=0)
-    with pytest.raises(TypeError, match="'tokens' must be features for a model without a voc"):
+    with pytest.raises(TypeError, match="'tokens' must.*features.*without"):
         without(TOKENS, PTR)
-    with pytest.raises(ValueError, match=r"'tokens' must be \[num_tokens, 16\] \(got shape"):
+    with pytest.raises(ValueError, match=r"'tokens' must have shape \[num_tokens, 16\]"):
         without(torch.randn(12, 8), PTR)
-    with pytest.raises(TypeError, match="'tokens' must be ids for a model with 'padding_token'"):
+    with pytest.raises(TypeError, match="'tokens' must be int64 ids .*'padding_token'"):
         encoder(padding_token=0)(torch.randn(12, 16), PTR)
     with pytest.raises(ValueError, match="'encoder' must have a vocabulary to predict tokens"):
         CausalLanguageModel(encoder(num_tokens=0, causal=True))
 
 
 @pytest.mark.parametrize('options, error, match', [
-    (dict(num_kv_heads=3), ValueError, r"'num_kv_heads' must divide 'heads' \(got 3 and 2\)"),
+    (dict(num_kv_heads=3), ValueError, r"'num_kv_heads' must.*'heads' \(got.*2\)"),
     (dict(positions='rotatory'), ValueError, "'positions' must be 'learned', .* or 'rotary'"),
     (dict(positions='rotary', head_channels=3), ValueError, "'channels' must be even"),
     (dict(positions=[2, 2, 1]), ValueError, r"'max_length' must be at most 4, .*\[2, 2, 1\]"),
@@ -566,7 +566,7 @@ def test_all_layers_attend_along_a_given_graph(source):
     torch.manual_seed(0)
     torch.testing.assert_close(Encoder(SlidingWindow(2), **SIZES)(tokens, ptr), out)
     if source is None:
-        with pytest.raises(ValueError, match="'source' or 'graph' must be given"):
+        with pytest.raises(ValueError, match="'graph'.*given"):
             model(tokens, ptr)
 
 

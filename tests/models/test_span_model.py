@@ -81,11 +81,11 @@ def test_choices_are_the_selected_tokens():
 
 
 @pytest.mark.parametrize('wrong, error, match', [
-    (dict(logits=torch.zeros(12)), ValueError, r"'logits' must be \[num_tokens, 2\]"),
-    (dict(logits=torch.zeros(12, 2).long()), TypeError, "'logits' must be a floating"),
+    (dict(logits=torch.zeros(12)), ValueError, r"'logits' must.*\[num_tokens, 2\]"),
+    (dict(logits=torch.zeros(12, 2).long()), TypeError, "'logits' must.*got torch.int64"),
     (dict(ptr=torch.tensor([0, 3])), ValueError, "'ptr' must rise from 0 to 12"),
-    (dict(can_answer=torch.ones(12)), TypeError, "'can_answer' must be a bool Tensor"),
-    (dict(can_answer=torch.ones(3).bool()), ValueError, "'can_answer' must have an entry for each"),
+    (dict(can_answer=torch.ones(12)), TypeError, "'can_answer' must.*Tensor.*got torch.float32"),
+    (dict(can_answer=torch.ones(3).bool()), ValueError, "'can_answer' must.*entry"),
     (dict(num_best=0), ValueError, "'num_best' must be at least 1"),
     (dict(max_tokens=0), ValueError, "'max_tokens' must be at least 1")])
 def test_bad_spans_are_refused(wrong, error, match):

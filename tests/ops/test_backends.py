@@ -534,9 +534,9 @@ def test_sinks_of_heads_with_graphs_of_their_own_are_folded_with_them():
     (dict(softcap=math.nan), ValueError, "'softcap' must be positive and finite"),
     (dict(softcap=torch.ones(2)), TypeError, "'softcap' must be"),
     (dict(sink=1.), TypeError, "'sink' must be"),
-    (dict(sink=torch.ones(HEADS).long()), TypeError, "'sink' must be a floating"),
-    (dict(sink=torch.ones(HEADS + 1)), ValueError, r"'sink' must be \[heads\] = \[2\], one .*got"),
-    (dict(sink=torch.ones(HEADS, device='meta')), ValueError, "'sink' must be on cpu, where")])
+    (dict(sink=torch.ones(HEADS).long()), TypeError, "'sink' must.*got torch.int64"),
+    (dict(sink=torch.ones(HEADS + 1)), ValueError, r"'sink' must.*\[2\],.*got"),
+    (dict(sink=torch.ones(HEADS, device='meta')), ValueError, "'sink' must.*cpu,.*got meta")])
 def test_bad_softcaps_and_sinks_are_refused(options, error, match):
     graph = GRAPHS['square']()
     inputs = draw(graph)
@@ -547,8 +547,8 @@ def test_bad_softcaps_and_sinks_are_refused(options, error, match):
 
 
 @pytest.mark.parametrize('options, match', [
-    (dict(softcap=2.), "'sdpa' has no softcap .got 2.0.; 'auto' and"),
-    (dict(sink=torch.zeros(HEADS)), "'sdpa' has no sinks; 'auto' and")])
+    (dict(softcap=2.), "'sdpa'.*softcap .got.*'auto'"),
+    (dict(sink=torch.zeros(HEADS)), "'sdpa'.*no.*'auto'")])
 def test_auto_passes_a_backend_by_that_lacks_a_term(options, match):
     graph = GRAPHS['full']()
     inputs = draw(graph)

@@ -92,9 +92,9 @@ def test_heads_that_do_not_divide_are_refused(heads):
 
 
 @pytest.mark.parametrize('name, value, match', [
-    ('edge_attr', torch.randn(2, 3).double(), r"'edge_attr' must be \[num_edges, size\]"),
-    ('edge_attr', torch.randn(1), "'edge_attr' must be of query's dtype"),
-    ('projection', torch.randn(HEADS, CHANNELS, 4).double(), "'projection' must be .* = .4, 5, 3"),
+    ('edge_attr', torch.randn(2, 3).double(), r"'edge_attr' must.*size\]"),
+    ('edge_attr', torch.randn(1), "'edge_attr' must.*dtype.*got torch.float32"),
+    ('projection', torch.randn(HEADS, CHANNELS, 4).double(), "'projection' must.*.4, 5, 3"),
 ])
 def test_features_of_another_shape_are_refused(name, value, match):
     graph = GRAPHS['square']()

@@ -64,9 +64,9 @@ def test_a_large_bias_that_all_edges_share_changes_nothing():
 
 
 @pytest.mark.parametrize('options, match', [
-    (dict(dropout_p=0.1), "'flex' has no dropout on weights .got 0.1.; 'auto' and"),
-    (dict(return_attention_weights=True), "'backend' must be one that returns weights"),
-    (dict(hops=2, teleport=0.1), "'backend' must be one that returns weights")])
+    (dict(dropout_p=0.1), "'flex'.*dropout.*weights .got.*'auto'"),
+    (dict(return_attention_weights=True), "backend 'flex' .* weights"),
+    (dict(hops=2, teleport=0.1), "backend 'flex' .* weights")])
 def test_unsupported_options_are_refused(options, match):
     graph = GRAPHS['square']()
     with pytest.raises(ValueError, match=match):

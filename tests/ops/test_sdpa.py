@@ -69,7 +69,7 @@ def test_create_graph_does_not_change_gradients(name):
 
 def test_refuses_what_it_cannot_do():
     graph = GRAPHS['square']()
-    with pytest.raises(ValueError, match="'sdpa' has no gates"):
+    with pytest.raises(ValueError, match="'sdpa'.*gates"):
         edge_attention(graph=graph, **draw(graph, 'per_edge'), backend='sdpa')
-    with pytest.raises(ValueError, match="'backend' must be one that returns weights"):
+    with pytest.raises(ValueError, match="'sdpa'.*weights"):
         edge_attention(graph=graph, **draw(graph), backend='sdpa', return_attention_weights=True)

@@ -62,8 +62,7 @@ def test_crop_is_of_the_whole_expression():
     assert pattern.min_tokens == 12
     expected = pattern.build(12, seed=0).to_mask()[:3, :3]
     assert torch.equal(pattern.build(3, seed=0, crop=True).to_mask(), expected)
-    with pytest.raises(ValueError, match=r"'count' must not exceed the 3 keys \(got 4\); with "
-                                         r"crop=True, .* the first tokens of the graph of 12"):
+    with pytest.raises(ValueError, match=r"'count' must.*3.*4\);.*first tokens.*graph.*12"):
         pattern.build(3, seed=0)
 
 
@@ -117,7 +116,7 @@ def test_bad_lengths(arguments, error, match):
     (1.5, TypeError, r"'seed' must be an int, a torch.Generator or None \(got float\)"),
     ('0', TypeError, r"'seed' must be .* \(got str\)"),
     (True, TypeError, r"'seed' must be .* \(got bool\)"),
-    (2**64, ValueError, r"'seed' must fit in 64 bits \(got 18446744073709551616\)"),
+    (2**64, ValueError, r"'seed' must.*64.*\(got 18446744073709551616\)"),
 ])
 def test_bad_seeds(seed, error, match):
     for pattern in (RandomKeys(1), Full()):
@@ -168,7 +167,7 @@ def test_a_pattern_without_rows_of_its_own_has_those_of_its_edges():
 
 @pytest.mark.parametrize('length, offset', [((3, 5), 3), ((3,), 1), ((6, 5), 0)])
 def test_offset_leaves_room_for_the_queries(length, offset):
-    with pytest.raises(ValueError, match=rf"'offset' must leave room .* \(got {offset}\)"):
+    with pytest.raises(ValueError, match=rf"'offset' .* \(got {offset} plus {length[0]}"):
         Full().build(*length, offset=offset)
 
 

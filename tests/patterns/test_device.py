@@ -124,8 +124,8 @@ def test_pruned_masks_are_the_same_whatever_the_default_device():
 
 @pytest.mark.parametrize(('device', 'match'), [
     ('meta', r"'device' must be a device with values, .* \(got 'meta'\)"),
-    ('gpu', r"'device' must be a torch.device or a device name \(got 'gpu'"),
-    (1.5, r"'device' must be a torch.device or a device name \(got 1.5"),
+    ('gpu', r"'device' must.*torch.device.*device.*\(got 'gpu'"),
+    (1.5, r"'device' must.*torch.device.*device.*\(got 1.5"),
 ])
 def test_bad_devices(device, match):
     with pytest.raises(ValueError, match=match):

@@ -43,5 +43,5 @@ def test_the_longest_sequence_is_known_and_longer_ones_are_refused(pattern, limi
     assert source.max_length == pattern.max_tokens == limit == source.causal().max_length
     if limit:
         pattern.build(limit)
-        with pytest.raises(ValueError, match=f"'length' must not exceed the {limit} tokens"):
+        with pytest.raises(ValueError, match=f"'length' must be at most {limit}"):
             pattern.build(limit + 1)

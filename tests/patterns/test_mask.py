@@ -30,10 +30,10 @@ def test_values_become_a_str():
 
 
 @pytest.mark.parametrize('name, masks, error, match', [
-    ('masks.npy', [Mask(FreeLayout(1), '1')], ValueError, r"'path' must end in .npz \(got '.*npy'"),
-    ('masks.npz', [], ValueError, "'masks' must have one mask for each head, .*got 0 masks"),
+    ('masks.npy', [Mask(FreeLayout(1), '1')], ValueError, r"'path' must end.*.npz \(got '.*npy'"),
+    ('masks.npz', [], ValueError, "'masks' must.*head, .*got 0 masks"),
     ('masks.npz', [Mask(FreeLayout(1), '1'), Mask(SymmetricLayout(1), '1')], ValueError,
-     "the same layout .got 2 masks of 2 layouts"),
+     "same layout .got 2 masks.*2 layouts"),
     ('masks.npz', [SlidingWindow(1)], TypeError, "'masks' must .* Masks .got SlidingWindow"),
 ])
 def test_masks_that_cannot_be_saved_are_refused(tmp_path, name, masks, error, match):

@@ -61,9 +61,9 @@ def test_variants_of_the_diagonal():
 
 
 @pytest.mark.parametrize('probability, sparsity, error, match', [
-    (torch.rand(2, 3), 0.5, ValueError, r"'probability' must be \[heads, n, n\] .*\(2, 3\)"),
-    (torch.rand(1, 2, 3), 0.5, ValueError, r"'probability' must be \[heads, n, n\]"),
-    (torch.ones(1, 2, 2).long(), 0.5, TypeError, "'probability' must be a floating point"),
+    (torch.rand(2, 3), 0.5, ValueError, r"'probability' must.*\[heads, n, n\] .*\(2, 3\)"),
+    (torch.rand(1, 2, 3), 0.5, ValueError, r"'probability' must.*\[heads, n, n\]"),
+    (torch.ones(1, 2, 2).long(), 0.5, TypeError, "'probability' must.*got torch.int64"),
     (torch.full((1, 2, 2), torch.nan), 0.5, ValueError, "'probability' must not .*got nan"),
     (torch.rand(1, 2, 2), 1.1, ValueError, r"'sparsity' must be in \[0, 1\] \(got 1.1\)"),
     (torch.rand(1, 2, 2), -0.1, ValueError, r"'sparsity' must be in \[0, 1\]"),

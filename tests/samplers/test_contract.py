@@ -644,8 +644,8 @@ def test_thinning_by_name_refuses_a_pair_that_may_be_certain(largest):
     query_factor = torch.full((300, 2), 0.001)
     query_factor[7, 1] = largest
     model = FactorModel(query_factor, torch.eye(2), torch.tensor([[0., 1.], [1., 0.]]))
-    with pytest.raises(ValueError, match=r"'method' must not be 'thin' .* is not below 1 "
-                                         rf"\(got {largest + 0.001:g} for query 7\); .*'compare'"):
+    with pytest.raises(ValueError, match=r"'method' must not be 'thin' .* bound below 1 .*"
+                                         rf"{largest + 0.001:g} for query 7\); .*'compare'"):
         sample_bernoulli(model, method='thin')
 
 
@@ -662,8 +662,7 @@ def test_a_method_is_known_or_refused(sample, methods):
 @pytest.mark.parametrize('way', [way for way in WAYS.values() if way.method != 'torch'])
 def test_compiled_methods_refuse_other_devices(way, monkeypatch):
     monkeypatch.setattr(FactorModel, 'device', torch.device('mps'))
-    with pytest.raises(ValueError, match=r"'method' must be 'torch' unless the model is on a CPU, "
-                                         rf"or on an NVIDIA GPU .* \(got '{way.method}' .* mps\)"):
+    with pytest.raises(ValueError, match=rf"'method' must be .* mps \(got '{way.method}'"):
         way(MODEL)
 
 
@@ -772,8 +771,7 @@ def test_bad_input(sample, model, generator, error, match):
 @every_sampler
 def test_the_generator_is_on_the_device_of_the_model(sample, monkeypatch):
     monkeypatch.setattr(FactorModel, 'device', torch.device('cuda:0'))
-    with pytest.raises(ValueError, match=r"'generator' must be on cuda:0, where the model is "
-                                         r"\(got cpu\)"):
+    with pytest.raises(ValueError, match=r"'generator' must.*cuda:0,.*model.*\(got cpu\)"):
         sample(MODEL, generator=torch.Generator())
 
 
@@ -782,7 +780,7 @@ def test_the_generator_is_on_the_device_of_the_model(sample, monkeypatch):
 def test_bernoulli_takes_probabilities_only(method, largest, exploration):
     model = FactorModel(torch.tensor([[0.5], [largest]]), torch.eye(1), torch.ones(3, 1),
                         exploration=exploration)
-    with pytest.raises(ValueError, match=rf"p_ij of at most 1 .got {largest:g}.; .*sample_fastrg"):
+    with pytest.raises(ValueError, match=rf"of at most 1 .got {largest:g}.; .*sample_fastrg"):
         sample_bernoulli(model, method=method)
 
 
@@ -794,7 +792,7 @@ def test_one_pair_above_one_is_found(method, num_threads, query, key, restore_th
     query_factor, key_factor = torch.zeros(1500, 2), torch.zeros(1401, 2)
     query_factor[:, 0] = key_factor[:, 0] = 0.1
     query_factor[query, 1] = key_factor[key, 1] = 1
-    with pytest.raises(ValueError, match=r"p_ij of at most 1 .got 1.01.; .*sample_fastrg"):
+    with pytest.raises(ValueError, match="most 1 .got 1.01.; .*sample_fastrg"):
         sample_bernoulli(FactorModel(query_factor, torch.eye(2), key_factor), method=method)
 
 
@@ -807,7 +805,7 @@ def test_a_product_that_overflows_to_nan_is_refused(method, num_keys):
         key_factor = torch.full((num_keys, 2), 0.1)
         key_factor[key] = 0
         model = FactorModel(torch.full((9, 2), large), torch.full((2, 2), large), key_factor)
-        with pytest.raises(ValueError, match=r"p_ij of at most 1 .got (nan|inf)"):
+        with pytest.raises(ValueError, match="most 1 .got (nan|inf)"):
             sample_bernoulli(model, method=method)
 
 
@@ -828,7 +826,7 @@ def test_bernoulli_forgives_rounding_above_one():
 @pytest.mark.parametrize('sample', [WAYS['fastrg with torch'], WAYS['fastrg compiled']])
 def test_fastrg_refuses_more_draws_than_memory_holds(sample):
     model = FactorModel(torch.full((3, 1), 1e20), torch.eye(1), torch.ones(3, 1))
-    with pytest.raises(ValueError, match=r"'model' must have so few .*got 9e\+20"):
+    with pytest.raises(ValueError, match=r"'model' must.*got 9e\+20"):
         sample(model)
 
 

@@ -159,7 +159,7 @@ def test_the_number_of_heads_is_checked(name):
     source, _ = call(name)
     assert source.heads == (2 if source.per_head else None)
     if source.heads is not None:
-        with pytest.raises(ValueError, match="^'query' must be .* the 2 heads of the source"):
+        with pytest.raises(ValueError, match="^'query' must.*2.*source"):
             source(*tokens(heads=3), PTR)
 
 
@@ -171,21 +171,21 @@ def test_the_maximum_length_is_checked(name):
     if source.max_length is None:
         assert ask(source, ptr).num_queries in (14, 28)
     else:
-        with pytest.raises(ValueError, match="^'length' must not exceed the 13 tokens"):
+        with pytest.raises(ValueError, match="^'length' must.*13.*got 14"):
             ask(source, ptr)
 
 
 @every_source
 def test_tokens_on_meta_are_refused(name):
     source = SOURCES[name]().to('meta')
-    with pytest.raises(ValueError, match="'ptr' must have values, .*got a Tensor on meta"):
+    with pytest.raises(ValueError, match="'ptr' must.*values, .*got.*Tensor.*meta"):
         source(*tokens().to('meta'), PTR.to('meta'))
 
 
 @every_source
 def test_arguments_of_a_call_are_checked(name):
     source, (query, key) = SOURCES[name](), tokens()
-    with pytest.raises(ValueError, match="^'key' must have the same 19 tokens as 'query'"):
+    with pytest.raises(ValueError, match="^'key' must.*19 tokens.*'query'.*got 18"):
         source(query, key[:18], PTR)
     with pytest.raises(ValueError, match="^'ptr' must rise from 0 to 19"):
         source(query, key, PTR[:-1])
@@ -198,7 +198,7 @@ def test_arguments_of_a_call_are_checked(name):
 def test_a_causal_form_lacks_the_edges_to_later_tokens(name, is_training):
     source = SOURCES[name]().train(is_training)
     if isinstance(source, LearnedMaskSource):
-        with pytest.raises(ValueError, match="'source' must have a causal form.*LearnedMaskSource"):
+        with pytest.raises(ValueError, match="'source' must.*causal.*got LearnedMaskSource"):
             source.causal()
         return
     causal = source.causal()

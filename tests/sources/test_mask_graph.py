@@ -201,11 +201,11 @@ def test_gradients_of_half_precision_values_are_summed_in_float32():
 
 
 @pytest.mark.parametrize('values, options, error, match', [
-    (torch.full((1, 4), .5), {}, ValueError, r"'values' must be 0 or 1 .got 0.5"),
-    (torch.full((1, 4), math.nan), {}, ValueError, r"'values' must be 0 or 1.* \(got nan\)"),
-    (torch.ones(1, 3), {}, ValueError, r"'values' must be \[heads, 4\]"),
-    (torch.ones(1, 4).long(), {}, TypeError, "'values' must be a floating point"),
-    (torch.ones(1, 4), dict(ptr=torch.tensor([0, 3])), ValueError, "'length' must not exceed"),
+    (torch.full((1, 4), .5), {}, ValueError, "'values' must.*0.*1 .got 0.5"),
+    (torch.full((1, 4), math.nan), {}, ValueError, r"'values' must.*0.*1.* \(got nan\)"),
+    (torch.ones(1, 3), {}, ValueError, r"'values' must.*\[heads, 4\]"),
+    (torch.ones(1, 4).long(), {}, TypeError, "'values' must.*got torch.int64"),
+    (torch.ones(1, 4), dict(ptr=torch.tensor([0, 3])), ValueError, "'length' must.*got 3"),
     (torch.ones(1, 4), dict(ptr=torch.tensor([1, 2])), ValueError, "'ptr' must rise from 0"),
     (torch.ones(1, 4), dict(layout=2), TypeError, "'layout' must be a PairLayout"),
     (torch.ones(1, 4), dict(logit_drop=0.), ValueError, "'logit_drop' must be positive"),

@@ -32,7 +32,7 @@ def test_a_short_sequence_gets_the_graph_of_a_longer_one_cropped(seed):
 
 
 def test_a_sequence_longer_than_a_mask_is_an_error():
-    with pytest.raises(ValueError, match=r"'length' must not exceed the 2 tokens of the mask"):
+    with pytest.raises(ValueError, match="'length' must.*tokens.*mask.*got 6"):
         PatternSource(Mask(FreeLayout(2), '1001'))(TOKENS, TOKENS, PTR)
 
 
@@ -74,7 +74,7 @@ def test_each_head_may_have_a_pattern():
     assert source(tokens, tokens, PTR) == BipartiteGraph.batch(
         [pattern.build(n) for pattern in (SlidingWindow(1), GlobalTokens(2)) for n in (6, 6, 3)])
     assert source.per_head and 'Sliding' not in repr(source)
-    with pytest.raises(ValueError, match="'pattern' must not be empty"):
+    with pytest.raises(ValueError, match="'pattern' must.*empty"):
         PatternSource([])
 
 
@@ -101,14 +101,14 @@ def test_masks_may_come_from_a_file(tmp_path):
         assert source.patterns == masks and source.heads == source.max_length == 2
     with pytest.raises(FileNotFoundError, match="'path' must be an existing file of masks"):
         PatternSource('missing.npz')
-    with pytest.raises(ValueError, match="with the 2 heads of the source"):
+    with pytest.raises(ValueError, match="'query'.*2.*source"):
         source(TOKENS, TOKENS, PTR)
 
 
 def test_keys_must_be_of_the_same_tokens():
-    with pytest.raises(ValueError, match=r"'key' must have the same 15 tokens .*\(got 11\)"):
+    with pytest.raises(ValueError, match=r"'key' must.*15.*\(got 11\)"):
         PatternSource(SlidingWindow(1))(TOKENS, TOKENS[:11], PTR)
-    with pytest.raises(ValueError, match=r"'query' must be \[num_tokens, heads, head_channels\]"):
+    with pytest.raises(ValueError, match=r"'query' must have shape \[num_tokens, 1, head_ch"):
         PatternSource([SlidingWindow(1)])(TOKENS[:, 0], TOKENS[:, 0], PTR)
 
 

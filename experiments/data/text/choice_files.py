@@ -34,11 +34,12 @@ class ChoiceQuestion(NamedTuple):
 
 
 class ChoiceSource(ABC):
-    """Base class of the sources of multiple-choice questions."""
+    """Base class of data sources that read multiple-choice questions."""
 
     @abstractmethod
     def read(self) -> QuestionData:
-        """Return all questions. Every call returns the same questions.
+        """Return all multiple-choice questions of the source. Every call returns the same
+        questions.
 
         Raises:
             ValueError: A file is missing or malformed; the message names the file and the line or
@@ -104,12 +105,12 @@ def _swag_rows(path: str) -> Iterator[ChoiceQuestion]:
     with readable(f'{path} cannot be read'):
         for line, row in csv_rows(Path(path)):
             if missing := [name for name in needed if name not in row]:
-                raise ValueError(f'{path}, line 1: expected a column {missing[0]!r} (got '
-                                 f'{", ".join(row)})')
+                raise ValueError(f"{path}, line 1: expected the column {missing[0]!r} (got "
+                                 f"{', '.join(row)})")
             where = f'{path}, line {line}'
             if missing := [name for name in ('sent1', *endings) if not row[name].strip()]:
-                raise ValueError(f'{where}: no text in column {missing[0]!r}; each question must '
-                                 f'have {NUM_ENDINGS} choices')
+                raise ValueError(f"{where}: expected a text in the column {missing[0]!r} (got "
+                                 f"none); each question must have {NUM_ENDINGS} choices")
             if row['label'] not in map(str, range(NUM_ENDINGS)):
                 raise ValueError(f'{where}: expected a label from 0 to {NUM_ENDINGS - 1} (got '
                                  f'{row["label"]!r:.60})')
@@ -127,8 +128,8 @@ def _hop_rows(path: str) -> Iterator[ChoiceQuestion]:
                               for name in ('candidates', 'supports'))
         if not documents or not all(isinstance(text, str) and text.strip()
                                     for text in (*choices, *documents)):
-            raise ValueError(f"{where}: expected texts as 'candidates' and 'supports'")
+            raise ValueError(f"{where}: expected lists of texts as 'candidates' and 'supports'")
         if answer not in choices:
-            raise ValueError(f"{where}: the answer {answer!r:.60} is none of the 'candidates'")
+            raise ValueError(f"{where}: expected an answer from 'candidates' (got {answer!r:.60})")
         yield ChoiceQuestion(value_of(row, 'id', str, where), query.replace('_', ' '), choices,
                              documents, choices.index(answer))

@@ -68,7 +68,7 @@ def text_files(path: Path) -> list[Path]:
     files, left_out = listed(path, ('.txt',)) if path.is_dir() else ([path], {})
     if not files or not all(file.is_file() for file in files):
         raise ValueError(f"'corpus' must be a text file, a folder of *.txt files, or a data set "
-                         f"saved by save_to_disk (there is none at {path})")
+                         f"saved by save_to_disk (got {path}, which contains none of these)")
     if left_out:
         tell(path, number_of('text file', len(files)), left_out)
     return files
@@ -127,16 +127,16 @@ def _read_data_set(path: Path) -> Iterator[Document]:
         raise ValueError(f"'corpus' cannot be read: {path} ({error})") from error
     if isinstance(data, DatasetDict):
         if 'train' not in data:
-            raise ValueError(f"'corpus' must have a split 'train' ({path} has the splits "
+            raise ValueError(f"'corpus' must have a split 'train' (got {path}, with the splits "
                              f"{', '.join(data)})")
         data = data['train']
     if 'text' not in data.column_names:
-        raise ValueError(f"'corpus' must have a column 'text' ({path} has the columns "
+        raise ValueError(f"'corpus' must have a column 'text' (got {path}, with the columns "
                          f"{', '.join(data.column_names)})")
     for number, row in enumerate(data.select_columns('text')):
         if not isinstance(row['text'], str | None):
-            raise ValueError(f"'corpus' must have a column 'text' of strings (row {number} of "
-                             f"{path} has {row['text']!r:.60})")
+            raise ValueError(f"'corpus' must have a column 'text' of strings (got "
+                             f"{row['text']!r:.60} in row {number} of {path})")
         document = [sentence for line in (row['text'] or '').splitlines() if line.strip()
                     for sentence in split_sentences(' '.join(line.split()))]
         if document:
@@ -160,8 +160,8 @@ def build_docs(out: Path) -> dict:
         ValueError: ``out`` exists and is not an empty folder.
     """
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
-        raise ValueError(f"'out' must be a new or empty folder (got {out}, which exists and is "
-                         "not empty)")
+        raise ValueError(f"'out' must be a new or empty folder (got {out}, which contains files); "
+                         f"choose another folder")
     with new_folder(out) as folder:
         return _write_docs(folder)
 
@@ -282,7 +282,7 @@ def english_sentences(text: str) -> list[str]:
 
 
 def _blocks(text: str) -> Iterator[str]:
-    """Yield paragraphs, each as its joined lines.
+    """Yield the paragraphs of a docstring, each with its lines joined.
 
     The lines of a paragraph have the same indentation, and no list item or code begins between
     them.
@@ -328,7 +328,7 @@ _ITEM = re.compile(r'([-*+•#]|\(?[0-9a-z]{1,2}[.)]|:\w+[^:]*:'
 
 
 def _plain(text: str) -> str:
-    """Remove reST and Markdown markup from running text."""
+    """Return running text without the markup of reST and Markdown."""
     for pattern, replacement in _MARKUP:
         text = pattern.sub(replacement, text)
     return ' '.join(text.split())

@@ -58,8 +58,9 @@ def csv_rows(path: Path, separator: str = ',') -> Iterator[tuple[int, dict[str, 
         for row in tqdm(reader, desc=f'reading {path.name}', unit=' rows', disable=None):
             where, is_blank = f'{path}, line {last + 1}', not any(map(str.strip, row))
             if not is_blank and (len(row) < len(names) or any(row[len(names):])):
-                raise ValueError(f'{where}: expected {len(names)} columns {between} (got '
-                                 f'{len(row)}); quote texts that contain the separator')
+                raise ValueError(f"{where}: expected {len(names)} columns {between} (got "
+                                 f"{len(row)}); put texts that contain the separator in quotation "
+                                 f"marks")
             rows, blank = rows + (not is_blank), blank + is_blank
             if not is_blank:
                 yield last + 1, {name: value for name, value in zip(names, row) if name}
@@ -83,4 +84,5 @@ def _separator(header: str, usual: str) -> str:
 def _check_names(names: list[str], where: str) -> None:
     for name, count in Counter(names).items():
         if name and count > 1:
-            raise ValueError(f'{where}: the column {name!r:.60} is repeated')
+            raise ValueError(f"{where}: expected different column names (got {name!r:.60} twice); "
+                             f"rename one of the columns")

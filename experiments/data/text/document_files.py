@@ -30,19 +30,19 @@ NINE_ONE = (0.9, 0.1)
 
 
 class Document(NamedTuple):
-    """A text, and the index of its class."""
+    """A text to classify, and the index of its class."""
 
     text: str
     label: int
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The text alone, as a tuple."""
+        """The text of the document, as a tuple of one text."""
         return (self.text,)
 
 
 class Pair(NamedTuple):
-    """Two texts, and the index of the class of the pair."""
+    """A pair of texts to classify, and the index of its class."""
 
     first: str
     second: str
@@ -50,13 +50,13 @@ class Pair(NamedTuple):
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The two texts, as a tuple."""
+        """The two texts of the pair, as a tuple."""
         return (self.first, self.second)
 
 
 class Collection(NamedTuple):
-    """The names of the classes, and the documents or pairs of the parts ``train``, ``dev`` and
-    ``test``."""
+    """A data set of documents: the names of the classes, and the documents or pairs of the parts
+    ``train``, ``dev`` and ``test``."""
 
     classes: tuple[str, ...]
     parts: dict[str, list[Document]] | dict[str, list[Pair]]
@@ -74,7 +74,8 @@ class DocumentSource(ABC):
 
     @abstractmethod
     def read(self) -> Collection:
-        """Return all documents. Every call returns the same documents.
+        """Return all documents of the source and their classes. Every call returns the same
+        documents.
 
         Raises:
             ValueError: A file is missing or malformed; the message names the file and line.
@@ -118,13 +119,14 @@ class Hyperpartisan(DocumentSource):
         for article in _read_articles(self.articles):
             where = f'{self.articles}, line {article.line}'
             if article.id not in truth:
-                raise ValueError(f'{where}: article {article.id} has no label in {self.labels}')
+                raise ValueError(f"{where}: expected a label for article {article.id} in "
+                                 f"{self.labels} (got none)")
             text = _checked_text(_WEB_ADDRESS.sub(' ', html.unescape(article.text)), where)
             documents[article.id] = Document(text, truth[article.id])
         without = sorted(truth.keys() - documents.keys())
         if without:
-            raise ValueError(f'{self.labels}: label of article {without[0]}, which is not in '
-                             f'{self.articles}')
+            raise ValueError(f"{self.labels}: expected labels only for articles in {self.articles} "
+                             f"(got article {without[0]}, which is missing there)")
         classes = ('not hyperpartisan', 'hyperpartisan')
         if self.splits is None:
             return Collection(classes, divide(documents.values(), self.seed))
@@ -160,7 +162,8 @@ class Newsgroups(DocumentSource):
         train, test = (Path(self.path) / f'20news-bydate-{part}' for part in ('train', 'test'))
         classes, unknown = _folders(train), sorted(set(_folders(test)) - set(_folders(train)))
         if unknown:
-            raise ValueError(f'{test / unknown[0]}: a class that {train} does not have')
+            raise ValueError(f"{test / unknown[0]}: expected only classes of {train} (got a class "
+                             f"that is missing there)")
         learn, test = (list(self._read_part(folder, classes)) for folder in (train, test))
         return Collection(classes, {**divide(learn, self.seed, NINE_ONE), 'test': test})
 
@@ -238,7 +241,7 @@ class AmazonReviews(DocumentSource):
     def __post_init__(self):
         for name, value in (('longer_than', self.longer_than), ('num_sampled', self.num_sampled)):
             if value is not None and value < 1:
-                raise ValueError(f"'{name}' must be positive (got {value})")
+                raise ValueError(f"'{name}' must be at least 1 (got {value})")
 
     def read(self) -> Collection:
         reviews: Iterable[Document] = self._long_reviews()
@@ -249,8 +252,8 @@ class AmazonReviews(DocumentSource):
             chosen = sorted(nsmallest(self.num_sampled, numbered), key=lambda entry: entry[1])
             if len(chosen) < self.num_sampled:
                 raise ValueError(f"'num_sampled' must be at most {len(chosen)}, the number of "
-                                 f"reviews with more than {self.longer_than} words in "
-                                 f"{self.path} (got {self.num_sampled})")
+                                 f"reviews with more than {self.longer_than} words in {self.path} "
+                                 f"(got {self.num_sampled}); lower 'num_sampled' or 'longer_than'")
             reviews = (review for _, _, review in chosen)
         return Collection(('1', '2', '3', '4', '5'), divide(reviews, self.seed))
 
@@ -259,10 +262,10 @@ class AmazonReviews(DocumentSource):
             where = f'{self.path}, line {number}'
             text, stars = row.get('reviewText'), row.get('overall')
             if not isinstance(text, str):
-                raise ValueError(f"{where}: expected a text 'reviewText' (got {text!r:.60})")
+                raise ValueError(f"{where}: expected a text as 'reviewText' (got {text!r:.60})")
             if isinstance(stars, bool) or stars not in (1, 2, 3, 4, 5):
-                raise ValueError(f"{where}: expected 'overall' from 1 to 5 stars (got "
-                                 f"{stars!r:.60})")
+                raise ValueError(f"{where}: expected a number of stars from 1 to 5 as 'overall' "
+                                 f"(got {stars!r:.60})")
             if len(text.split()) > self.longer_than:
                 yield Document(text.strip(), int(stars) - 1)
 
@@ -287,8 +290,8 @@ def part_of(text: str, seed: int = 0, shares: tuple[float, ...] = EIGHT_ONE_ONE)
 
 def divide(documents: Iterable[Document], seed: int,
            shares: tuple[float, ...] = EIGHT_ONE_ONE) -> dict[str, list[Document]]:
-    """Return the documents of each part, as :func:`part_of` divides them. Documents keep their
-    order."""
+    """Return a dict of the documents of each part, divided as by :func:`part_of`. Documents keep
+    their order."""
     parts: dict[str, list[Document]] = {part: [] for part in PARTS[:len(shares)]}
     for document in documents:
         parts[part_of(document.text, seed, shares)].append(document)
@@ -353,7 +356,7 @@ def _read_articles(path: str) -> list[_Article]:
             return
         number = attributes.get('id', '')
         if open_article is not None:
-            fail('an article within an article')
+            fail('expected the end of an article before the next article begins')
         if not re.fullmatch('[0-9]{1,9}', number):
             fail(f"expected an article with an 'id' of digits (got {number!r:.60})")
         if int(number) in articles:
@@ -376,13 +379,13 @@ def _read_articles(path: str) -> list[_Article]:
         with Path(path).open('rb') as file:
             parser.ParseFile(file)
     except OSError as error:
-        raise ValueError(f'{path} cannot be read ({error.strerror}); unpack the archive, and '
-                         'pass the XML file in it') from error
+        raise ValueError(f"{path} cannot be read ({error.strerror}); unpack the archive, and pass "
+                         f"the XML file inside") from error
     except expat.ExpatError as error:
         raise ValueError(f'{path}, line {error.lineno}: not well-formed XML in UTF-8 '
                          f'({expat.errors.messages[error.code]})') from error
     if not articles:
-        raise ValueError(f'{path} contains no articles')
+        raise ValueError(f"{path}: expected at least one article (got none)")
     return list(articles.values())
 
 
@@ -399,19 +402,20 @@ def _read_split(path: Path, known: Iterable[int]) -> dict[str, list[int]]:
     with readable(f"'splits' cannot be read: {path}"):
         split = read_json(path)
     if sorted(split) != sorted(PARTS) or not all(isinstance(ids, list) for ids in split.values()):
-        raise ValueError(f"{path}: expected lists of ids named {', '.join(PARTS)} (got "
+        raise ValueError(f"{path}: expected lists of ids with the names {', '.join(PARTS)} (got "
                          f"{', '.join(split) or 'nothing'})")
     split = {part: [_article_id(number, path) for number in split[part]] for part in PARTS}
     ids = {part: set(numbers) for part, numbers in split.items()}
     unknown = sorted(set().union(*ids.values()).difference(known))
     if unknown:
-        raise ValueError(f'{path}: there is no article {unknown[0]}')
+        raise ValueError(f"{path}: expected ids of articles in the data (got {unknown[0]}, which "
+                         f"is missing)")
     leaks = [f'{len(shared)} of the {len(split[later])} ids of {later} are in {earlier}'
              for later, earlier in (('test', 'train'), ('test', 'dev'), ('dev', 'train'))
              if (shared := [number for number in split[later] if number in ids[earlier]])]
     if leaks:
-        warnings.warn(f'{path} leaks: {", ".join(leaks)}; test results are not on unseen '
-                      "articles; omit 'splits' for a clean split", stacklevel=3)
+        warnings.warn(f"{path}: parts share articles: {', '.join(leaks)}; omit 'splits' to divide "
+                      f"the articles without such overlaps", stacklevel=3)
     return split
 
 
@@ -422,12 +426,13 @@ def _article_id(number: object, path: Path) -> int:
 
 
 def _folders(path: Path) -> tuple[str, ...]:
-    """Return the names of the folders in a folder. Files raise an error, unless they are hidden."""
+    """Return the names of the folders inside a folder. Files inside raise an error unless they are
+    hidden."""
     entries = sorted(path.iterdir()) if path.is_dir() else []
     entries = [entry for entry in entries if not entry.name.startswith('.')]
     if not entries:
-        raise ValueError(f"'path' must contain the folder {path.name} with one folder for each "
-                         f"class (there is none in {path.parent})")
+        raise ValueError(f"'path' must contain the folder {path.name}, with one folder for each "
+                         f"class (got {path.parent}, without this folder)")
     for entry in entries:
         if not entry.is_dir():
             raise ValueError(f'{entry}: expected only folders, one for each class (got a file)')
@@ -442,7 +447,7 @@ def document_paths(folder: Path, *suffixes: str) -> list[Path]:
     """
     files, left_out = listed(folder, suffixes)
     if not files:
-        raise ValueError(f"{folder}: expected a folder of documents (there are no files named "
+        raise ValueError(f"{folder}: expected a folder of documents (got no files named "
                          f"{', '.join(suffixes) or 'anything'}); unpack the archive first")
     if left_out:
         tell(folder, number_of('document', len(files)), left_out)
@@ -451,5 +456,5 @@ def document_paths(folder: Path, *suffixes: str) -> list[Path]:
 
 def _checked_text(text: str, where: str) -> str:
     if not text.strip():
-        raise ValueError(f'{where}: an empty document')
+        raise ValueError(f"{where}: expected a text (got an empty document); remove this document")
     return text.strip()

@@ -76,8 +76,8 @@ class EncodedCorpus:
             if self.counts.dtype != np.int64 or self.counts.sum() != len(self.tokens):
                 raise ValueError('counts.npy: the counts do not match the tokens')
         except Exception as error:  # NumPy and the system raise many types
-            raise ValueError(f"'cache' is damaged ({folder}: {error}); delete "
-                             f"{folder.parent}") from error
+            raise ValueError(f"'cache' is damaged ({folder}: {error}); delete {folder.parent}, and "
+                             f"the cache is built again") from error
 
     def __reduce__(self) -> tuple:
         # A data-loading worker opens the files itself.
@@ -111,7 +111,8 @@ class EncodedCorpus:
         try:
             return _read_pointers(path, self.num_sentences)
         except (OSError, ValueError) as error:
-            raise ValueError(f"'cache' is damaged ({error}); delete {path}") from error
+            raise ValueError(f"'cache' is damaged ({error}); delete {path}, and the cache is built "
+                             f"again") from error
 
     def _cut(self, path: Path, target: int, short_share: float, seed: int) -> None:
         rng = np.random.default_rng((seed, target))
@@ -144,7 +145,8 @@ def _cut_documents(document_ptr: np.ndarray, sentence_ptr: np.ndarray, target: i
 
 
 def corpus_key(path: Path, tokenizer: str) -> str:
-    """Return a cache key of the corpus's files, their sizes and times, and the tokenizer.
+    """Return a key under which the encoded corpus is cached: a digest of the files, their sizes and
+    times, and the tokenizer.
 
     Args:
         path (Path): A corpus, see :func:`read_documents`.
@@ -203,8 +205,8 @@ def _encode_in_shards(path: Path, tokenizer: Tokenizer, folder: Path) -> None:
                               for part, encoded in parts.items())
         shutil.rmtree(shards, ignore_errors=True)
         raise ValueError(f"'corpus' must have documents for training and for development, about "
-                         f"one in twenty (got {counts} from {path}); in a file with one sentence "
-                         f"per line, ended by a full stop, separate documents by blank lines")
+                         f"one in twenty (got {counts} from {path}); separate documents by blank "
+                         f"lines if the file has one sentence on each line")
     with new_folder(folder) as temporary:
         for part, encoded in parts.items():
             _join(encoded, temporary / part)
@@ -224,7 +226,7 @@ def _in_shards(documents: Iterator[Document]) -> Iterator[list[Document]]:
 
 
 def _begin(tokenizer: str) -> None:
-    """Initialise an encoding process."""
+    """Prepare a new process for encoding documents with ``tokenizer``."""
     global _tokenizer
     from tokenizers import Tokenizer
     os.environ['TOKENIZERS_PARALLELISM'] = 'false'  # the processes already run in parallel
@@ -232,7 +234,7 @@ def _begin(tokenizer: str) -> None:
 
 
 def _encode_shard(file: Path, folder: Path) -> None:
-    """Encode the documents in a file, and remove it."""
+    """Encode the documents in a file, write their tokens into ``folder``, and remove the file."""
     documents: list[Document] = json.loads(file.read_text())
     file.unlink()
     with new_folder(folder) as temporary:
@@ -257,7 +259,8 @@ def _encode(documents: list[Document], tokenizer: Tokenizer) -> Iterator[list[li
 
 
 def _nonempty(shards: list[Path], part: str) -> list[EncodedCorpus]:
-    """Return one part of the shards, without empty ones; refuse a changed shard, naming it."""
+    """Return one part of the corpus of each shard, without empty parts. Raise an error that names
+    the shard if its files have changed."""
     folders = [shard / part for shard in shards]
     return [EncodedCorpus(folder) for folder in folders
             if not (folder / 'tokens.bin').exists() or (folder / 'tokens.bin').stat().st_size
@@ -287,7 +290,7 @@ def _write_layout(folder: Path, dtype: str, size: dict[str, int]) -> None:
 
 
 class _PartWriter:
-    """Appends documents to the files of one part of a shard."""
+    """Appends encoded documents to the files of one part of a shard."""
 
     def __init__(self, folder: Path, vocab_size: int):
         folder.mkdir()
@@ -325,8 +328,8 @@ class _PartWriter:
 
 
 def _read_pointers(path: Path, end: int) -> np.ndarray:
-    """Read pointers from 0 to ``end``. They must be sorted, because compiled loops index by
-    them."""
+    """Return the pointers in a file, which rise from 0 to ``end``. They must be sorted, because
+    compiled loops use them as indices."""
     pointers = _memory_map(path, 'int64')
     if pointers[0] != 0 or pointers[-1] != end or not (pointers[1:] > pointers[:-1]).all():
         raise ValueError(f'{path.name}: does not rise from 0 to {end:,}')

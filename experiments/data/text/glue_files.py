@@ -14,7 +14,7 @@ from graphattn.utils.reading import filled_lines
 
 @dataclass(frozen=True)
 class GlueTask:
-    """The columns and labels of the files of a GLUE task.
+    """The columns, labels and metric of a GLUE task.
 
     Attributes:
         text (tuple): The columns of the one or two sentences.
@@ -58,7 +58,7 @@ TASKS = {
 
 
 class Row(NamedTuple):
-    """A row of a file: its one or two sentences, and its class or score."""
+    """A row of a file of a GLUE task: one or two sentences, and the class or the score."""
 
     text: tuple[str, ...]
     label: int | float
@@ -84,13 +84,14 @@ def read_rows(path: Path, task: GlueTask) -> Iterator[Row]:
             raise ValueError(f'{where}: expected {len(columns)} columns between tabs (got '
                              f'{len(entries)})')
         if is_broken:
-            raise ValueError(f'{where}: no text in column '
-                             f'{next(columns[i] for i in positions if not entries[i].strip())!r}')
+            raise ValueError(f"{where}: expected a text in the column "
+                             f"{next(columns[i] for i in positions if not entries[i].strip())!r} "
+                             f"(got none)")
         num_rows += 1
         yield Row(tuple(entries[i] for i in positions),
                   _parse_label(entries[label], task.classes, where))
     if num_rows == 0:
-        raise ValueError(f'{path} contains no rows')
+        raise ValueError(f"{path}: expected at least one row (got none)")
     if num_broken:
         print(f'{path}: skipped {num_broken} of {num_rows + num_broken} rows that lack a sentence')
 
@@ -98,22 +99,23 @@ def read_rows(path: Path, task: GlueTask) -> Iterator[Row]:
 def _header(lines: Iterator[tuple[int, list[str]]], path: Path) -> list[str]:
     for _, columns in lines:
         return columns
-    raise ValueError(f'{path} contains no rows')
+    raise ValueError(f"{path}: expected at least one row (got none)")
 
 
 def _positions(path: Path, columns: list[str], needed: tuple[str, ...]) -> list[int]:
-    """Return the position of each needed column. Each name must occur once."""
+    """Return the position of each needed column among ``columns``. Each name must occur once."""
     for name in needed:
         if name not in columns:
-            raise ValueError(f'{path}, line 1: expected a column {name!r} (got '
-                             f'{", ".join(columns)})')
+            raise ValueError(f"{path}, line 1: expected the column {name!r} (got "
+                             f"{', '.join(columns)})")
         if columns.count(name) > 1:
-            raise ValueError(f'{path}, line 1: the column {name!r} is repeated')
+            raise ValueError(f"{path}, line 1: expected different column names (got {name!r} "
+                             f"twice)")
     return list(map(columns.index, needed))
 
 
 def read_test_rows(path: Path, task: GlueTask) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the number and the sentences of each row of a test set.
+    """Yield the number and the sentences of each row of a GLUE test set.
 
     The file has a header and no labels. A missing sentence is read as an empty text, because GLUE's
     server requires a prediction for every row.
@@ -126,13 +128,13 @@ def read_test_rows(path: Path, task: GlueTask) -> Iterator[tuple[str, tuple[str,
     positions, is_empty = _positions(path, columns, task.text), True
     for number, entries in lines:
         if not entries[0].isdecimal() or len(entries) > len(columns):
-            raise ValueError(f'{path}, line {number}: expected {len(columns)} columns between '
-                             f'tabs, the first a number (got {len(entries)}, the first '
-                             f'{entries[0]!r:.60})')
+            raise ValueError(f"{path}, line {number}: expected {len(columns)} columns between "
+                             f"tabs, with a number in the first (got {len(entries)} columns, with "
+                             f"{entries[0]!r:.60} in the first)")
         is_empty = False
         yield entries[0], tuple(entries[i] if i < len(entries) else '' for i in positions)
     if is_empty:
-        raise ValueError(f'{path} contains no rows')
+        raise ValueError(f"{path}: expected at least one row (got none)")
 
 
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:

@@ -55,12 +55,12 @@ def build_local_glue(
     sizes = {'train': num_train, 'dev': num_dev}
     for part, size in sizes.items():
         if size < 1:
-            raise ValueError(f"'num_{part}' must be positive (got {size})")
+            raise ValueError(f"'num_{part}' must be at least 1 (got {size})")
     if seed < 0:
-        raise ValueError(f"'seed' must not be negative (got {seed})")
+        raise ValueError(f"'seed' must be at least 0 (got {seed})")
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
-        raise ValueError(f"'out' must be a new or empty folder (got {out}, which exists and is "
-                         "not empty)")
+        raise ValueError(f"'out' must be a new or empty folder (got {out}, which contains files); "
+                         f"choose another folder")
     parts: dict[str, list[tuple[str, Document]]] = {'train': [], 'dev': []}
     for package, document in documents:
         parts['dev' if is_held_out(document) else 'train'].append((package, document))
@@ -82,8 +82,8 @@ def build_local_glue(
 
 def exchanged_words(documents: list[tuple[str, Document]], size: int,
                     rng: np.random.Generator) -> Rows:
-    """Return CoLA's rows. In every other sentence, two neighbouring words are exchanged or four are
-    shuffled.
+    """Return rows for CoLA's stand-in. In every other sentence, two neighbouring words are
+    exchanged or four words are shuffled.
 
     The first and the last word stay in place, and so do words with capitals or punctuation, because
     these would reveal the change.
@@ -99,8 +99,9 @@ def exchanged_words(documents: list[tuple[str, Document]], size: int,
                          sentence if label else ' '.join(disturbed)))
         if len(rows) == size:
             return _shuffled(rows, rng)
-    raise ValueError(f"'num_train' and 'num_dev' require {size} sentences with words to exchange "
-                     f"(got {len(rows)})")
+    raise ValueError(f"'num_train' and 'num_dev' must not need more sentences than there are (got "
+                     f"{size} for {len(rows)} sentences with words to exchange); lower 'num_train' "
+                     f"or 'num_dev'")
 
 
 def _disturb(words: list[str], rng: np.random.Generator) -> list[str] | None:
@@ -120,7 +121,7 @@ def _disturb(words: list[str], rng: np.random.Generator) -> list[str] | None:
 
 def following_sentences(documents: list[tuple[str, Document]], size: int,
                         rng: np.random.Generator) -> Rows:
-    """Return RTE's rows, of two sentences each.
+    """Return rows for RTE's stand-in, of two sentences each.
 
     No sentence occurs twice as the first one of a row, or twice as a second one that follows the
     first.
@@ -128,8 +129,9 @@ def following_sentences(documents: list[tuple[str, Document]], size: int,
     pairs = [(number, first) for number, (_, document) in enumerate(documents)
              for first in range(0, len(document) - 1, 2)]
     if len(pairs) < size or len(documents) < 2:
-        raise ValueError(f"'num_train' and 'num_dev' require {size} pairs of sentences (got "
-                         f"{len(pairs)})")
+        raise ValueError(f"'num_train' and 'num_dev' must not need more pairs of sentences than "
+                         f"there are (got {size} for {len(pairs)} pairs); lower 'num_train' or "
+                         f"'num_dev'")
     rows: Rows = []
     for index, chosen in enumerate(rng.permutation(len(pairs))[:size]):
         number, first = pairs[chosen]
@@ -143,16 +145,17 @@ def following_sentences(documents: list[tuple[str, Document]], size: int,
 
 
 def sources(documents: list[tuple[str, Document]], size: int, rng: np.random.Generator) -> Rows:
-    """Return SST-2's rows. Half of the sentences are from torch, and half from the standard
-    library."""
+    """Return rows for SST-2's stand-in. Half of the sentences are from torch, and half from the
+    standard library."""
     rows: Rows = []
     for label, name in enumerate(('python', 'torch')):
         sentences = [sentence for package, document in documents if package == name
                      for sentence in document]
         wanted = (size + label) // 2
         if len(sentences) < wanted:
-            raise ValueError(f"'num_train' and 'num_dev' require {wanted} sentences of {name} "
-                             f"(got {len(sentences)})")
+            raise ValueError(f"'num_train' and 'num_dev' must not need more sentences of {name} "
+                             f"than there are (got {wanted} for {len(sentences)} sentences); lower "
+                             f"'num_train' or 'num_dev'")
         rows += [(sentences[index], label)
                  for index in rng.choice(len(sentences), wanted, replace=False)]
     return _shuffled(rows, rng)

@@ -63,8 +63,8 @@ def build_local_questions(out: Path, documents: Iterable[tuple[str, Document]],
         raise ValueError(f"'share_without' must be in [0, 1) (got {share_without})")
     check_at_least(0, seed=seed)
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
-        raise ValueError(f"'out' must be a new or empty folder (got {out}, which exists and is "
-                         "not empty)")
+        raise ValueError(f"'out' must be a new or empty folder (got {out}, which contains files); "
+                         f"choose another folder")
     parts: dict[str, list[Document]] = {part: [] for part in PARTS}
     for _, document in documents:
         parts[part_of(' '.join(document))].append(document)
@@ -77,8 +77,9 @@ def build_local_questions(out: Path, documents: Iterable[tuple[str, Document]],
                           for paragraph in gaps(document, share_without, rng)]
             rows = following_sentences(some, rng)
             if not paragraphs or not rows:
-                raise ValueError("'documents' must yield questions for every part (got "
-                                 f"{len(paragraphs)} gaps and {len(rows)} choices for {part})")
+                raise ValueError(f"'documents' must be enough for questions in every part (got "
+                                 f"{len(paragraphs)} gaps and {len(rows)} choices for {part}); "
+                                 f"pass more documents")
             rows_of_part = (row for paragraph in paragraphs for row in paragraph['qas'])
             for place, row in enumerate(rows_of_part):
                 row['id'] = f'{part}-{place}'
@@ -91,7 +92,7 @@ def build_local_questions(out: Path, documents: Iterable[tuple[str, Document]],
 
 
 def gaps(document: Document, share_without: float, rng: np.random.Generator) -> list[dict]:
-    """Return SQuAD's paragraphs of a docstring.
+    """Return the paragraphs that a docstring contributes to SQuAD's stand-in.
 
     Each paragraph has the questions on one sentence: the first of the docstring, or a definition.
     """
@@ -132,7 +133,7 @@ def _place_of(word: str, text: str) -> int | None:
 
 def following_sentences(documents: list[Document],
                         rng: np.random.Generator) -> list[tuple[object, ...]]:
-    """Return SWAG's rows, each a sentence, four endings and a label."""
+    """Return rows for SWAG's stand-in, each with a sentence, four endings and a label."""
     pairs = [pair for document in documents for pair in zip(document, document[1:])]
     if len(pairs) <= NUM_ENDINGS:
         return []

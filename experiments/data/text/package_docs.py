@@ -89,8 +89,8 @@ class PackageDocs(DocumentSource):
             raise ValueError(f"'num_classes' must be at most {len(packages)}, the number of "
                              f"packages with {self.min_documents} documents of {self.min_words} "
                              f"words in {folder} (got "
-                             f"{self.num_classes or 'none, which needs 2'}); lower "
-                             "'num_classes', 'min_documents' or 'min_words'")
+                             f"{self.num_classes or 'none, which needs 2'}); lower 'num_classes', "
+                             f"'min_documents' or 'min_words'")
         classes = tuple(sorted(packages[:self.num_classes]))
         label = {package: number for number, package in enumerate(classes)}
         names = _names(folder / 'names.json', classes)
@@ -104,8 +104,8 @@ def _rows(path: Path) -> Iterator[dict[str, str]]:
     for number, row in read_json_lines(path):
         for name in ('package', 'text'):
             if not isinstance(row.get(name), str):
-                raise ValueError(f'{path}, line {number}: expected a text {name!r} (got '
-                                 f'{row.get(name)!r:.60})')
+                raise ValueError(f"{path}, line {number}: expected a text as {name!r} (got "
+                                 f"{row.get(name)!r:.60})")
         yield row
 
 
@@ -115,8 +115,8 @@ def _names(path: Path, packages: tuple[str, ...]) -> dict[str, list[str]]:
     for package in packages:
         known = names.get(package)
         if not isinstance(known, list) or not all(isinstance(name, str) for name in known):
-            raise ValueError(f'{path}: expected a list of names of {package!r} (got '
-                             f'{known!r:.60})')
+            raise ValueError(f"{path}: expected a list of names for {package!r} (got "
+                             f"{known!r:.60})")
     return names
 
 
@@ -141,7 +141,7 @@ def build_package_docs(out: Path, documents: Iterable[tuple[str, Sentences]]) ->
 
 
 def variants(names: Iterable[str]) -> list[str]:
-    """Return spellings of names, in lower case.
+    """Return the spellings in which a text may contain the names of packages, in lower case.
 
     Outer underscores are removed; parts are joined by a blank, a hyphen, an underscore or nothing;
     a trailing number is also left out.
@@ -157,7 +157,7 @@ def variants(names: Iterable[str]) -> list[str]:
 
 
 def names_pattern(names: Iterable[str]) -> re.Pattern[str]:
-    """Compile a pattern that finds names in a text, in any case.
+    """Return a regular expression that finds names in a text, in any case.
 
     A name of at least five letters matches any word that contains it, as torch matches PyTorch and
     torchvision. A shorter name matches only whole words and their plurals.

@@ -23,8 +23,8 @@ def longest_match_scores(questions: list[Question]) -> dict[str, float]:
 
 
 def longest_match(question: Question) -> str:
-    """Return the word of the context whose neighbours match those of the gap for the most words, on
-    both sides.
+    """Return the word of the context whose neighbours on both sides agree with the neighbours of
+    the gap for the most words.
 
     In a tie, it is the word that has the most words of the question nearby.
     """
@@ -59,7 +59,8 @@ def choice_accuracies(data: QuestionData) -> dict[str, float]:
 
 
 def most_shared(question: ChoiceQuestion) -> int:
-    """Return the index of the choice with the largest fraction of its words in the question."""
+    """Return the index of the choice that has the largest fraction of its words in common with the
+    question."""
     asked = {*_words(question.text)}
     shares = [np.mean([word in asked for word in words]) if (words := _words(choice)) else 0.
               for choice in question.choices]

@@ -22,7 +22,7 @@ MAX_NAMED = 20
 
 
 class Question(NamedTuple):
-    """A question, the texts to read, and the answers.
+    """A question to answer from texts, with these texts and the answers.
 
     Attributes:
         id (str): An id that is unique within its part.
@@ -41,8 +41,8 @@ class Question(NamedTuple):
 
 
 class QuestionData(NamedTuple):
-    """The questions of ``train``, ``dev`` and ``test``, and a short description of the data. Each
-    question has an id."""
+    """A data set of questions: the questions of ``train``, ``dev`` and ``test``, and a short
+    description of the data. Each question has an id."""
 
     about: str
     parts: dict[str, list]
@@ -53,7 +53,7 @@ class QuestionSource(ABC):
 
     @abstractmethod
     def read(self) -> QuestionData:
-        """Return all questions. Every call returns the same questions.
+        """Return all questions of the source. Every call returns the same questions.
 
         Raises:
             ValueError: A file is missing or malformed; the message names the file and the line or
@@ -127,7 +127,7 @@ class TriviaQa(QuestionSource):
         is_verified = value_of(file, 'VerifiedEval', bool, path)
         domain = value_of(file, 'Domain', str, path)
         if domain not in ('Wikipedia', 'Web'):
-            raise ValueError(f"{path}: expected 'Domain' Wikipedia or Web (got {domain!r:.60})")
+            raise ValueError(f"{path}: expected Wikipedia or Web as 'Domain' (got {domain!r:.60})")
         questions = []
         rows = value_of(file, 'Data', list, path)
         for number, row in enumerate(tqdm(rows, desc=f'reading {Path(path).name}', disable=None)):
@@ -167,15 +167,15 @@ class TriviaQa(QuestionSource):
     def _page(folder: Path, name: str) -> str:
         path = folder / name
         if not path.resolve().is_relative_to(folder.resolve()):
-            raise ValueError(f"'evidence' must contain the pages (got {name!r:.60}, which is "
-                             f"outside of {folder})")
+            raise ValueError(f"'evidence' must be the folder with all pages (got {name!r:.60}, "
+                             f"which is outside of {folder})")
         with readable(f"'evidence' cannot be read: {path}"):
             return read_text(path)
 
 
 def read_parts(files: Any, read: Callable[[str], Sequence[NamedTuple]],
                learn: Callable[[str], Sequence[NamedTuple]] | None = None) -> dict[str, list]:
-    """Return the parts of a source.
+    """Return a dict of the parts of a data set: its training, development and test examples.
 
     Without a test file, the development part is also the test part.
 
@@ -234,7 +234,8 @@ def _squad_question(row: Any, context: str, where: str) -> Question:
 def _trainable(path: str, questions: Iterable[Question]) -> list[Question]:
     kept = [question for question in questions if question.spans or not question.accepted]
     if not any(question.spans for question in kept):
-        raise ValueError(f'{path}: no question has its answer in its context')
+        raise ValueError(f"{path}: expected a question whose context contains the answer (got "
+                         f"none)")
     return kept
 
 
@@ -247,7 +248,7 @@ def _names(answer: dict, where: str) -> tuple[list[str], tuple[str, ...]]:
     normalised = [*value_of(answer, 'NormalizedAliases', list, where),
                   *(' '.join(trivia_words(text)) for text in human)]
     if not all(isinstance(name, str) for name in (*names, *normalised)):
-        raise ValueError(f'{where}: expected strings as names of the answer')
+        raise ValueError(f"{where}: expected a list of strings as the names of the answer")
     return [name for name in dict.fromkeys(names) if name.strip()], tuple(normalised)
 
 
@@ -268,17 +269,18 @@ def _spans(text: str, names: list[str]) -> Iterator[tuple[int, int]]:
 
 
 def _list_in(row: dict, name: str, where: str) -> list:
-    """Return the list of a key, or an empty list if the key is missing."""
+    """Return the list under a key of a JSON object, or an empty list if the key is missing."""
     return value_of(row, name, list, where) if name in row else []
 
 
 def _check_ids(path: str, questions: Sequence[NamedTuple]) -> None:
     if not questions:
-        raise ValueError(f'{path} contains no questions')
+        raise ValueError(f"{path}: expected at least one question (got none)")
     seen: set[str] = set()
     for question in questions:
         if question.id in seen:
-            raise ValueError(f'{path}: two questions have the id {question.id!r:.60}')
+            raise ValueError(f"{path}: expected a different id for each question (got "
+                             f"{question.id!r:.60} twice)")
         seen.add(question.id)
 
 
@@ -300,7 +302,7 @@ def read_file(path: str, kind: type) -> Any:
 
 
 def value_of(row: Any, name: str, kind: type, where: str) -> Any:
-    """Return the value of a key of a JSON object.
+    """Return the value under a key of a JSON object, or raise an error if its type is wrong.
 
     Raises:
         ValueError: ``row`` is not an object, or has no value of this type; the message begins with

@@ -58,8 +58,8 @@ class TextTable(DocumentSource):
 
     def __post_init__(self):
         if self.columns is not None and len(self.columns) not in (1, 2):
-            raise ValueError(f"'columns' must be one column for texts or two for pairs (got "
-                             f"{', '.join(self.columns) or 'none'})")
+            raise ValueError(f"'columns' must contain one column for single texts, or two for "
+                             f"pairs (got {', '.join(self.columns) or 'none'})")
 
     def read(self) -> Collection:
         files = given_parts(self.path, self.val, self.test)
@@ -87,13 +87,14 @@ class Row(NamedTuple):
     label: str | None
 
     def with_class(self, number: int) -> Document | Pair:
-        """Return the text or the pair, with the index of its class."""
+        """Return the text or the pair of texts of this row as a Document or a Pair, with the index
+        of its class."""
         return (Document if len(self.texts) == 1 else Pair)(*self.texts, number)
 
 
 def read_texts(path: Path, columns: Sequence[str] | None = None,
                label: str | None = None) -> Iterator[Row]:
-    """Yield the rows of a table.
+    """Yield each row of a CSV or JSON lines table as a Row.
 
     Args:
         path (Path): The file.
@@ -106,9 +107,8 @@ def read_texts(path: Path, columns: Sequence[str] | None = None,
             or a text is empty; the message names the file and line.
     """
     if not any(path.name.endswith((kind, f'{kind}.gz')) for kind in (*SEPARATORS, *JSON)):
-        raise ValueError(f"'path' must be a table with the suffix "
-                         f"{', '.join((*SEPARATORS, *JSON))}, optionally followed by .gz (got "
-                         f"{path})")
+        raise ValueError(f"'path' must be a table with a suffix {', '.join((*SEPARATORS, *JSON))}, "
+                         f"optionally followed by .gz (got {path})")
     number = 0
     is_json = path.name.removesuffix('.gz').endswith(JSON)
     for number, row in read_json_lines(path) if is_json else _csv_rows(path):
@@ -117,14 +117,13 @@ def read_texts(path: Path, columns: Sequence[str] | None = None,
             columns = next((names for names in DEFAULTS if set(names) <= row.keys()), DEFAULTS[0])
         for name in (*columns, *([] if label is None else [label])):
             if name not in row:
-                raise ValueError(f"{where}: expected a column {name!r:.60} (got "
-                                 f"{', '.join(row):.200}); name your columns in the first line "
-                                 "of a CSV file, and pass 'columns' and 'label' if the names "
-                                 "differ")
+                raise ValueError(f"{where}: expected the column {name!r:.60} (got "
+                                 f"{', '.join(row):.200}); for other names, pass 'columns' and "
+                                 f"'label', and name the columns of a CSV file in its first line")
         texts = tuple(_text(row[name], name, where) for name in columns)
         yield Row(number, texts, None if label is None else _label(row[label], label, where))
     if not number:
-        raise ValueError(f'{path} contains no texts')
+        raise ValueError(f"{path}: expected at least one text (got none)")
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:

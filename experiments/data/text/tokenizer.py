@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class SpecialTokens(NamedTuple):
-    """The ids of the special tokens."""
+    """The ids of the special tokens of a tokenizer, such as [CLS] and [SEP]."""
 
     pad: int
     unk: int
@@ -62,8 +62,9 @@ def train_tokenizer(texts: Callable[[], Iterable[str]], vocab_size: int) -> Toke
     # that are special tokens keep the given order.
     given = [*NAMES, *letters, *(f'##{letter}' for letter in letters)]
     if len(given) > vocab_size:
-        raise ValueError(f"'vocab_size' must be at least {len(given)}, for the special tokens and "
-                         f"each letter at the start of a word and within (got {vocab_size})")
+        raise ValueError(f"'vocab_size' must be at least {len(given)}, to contain the special "
+                         f"tokens and each letter, both at the start of a word and inside (got "
+                         f"{vocab_size})")
     trainer = WordPieceTrainer(vocab_size=vocab_size, special_tokens=given, show_progress=False,
                                initial_alphabet=letters, limit_alphabet=len(letters))
     watched = _watched(texts(), TRAINING)
@@ -97,8 +98,8 @@ def train_byte_pairs(texts: Callable[[], Iterable[str]], vocab_size: int) -> Tok
     alphabet = ByteLevel.alphabet()
     names = ['<s>', '<pad>', '</s>', '<unk>', '<mask>']
     if vocab_size < len(alphabet) + len(names):
-        raise ValueError(f"'vocab_size' must be at least {len(alphabet) + len(names)}, for the "
-                         f"special tokens and each byte (got {vocab_size})")
+        raise ValueError(f"'vocab_size' must be at least {len(alphabet) + len(names)}, to contain "
+                         f"the special tokens and each byte (got {vocab_size})")
     tokenizer = Tokenizer(BPE())
     tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
     tokenizer.decoder = Decoder()
@@ -111,7 +112,8 @@ def train_byte_pairs(texts: Callable[[], Iterable[str]], vocab_size: int) -> Tok
 
 
 def _watched(texts: Iterable[str], name: str) -> Iterable[str]:
-    """Return the texts, with a progress bar in a terminal if they take longer than a second.
+    """Return an iterable over ``texts`` that shows a progress bar in a terminal if it takes longer
+    than a second.
 
     A caller that passes the iterable to compiled code must keep a reference to it. Otherwise an
     interrupt is lost when the bar is closed, in the first Python code after that call.
@@ -167,7 +169,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
 
 
 def check_same_vocabulary(tokenizer: Tokenizer, pretrained: Path | None) -> None:
-    """Check that a tokenizer has the same ids as the tokenizer of a pre-trained model.
+    """Raise an error unless a tokenizer has the same ids as the tokenizer of a pre-trained model.
 
     Args:
         tokenizer (tokenizers.Tokenizer): The tokenizer of the data.
@@ -179,12 +181,13 @@ def check_same_vocabulary(tokenizer: Tokenizer, pretrained: Path | None) -> None
     """
     if (pretrained is not None and pretrained.exists()
             and load_tokenizer(pretrained).get_vocab() != tokenizer.get_vocab()):
-        raise ValueError(f"'tokenizer' must be the tokenizer of the pre-training, {pretrained} "
-                         "(got a tokenizer with other ids)")
+        raise ValueError(f"'tokenizer' must be {pretrained}, the tokenizer of the pre-training "
+                         f"(got a tokenizer with other ids)")
 
 
 def special_tokens(tokenizer: Tokenizer, source: str | Path = 'the tokenizer') -> SpecialTokens:
-    """Return the ids of the special tokens, named as in BERT or RoBERTa.
+    """Return the ids of the special tokens of a tokenizer, whose names are those of BERT or
+    RoBERTa.
 
     Raises:
         ValueError: A special token is missing.
@@ -212,7 +215,8 @@ def cut(texts: list[list[int]], room: int) -> list[list[int]]:
 
 
 def framed(texts: list[list[int]], special: SpecialTokens) -> np.ndarray:
-    """Return the ids of [CLS] a [SEP], or of [CLS] a [SEP] b [SEP], int32 ``[length]``."""
+    """Return the ids of one or two texts with special tokens, [CLS] a [SEP] or [CLS] a [SEP] b
+    [SEP], int32 ``[length]``."""
     return np.array([special.cls, *(token for text in texts for token in (*text, special.sep))],
                     dtype=np.int32)
 

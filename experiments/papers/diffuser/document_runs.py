@@ -46,7 +46,7 @@ HOPS, TELEPORT = 5, 0.1  # Sec. "Ablation Studies"
 
 @dataclass(frozen=True)
 class Attention:
-    """A kind of attention: the source of its edges, and the number of hops.
+    """A kind of attention in the study: the source of its edges, and the number of hops.
 
     Args:
         name (str): Name of the run's folder. Two kinds of attention with equal names must have
@@ -63,7 +63,7 @@ class Attention:
     teleport: float = 0.
 
     def diffused(self, hops: int = HOPS, teleport: float = TELEPORT) -> Attention:
-        """Return attention along the same edges with more hops."""
+        """Return this kind of attention with more hops, along the same edges."""
         return replace(self, hops=hops, teleport=teleport)
 
     def options(self, seed: int) -> list[str]:
@@ -77,7 +77,7 @@ class Attention:
 
 @dataclass(frozen=True)
 class DocumentRuns:
-    """Runs of :meth:`Study.trained` on long documents.
+    """Trainings of classifiers of long documents, see :meth:`Study.trained`.
 
     Runs with the same arguments are trained once.
 
@@ -92,7 +92,7 @@ class DocumentRuns:
 
     @property
     def count(self) -> int:
-        """Return the number of keys per query of each of Diffuser's three kinds."""
+        """Return the number of keys of a query for each of Diffuser's three kinds of edges."""
         return COUNT[self.study.scale]
 
     def diffuser(self, window: int | None = None, num_global: int | None = None,
@@ -127,7 +127,7 @@ class DocumentRuns:
             heads, channels = encoder['heads'], encoder['channels']
         except (KeyError, TypeError) as error:
             raise ValueError(f"'documents' must be a config of a classifier with 'heads' and "
-                             f"'channels' ({self._configs[-1]} lacks {error})") from error
+                             f"'channels' (got {self._configs[-1]}, without {error})") from error
         source = {'class_path': 'graphattn.sources.BlockModelSource',
                   'init_args': {'heads': heads, 'head_channels': channels // heads,
                                 'clusters': CLUSTERS[self.study.scale], 'estimator': 'paper',
@@ -183,7 +183,7 @@ class DocumentRuns:
 
     @property
     def about(self) -> str:
-        """Return a description of the data, for figures."""
+        """Return a description of the documents, for titles of figures."""
         few = 'a little of ' if self.study.scale == 'smoke' else ''
         return (f'{few}the documentation of this Python, labelled by package'
                 if self._has_package_docs else f'documents of {self._configs[-1]}')
@@ -199,7 +199,7 @@ class DocumentRuns:
 
     @cached_property
     def _runs(self) -> Runs:
-        """Return the runs of the study.
+        """Return the Runs by which this study trains classifiers.
 
         The path of the documents is passed as an option, unless their config has it.
         """

@@ -81,7 +81,8 @@ def main(scale: ScaleName = 'small', sets: list[str] | None = None,
 
 
 def counted(data: SequenceData) -> list[dict]:
-    """Return rows with the bits per byte of n-grams and of PNG on the test part.
+    """Return rows of the table for two baselines, n-grams and PNG: the bits per byte of each on the
+    test part.
 
     The n-grams are counted in the training part.
     """

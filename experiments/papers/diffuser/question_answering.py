@@ -78,7 +78,7 @@ def main(scale: ScaleName = 'small', sets: list[str] | None = None,
 
 
 def printed(name: str) -> dict[str, float | None]:
-    """Return the papers' values for a kind of attention, by column."""
+    """Return the results that papers report for a kind of attention, by column of the table."""
     return {f'{kind}, {column}': figures[name][place] if name in figures else None
             for kind, figures in PAPER.items()
             for place, column in enumerate(('paper EM', 'paper F1'))}

@@ -22,7 +22,7 @@ COUNT = {'smoke': 4, 'small': 16, 'paper': 64}  # number of edges for each of Di
 
 @dataclass(frozen=True)
 class TaskRuns(Runs):
-    """Runs on one task with several kinds of attention.
+    """Trainings of models with several kinds of attention on one task.
 
     Args:
         study, name, configs, options: As in :class:`Runs`.
@@ -42,8 +42,8 @@ class TaskRuns(Runs):
 
     def scored(self, attention: Attention, seeds: range, metrics: dict[str, tuple[str, float]],
                *options: str, suffix: str = '') -> dict[str, float | None]:
-        """Return means and deviations over the models of these seeds, as :func:`over_seeds` returns
-        them."""
+        """Return a dict of means and deviations of the test metrics over the models of these seeds,
+        see :func:`over_seeds`."""
         return over_seeds((self.trained(attention, seed, *options, suffix=suffix)
                            for seed in seeds), metrics)
 
@@ -64,7 +64,7 @@ def attentions(count: int) -> dict[str, Attention]:
 
 def question_tasks(study: Study, kind: str, sets: Sequence[str],
                    files: dict[str, str]) -> list[TaskRuns]:
-    """Return the runs on data sets of questions.
+    """Return a list with the TaskRuns of each data set of questions.
 
     At the scale paper, these are released data sets. Below it, they are a stand-in.
 

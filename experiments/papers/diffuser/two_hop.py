@@ -51,7 +51,7 @@ def main(scale: ScaleName = 'small', out: Path = Path('runs/studies')) -> None:
 
 
 def train(study: Study, layers: int, hops: int, seed: int) -> Path:
-    """Train one model, and return the folder of its run."""
+    """Train one model of the study, and return the folder of its run."""
     model = f'{ENCODER}.num_layers', str(layers), f'{ENCODER}.hops', str(hops)
     return Runs(study, 'two_hop', (CONFIG,), (*SIZES[study.scale], *model)).fit(
         f'{layers}x{hops}', seed)

@@ -140,7 +140,7 @@ def loss_right_after(runs: TextRuns, run: Path, attention: str) -> float:
 
 
 def density(runs: TextRuns, run: Path, attention: str) -> float:
-    """Return the density of a kind of attention.
+    """Return the density of the graphs that a kind of attention uses.
 
     It is the density for the longest sequences, or of the graphs that the trained source sampled.
     """

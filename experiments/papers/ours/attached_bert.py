@@ -17,13 +17,15 @@ from graphattn.sources import GraphSource
 
 
 class Positions(NamedTuple):
-    """Rotary positions: a stand-in for position embeddings that has no parameters."""
+    """Rotary positions of ModernBERT, which have no parameters. This object replaces position
+    embeddings in code that reads their size."""
 
     num_embeddings: int
 
 
 class Embeddings(NamedTuple):
-    """The embeddings of an encoder, by the names that data and training use."""
+    """The embeddings of a ModernBERT, under the attribute names by which data modules and training
+    read the sizes of an encoder."""
 
     token_embedding: nn.Embedding
     position_embedding: Positions

@@ -48,7 +48,7 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
     of_tasks, seeds = density_study('attention_received', scale, **kwargs)
     of_tasks = [runs for runs in of_tasks if runs.task in SHAPES]
     if not of_tasks:
-        raise ValueError(f"'tasks' must include a task with images: {', '.join(SHAPES)}")
+        raise ValueError(f"'tasks' must contain at least one task with images: {', '.join(SHAPES)}")
     rows: list[dict] = []
     pictures: dict[str, Figure] = {}
     points: dict[str, tuple[Tensor, Tensor]] = {}
@@ -70,15 +70,15 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
 
 
 def extremes(found: OfInputs, label: Tensor, number: int) -> Tensor:
-    """Return the indices of correctly classified sequences: those of lowest density, then those of
-    highest density."""
+    """Return the indices of the correctly classified sequences with the lowest densities, followed
+    by those with the highest densities."""
     right = (found.predicted == label).nonzero()[:, 0]
     order = right[found.density.mean(dim=(0, 1))[right].argsort()]
     return torch.cat([order[:number], order[number:][-number:]])
 
 
 def head_rows(images: Tensor, label: Tensor, found: OfInputs, received: list[Tensor]) -> list[dict]:
-    """Return a row for each head of each layer.
+    """Return a row of the table for each head of each layer of a model.
 
     Args:
         images (Tensor): int64 ``[num_images, num_pixels]``.
@@ -108,7 +108,7 @@ def correlation(first: Tensor, second: Tensor) -> float | None:
 
 
 def titles(label: Tensor) -> list[str]:
-    """Return a title for each image of :func:`extremes`, with its class."""
+    """Return a title with the class for each image that :func:`extremes` selects."""
     kinds = ['lowest'] * DRAWN + ['highest'] * DRAWN
     return [f'{kind}\nclass {value}' for kind, value in zip(kinds, label.tolist())]
 

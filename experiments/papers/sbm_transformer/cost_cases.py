@@ -113,7 +113,8 @@ class Case(NamedTuple):
         return layer, lambda: layer(x, ptr)
 
     def graph(self) -> BipartiteGraph | None:
-        """Return the graph of the attention, or ``None`` if it has none."""
+        """Return the graph along which this case attends, or ``None`` for attention without a
+        graph."""
         with torch.no_grad():
             return self.layer().eval()(*self.tokens(), return_graph=True)[1]
 
@@ -129,7 +130,7 @@ class Case(NamedTuple):
         return flops.block_model(self.n, WIDTH, CLUSTERS, self._drawn(), num_edges / HEADS, trains)
 
     def _drawn(self) -> flops.Steps:
-        """Return the operations of one head to sample its graph, step by step."""
+        """Return the operations by which one head samples its graph, step by step."""
         if self.name == POISSON:
             return flops.algorithm_1(self.n, CLUSTERS)
         layer, (x, ptr) = self.layer().eval(), self.tokens()
@@ -140,7 +141,7 @@ class Case(NamedTuple):
 
 
 def peaks(case: Case) -> tuple[int, int]:
-    """Return the peak bytes of inference and of a training step.
+    """Return the peak memory of inference and of a training step, in bytes.
 
     The graph is included. A warm-up compiles before both.
     """

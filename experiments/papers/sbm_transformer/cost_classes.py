@@ -77,7 +77,7 @@ def classes_table(measured: dict[int, list[dict]]) -> list[dict]:
 
 
 def growths(name: str, n: int, d: int, k: int) -> dict[str, float]:
-    """Return the growth factors of the operations when n, d or k doubles."""
+    """Return by what factor the number of operations grows when n, d or k doubles."""
     found = {}
     for symbol, larger in (('n', (2 * n, d, k)), ('d', (n, 2 * d, k)), ('k', (n, d, 2 * k))):
         found[f'FLOPs, 2{symbol}'] = operations(name, *larger) / operations(name, n, d, k)

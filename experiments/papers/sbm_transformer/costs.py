@@ -143,7 +143,7 @@ def cases_at(scale: ScaleName, n: int) -> list[Case]:
 
 
 def measure(cases: list[Case], rounds: int) -> list[dict]:
-    """Return a row for each case, with its operations, times and peaks."""
+    """Return a row for each case, with its numbers of operations, times and peaks of memory."""
     n = cases[0].n
     layers = {case: case.attend() for case in cases}
     seconds = {run.__name__: interleave({case: lambda own=own, run=run: run(*own)
@@ -166,8 +166,8 @@ def measure(cases: list[Case], rounds: int) -> list[dict]:
 
 
 def counted(case: Case) -> float | None:
-    """Return the millions of operations that torch counts, without the projections; ``None`` for
-    attention along edges."""
+    """Return the millions of operations that torch counts in attention, without projections;
+    ``None`` for attention along edges."""
     if case.name not in STEPS:
         return None
     layer, attend = case.attend()
@@ -180,7 +180,7 @@ def counted(case: Case) -> float | None:
 
 
 def compare(task: str, measured: list[dict]) -> list[dict]:
-    """Return the rows of a task in the table, with the paper's values."""
+    """Return the rows of the table for one task, with the values that the paper reports."""
     formed, fused = (next(row for row in measured if row['attention'] == name)
                      for name in (FORMED, FUSED))
     of_other_tasks = {*TRAINED.values()} - {TRAINED[task]}
@@ -203,7 +203,7 @@ def compare(task: str, measured: list[dict]) -> list[dict]:
 
 
 def paper(figures: dict, task: str, row: dict) -> float | None:
-    """Return the paper's value of Table 3.
+    """Return the value that Table 3 of the paper reports for a row, or None.
 
     A block model has a value only at the density of the paper's trained model; otherwise it is
     ``None``.
@@ -305,7 +305,7 @@ def draw_densities(measured: dict[int, list[dict]]) -> Figure:
 
 
 def logarithmic(figure: Figure, ticks: Sequence[int]) -> Figure:
-    """Make all axes of a figure logarithmic, with ticks in plain numbers."""
+    """Make all axes of a figure logarithmic, with plain numbers as tick labels."""
     for axes in figure.axes:
         axes.set(xscale='log', yscale='log')
         axes.set_xticks(ticks, [f'{tick:,}' for tick in ticks])

@@ -45,11 +45,12 @@ class DensityRuns:
     task: str
 
     def along(self, name: str, pattern: Pattern, seed: int) -> Path:
-        """Train with one pattern in all heads of all layers, and return the folder of the run."""
+        """Train a model with one pattern in all heads of all layers, and return the folder of the
+        run."""
         return self._runs.fit(name, seed, f'{SOURCE}={json.dumps(pattern_source(pattern))}')
 
     def sampled(self, weight: str, seed: int, self_loops: bool = False) -> Path:
-        r"""Train with heads that sample their edges, and return the folder of the run.
+        r"""Train a model whose heads sample their edges, and return the folder of the run.
 
         Args:
             weight (str): The weight :math:`\lambda` of the penalty on density.

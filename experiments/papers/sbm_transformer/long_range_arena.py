@@ -94,14 +94,15 @@ def main(scale: ScaleName = 'small', attentions: list[str] | None = None, **kwar
 
 
 def printed(task: str, attention: str) -> dict[str, float | None]:
-    """Return the papers' accuracies for a task and a kind of attention, by column."""
+    """Return the accuracies that papers report for a task and a kind of attention, by column of the
+    table."""
     number = list(TASKS).index(task)
     return {column: figures[attention][number] if attention in figures else None
             for column, figures in PAPER.items()}
 
 
 def average(attention: str, rows: list[dict]) -> dict:
-    """Return the row of averages over the tasks.
+    """Return a row with the averages of a kind of attention over all tasks.
 
     The papers average too, although accuracies of different tasks cannot be compared.
     """

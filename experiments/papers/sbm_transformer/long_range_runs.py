@@ -39,7 +39,7 @@ ATTENTIONS = (FULL, WINDOW, 'Longformer', 'BigBird', 'Star', 'Strided', 'Fixed',
 
 @dataclass(frozen=True)
 class LongRangeRuns:
-    """Runs of :meth:`Study.trained` on the tasks of Long Range Arena.
+    """Trainings of models on the tasks of Long Range Arena, see :meth:`Study.trained`.
 
     Runs with the same arguments are trained once.
 
@@ -62,11 +62,12 @@ class LongRangeRuns:
 
     def __post_init__(self):
         if self.study.scale != 'paper' and self.protocol != 'clean':
-            raise ValueError("'protocol' must be 'clean' below the scale 'paper' (got "
+            raise ValueError(f"'protocol' must be 'clean' if 'scale' is smaller than 'paper' (got "
                              f"{self.protocol!r})")
 
     def trained(self, task: str, attention: str, seed: int, pretrained: bool = False) -> Path:
-        """Train a classifier, and test the weights that are best on the development part.
+        """Train a classifier on a task and test the weights that are best on the development part.
+        Return the folder of the run.
 
         Args:
             task (str): One of :data:`TASKS`.
@@ -82,8 +83,8 @@ class LongRangeRuns:
         return self.study.trained(f'{run}-{seed}', *options)
 
     def pretrained(self, task: str, attention: str, seed: int) -> Path:
-        """Pre-train on the inputs of a task, for as many steps as the training, and return the
-        folder of the run."""
+        """Pre-train a model on the inputs of a task, for as many steps as the training, and return
+        the folder of the run."""
         return self.study.trained(f'{self._name(task, attention)}-next_tokens-{seed}',
                                   *self._options(task, attention, seed), '--config',
                                   str(LRA / 'self_pretraining.yaml'))
@@ -103,7 +104,7 @@ class LongRangeRuns:
 
     @property
     def about(self) -> str:
-        """Return a description of the data, for figures."""
+        """Return a description of the data, for titles of figures."""
         if self.study.scale == 'paper':
             return f"Long Range Arena, protocol '{self.protocol}'"
         return ('short sequences and few steps; stand-ins: documentation of packages\n'
@@ -206,7 +207,8 @@ def baselines_at(length: int, rank: int) -> dict[str, tuple[str, dict[str, Any]]
 
 
 def glances(task: str, data: SequenceData) -> dict[str, float]:
-    """Return the accuracies, from 0 to 1, of baselines that read almost nothing of a sequence."""
+    """Return a dict of the accuracies, from 0 to 1, of baselines that read almost nothing of a
+    sequence."""
     learn, test = data.parts['train'], data.parts['test']
     return glance_accuracies(learn, test) if task == 'listops' else {
         'most frequent class': majority_accuracy(learn, test)}

@@ -17,7 +17,7 @@ DENSITY = 'train/density/layer0/all_heads'
 
 def train(study: Study, name: str, config: str, seed: int, data: dict[str, int],
           encoder: dict[str, Any], *, epochs: int, lr: float = 1e-3) -> Path:
-    """Train one model, and return the folder of its run.
+    """Train one model of the study, and return the folder of its run.
 
     Args:
         study: The study of the run.
@@ -37,14 +37,14 @@ def train(study: Study, name: str, config: str, seed: int, data: dict[str, int],
 
 
 def means(runs: Sequence[Path]) -> dict[str, float | None]:
-    """Return means of the test metrics over several seeds."""
+    """Return a dict of the means of the test metrics over several runs."""
     density = [100 * value for run in runs for value in read_summary(run)['density'].values()]
     return {**over_seeds(runs, {'accuracy, %': ('accuracy', 100.), 'loss': ('loss', 1.)}),
             'density, spread': spread(density)}
 
 
 def has_dead_heads(run: Path) -> bool:
-    """Return whether a run's final density is less than half of its maximum."""
+    """Return whether the density of a run at the end is less than half of its largest density."""
     _, density = history(run, DENSITY)
     return density[-1] < max(density) / 2
 

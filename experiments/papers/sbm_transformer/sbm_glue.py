@@ -67,7 +67,8 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
 
 
 def configs(runs: TextRuns, name: str) -> tuple[Path, ...]:
-    """Return configs that override the configs of SparseBERT's studies."""
+    """Return the config files of a training called ``name``, which override the configs of
+    SparseBERT's studies."""
     return at_scale(CONFIGS, runs.study.scale, f'{name}.yaml')
 
 

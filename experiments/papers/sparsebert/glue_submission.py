@@ -34,7 +34,7 @@ def main(runs: Path, glue: Path, out: Path) -> None:
     trained = [task for task in TASKS if (runs / task / 'summary.json').exists()]
     if not trained:
         raise ValueError(f"'runs' must contain finished runs in folders named {', '.join(TASKS)} "
-                         f"(there are none in {runs})")
+                         f"(got {runs}, without such a folder)")
     for task in trained:
         run = load_run(runs / task)
         for name in TASKS[task].test:

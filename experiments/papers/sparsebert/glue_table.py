@@ -34,7 +34,7 @@ COLUMNS = {'MNLI-m': ('MNLI', 'accuracy/dev_matched'),
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that raises errors, instead of printing them after the usage."""
+    """An ArgumentParser that raises errors, instead of printing them after the usage."""
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(message)
@@ -58,8 +58,8 @@ def main(arguments: list[str] | None = None) -> None:
     check_folder('out', options.out)
     missing = [task for task in options.tasks if not (options.glue / task).is_dir()]
     if missing:
-        parser.error(f"'glue' must have a folder for each task (there is no {', '.join(missing)} "
-                     f"in {options.glue})")
+        parser.error(f"'glue' must contain a folder for each task (got {options.glue}, without "
+                     f"{', '.join(missing)})")
     for task in options.tasks:
         for seed in options.seeds:
             fine_tune(task, seed, options, others)
@@ -72,7 +72,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def fine_tune(task: str, seed: int, options: argparse.Namespace, others: list[str]) -> None:
-    """Fine-tune once on a task, in a separate process."""
+    """Fine-tune the pre-trained model once on a GLUE task, in a separate process."""
     command = [sys.executable, '-m', 'experiments.train', 'fit', '--config', options.config,
                '--seed_everything', str(seed),
                '--trainer.default_root_dir', str(options.out / f'seed{seed}' / task),
@@ -81,13 +81,13 @@ def fine_tune(task: str, seed: int, options: argparse.Namespace, others: list[st
                '--data.init_args.path', str(options.glue / task), *others]
     print(f'{task}, seed {seed}', flush=True)
     if (status := subprocess.run(command).returncode) != 0:
-        raise ChildProcessError(f'fine-tuning on {task} with seed {seed} failed (status '
-                                f'{status})')
+        raise ChildProcessError(f"fine-tuning on {task} with seed {seed} failed (got exit status "
+                                f"{status}); the output above says why")
 
 
 def table(folder: Path) -> list[dict]:
-    """Return rows of the scores of each seed after the last and the best epoch, in per cent, and
-    rows of their means.
+    """Return the rows of a table in per cent: the scores of each seed after the last and after the
+    best epoch, and their means.
 
     The average of a row is over the columns that it has.
     """
@@ -101,7 +101,7 @@ def table(folder: Path) -> list[dict]:
         rows += [{'dev, after the': epoch, 'run': run, **row,
                   'average': statistics.mean(row.values())} for run, row in runs.items()]
     if not rows:
-        raise ValueError(f"'out' must contain a finished run (there is none in {folder})")
+        raise ValueError(f"'out' must contain a finished run (got none in {folder})")
     return rows
 
 

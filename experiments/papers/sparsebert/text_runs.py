@@ -111,7 +111,7 @@ class TextRuns:
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """Return the available tasks."""
+        """Return the names of the fine-tuning tasks whose data are available."""
         if self.glue is None:
             return tuple(HEADERS)
         return tuple(task for task in TASKS if (self.glue / task).is_dir())
@@ -135,7 +135,7 @@ class TextRuns:
 
     @property
     def about(self) -> str:
-        """Return a description of the data, for figures."""
+        """Return a description of the data, for titles of figures."""
         tasks = f'GLUE in {self.glue}' if self.glue else 'local tasks in the formats of GLUE'
         few = 'a little of ' if self.study.scale == 'smoke' else ''
         corpus = self.corpus or f'{few}the documentation of this Python'

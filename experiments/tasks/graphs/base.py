@@ -75,10 +75,10 @@ class GraphTask(L.LightningDataModule, ABC):
 
     @abstractmethod
     def read(self) -> GraphParts:
-        """Return the graphs of all parts. Subclasses implement this method."""
+        """Return the graphs of all parts of the task. Subclasses implement this method."""
 
     def fill_options(self, options: Namespace) -> None:
-        """Write sizes into the options of a run: those that follow from the graphs."""
+        """Write the sizes that follow from the graphs into the options of a run."""
         parts = self._read()
         sizes = {'features': parts.features_of('x'), 'out_channels': parts.out_channels,
                  'edge_features': parts.features_of('edge_attr'), 'level': parts.level}
@@ -211,7 +211,8 @@ def _read(path: Path) -> list[Data] | None:
 
 
 def _stored(graphs: list[Data]) -> InMemoryDataset:
-    """Return graphs joined in a few tensors, which data-loading workers share."""
+    """Return a data set that joins all graphs in a few tensors, which data-loading workers
+    share."""
     dataset = InMemoryDataset()
     dataset.data, dataset.slices = InMemoryDataset.collate(graphs)
     return dataset
@@ -221,7 +222,8 @@ def _stored(graphs: list[Data]) -> InMemoryDataset:
 
 
 class _Places(Dataset):
-    """A data set whose examples are their own places. ``_drawn`` makes a batch of some places."""
+    """A data set whose example number i is i. ``_drawn`` makes a batch of the graphs or nodes at
+    some places."""
 
     def __init__(self, size: int):
         self.size = size
@@ -241,7 +243,7 @@ class _NumberedEpochs(ShuffledEpochs):
 
 
 def _drawn(take: Callable[[list[int]], Data], seed: int, places: list) -> Data:
-    """Return the batch at some places.
+    """Return the batch of the graphs or neighbourhoods at some places.
 
     Its randomness derives only from the places and the seed, so the batch is the same in a resumed
     run and in any worker.
@@ -257,7 +259,8 @@ def _joined(graphs: InMemoryDataset, places: list[int]) -> Batch:
 
 @contextmanager
 def _seeded(*entropy: int) -> Iterator[None]:
-    """Seed the generators that transforms and samplers draw from, and restore them afterwards."""
+    """Return a context in which the generators that transforms and samplers draw from are seeded.
+    Afterwards, the generators have their previous states."""
     seeds = np.random.SeedSequence(entropy).generate_state(3).tolist()
     with isolate_rng(include_cuda=False):
         torch.default_generator.manual_seed(seeds[0])
@@ -269,7 +272,8 @@ def _seeded(*entropy: int) -> Iterator[None]:
 def _check_samples_neighbors(parts: GraphParts) -> None:
     if parts.level != 'node' or len(parts.graphs) > 1:
         raise ValueError(f"'num_neighbors' requires one graph with targets for nodes (got "
-                         f"{len(parts.graphs)} graphs with targets for each {parts.level})")
+                         f"{len(parts.graphs)} graphs with targets for each {parts.level}); omit "
+                         f"'num_neighbors'")
     if not (WITH_PYG_LIB or WITH_TORCH_SPARSE):
         raise ImportError("'num_neighbors' requires torch-sparse or pyg-lib; install one of "
                           "them, for example by pip install torch-sparse")

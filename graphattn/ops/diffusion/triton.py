@@ -85,8 +85,8 @@ def diffused_attention_backward_cuda(
 
 def diffuse(weight: Tensor, value: Tensor, teleport: Tensor, rows: Rows,
             messages: Tensor) -> Tensor:
-    """Return the output ``[nodes, heads, channels]``, and write the message of each hop to
-    ``messages``."""
+    """Return the values ``[nodes, heads, channels]`` after all hops, and write the message of each
+    hop to ``messages``."""
     dtype = accumulation_dtype(value)
     start = z = value.to(dtype)
     for hop in reversed(range(len(teleport))):
@@ -101,8 +101,8 @@ def diffuse(weight: Tensor, value: Tensor, teleport: Tensor, rows: Rows,
 def hop_grads(grad_out: Tensor, messages: Tensor, weight: Tensor, value: Tensor, teleport: Tensor,
               both: BothOrders, needs_weight: bool,
               needs_teleport: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of weight ``[heads, num_edges]``, value and teleport. A gradient that is
-    not needed is empty."""
+    """Return the gradients of ``weight`` ``[heads, num_edges]``, ``value`` and ``teleport``. The
+    gradient of an input that needs none is an empty tensor."""
     dtype = accumulation_dtype(value)
     start, grad = value.to(dtype), grad_out.to(dtype)
     grad_weight = torch.zeros_like(weight) if needs_weight else weight.new_empty(0)
@@ -124,7 +124,8 @@ def hop_grads(grad_out: Tensor, messages: Tensor, weight: Tensor, value: Tensor,
 
 
 def _before(hop: int, messages: Tensor, value: Tensor, start: Tensor, teleport: Tensor) -> Tensor:
-    """Return the values at the start of a hop."""
+    """Return the values of all nodes before the hop number ``hop``, ``[nodes, heads,
+    channels]``."""
     if hop == len(teleport) - 1:
         return value
     return restart(messages[hop + 1].transpose(0, 1), start, teleport[hop + 1].unsqueeze(-1))

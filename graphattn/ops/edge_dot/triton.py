@@ -57,7 +57,7 @@ def dot_of_rows(
         num_edges, HEADS: tl.constexpr, CHANNELS: tl.constexpr, ADD: tl.constexpr,
         DTYPE: tl.constexpr, ROWS: tl.constexpr, EDGES: tl.constexpr, WIDTH: tl.constexpr,
         PART: tl.constexpr):
-    """Compute the dot products of some queries with the keys of their edges."""
+    """Kernel: compute the dot products of some queries with the keys of their edges."""
     row, begin, end, task, is_task, is_part = edges_of_tasks(
         indptr, order, last_task, place_of_task, num_rows, num_tasks, ROWS, PART)
     head = tl.program_id(1)

@@ -30,7 +30,8 @@ class CachedMatmul:
         self._kept: _Kept | None = None
 
     def __call__(self, x: Tensor, y: Tensor, sources: tuple[Tensor, Tensor]) -> Tensor:
-        """Return ``x @ y``, where ``x`` and ``y`` depend only on ``sources``."""
+        """Return the matrix product ``x @ y``, from the cache if possible. ``x`` and ``y`` must
+        depend only on the tensors ``sources``."""
         leaves = [source for source in sources if source.is_leaf] if self._compares_leaves else []
         if not _can_be_kept(sources, leaves):
             return torch.bmm(x, y)
@@ -41,7 +42,8 @@ class CachedMatmul:
 
 
 class _Kept:
-    """A product, together with the values and versions of its factors, which detect changes."""
+    """A cached matrix product, with the values and versions of its factors. A change of a factor
+    changes its values or its version."""
 
     def __init__(self, product: Tensor, sources: tuple[Tensor, Tensor], leaves: list[Tensor]):
         self.product = product
@@ -59,7 +61,7 @@ class _Kept:
 
 
 def _can_be_kept(sources: tuple[Tensor, Tensor], leaves: list[Tensor]) -> bool:
-    """Return whether a product may be cached.
+    """Return whether the product of two matrices may be cached.
 
     It may not be cached for traced or transformed tensors, which have no values yet; in inference
     mode, which tracks no versions and makes tensors unusable for training; with forward-mode
@@ -74,7 +76,7 @@ def _can_be_kept(sources: tuple[Tensor, Tensor], leaves: list[Tensor]) -> bool:
 
 
 class _Product(torch.autograd.Function):
-    """A product with a cached result, and its gradient."""
+    """Autograd function that returns a cached matrix product and computes its gradient."""
 
     @staticmethod
     def forward(x: Tensor, y: Tensor, product: Tensor) -> Tensor:

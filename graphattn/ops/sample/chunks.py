@@ -69,8 +69,8 @@ def _nodes(first: Tensor, size: int) -> Tensor:
 
 
 def _rows(factor: Tensor, first: Tensor, size: int) -> Tensor:
-    """Return ``size`` rows of ``factor`` from each row in ``first`` on, ``[segments, size, k]``.
-    The result is a view for one segment and, on CPUs, for adjacent segments."""
+    """Return ``size`` rows of ``factor`` that begin at each row in ``first``, ``[segments, size,
+    k]``. The result is a view for one segment and, on CPUs, for adjacent segments."""
     num_segments = first.numel()
     if num_segments == 1 or first.device.type == 'cpu' and _are_adjacent(first, size):
         factor = factor.narrow(0, int(first[0]), size * num_segments)
@@ -80,6 +80,6 @@ def _rows(factor: Tensor, first: Tensor, size: int) -> Tensor:
 
 
 def _are_adjacent(first: Tensor, size: int) -> bool:
-    """Return whether segments of ``size`` nodes are adjacent. The segments must ascend without
-    overlap."""
+    """Return whether segments of ``size`` nodes, which begin at the nodes ``first``, follow one
+    another without gaps. The segments must ascend without overlap."""
     return int(first[-1] - first[0]) == size * (first.numel() - 1)

@@ -21,19 +21,22 @@ def check_factors(factors: dict[str, Tensor], query_ptr: Tensor | None,
     query_factor, mixing, key_factor = factors.values()
     for name, factor in (('query_factor', query_factor), ('key_factor', key_factor)):
         if factor.dim() != 2:
-            raise ValueError(f"'{name}' must be [num_nodes, k] (got shape "
-                             f"{tuple(factor.shape)}); fold batch and heads into the nodes")
+            raise ValueError(f"'{name}' must have shape [num_nodes, k], with all segments and "
+                             f"heads one after the other in the rows (got shape "
+                             f"{tuple(factor.shape)})")
     num_clusters = query_factor.size(1)
     if mixing.dim() not in (2, 3) or mixing.shape[-2:] != (num_clusters, num_clusters):
-        raise ValueError(f"'mixing' must be [k, k] or [num_heads, k, k] with k = {num_clusters} "
-                         f"as in 'query_factor' (got shape {tuple(mixing.shape)})")
+        raise ValueError(f"'mixing' must have shape [{num_clusters}, {num_clusters}] or "
+                         f"[num_heads, {num_clusters}, {num_clusters}], because 'query_factor' has "
+                         f"{num_clusters} columns (got shape {tuple(mixing.shape)})")
     if key_factor.size(1) != num_clusters or num_clusters == 0:
-        raise ValueError(f"'key_factor' and 'query_factor' must have the same clusters, at least "
-                         f"one (got {key_factor.size(1)} and {num_clusters})")
+        raise ValueError(f"'key_factor' and 'query_factor' must have the same number of columns "
+                         f"(clusters), at least one (got {key_factor.size(1)} and {num_clusters})")
     for name, other in {**factors, 'query_ptr': query_ptr, 'key_ptr': key_ptr}.items():
         if isinstance(other, Tensor) and other.device != query_factor.device:
-            raise ValueError(f"'{name}' must be on {query_factor.device}, where 'query_factor' is "
-                             f"(got {other.device})")
+            raise ValueError(f"'{name}' must be on {query_factor.device}, the device of "
+                             f"'query_factor' (got {other.device}); pass "
+                             f"{name}.to('{query_factor.device}')")
     check_finite_and_not_negative(factors)
     _check_nodes_of_heads(factors)
 
@@ -62,13 +65,13 @@ def _check_nodes_of_heads(factors: dict[str, Tensor]) -> None:
     mixing = factors['mixing']
     num_heads = mixing.size(0) if mixing.dim() == 3 else 1
     if num_heads == 0:
-        raise ValueError(f"'mixing' must have at least one head (got shape {tuple(mixing.shape)})")
+        raise ValueError(f"'mixing' must have at least one head in its first dimension (got shape "
+                         f"{tuple(mixing.shape)})")
     for name in ('query_factor', 'key_factor'):
         size = factors[name].size(0)
         if size % num_heads:
-            raise ValueError(f"'{name}' must have the same number of nodes for each of the "
-                             f"{num_heads} heads of 'mixing' (got {size} in all); fold heads into "
-                             f"nodes as [num_heads * n, k]")
+            raise ValueError(f"'{name}' must have shape [{num_heads} * n, k], with n nodes for "
+                             f"each of the {num_heads} heads of 'mixing' (got {size} rows)")
 
 
 def check_segments_of_heads(segments: Segments, num_heads: int, sizes: tuple[int, int]) -> None:
@@ -77,8 +80,9 @@ def check_segments_of_heads(segments: Segments, num_heads: int, sizes: tuple[int
         return
     segments_per_head, rest = divmod(len(segments), num_heads)
     if rest:
-        raise ValueError(f"'query_ptr' must have the same number of segments for each of the "
-                         f"{num_heads} heads of 'mixing' (got {len(segments)} in all)")
+        raise ValueError(f"'query_ptr' must mark a multiple of {num_heads} segments, equally many "
+                         f"for each of the {num_heads} heads of 'mixing' (got {len(segments)} "
+                         f"segments)")
     if not _can_be_looked_at(segments.query_ptr):
         return
     for name, ptr, size in (('query_ptr', segments.query_ptr, sizes[0]),
@@ -86,4 +90,5 @@ def check_segments_of_heads(segments: Segments, num_heads: int, sizes: tuple[int
         head_start = ptr[::segments_per_head].tolist()
         if head_start != [head * (size // num_heads) for head in range(num_heads + 1)]:
             raise ValueError(f"'{name}' must mark {size} / {num_heads} nodes for each head of "
-                             f"'mixing', head by head (got heads that begin at {head_start})")
+                             f"'mixing', one head after the other (got heads that begin at "
+                             f"{head_start})")

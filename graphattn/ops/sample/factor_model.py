@@ -197,7 +197,7 @@ class FactorModel:
 
     @property
     def highest_probability(self) -> float:
-        """Return the highest value that counts as a probability: 1 plus a tolerance for the
+        """Return the largest number that is accepted as a probability: 1 plus a tolerance for the
         rounding of the factors."""
         return 1 + max(1e-4, *[torch.finfo(dtype).eps for dtype in self._dtypes()])
 
@@ -209,17 +209,19 @@ class FactorModel:
         """
         if not largest <= self.highest_probability:
             check_finite_and_not_negative(self.factors())
-            raise ValueError(f"'model' must have probabilities p_ij of at most 1 (got "
-                             f"{largest:.6g}); scale 'mixing' down, or use sample_fastrg, which "
-                             f"accepts rates above 1")
+            raise ValueError(f"'model' must have edge probabilities of at most 1 (got "
+                             f"{largest:.6g}); multiply 'mixing' by a smaller factor, or call "
+                             f"sample_fastrg, which accepts rates above 1")
 
     def factors(self) -> dict[str, Tensor]:
-        """Return a dict of the factors by name, without gradients."""
+        """Return a dict of the detached factors of the model: ``query_factor``, ``mixing`` and
+        ``key_factor``."""
         return {'query_factor': self.query_factor.detach(), 'mixing': self.mixing.detach(),
                 'key_factor': self.key_factor.detach()}
 
     def numbers(self) -> FactorModel:
-        """Return the model with plain factors, without wrappers of ``torch.func``, for samplers.
+        """Return a copy of the model whose factors are plain tensors, without wrappers of
+        ``torch.func``, as samplers need them.
 
         Raises:
             NotImplementedError: The factors are batched by ``torch.vmap``.

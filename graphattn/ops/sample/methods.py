@@ -20,7 +20,8 @@ MAX_DRAWS = 2**36
 
 def check_sampling(model: FactorModel, generator: torch.Generator | None, method: str,
                    methods: tuple[str, ...]) -> None:
-    """Check the arguments of a sampler, which accepts these ``methods``."""
+    """Raise an error unless the arguments of a sampler are valid. ``methods`` are the names that
+    the sampler accepts as ``method``."""
     check_kind('model', model, FactorModel)
     if method not in methods:
         close = get_close_matches(str(method), methods)
@@ -28,8 +29,8 @@ def check_sampling(model: FactorModel, generator: torch.Generator | None, method
         raise ValueError(f"'method' must be one of {methods} (got {method!r}{hint})")
     check_generator(generator)
     if generator is not None and generator.device.type != model.device.type:
-        raise ValueError(f"'generator' must be on {model.device}, where the model is (got "
-                         f"{generator.device})")
+        raise ValueError(f"'generator' must be on {model.device}, the device of the model (got "
+                         f"{generator.device}); pass torch.Generator('{model.device}')")
 
 
 def takes_compiled(model: FactorModel, method: str) -> bool:
@@ -47,16 +48,17 @@ def takes_compiled(model: FactorModel, method: str) -> bool:
     if device.type != 'cpu' and not runs_on(device):
         if is_auto:
             return False
-        raise ValueError(f"'method' must be 'torch' unless the model is on a CPU, or on an NVIDIA "
-                         f"GPU of compute capability {'.'.join(map(str, OLDEST))} or more (got "
-                         f"{method!r} and a model on {device})")
+        raise ValueError(f"'method' must be 'torch' or 'auto' for a model on {device} (got "
+                         f"{method!r}); other methods need a CPU, or an NVIDIA GPU of compute "
+                         f"capability {'.'.join(map(str, OLDEST))} or more")
     error = _why_nothing_compiles(device.type)
     if error is None:
         return True
     if is_auto:
         _warn(f'samplers fall back to slower methods: {error}')
         return False
-    raise CompilerMissing(f"'method' {method!r} cannot run: {error}") from error
+    raise CompilerMissing(f"'method' must be 'torch' or 'auto' without a compiler (got "
+                          f"{method!r}): {error}") from error
 
 
 def check_rate(expected_draws: float, model: FactorModel) -> None:
@@ -67,16 +69,16 @@ def check_rate(expected_draws: float, model: FactorModel) -> None:
     """
     if not expected_draws < MAX_DRAWS:
         check_finite_and_not_negative(model.factors())
-        raise ValueError(f"'model' must have so few expected draws that they fit in memory (got "
-                         f"{expected_draws:.3g}); scale 'mixing' down")
+        raise ValueError(f"'model' must have fewer expected draws, because these do not fit in "
+                         f"memory (got {expected_draws:.3g}); multiply 'mixing' by a smaller "
+                         f"factor")
 
 
 def bound_is_too_high(bound: float, query: int) -> ValueError:
-    """Return the error of a model that cannot be thinned."""
-    return ValueError(f"'method' must not be 'thin' for this model, because an upper bound on the "
-                      f"probabilities of a query, the sum over clusters of query_factor @ mixing "
-                      f"times the largest 'key_factor', is not below 1 (got {bound:.6g} for query "
-                      f"{query}); use 'compare'")
+    """Return the error to raise if ``method='thin'`` cannot sample a model."""
+    return ValueError(f"'method' must not be 'thin' for this model, because 'thin' needs a bound "
+                      f"below 1 on the edge probabilities of each query (got the bound {bound:.6g} "
+                      f"for query {query}); pass method='compare'")
 
 
 @cache

@@ -17,7 +17,8 @@ PAIRS_PER_CHUNK = {'cpu': 2**20, 'cuda': 2**26}
 
 def sample_with_torch(model: FactorModel, generator: torch.Generator | None, *,
                       pairs_per_chunk: int | None = None) -> BipartiteGraph:
-    """Draw each pair with its probability.
+    """Return a graph in which each pair of a query and a key is an edge with its probability under
+    ``model``, drawn by torch.
 
     Raises:
         ValueError: A probability exceeds 1.
@@ -46,7 +47,7 @@ def sample_with_torch(model: FactorModel, generator: torch.Generator | None, *,
 
 
 class _Trials:
-    """Independent random trials, which share large buffers.
+    """Random trials of pairs of nodes. All chunks of pairs share the same large buffers.
 
     New buffers for each chunk would fragment memory. They would not fit between the stored edges of
     earlier chunks, so memory would grow by one buffer per chunk.

@@ -12,7 +12,8 @@ from graphattn.ops.backend import Backend
 try:
     import triton  # noqa: F401
 except ImportError as error:
-    raise ImportError("backend 'triton' needs triton: pip install 'graphattn[gpu]'") from error
+    raise ImportError("backend 'triton' needs the package triton: pip install "
+                      "'graphattn[gpu]'") from error
 
 import graphattn.ops.attention.triton  # noqa: E402
 import graphattn.ops.diffusion.triton  # noqa: E402

@@ -30,12 +30,14 @@ TYPES = {torch.float32: tl.float32, torch.float64: tl.float64}  # of sums
 
 
 def width_of(channels: int) -> int:
-    """Return the number of channels of each node that a program loads, a power of two."""
+    """Return the number of channels of a node that a program loads: ``channels`` rounded up to a
+    power of two."""
     return max(triton.next_power_of_2(channels), _MIN_CHANNELS)
 
 
 class Tile(NamedTuple):
-    """Size of a program: number of rows, of edges of a row, and of channels of gathered vectors."""
+    """Number of rows, of edges of a row, and of channels that one program of a kernel loads
+    together."""
 
     ROWS: int
     EDGES: int

@@ -66,7 +66,8 @@ class Tasks(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Edges grouped by query or by key, and the tasks that rows are cut into."""
+    """The edges of a graph grouped by query or by key, and the tasks into which kernels divide the
+    rows."""
 
     indptr: Tensor  # where the edges of each row begin
     column: Tensor  # the node at the other end of each edge
@@ -75,7 +76,7 @@ class Rows(NamedTuple):
 
     @classmethod
     def of(cls, indptr: Tensor, column: Tensor, num_tiles: Tensor | None = None) -> Rows:
-        """Return all rows except rows with tiles, which other kernels compute."""
+        """Return the rows of a graph, without the rows that kernels over tiles compute."""
         num_rows, num_edges = indptr.numel() - 1, column.numel()
         size = indptr.diff()
         if num_tiles is not None:
@@ -106,15 +107,17 @@ class Rows(NamedTuple):
         return triton.cdiv(self.tasks.number, rows), heads
 
     def pointers(self) -> tuple[Tensor | int, ...]:
-        """Return the first arguments of every kernel over rows."""
+        """Return the tensors of the edges and the tasks, which are the first arguments of every
+        kernel over rows."""
         return self.indptr, self.column, *self.tasks[:4], self.tasks.number
 
 
 @triton.jit
 def edges_of_tasks(indptr, order, last_task, place_of_task, num_rows, num_tasks,
                    ROWS: tl.constexpr, PART: tl.constexpr):
-    """Return six values for each task of this program: its row, where its edges begin and end, the
-    number of its part, whether the task is valid, and whether the task is a part of a row."""
+    """Return six values for each task of this program: the row of the task, where its edges begin
+    and end, the number of its part, whether the task is valid, and whether it is a part of a
+    row."""
     task = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     place = tl.load(place_of_task + task, mask=task < num_tasks, other=num_rows)
     is_task = place < num_rows
@@ -170,7 +173,7 @@ def parts_of_a_row(order, last_task, num_rows, ROWS: tl.constexpr):
 def add_parts(parts, out, order, last_task, num_parts, num_rows, HEADS: tl.constexpr,
               CHANNELS: tl.constexpr, WIDTH: tl.constexpr, DTYPE: tl.constexpr,
               ROWS: tl.constexpr):
-    """Sum the parts of each long row in a fixed order."""
+    """Kernel: sum the parts of each long row in a fixed order."""
     head = tl.program_id(1)
     row, has_parts, first, last = parts_of_a_row(order, last_task, num_rows, ROWS)
     if has_parts:

@@ -17,7 +17,7 @@ _STEP, _FIRST, _SECOND = map(tl.constexpr, (STEP, FIRST, SECOND))
 
 
 class Terms(NamedTuple):
-    """Terms of the logits, and the parameters of dropout."""
+    """Terms of the attention logits, and the parameters of dropout, as kernels receive them."""
 
     bias: Tensor | None  # [num_edges, heads or 1]
     gate: Tensor | None
@@ -93,8 +93,8 @@ def place(edge_stride, head_stride, edge, head):
 
 @triton.jit
 def kept(seed, threshold, keep_scale, edge, head, HEADS: tl.constexpr, DTYPE: tl.constexpr):
-    """Return 0 for dropped edges and ``keep_scale`` for the others. The random bits of edge and
-    head decide, which are the same as on CPUs."""
+    """Return the factor of each weight under dropout: 0 for a dropped edge, and ``keep_scale`` for
+    a kept edge. The random bits of edge and head decide, which are the same as on CPUs."""
     number = (edge * HEADS + head + 1).to(tl.uint64)
     bits = mix(tl.load(seed).to(tl.uint64, bitcast=True) + number * _STEP)
     return tl.where(bits >= threshold.to(tl.uint64), tl.full((), keep_scale, DTYPE),
@@ -103,7 +103,7 @@ def kept(seed, threshold, keep_scale, edge, head, HEADS: tl.constexpr, DTYPE: tl
 
 @triton.jit
 def mix(bits):
-    """Mix uint64 as :func:`graphattn._splitmix.mix` defines it."""
+    """Return the hash of uint64 numbers that :func:`graphattn._splitmix.mix` defines."""
     bits = (bits ^ (bits >> 30)) * _FIRST
     bits = (bits ^ (bits >> 27)) * _SECOND
     return bits ^ (bits >> 31)
@@ -111,8 +111,8 @@ def mix(bits):
 
 @triton.jit
 def put_max_inv_sum(max_inv_sum, at, mask, row_max, inv_sum):
-    """Write row maxima and inverse sums. For an empty row these are ``inf`` and 0, so that its
-    weights are 0."""
+    """Write the row maxima and the inverse sums of weights. An empty row gets ``inf`` and 0, so
+    that its weights are 0."""
     tl.store(max_inv_sum + 2 * at, tl.where(inv_sum == 0, float('inf'), row_max), mask=mask)
     tl.store(max_inv_sum + 2 * at + 1, inv_sum, mask=mask)
 
@@ -130,7 +130,8 @@ def put_part(parts, slot, mask, sums, row_max, row_sum, CHANNELS: tl.constexpr,
 
 
 def join(tasks: Tasks, parts: Tensor, out: Tensor, max_inv_sum: Tensor) -> None:
-    """Write the output, row maximum and inverse sum of each long row."""
+    """Write the output, the row maximum and the inverse sum of each row that was computed in
+    several parts."""
     _, heads, channels = out.shape
     launch(join_parts, (tasks.max_long * tasks.rows_of_each, heads), parts, out, max_inv_sum,
            tasks.order, tasks.last_task, parts.size(1), tasks.num_rows, HEADS=heads,
@@ -142,7 +143,8 @@ def join(tasks: Tasks, parts: Tensor, out: Tensor, max_inv_sum: Tensor) -> None:
 def join_parts(parts, out, max_inv_sum, order, last_task, num_parts, num_rows, HEADS: tl.constexpr,
                CHANNELS: tl.constexpr, WIDTH: tl.constexpr, DTYPE: tl.constexpr,
                ROWS: tl.constexpr):
-    """Compute output, row maximum and inverse sum of each long row from its parts."""
+    """Kernel: compute the output, the row maximum and the inverse sum of each long row from its
+    parts."""
     head = tl.program_id(1)
     row, has_parts, first, last = parts_of_a_row(order, last_task, num_rows, ROWS)
     if has_parts:

@@ -27,7 +27,7 @@ MAX_COLUMNS = 2**31 // _MAX_ROWS - 1  # the edges of a tile's rows are counted i
 
 
 def is_faster(query: Tensor, key: Tensor, num_edges: int, num_segments: int) -> bool:
-    """Return whether tiles take less time than rows.
+    """Return whether kernels over tiles of pairs take less time than kernels over rows of edges.
 
     All segments are assumed to have the same size, because reading sizes would synchronise the
     device; wrong sizes only cost time. The answer is False except for float32, because the
@@ -65,8 +65,8 @@ def _launch(function: triton.runtime.KernelInterface, at_row: Tensor, at_column:
 
 
 def _precision() -> str:
-    """Return the precision of products of float32: TF32 if torch's flag allows it, else three
-    products in TF32, which are as exact as float32."""
+    """Return the name of the precision of float32 products: TF32 if torch's flag allows TF32, else
+    three products in TF32, which are as exact as float32."""
     return 'tf32' if torch.backends.cuda.matmul.fp32_precision == 'tf32' else 'tf32x3'
 
 
@@ -78,7 +78,7 @@ def dot_of_tiles(
         query, key, indptr, edge_key, dot, num_rows, num_columns, num_edges, HEADS: tl.constexpr,
         CHANNELS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
         PRECISION: tl.constexpr, DEPTH: tl.constexpr):
-    """Compute the dot products of some queries with the keys of their edges."""
+    """Kernel: compute the dot products of some queries with the keys of their edges."""
     row, head, base, edge, end = _edges_of_program(indptr, num_rows, ROWS)
     of_edges = dot + head.to(tl.int64) * num_edges + base
     while tl.max(end - edge, axis=0) > 0:
@@ -100,7 +100,7 @@ def sum_of_tiles(
         out, x, indptr, column, weight, num_rows, num_columns, num_edges, HEADS: tl.constexpr,
         CHANNELS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
         PRECISION: tl.constexpr, WIDTH: tl.constexpr):
-    """Compute the weighted sums of some rows."""
+    """Kernel: compute the weighted sums of some rows."""
     row, head, base, edge, end = _edges_of_program(indptr, num_rows, ROWS)
     of_edges = weight + head.to(tl.int64) * num_edges + base
     sums = tl.zeros([ROWS, WIDTH], DTYPE)
@@ -146,7 +146,7 @@ def _some_channels(x, node, is_node, head, first, HEADS: tl.constexpr, CHANNELS:
 
 @triton.jit
 def _edges_of_program(indptr, num_rows, ROWS: tl.constexpr):
-    """Return the head of this program, its rows, and the edges of these rows."""
+    """Return the head that this program computes, its rows, and the edges of these rows."""
     first_row = tl.program_id(0).to(tl.int64) * ROWS
     row = first_row + tl.arange(0, ROWS)
     base, begin, end = edges_of_rows(indptr, first_row, row, row < num_rows)
@@ -184,7 +184,7 @@ def next_tile(column, edge, end, num_columns, COLUMNS: tl.constexpr):
 
 @triton.jit
 def _count_bits(bits):
-    """Return the number of set bits of 32-bit words."""
+    """Return the number of set bits in each 32-bit word."""
     bits -= (bits >> 1) & 0x55555555
     bits = (bits & 0x33333333) + ((bits >> 2) & 0x33333333)
     bits = (bits + (bits >> 4)) & 0x0F0F0F0F

@@ -48,21 +48,24 @@ def attention_weights_backward_cuda(
 
 
 class BothOrders(NamedTuple):
-    """The edges by query and by key, and the permutation from the first order to the second."""
+    """The edges of a graph sorted by query and sorted by key, and the permutation from the first
+    order to the second."""
 
     csr: Rows
     csc: Rows
     perm: Tensor
 
     def to_keys(self, weight: Tensor, at_query: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return the weighted sums at the keys. The weights are in the order by query."""
+        """Return for each key the sum of ``at_query`` over the queries that attend to it, weighted
+        by ``weight``, which is in the order by query."""
         return sum_rows(weight[:, self.perm], at_query, self.csc, dtype)
 
     def grads(self, grad_logit: Tensor, query: Tensor, key: Tensor, bias: Tensor | None,
               gate: Tensor | None, scale: float, softcap: float,
               needs_gate: bool) -> tuple[Tensor, ...]:
         """Return the gradients of query, key, bias and gate, given the gradients of logits
-        ``[heads, num_edges]``. The gradients of bias and gate are empty if they are not needed."""
+        ``[heads, num_edges]``. The gradient of a bias or gate that needs none is an empty
+        tensor."""
         grad_gate, factor = empty_unless(False, None, query), scale
         grad_bias = (sum_to(grad_logit.t(), bias).contiguous() if bias is not None
                      else empty_unless(False, None, query))
@@ -82,7 +85,8 @@ class BothOrders(NamedTuple):
 
 def row_max_inv_sum(query: Tensor, key: Tensor, rows: Rows, terms: Terms,
                     sink: Tensor | None) -> Tensor:
-    """Return row maxima and inverse sums, ``[num_queries, heads, 2]``."""
+    """Return the maximum logit of each query and the inverse of the sum of its weights,
+    ``[num_queries, heads, 2]``."""
     _, max_inv_sum = attend(query, key, key[..., :0], rows, terms._replace(seed=None))
     take_sink(sink, max_inv_sum)
     return max_inv_sum
@@ -129,7 +133,7 @@ def weigh_rows(
         SOFTCAP: tl.constexpr, max_inv_sum, weight, num_edges, HEADS: tl.constexpr,
         CHANNELS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, EDGES: tl.constexpr,
         WIDTH: tl.constexpr, PART: tl.constexpr):
-    """Compute the weights of the edges of some queries."""
+    """Kernel: compute the attention weights of the edges of some queries."""
     row, begin, end, task, is_task, is_part = edges_of_tasks(
         indptr, order, last_task, place_of_task, num_rows, num_tasks, ROWS, PART)
     head = tl.program_id(1)
@@ -156,7 +160,8 @@ def softmax_backward(
         indptr, order, num_rows, weight, grad, seed, threshold: u64, keep_scale: fp64,
         grad_logit, deltas, num_edges, HEADS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr,
         EDGES: tl.constexpr):
-    """Compute the gradients of the logits of some queries, in two passes over their edges."""
+    """Kernel: compute the gradients of the logits of some queries, in two passes over their
+    edges."""
     place = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     head = tl.program_id(1)
     row = tl.load(order + place, mask=place < num_rows, other=0)
@@ -183,7 +188,7 @@ def softmax_backward(
 @triton.jit
 def _changes(weight, grad, of_head, edge, inside, seed, threshold, keep_scale, head,
              HEADS: tl.constexpr, DTYPE: tl.constexpr):
-    """Return weights times their gradients."""
+    """Return the attention weights of some edges times the gradients of these weights."""
     change = (tl.load(weight + of_head + edge, mask=inside, other=0)
               * tl.load(grad + of_head + edge, mask=inside, other=0))
     if seed is not None:

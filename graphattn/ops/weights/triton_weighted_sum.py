@@ -49,7 +49,7 @@ def sum_of_rows(
         parts, num_parts, num_edges, HEADS: tl.constexpr, CHANNELS: tl.constexpr,
         SKIP_ZEROS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, EDGES: tl.constexpr,
         WIDTH: tl.constexpr, PART: tl.constexpr):
-    """Compute the weighted sums of some rows, or of parts of the edges of these rows."""
+    """Kernel: compute the weighted sums of some rows, or of parts of the edges of these rows."""
     row, begin, end, task, is_task, is_part = edges_of_tasks(
         indptr, order, last_task, place_of_task, num_rows, num_tasks, ROWS, PART)
     head = tl.program_id(1)

@@ -20,7 +20,8 @@ def main(names: list[str]) -> None:
 
 
 def examined(adapter: Adapter) -> str:
-    """Return the report and its findings, or why there is none."""
+    """Return the report of an adapter and its findings as text, or the reason why there is no
+    report."""
     if not adapter.is_installed:
         return f'{adapter.package} is not installed'
     if adapter.device == 'cuda' and not torch.cuda.is_available():

@@ -45,7 +45,7 @@ class Adapter:
             return False
 
     def check(self, **options: Any) -> Report:
-        """Examine the kernel."""
+        """Compare the attention of the library with its definition, and return the report."""
         graphs = None if self.graphs is None else self.graphs()
         return check_attention(self.function, supports=self.supports, form=self.form,
                                layout=self.layout, graphs=graphs, device=self.device,

@@ -31,8 +31,8 @@ def attention(query: Tensor, key: Tensor, value: Tensor, indices: Tensor, *,
 
 
 def graphs() -> Mapping[str, BipartiteGraph]:
-    """Return the graphs on which the reference, which has a mask of all pairs of queries, fits the
-    memory."""
+    """Return the graphs on which attn_gym is tested. They are so small that its mask of all pairs
+    of queries fits in memory."""
     return {name: graph for name, graph in GRAPHS.items() if graph.num_queries < 5000}
 
 

@@ -18,7 +18,8 @@ NUM_TOKENS = (16, 40)
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
-    """Attend head by head, so that all have the random blocks of the first."""
+    """Return BigBird's attention, computed head by head, so that all heads have the random blocks
+    of the first head."""
     heads = zip(*(x.split(1, dim=1) for x in (query, key, value)), strict=True)
     return torch.cat([_attend(*nodes) for nodes in heads], dim=1)
 
@@ -44,8 +45,8 @@ def _module(num_tokens: int) -> Any:
 
 
 def graph(num_tokens: int) -> BipartiteGraph:
-    """Return the published mask: the first and the last block are global, the others attend to
-    their neighbours and to the random blocks that the module draws."""
+    """Return BigBird's published mask as a graph: the first and the last block are global, and the
+    other blocks attend to their neighbours and to the random blocks that the module draws."""
     import numpy as np
     module, count = _module(num_tokens), num_tokens // BLOCK
     blocks = torch.zeros(count, count, dtype=torch.bool)

@@ -29,7 +29,8 @@ def graphs(window_size: tuple[int, int] = (-1, -1)) -> Mapping[str, BipartiteGra
 
 
 def graph(rows: int, columns: int, window_size: tuple[int, int]) -> BipartiteGraph:
-    """Return the documented mask, which is aligned at the last query and key."""
+    """Return the mask that flash-attn documents as a graph. The mask is aligned at the last query
+    and key."""
     before, after = (columns if reach < 0 else reach for reach in window_size)
     distance = torch.arange(columns) - torch.arange(rows).unsqueeze(1) - (columns - rows)
     return BipartiteGraph.from_mask((distance >= -before) & (distance <= after))

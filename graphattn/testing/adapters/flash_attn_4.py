@@ -29,7 +29,8 @@ def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, *,
 
 
 def _mask_mod() -> Callable[..., Any]:
-    """Return the function of a pair that reads a table, in CuTe's language."""
+    """Return a function in CuTe's language that reads from a table whether a pair of a query and a
+    key is an edge."""
     import cutlass
     from cutlass import cute
     from flash_attn.cute import utils

@@ -17,7 +17,7 @@ WINDOW = 2  # tokens on each side
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
-    """Attend along a window, and from and to the tokens that attend to everything."""
+    """Return Longformer's attention: along a window, and from and to the global tokens."""
     from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
     _, num_tokens, heads, channels = query.shape
     size = heads * channels
@@ -38,7 +38,8 @@ def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor
 
 
 class _Given(torch.nn.Module):
-    """A projection whose result is given; a copy, because the module scales it in place."""
+    """Module that replaces a projection and returns a given tensor. The tensor is copied, because
+    Longformer scales the result in place."""
 
     def __init__(self, result: Tensor):
         super().__init__()

@@ -26,8 +26,9 @@ def graphs(causal: bool = False) -> Mapping[str, BipartiteGraph]:
 
 
 def graph(num_tokens: int, causal: bool) -> BipartiteGraph:
-    """Return the documented mask: ``KERNEL_SIZE`` neighbours, those nearest to the end for tokens
-    near an end; or, if causal, the tokens before."""
+    """Return the mask that NATTEN documents as a graph. A token attends to ``KERNEL_SIZE``
+    neighbours, near an end to the tokens at this end; if causal, a token attends to the tokens
+    before it."""
     token = torch.arange(num_tokens)
     begin = token - KERNEL_SIZE // 2
     begin = token - KERNEL_SIZE + 1 if causal else begin.clamp(0, num_tokens - KERNEL_SIZE)

@@ -21,7 +21,7 @@ def attention(query: Tensor, key: Tensor, value: Tensor, edge_index: Tensor, *,
 
 
 class _Given(torch.nn.Module):
-    """A projection whose result is given."""
+    """Module that replaces a projection and returns a given tensor."""
 
     def __init__(self, result: Tensor):
         super().__init__()

@@ -48,7 +48,7 @@ def _eager_of(family: str) -> Callable[..., tuple[Tensor, Tensor]]:
 
 
 def _added(mask: Tensor, query: Tensor, bias: Tensor | None) -> Tensor:
-    """Return what transformers adds to logits."""
+    """Return the additive mask that transformers adds to the logits."""
     lowest = torch.finfo(query.dtype).min  # what masking_utils fills in
     additive = torch.zeros_like(mask, dtype=query.dtype) if bias is None else bias
     return additive.masked_fill(~mask, lowest).expand(1, query.size(1), *mask.shape)

@@ -101,12 +101,12 @@ def test_a_device_that_is_missing_is_told_in_one_line(name, tmp_path, capsys):
         run_benchmark(main, ['--quick', '--device', 'cuda', '--out', str(tmp_path)])
     error = capsys.readouterr().err
     assert ended.value.code == 2 and not list(tmp_path.iterdir())
-    assert error.startswith("error: 'device' must be available in torch (got 'cuda')")
+    assert error.startswith("error: 'device' must be 'cpu', ") and "(got 'cuda')" in error
     assert error.count('\n') == 1
 
 
 def test_devices_without_a_clock_are_refused():
-    with pytest.raises(ValueError, match="'device' must be available .*got 'meta'"):
+    with pytest.raises(ValueError, match="'device' must.*got 'meta'"):
         benchmark()(lambda device: None)('meta')
 
 

@@ -21,16 +21,16 @@ def test_a_batch_may_label_sequences_pairs_and_tokens(batch):
 
 @pytest.mark.parametrize('batch, words', [
     ({'input_ids': TOKENS, 'ptr': PTR}, "'tokens' is missing .got dict of input_ids, ptr."),
-    ((TOKENS, PTR, LABEL), "label of .*TokenBatch, but 'tokens' is missing .*tuple of 3."),
+    ((TOKENS, PTR, LABEL), "label.*but 'tokens'.*missing .*tuple.*3."),
     (TOKENS, r"'tokens' is missing .got torch.int64 of shape .4,."),
-    (GOOD._replace(label=[1, 0]), r"'label' .* tensor of int64 .got list of 2."),
-    (GOOD._replace(tokens=TOKENS.int()), "'tokens' .* of int64 .got torch.int32 of shape"),
-    (GOOD._replace(label=LABEL.float()), "'label' .* of int64 .got torch.float32"),
-    (GOOD._replace(tokens=TOKENS.view(2, 2)), r"'tokens' .* one-dimensional.* .got shape .2, 2."),
-    (GOOD._replace(ptr=torch.tensor([0, 1])), r"'ptr' .* to the 4 tokens .got .0, 1."),
-    (GOOD._replace(ptr=torch.tensor([0, 3, 1, 4])), "'ptr' of a batch must rise"),
-    (GOOD._replace(ptr=torch.tensor([], dtype=torch.int64)), "'ptr' of a batch must rise"),
-    (GOOD._replace(label=TOKENS[:3]), r"'label' .* 2 sequences, .*, or for each of 4 tokens .got"),
+    (GOOD._replace(label=[1, 0]), "'label'.*int64.*list.*2."),
+    (GOOD._replace(tokens=TOKENS.int()), "'tokens'.*int64.*torch.int32.*shape"),
+    (GOOD._replace(label=LABEL.float()), "'label'.*int64.*torch.float32"),
+    (GOOD._replace(tokens=TOKENS.view(2, 2)), "'tokens'.*.got shape .2, 2."),
+    (GOOD._replace(ptr=torch.tensor([0, 1])), r"'ptr' .* end with 4, .*got .0, 1."),
+    (GOOD._replace(ptr=torch.tensor([0, 3, 1, 4])), "'ptr' of a batch must begin with 0"),
+    (GOOD._replace(ptr=torch.tensor([], dtype=torch.int64)), "'ptr' of a batch must begin with 0"),
+    (GOOD._replace(label=TOKENS[:3]), "'label'.*sequences,.*4.*.got"),
 ])
 def test_what_is_wrong_with_a_batch_is_named(batch, words):
     with pytest.raises((TypeError, ValueError), match=words):
@@ -40,7 +40,7 @@ def test_what_is_wrong_with_a_batch_is_named(batch, words):
 def test_batches_of_other_objectives_have_fields_of_their_own():
     score = TextBatch(TOKENS, PTR, TOKENS, TOKENS[:0], TOKENS[:0], LABEL.float())
     check_batch(score, TextBatch)
-    with pytest.raises(TypeError, match="ChoiceBatch, but 'num_global' is missing .got TextBatch"):
+    with pytest.raises(TypeError, match="but 'num_global'.*missing .got TextBatch"):
         check_batch(score, ChoiceBatch)
 
 

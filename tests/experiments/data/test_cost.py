@@ -170,6 +170,6 @@ def test_a_small_packed_file_has_a_bound_of_lines(tmp_path, monkeypatch):
     (tmp_path / 'a.csv.gz').write_bytes(gzip.compress(b'text,label\n' + b'\n' * 100_000))
     size = (tmp_path / 'a.csv.gz').stat().st_size
     numbers = []
-    with pytest.raises(ValueError, match=r'a\.csv\.gz, line .*; decompress it first'):
+    with pytest.raises(ValueError, match=r'a\.csv\.gz, line .*; decompress.*first'):
         numbers.extend(number for number, _ in read_lines(tmp_path / 'a.csv.gz'))
     assert numbers[-1] == 4 * size + 1000

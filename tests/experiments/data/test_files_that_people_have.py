@@ -59,13 +59,13 @@ REFUSED = {
     'UTF-16, as "Unicode text" of Excel': ('a.csv', TABS.encode('utf-16'), 'UTF-16; save it as'),
     'UTF-16 of objects': ('a.jsonl', OBJECTS.encode('utf-16'), 'UTF-16; save it as'),
     'the code page of Windows': ('a.csv', COMMAS.replace('rain', 'é').encode('cp1252'),
-                                 'line 2: not UTF-8 .*; save it in that encoding'),
+                                 'line 2: not UTF-8 .*; save the file as UTF-8'),
     'a workbook': ('a.csv', b'PK\x03\x04\x14\0', "Excel workbook .*save .* 'CSV UTF-8'"),
     'an old workbook': ('a.csv', b'\xd0\xcf\x11\xe0\xa1\xb1', 'Excel workbook'),
     'packed, without saying so': ('a.csv', gzip.compress(COMMAS.encode()), r'gzip.*ends in \.gz'),
     'Parquet': ('a.csv', b'PAR1\x15\x04', 'Parquet'),
     'a workbook by its name': ('a.xlsx', b'PK\x03\x04\x14\0', 'must be a table .*suffix .csv'),
-    'no header': ('a.csv', '"rain, snow",1\nx,2\n', "first line of a CSV file, .*'columns'"),
+    'no header': ('a.csv', '"rain, snow",1\nx,2\n', "line.*'columns'"),
     'a quotation mark that is not closed': ('a.csv', 'text,label\n"rain,1\n', 'never closed'),
     'quotation marks behind backslashes': ('a.csv', 'text,label\n"a \\"b\\"",1\n', 'double each'),
     'a separator in a text': ('a.csv', 'text;label\nrain; snow;1\n', 'between semicolons .got 3'),
@@ -235,7 +235,7 @@ def test_images_that_are_white_on_nothing_are_refused(tmp_path):
         white[place % 3, place, 3] = 0
         (folder := tmp_path / f'{place % 2}').mkdir(exist_ok=True)
         Image.fromarray(white).save(folder / f'{place}.png')
-    with pytest.raises(ValueError, match='all 4 images are identical .*white'):
+    with pytest.raises(ValueError, match='images.*identical .*white'):
         ImageFiles(str(tmp_path)).read(99)
 
 

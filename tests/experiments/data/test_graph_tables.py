@@ -73,7 +73,7 @@ def test_targets_of_graphs(tmp_path):
 BAD = {
     'a missing column': (dict(nodes=['label', 'a']), 'nodes.csv.*node'),
     'an unknown node': (dict(edges=['source,target', '0,9']), r'edges.csv, line 2.*9'),
-    'a repeated node': (dict(nodes=[*NODES, NODES[1]]), r'nodes.csv, line 6.*repeated'),
+    'a repeated node': (dict(nodes=[*NODES, NODES[1]]), r"nodes.csv, line 6: .*got '0' twice"),
     'no label': (dict(nodes=[NODES[0], '0,,train,1', *NODES[2:]]), r'nodes.csv, line 2.*label'),
     'an unknown part': (dict(nodes=[NODES[0], '0,a,nosuch,1', *NODES[2:]]),
                         r'nodes.csv, line 2.*nosuch'),

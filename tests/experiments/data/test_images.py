@@ -122,8 +122,8 @@ def test_a_picture_that_was_replaced_is_read_anew(tmp_path):
 
 
 @pytest.mark.parametrize('options, match', [
-    (dict(size=(32, 64)), r'0.png: expected 64 x 64 pixels of mode RGB .got 32 x 64 of mode RGB'),
-    (dict(mode='L'), r'0.png: expected 64 x 64 pixels of mode RGB .got 64 x 64 of mode L'),
+    (dict(size=(32, 64)), '0.png: expected 64 x 64.*.got 32 x 64.*mode RGB'),
+    (dict(mode='L'), '0.png: expected 64 x 64.*.got 64 x 64.*mode L'),
     (dict(content=b'no picture'), '0.png cannot be read as a PNG'),
     (dict(content=b'\x89PNG\r\n\x1a\n' + bytes(30)), '0.png cannot be read as a PNG')])
 def test_pictures_of_another_kind_are_refused(options, match, tmp_path):
@@ -134,7 +134,7 @@ def test_pictures_of_another_kind_are_refused(options, match, tmp_path):
 
 
 @pytest.mark.parametrize('data, match', [
-    (np.zeros((2, 3072), np.uint8), r"expected 'data' as uint8 of \[num_images, 12288\] .*3072"),
+    (np.zeros((2, 3072), np.uint8), r"expected 'data' as uint8 .*num_images, 12288\] .*3072"),
     (np.zeros((2, BYTES), np.int64), 'got int64 of shape'),
     (np.array([{}] * 2), 'cannot be read as an array')])
 def test_arrays_of_another_kind_are_refused_and_no_pickle_is_opened(data, match, tmp_path):

@@ -48,7 +48,7 @@ def test_a_tree_comes_to_its_value(text, expected):
 
 @pytest.mark.parametrize('text', ['', '1 2', '[MIN 4 2', '4 ]', '[MIN ]', '[MIN 4 ] ]', '[SM'])
 def test_what_is_no_tree_has_no_value(text):
-    with pytest.raises(ValueError, match='sequence 0 is not a'):
+    with pytest.raises(ValueError, match='sequence 0'):
         value(text)
 
 
@@ -142,7 +142,7 @@ def test_all_trees_are_distinct_and_depend_on_the_seed_alone(tmp_path):
     (dict(max_args=1), "'max_args' must be at least 2"),
     (dict(min_length=100, max_length=101), "'max_length' must be at least 102 .got 101"),
     (dict(seed=-1), "'seed' must be at least 0"),
-    (SMALL, "'max_length' must be at least 499, because"),  # or one would be cut
+    (SMALL, "'max_length' must.*least 499,.*got 498"),  # or one would be cut
 ])
 def test_bad_arguments(options, match, tmp_path):
     with pytest.raises(ValueError, match=match):
@@ -152,6 +152,6 @@ def test_bad_arguments(options, match, tmp_path):
 def test_too_few_trees_of_a_length_are_an_error(tmp_path):
     digits = GeneratedListOps(20, 1, 1, min_length=0, max_length=2, max_depth=1,
                               cache=str(tmp_path))
-    with pytest.raises(ValueError, match="leave too few trees: found 10 of 22"):
+    with pytest.raises(ValueError, match="'min_length'.*10"):
         digits.read(10)
     assert not list(tmp_path.iterdir())

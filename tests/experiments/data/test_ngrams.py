@@ -55,8 +55,8 @@ def test_bytes_of_all_values_are_told_apart():
 
 
 @pytest.mark.parametrize('order, num_symbols, test, match', [
-    (-1, 4, TEST, "'order' must not be negative"), (2, 0, TEST, "'num_symbols' must be positive"),
-    (7, 256, TEST, "at most 2 .. 64 .got 7 and 256"), (2, 4, [], "'test' must contain")])
+    (-1, 4, TEST, "'order' must .*got order=-1"), (2, 0, TEST, "'num_symbols' .*=0"),
+    (7, 256, TEST, "most 2 .. 64 .got.*256"), (2, 4, [], "'test' must contain")])
 def test_bad_numbers_are_refused(order, num_symbols, test, match):
     with pytest.raises(ValueError, match=match):
         ngram_bits(TRAIN, test, order, num_symbols)

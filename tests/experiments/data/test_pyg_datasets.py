@@ -56,7 +56,7 @@ def test_one_of_several_masks_is_chosen(tmp_path):
     assert first.train_mask.nonzero().flatten().tolist() == [0, 4, 8]
     assert second.train_mask.nonzero().flatten().tolist() == [3, 7, 11]
     assert first.test_mask.equal(second.test_mask)
-    with pytest.raises(ValueError, match=r"'split' must be from 0 to 2 \(got 3\)"):
+    with pytest.raises(ValueError, match=r"'split' must.*0.*\(got 3\)"):
         pyg_dataset(name, root, arguments, split=3)
 
 
@@ -74,9 +74,9 @@ def test_a_data_set_needs_no_folder_if_its_class_takes_none():
 
 @pytest.mark.parametrize('name, write, words', [
     ('Zink', None, r"'dataset' must be a class of torch_geometric.datasets .*\(got 'Zink'\)"),
-    ('KarateClub', None, 'KarateClub: expected all of train_mask, .* or none .got train_mask.'),
-    ('WikiCS', 'not json', "'root' cannot be read as WikiCS .*JSONDecodeError"),
-    ('WikiCS', '{"features": []}', "'root' cannot be read as WikiCS .*KeyError"),
+    ('KarateClub', None, 'KarateClub: expected all.*train_mask,.*.got train_mask.'),
+    ('WikiCS', 'not json', "'root'.*WikiCS .*JSONDecodeError"),
+    ('WikiCS', '{"features": []}', "'root'.*WikiCS .*KeyError"),
 ])
 @pytest.mark.filterwarnings('ignore')
 def test_what_cannot_be_read_is_named_in_one_line(name, write, words, tmp_path):
@@ -92,7 +92,7 @@ def test_files_of_another_version_of_pyg_are_named(tmp_path):
     name, root, arguments = written('zinc', tmp_path)
     pyg_dataset(name, root, arguments)
     (tmp_path / 'subset/processed/val.pt').write_bytes(b'of another version')
-    with pytest.raises(ValueError, match="read as ZINC .*delete its subfolder 'processed'"):
+    with pytest.raises(ValueError, match="ZINC .*delete.*subfolder 'processed'"):
         pyg_dataset(name, root, arguments)
 
 

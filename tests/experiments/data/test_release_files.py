@@ -90,12 +90,12 @@ def test_listops_leaves_round_brackets_out(release):
 
 @of('listops')
 @pytest.mark.parametrize('content, match', [
-    (b'', 'line 1: expected .Source'),
-    (b'Source\tTarget\n', 'contains no trees'),
+    (b'', 'line 1: expected the header .Source'),
+    (b'Source\tTarget\n', 'at least one tree'),
     (b'Source\tTarget\n[MIN 1 2 ]\t1\n[MIN 1 2 ]\t10\n', 'line 3: expected the target 1'),
     (b'Source\tTarget\n[MIN 1 2 ]\t2\n', 'line 2: expected the target 1, .* .got .2'),
-    (b'Source\tTarget\n[MIN 1 2', 'line 2: the source is not a tree'),
-    (b'Source\tTarget\n[MIN 1 [ADD 2 ] ]\t1\n', r"line 2: expected symbols .*\[ADD"),
+    (b'Source\tTarget\n[MIN 1 2', 'line 2: expected a complete tree'),
+    (b'Source\tTarget\n[MIN 1 [ADD 2 ] ]\t1\n', r"line 2: expected only symbols .*\[ADD"),
     (b'Source\tTarget\n\xff\t1\n', 'line 2: not ASCII'),
 ])
 def test_a_bad_file_of_listops(content, match, release):
@@ -115,9 +115,9 @@ def test_pairs_are_bytes_without_quoting(release):
 
 @of('pairs')
 @pytest.mark.parametrize('content, match', [
-    (b'', 'contains no pairs'),
+    (b'', 'at least one pair'),
     (b'1.0\tA\tB\ttext\n', 'line 1: expected the columns label, .* .got 4 columns'),
-    (b'1.0\tA\tB\tx\ty\n2.0\tA\tB\tx\ty\n', "line 2: expected a label 0.0 or 1.0 .got '2.0'"),
+    (b'1.0\tA\tB\tx\ty\n2.0\tA\tB\tx\ty\n', "line 2: expected the label 0.0 or 1.0 .got '2.0'"),
     (b'1.0\tA\tB\tx\t\n', 'line 1: expected the columns label'),
     (b'1.0\tA\tB\tx\ty\n1.0\tA\tB', 'line 2: expected the columns label'),
 ])
@@ -149,12 +149,12 @@ def bad_picture(write):
 
 @of('pathfinder')
 @pytest.mark.parametrize('damage, match', [
-    (bad_list(b''), '1.npy lists no pictures'),
+    (bad_list(b''), '1.npy: .*at least one picture'),
     (bad_list(b'imgs/0 sample_0.png 0 2 1.0\n'), '1.npy, line 1: expected a folder'),
     (bad_list(b'../.. sample_0.png 0 1 1.0\n'), '1.npy, line 1: expected a folder'),
     (bad_list(b'imgs/0 ../../x.png 0 1 1.0\n'), '1.npy, line 1: expected a folder'),
     (bad_list(b'imgs/0 sample_99.png 0 1 1.0\n'), 'sample_99.png: expected a grey PNG'),
-    (bad_list(b'imgs/0 sample_3.png 0 1 1.0\n'), 'sample_3.png is listed 2 times'),
+    (bad_list(b'imgs/0 sample_3.png 0 1 1.0\n'), 'sample_3.png.*listed.*got 2 lines'),
     (bad_list(b'\x93NUMPY\x01'), '1.npy, line 1: not ASCII'),
     (bad_picture(lambda path: path.unlink()), 'sample_3.png: expected a grey PNG'),
     (bad_picture(lambda path: path.write_bytes(b'')), 'sample_3.png: expected a grey PNG'),
@@ -189,7 +189,7 @@ def test_reviews_are_bytes_as_they_are(release):
 @of('imdb')
 def test_an_empty_review_is_named(release):
     (release[1] / 'test' / 'pos' / '3_7.txt').write_bytes(b' \n')
-    with pytest.raises(ValueError, match='3_7.txt: an empty document'):
+    with pytest.raises(ValueError, match='3_7.txt:.*empty document'):
         release[0].read(100)
 
 

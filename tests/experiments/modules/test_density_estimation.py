@@ -112,9 +112,9 @@ def prepared(source=None, num_tokens=18, **options):
 @pytest.mark.parametrize('options, match', [
     (dict(num_tokens=17), "'num_tokens' of the encoder must be 18, .* symbols of stand-in"),
     (dict(num_tokens=19), "'num_tokens' of the encoder must be 18"),
-    (dict(source=Shapeless()), "'source' must be a source of images .got Shapeless"),
+    (dict(source=Shapeless()), "'source' must.*source.*images .got Shapeless"),
     (dict(cls=True), "'cls' must be False for images"),
-    (dict(num_samples=-1), "'num_samples' must not be negative")])
+    (dict(num_samples=-1), "'num_samples' must.*got -1")])
 def test_other_data_are_refused(options, match):
     with pytest.raises(ValueError, match=match):
         prepared(**options)

@@ -238,7 +238,7 @@ def test_the_best_epoch_has_the_best_mean_of_the_development_sets(pretrained, tm
      "'pretrained' cannot be read"),
     (['--model.init_args.lr', '-1'], "'lr' must be positive"),
     (['--data.init_args.path', 'nowhere'], "'path' cannot be read: nowhere/train.tsv"),
-    (['--data.init_args.tokenizer', 'other.json'], "'tokenizer' must be the tokenizer"),
+    (['--data.init_args.tokenizer', 'other.json'], "the tokenizer of the pre-training"),
 ])
 def test_refused_before_a_folder_is_made(options, match, pretrained, tmp_path, capsys,
                                          monkeypatch):

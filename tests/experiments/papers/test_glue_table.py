@@ -81,7 +81,7 @@ def test_trains_the_tasks_and_leaves_a_table(tmp_path, capsys, forks):
 
 def test_a_task_without_a_folder_is_refused_before_any_is_trained(tmp_path):
     write_task(tmp_path / 'CoLA', 'CoLA')
-    with pytest.raises(ValueError, match='no RTE in'):
+    with pytest.raises(ValueError, match="'glue' must .*without RTE"):
         main(['--config', 'none.yaml', '--pretrained', 'none.ckpt', '--glue', str(tmp_path),
               '--out', str(tmp_path / 'out'), '--tasks', 'CoLA', 'RTE'])
     assert not (tmp_path / 'out').exists()

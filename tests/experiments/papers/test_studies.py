@@ -31,23 +31,23 @@ def test_nothing_is_trained_twice(name, studied, monkeypatch):
 
 # By the study: its options, and what the refusal says.
 REFUSED = [
-    *((name, dict(tasks=['RTE', 'QNLI']), "'tasks' must be names from CoLA, RTE, SST-2 .got QNLI")
+    *((name, dict(tasks=['RTE', 'QNLI']), "'tasks' must contain only .* CoLA, RTE, SST-2 .got QNLI")
       for name in ('diagonal', 'masks')),
     *((name, dict(glue=Path('glue'), tasks=['QNLI', 'RTE']),
-       "'tasks' must be names from RTE .got QNLI") for name in ('pruning', 'stages', 'sbm_glue')),
-    *((name, dict(scale='small', tasks=['listops']), "'tasks' must be .*digits .*got listops")
+       "'tasks' must contain only .* RTE .got QNLI") for name in ('pruning', 'stages', 'sbm_glue')),
+    *((name, dict(scale='small', tasks=['listops']), "'tasks' must contain .*digits .*got listops")
       for name in ('density_penalty', 'densities', 'attention_received')),
     ('attention_received', dict(scale='paper', tasks=['listops']),
-     "'tasks' must include a task with images"),
+     "'tasks' must contain at least one task with images"),
     *(('density_penalty', dict(scale='paper', tasks=[task]), 'data/')
       for task in ('text', 'retrieval', 'image')),
-    ('long_range_arena', dict(tasks=['Listops']), "'tasks' must be .*ListOps; .*got Listops"),
-    ('long_range_arena', dict(attentions=['SBM', 'none']), "'attentions' must be .*got none"),
-    ('long_range_arena', dict(protocol='sbm'), "'protocol' must be 'clean' below .*got 'sbm'"),
-    ('repeated_tokens', dict(attentions=['fool']), "'attentions' must be .*full; .*got fool"),
-    *((name, dict(names=['fool']), "'names' must be names from full, .*got fool")
+    ('long_range_arena', dict(tasks=['Listops']), "'tasks' must contain .*ListOps; .*got Listops"),
+    ('long_range_arena', dict(attentions=['SBM', 'none']), "'attentions' must contain .*got none"),
+    ('long_range_arena', dict(protocol='sbm'), "'protocol' must be 'clean' if .*got 'sbm'"),
+    ('repeated_tokens', dict(attentions=['fool']), "'attentions' must contain .*full; .*got fool"),
+    *((name, dict(names=['fool']), "'names' must contain only names from full, .*got fool")
       for name in ('question_answering', 'choices', 'pretraining', 'image_density')),
-    *((name, dict(names=['full'], sets=['mnist']), "'sets' must be names from .*got mnist")
+    *((name, dict(names=['full'], sets=['mnist']), "'sets' must contain only .*got mnist")
       for name in ('question_answering', 'choices', 'image_density')),
 ]
 

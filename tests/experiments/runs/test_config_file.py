@@ -123,5 +123,5 @@ def test_each_option_is_checked_by_its_type(kind):
 
 @pytest.mark.parametrize('text', ['?', '1:', 'null:'])
 def test_a_config_of_other_names_than_texts_is_refused(text):
-    with pytest.raises(yaml.YAMLError, match='names must be strings'):
+    with pytest.raises(yaml.YAMLError, match='names.*strings'):
         read_yaml(text)

@@ -153,7 +153,7 @@ def test_the_checkpoint_of_something_else(full, tmp_path):
     classifier = pretrained_classifier(full[0], 10, pooling='mean')
     state = {f'model.{name}': value for name, value in classifier.state_dict().items()}
     write_checkpoint({'state_dict': state}, checkpoint)
-    with pytest.raises(ValueError, match='a MaskedLanguageModel .got a SequenceClassifier'):
+    with pytest.raises(ValueError, match='a MaskedLanguageModel .got .* a SequenceClassifier'):
         pretrained_classifier(checkpoint, 2)
 
 
@@ -191,7 +191,7 @@ def test_a_model_without_pooler(full, tmp_path):
     kept = {name: value for name, value in saved.items()
             if 'pooler' not in name and 'next_sentence' not in name}
     write_checkpoint({'state_dict': kept}, checkpoint)
-    with pytest.raises(ValueError, match="'pooling' must be 'mean', .* without a pooler"):
+    with pytest.raises(ValueError, match="'pooling' must be 'mean', .* no pooler"):
         pretrained_classifier(checkpoint, 2)
     assert pretrained_classifier(checkpoint, 2, pooling='mean').pooler is None
 
@@ -238,7 +238,7 @@ def test_weights_that_are_not_robertas(roberta_file, tmp_path):
     with pytest.raises(ValueError, match='RoBERTa'):
         roberta(tmp_path / 'other.bin', untrained())
     (tmp_path / 'config.json').write_text(json.dumps({**config, 'hidden_act': 'relu'}))
-    with pytest.raises(ValueError, match=r"'config' must have hidden_act='gelu' .* .got 'relu'"):
+    with pytest.raises(ValueError, match="'config' must.*hidden_act='gelu'.*.got 'relu'"):
         roberta(tmp_path / 'other.bin', untrained())
 
 
@@ -262,10 +262,9 @@ def test_pre_training_goes_on_from_a_checkpoint(full, roberta_file):
     LanguageModelling(other, pretrained=str(checkpoint))
     torch.testing.assert_close(dict(other.state_dict()), dict(model.state_dict()))
     headless = MaskedLanguageModel(other.encoder, next_sentence=False)
-    with pytest.raises(ValueError, match="'pretrained' must fit the parameters of this model: "
-                                         "'next_sentence.bias' is .2,. there and None here"):
+    with pytest.raises(ValueError, match="'pretrained' must fit.*'next_sentence.bias'.*None here"):
         LanguageModelling(headless, pretrained=str(checkpoint))
-    with pytest.raises(ValueError, match="'pretrained' and 'roberta' exclude each other"):
+    with pytest.raises(ValueError, match="'pretrained' and 'roberta' must not both be given"):
         LanguageModelling(other, pretrained=str(checkpoint), roberta=str(roberta_file))
 
 

@@ -219,6 +219,6 @@ def test_seeds_are_all_of_the_same_data(tmp_path):
     place.fit('--seeds=1', '--trainer.max_epochs=1')
     write_table(place.data, seed=1)
     before = place.files()
-    with pytest.raises(ValueError, match="'data.init_args.path' have changed .*seed0"):
+    with pytest.raises(ValueError, match="'data.init_args.path' must be unchanged .*seed0"):
         place.fit('--seeds=2', '--trainer.max_epochs=1')
     assert place.files() == before

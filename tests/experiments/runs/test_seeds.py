@@ -83,7 +83,7 @@ def test_every_logger_is_closed_with_its_run(tmp_path, monkeypatch):
 
 
 def test_loggers_given_twice_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="'logger' and 'trainer.logger' exclude each other"):
+    with pytest.raises(ValueError, match="'logger' and 'trainer.logger' must not both be given"):
         fit(tmp_path / 'run', '--logger', 'csv', '--trainer.logger', 'CSVLogger',
             '--trainer.logger.save_dir', str(tmp_path))
     assert not (tmp_path / 'run').exists()

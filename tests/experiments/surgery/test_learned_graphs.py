@@ -205,8 +205,8 @@ def test_an_interrupted_command_ends_as_a_whole_one(folder, options, monkeypatch
 
 
 @pytest.mark.parametrize('options, match', [
-    (dict(candidates=['window']), "'candidates' must be some of windows, strided, .*got 'window'"),
-    (dict(candidates=[]), "'candidates' must be some of .*got 'nothing'"),
+    (dict(candidates=['window']), "'candidates' must contain only .*windows, .*got 'window'"),
+    (dict(candidates=[]), "'candidates' must contain only names from .*got 'nothing'"),
     (dict(lora=0), "'lora' must be positive")])
 def test_options_that_are_refused(folder, options, match):
     with pytest.raises(ValueError, match=match):

@@ -207,7 +207,7 @@ def test_the_command_leaves_a_model_that_loads_and_a_report(folder, options, cap
     for part in ('Loss', 'Time', 'Certificate', 'Heads', 'data:image/png'):
         assert part in page
     assert not (out / 'adapting.pt').exists()
-    with pytest.raises(ValueError, match="'out' must be a new folder .*which has results"):
+    with pytest.raises(ValueError, match="'out' must be a new folder .*which contains results"):
         command(folder, **options)
 
 
@@ -216,7 +216,7 @@ def test_an_interrupted_command_goes_on_and_refuses_other_options(folder, monkey
     with pytest.raises(ZeroDivisionError):
         command(folder)
     monkeypatch.undo()
-    with pytest.raises(ValueError, match="begun with the same options .*another seed"):
+    with pytest.raises(ValueError, match="with the same options .*another seed"):
         command(folder, seed=1)
     monkeypatch.setattr(sparsify, 'profile', lambda *_: 1 / 0)  # it is read
     monkeypatch.setattr(sparsify, 'head_costs', lambda *_: 1 / 0)
@@ -230,7 +230,7 @@ def test_bad_arguments_write_nothing(folder):
             command(folder, **options)
     with pytest.raises(ValueError, match="'model' must be the folder of a model"):
         sparsify.main(model=str(folder / 'none'), data='x', out=str(folder / 'out'))
-    with pytest.raises(ValueError, match="'data' must hold more than 'held_out'"):
+    with pytest.raises(ValueError, match="'data' must contain more than 50"):
         sparsify.main(model=str(folder / 'model'), data=str(folder / 'ids.npy'),
                       out=str(folder / 'out'), length=LENGTH, held_out=50)
     with pytest.raises(ValueError, match="'length' must be from 8 to 32"):

@@ -146,7 +146,7 @@ def test_too_few_documents_for_pairs_are_refused():
             some = [Document('text', 0)]
             return Collection(('a',), {'train': some, 'dev': some, 'test': some})
 
-    with pytest.raises(ValueError, match="'documents' must have two or more .* .train has fewer"):
+    with pytest.raises(ValueError, match="'documents' must.*two.*.train"):
         DocumentPairs(One()).read(100)
 
 
@@ -157,7 +157,7 @@ def test_a_part_without_examples_is_refused():
             data.parts['dev'] = Sequences.of([], [])
             return data
 
-    with pytest.raises(ValueError, match="'source' must have .* none for dev in counting"):
+    with pytest.raises(ValueError, match="'source' must.*none.*dev.*counting"):
         prepared(NoDev())
 
 

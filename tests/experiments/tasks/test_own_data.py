@@ -170,15 +170,15 @@ def test_files_for_development_and_testing_are_taken_as_they_are(tmp_path):
 
 BAD_TABLES = [
     ('a.csv', 'title,label\nx,1\n', r"line 2: .* 'text' \(got title, label\)"),
-    ('a.csv', 'text,class\nx,1\n', "line 2: expected a column 'label'"),
+    ('a.csv', 'text,class\nx,1\n', "line 2: expected.*column 'label'.*got text, class"),
     ('a.jsonl', '{"text": "x", "label": 1}\n{"text": "y"}\n', "line 2: .* column 'label'"),
-    ('a.csv', 'text,text\nx,1\n', "line 1: the column 'text' is repeated"),
+    ('a.csv', 'text,text\nx,1\n', "line 1:.*'text'"),
     ('a.jsonl', '{"text": 5, "label": 1}\n', "line 1: expected a text in 'text'"),
     ('a.jsonl', '[1]\n', 'line 1: expected a JSON object'),
-    ('a.csv', 'text,label\nx,1\ny,1\n', r'expected two or more classes \(got 1\)'),
-    ('a.csv', 'text,label\nx,1\ny,2\n', "give files for 'val' and 'test'"),
-    ('a.csv', 'text,label\n', 'contains no texts'),
-    ('a.csv', '', 'contains no texts'),
+    ('a.csv', 'text,label\nx,1\ny,1\n', r'expected.*classes \(got 1\)'),
+    ('a.csv', 'text,label\nx,1\ny,2\n', "files.*'val'.*'test'"),
+    ('a.csv', 'text,label\n', 'at least one text'),
+    ('a.csv', '', 'at least one text'),
     ('a.txt', 'x', "'path' must be a table .*suffix .csv"),
     ('a.csv', None, "'path' cannot be read"),
 ]
@@ -196,9 +196,9 @@ def test_a_bad_table_is_named(name, text, words, tmp_path):
 def test_a_label_that_is_no_class_is_named(tmp_path):
     learn = str(write_table(tmp_path / 'a.jsonl'))
     test = str(write(tmp_path / 'test.csv', 'text,label\n"a\nb",food\nx,fod\n'))
-    with pytest.raises(ValueError, match="test.csv, line 4: 'fod' is none of the 2 classes food, "):
+    with pytest.raises(ValueError, match="test.csv, line 4:.*2 classes food,.*got 'fod'"):
         TextTable(learn, test=test).read()
-    with pytest.raises(ValueError, match="a.jsonl, line 1: 'food' is none of the 2 classes x, y"):
+    with pytest.raises(ValueError, match="a.jsonl, line 1: expected .* classes x, y .*got 'food'"):
         TextTable(learn, classes=['x', 'y']).read()
 
 
@@ -253,7 +253,7 @@ def test_images_of_several_sizes_are_named_unless_they_are_to_have_one(tmp_path)
 
 @pytest.mark.parametrize('content, words', [
     (b'', 'cannot be read as an image'), (b'GIF89a', 'cannot be read as an image'),
-    (None, r'expected an image of 8 bits per value \(got mode I;16\)')])
+    (None, r'expected.*image.*8 bits per value \(got mode I;16\)')])
 def test_a_bad_image_is_named(content, words, tmp_path):
     folder = write_images(tmp_path / 'images', 4)
     path = folder / 'dark/bad.png'
@@ -295,16 +295,16 @@ def test_ids_come_from_both_kinds_of_file_and_without_their_padding(tmp_path):
 
 
 @pytest.mark.parametrize('arrays, words', [
-    ({'ids': np.zeros((2, 2), int)}, r"there is no array 'tokens' \(there are ids\)"),
-    ({'tokens': np.ones((2, 2), int)}, "there is no array 'label'"),
-    ({'tokens': np.ones((2, 2))}, r'integers of \[examples, length\] \(got float64 of shape'),
+    ({'ids': np.zeros((2, 2), int)}, r"array 'tokens'.*ids\)"),
+    ({'tokens': np.ones((2, 2), int)}, "array 'label'.*got tokens"),
+    ({'tokens': np.ones((2, 2))}, r'integers.*\[examples, length\] \(got float64.*shape'),
     ({'tokens': np.ones(2, int)}, r'\(got int64 of shape \(2,\)\)'),
-    ({'tokens': np.ones((2, 2), int), 'label': np.zeros(3, int)}, r'labels, .* of \[2\]'),
-    ({'tokens': np.ones((2, 2), int), 'label': np.zeros(2)}, r'labels, .*\(got float64'),
+    ({'tokens': np.ones((2, 2), int), 'label': np.zeros(3, int)}, r'labels .* of shape \[2\]'),
+    ({'tokens': np.ones((2, 2), int), 'label': np.zeros(2)}, 'labels .*got float64'),
     ({'tokens': np.ones((2, 2), int), 'label': np.array([97, 2**31], 'u4').view('<U1')},
-     'a label is not valid Unicode'),
+     'label.*valid Unicode.*got other bytes'),
     ({'tokens': -np.ones((2, 2), int), 'label': np.zeros(2, int)}, r'ids from 0 .*\(got -1\)'),
-    ({'tokens': np.array([[1, 9], [9, 9]]), 'label': np.arange(2)}, "row 1: .*'padding' .*only 9"),
+    ({'tokens': np.array([[1, 9], [9, 9]]), 'label': np.arange(2)}, 'row 1: .*padding 9'),
     ({'tokens': np.array([[{}]]), 'label': np.arange(2)}, 'cannot be read as NumPy arrays'),
 ])
 def test_bad_arrays_are_named(arrays, words, tmp_path):
@@ -336,9 +336,9 @@ def one_line(command, capsys):
     ('text', [], 'path'),
     ('text', ['--data.path', 'nowhere.csv'], "'path' cannot be read: nowhere.csv"),
     ('text', ['--data.path', 'a.csv', '--data.columns', '[title]'], "(got text, label)"),
-    ('text', ['--data.path', 'a.csv', '--data.columns', '[a, b, c]'], "'columns' must be"),
+    ('text', ['--data.path', 'a.csv', '--data.columns', '[a, b, c]'], "'columns' must contain"),
     ('image_folder', ['--data.path', 'images', '--data.size', '[0, 2]'], "'size' must be two"),
-    ('tokens', ['--data.path', 'a.csv'], 'must be in a NumPy file with the suffix .npy or .npz')])
+    ('tokens', ['--data.path', 'a.csv'], 'a NumPy file of token ids with the suffix .npy or .npz')])
 def test_bad_data_are_one_line(kind, options, words, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     write_table(tmp_path / 'a.csv')
@@ -351,13 +351,13 @@ def test_bad_data_are_one_line(kind, options, words, tmp_path, monkeypatch, caps
 @pytest.mark.slow
 @pytest.mark.parametrize('change, words', [
     ({'run': 'nowhere'}, 'nowhere must be the folder of a run'),
-    ({'input': 'nowhere'}, "'input' must be a file or a folder (there is no nowhere)"),
-    ({'input': 'a.npz', 'batch_size': 0}, "'batch_size' must be positive"),
+    ({'input': 'nowhere'}, "'input' must be an existing file or folder (got nowhere)"),
+    ({'input': 'a.npz', 'batch_size': 0}, "'batch_size' must be at least 1"),
     ({'input': 'large.npz'}, 'large.npz, examples 0 to 1: '),
     ({'input': 'long.npz'}, 'long.npz, examples 0 to 1: '),
     ({'out': '.'}, "'out' must be a file"),
     ({'out': './a.npz'}, "'out' must differ from 'input', which would be overwritten "
-     "(got ./a.npz)"),
+     "(got ./a.npz for both)"),
     ({'out': 'a.npz/x.csv'}, "'out' must be a writable folder")])
 def test_bad_predictions_are_one_line(change, words, runs, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
@@ -388,7 +388,7 @@ def test_pairs_of_texts_are_predicted_together(tmp_path):
             expected = module.model(torch.cat(sequences), ptr).softmax(1)
         np.testing.assert_allclose(values, expected[0], rtol=1e-5)
     path.write_text('{"text": "alone"}')
-    with pytest.raises(ValueError, match='new.jsonl, examples 1 to 1: .* must be 2, .*got 1 seq'):
+    with pytest.raises(ValueError, match='new.jsonl, examples 1.*1:.*got 1 seq'):
         list(predict.predictions(run, path))
 
 

@@ -48,7 +48,7 @@ def test_digits_batches_are_ragged_sequences_of_64():
 
 @pytest.mark.parametrize('content, match', [
     (None, 'cannot be read'),
-    (b'', 'contains no images'),
+    (b'', 'got an empty file'),
     (b'1,2,3\n', 'line 1: expected 64 grey levels'),
     (b'0,' * 64 + b'3\n' + b'17,' + b'0,' * 63 + b'3\n', 'line 2: .*0 to 16'),
     (b'0,' * 64 + b'10\n', 'line 1: .*class from 0 to 9'),

@@ -184,7 +184,7 @@ def test_few_draws_are_thinned_and_many_pairs_compared():
 def test_draws_that_registers_do_not_hold():
     model = FactorModel(torch.full((3, 1), 1e6), torch.eye(1), torch.ones(1, 1))
     assert draw(model, generator(), by_name=False) is None
-    with pytest.raises(ValueError, match="'model' must not have a query with many draws .*'auto'"):
+    with pytest.raises(ValueError, match="'method' must be another .*'auto'"):
         draw(model, generator(), by_name=True)
 
 
@@ -192,7 +192,7 @@ def test_a_bound_of_one_cannot_be_thinned():
     query_factor = torch.full((300, 2), 0.001)
     query_factor[7, 1] = 1.
     model = FactorModel(query_factor, torch.eye(2), torch.tensor([[0., 1.], [1., 0.]]))
-    with pytest.raises(ValueError, match=r"'method' must not be .*\(got 1.001 for query 7\)"):
+    with pytest.raises(ValueError, match=r"'method' must.*\(got.*query 7\)"):
         thin(model, generator(), by_name=True)
 
 
@@ -201,13 +201,13 @@ def test_factors_that_overflow_are_refused(key):
     model = FactorModel(torch.full((3, 1), 1e30), torch.full((1, 1), 1e30),
                         torch.full((3, 1), key))
     assert thin(model, generator(), by_name=False) is None  # and pairs are looked at
-    with pytest.raises(ValueError, match="'model' must have so few expected draws.*got (inf|nan)"):
+    with pytest.raises(ValueError, match="'model' must.*expected draws.*got (inf|nan)"):
         draw(model, generator(), by_name=True)
 
 
 def test_more_draws_than_memory_holds():
     model = FactorModel(torch.full((3, 1), 1e20), torch.eye(1), torch.ones(1, 1))
-    with pytest.raises(ValueError, match=r"'model' must have so few expected draws.*got 3e\+20"):
+    with pytest.raises(ValueError, match=r"'model' must.*expected draws.*got 3e\+20"):
         draw(model, generator(), by_name=False)
 
 
@@ -218,7 +218,6 @@ def test_older_gpus_are_refused_by_name(sample, method, monkeypatch):
 
     monkeypatch.setattr(FactorModel, 'device', torch.device('cuda:0'))
     monkeypatch.setattr(methods, 'runs_on', lambda device: False)
-    with pytest.raises(ValueError, match=r"'method' must be 'torch' unless the model is on a CPU, "
-                                         r"or on an NVIDIA GPU of compute capability 8.0 or more "
-                                         rf"\(got '{method}' and a model on cuda:0\)"):
+    with pytest.raises(ValueError, match=rf"'method' must be 'torch' .* cuda:0 \(got '{method}'\); "
+                                          r".* capability 8.0"):
         sample(contract.MODEL, method=method)

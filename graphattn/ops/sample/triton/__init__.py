@@ -8,7 +8,7 @@ from graphattn._compiler import CompilerMissing
 try:
     import triton  # noqa: F401
 except ImportError as error:
-    raise CompilerMissing("Triton is missing: pip install 'graphattn[gpu]'") from error
+    raise CompilerMissing("Triton cannot be imported: pip install 'graphattn[gpu]'") from error
 
 from graphattn.ops.sample.triton.draws import draw, thin  # noqa: E402
 from graphattn.ops.sample.triton.trials import compare  # noqa: E402

@@ -79,8 +79,8 @@ def thin(model: FactorModel, generator: torch.Generator | None, *,
 
 
 class Draws:
-    """Numbers of draws of all rows, and copies of these numbers on the host, which synchronise the
-    GPU.
+    """The number of keys that each query of a model draws, on the GPU and as copies on the host.
+    The copies synchronise the GPU.
 
     Args:
         model (FactorModel): The rates.
@@ -106,7 +106,7 @@ class Draws:
         self._count(pieces=1)
 
     def _count(self, pieces: int) -> None:
-        """Draw the number of draws for each row and each piece of its keys."""
+        """Draw how many keys each row draws in each piece of its keys."""
         self.pieces, self.piece_ptr = pieces, _cut(self.model.key_ptr, pieces)
         self.mass = reduce_segments(self.key_factor, self.piece_ptr, 'sum')
         explored = self.model.exploration * self.piece_ptr.diff().view(-1, pieces)
@@ -124,8 +124,8 @@ class Draws:
              self.begin[-1])]).tolist()
 
     def _products(self, table: Tensor, pieces: int) -> Tensor:
-        """Return the products of each row with ``table[segment, piece]``, float64
-        ``[num_queries, pieces]``."""
+        """Return the product of each row with ``table[segment, piece]``, for each piece of the
+        keys, float64 ``[num_queries, pieces]``."""
         num_queries, clusters = self.query.shape
         out = table.new_empty(num_queries, pieces)
         _launch(multiply_rows, (triton.cdiv(num_queries, _ROWS) * pieces,), self.query, table,
@@ -134,7 +134,7 @@ class Draws:
         return out
 
     def check_bound(self) -> None:
-        """Raise unless the probabilities of each row are bounded below 1.
+        """Raise an error unless the edge probabilities of each query have a bound below 1.
 
         Raises:
             ValueError: The bound of a row is not below 1.
@@ -143,7 +143,7 @@ class Draws:
             raise bound_is_too_high(self.highest_bound, int(self.bound.argmax()))
 
     def are_fewer(self) -> bool:
-        """Return whether the draws take less time than trials of all pairs."""
+        """Return whether drawing keys takes less time than a random trial for each pair."""
         return self.highest_bound <= _HIGHEST_BOUND and _is_faster(
             self.expected, self.key_factor.numel(), self.num_pairs)
 
@@ -153,8 +153,8 @@ class Draws:
         if self._fit():
             return self._to_graph()
         if by_name:
-            raise ValueError("'model' must not have a query with many draws of a few keys (got "
-                             "more draws than fit in registers); use another 'method', or 'auto'")
+            raise ValueError("'method' must be another one for this model, because a query draws a "
+                             "few keys too often for the registers of the GPU; pass method='auto'")
         return None
 
     def _fit(self) -> bool:
@@ -205,13 +205,14 @@ class Draws:
 
 
 def _is_faster(num_draws: float, table_entries: int, num_pairs: float) -> bool:
-    """Return whether ``num_draws`` draws take less time than trials of all pairs."""
+    """Return whether ``num_draws`` draws of keys take less time than a random trial for each of
+    ``num_pairs`` pairs."""
     return num_draws + _TABLE_ENTRY * table_entries < _FASTER_BELOW * num_pairs
 
 
 def _rate_multiplier(bound: Tensor) -> Tensor:
-    """Return the rate multiplier of each row: the ratio of the rate of a draw to the probability of
-    the pair."""
+    """Return the rate multiplier of each query: the rate at which a pair is drawn, divided by the
+    probability of the pair."""
     is_certain = ~(bound < 1)  # NaN too
     low = bound.clamp(min=torch.finfo(bound.dtype).tiny).masked_fill(is_certain, 0.5)
     return (-torch.log1p(-low) / low).masked_fill(is_certain, math.inf)
@@ -227,7 +228,7 @@ def _cut(ptr: Tensor, pieces: int) -> Tensor:
 
 def _launch(function: triton.runtime.KernelInterface, grid: tuple[int, ...], *arguments,
             **constants) -> None:
-    """Launch programs of one warp, in which sorting and lookups need no barriers."""
+    """Launch a kernel with one warp per program, so that sorting and lookups need no barriers."""
     if 0 not in grid:
         with torch.cuda.device_of(arguments[0]):
             function[grid](*arguments, **constants, num_warps=1)
@@ -241,7 +242,8 @@ kernel = triton.jit(do_not_specialize=['num_rows', 'num_tasks', 'num_pieces', 'n
 @kernel
 def multiply_rows(query, table, query_segment, out, num_rows, num_pieces, CLUSTERS: tl.constexpr,
                   WIDTH: tl.constexpr, ROWS: tl.constexpr):
-    """Compute the products of some rows with a piece of the keys of their segments."""
+    """Kernel: compute the products of the factors of some queries with one row of ``table``, which
+    belongs to a piece of the keys of their segment."""
     piece = tl.program_id(0) % num_pieces
     row = (tl.program_id(0) // num_pieces).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     segment = tl.load(query_segment + row, mask=row < num_rows, other=0)
@@ -264,7 +266,7 @@ def _weights(query, table, row, piece, is_row, CLUSTERS: tl.constexpr, WIDTH: tl
 @kernel
 def measure_keys(key_factor, mass, piece_of_key, width, scale: fp64, num_keys,
                  CLUSTERS: tl.constexpr, KEYS: tl.constexpr):
-    """Compute the integer share of some keys in their pieces, for each cluster."""
+    """Kernel: compute the share of some keys in their piece, as an integer, for each cluster."""
     key = tl.program_id(0).to(tl.int64) * KEYS + tl.arange(0, KEYS)
     cluster = tl.program_id(1) * KEYS + tl.arange(0, KEYS)
     inside = (key < num_keys)[:, None] & (cluster < CLUSTERS)[None, :]
@@ -282,8 +284,8 @@ def draw_keys(
         exploration: fp64, drawn, size, num_tasks, num_pieces, num_keys, CLUSTERS: tl.constexpr,
         WIDTH: tl.constexpr, DTYPE: tl.constexpr, TASKS: tl.constexpr, DRAWS: tl.constexpr,
         DEPTH: tl.constexpr):
-    """Write the distinct keys of the draws of some tasks, ascending, and the number of these keys.
-    With a rate multiplier, only keys that survive thinning are written."""
+    """Kernel: write the distinct keys that some tasks draw, ascending, and the number of these
+    keys. With a rate multiplier, only keys that survive thinning are written."""
     task = tl.program_id(0).to(tl.int64) * TASKS + tl.arange(0, TASKS)
     is_task = task < num_tasks
     first = tl.load(begin + task, mask=is_task, other=0)
@@ -319,7 +321,8 @@ def draw_keys(
 
 @triton.jit
 def _random_bits(seed, task, draw):
-    """Return four times 32 bits for each draw of each task, by Philox (Salmon et al., 2011)."""
+    """Return four tensors of 32 random bits for each draw of each task, by Philox (Salmon et al.,
+    2011)."""
     zero = draw.to(tl.uint32) * 0
     low, high = zero + task.to(tl.uint32)[:, None], zero + (task >> 32).to(tl.uint32)[:, None]
     return tl.philox(tl.load(seed), low, high, draw.to(tl.uint32), zero)
@@ -393,7 +396,8 @@ def _thin(kept, query, key_factor, explore, row, node, multiplier, bits, CLUSTER
 
 @kernel
 def close_gaps(drawn, begin, end, key, num_tasks, TASKS: tl.constexpr, DRAWS: tl.constexpr):
-    """Copy the keys of some tasks to where the edges of these tasks begin in the graph."""
+    """Kernel: copy the keys of some tasks to the place where the edges of these tasks begin in the
+    graph."""
     task = tl.program_id(0).to(tl.int64) * TASKS + tl.arange(0, TASKS)
     is_task = task < num_tasks
     first = tl.load(begin + task, mask=is_task, other=0)

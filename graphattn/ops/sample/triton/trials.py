@@ -25,7 +25,8 @@ fp64 = tl.float64
 
 
 def compare(model: FactorModel, generator: torch.Generator | None) -> BipartiteGraph:
-    """Draw each pair with its probability.
+    """Return a graph in which each pair of a query and a key is an edge with its probability under
+    ``model``, drawn on a GPU.
 
     Raises:
         ValueError: A probability exceeds 1.
@@ -83,8 +84,9 @@ def try_tiles(
         query, key_factor, query_ptr, key_ptr, segment_of_tile, seed, exploration: fp64, num_quads,
         size, largest, end, edge_key, CLUSTERS: tl.constexpr, DTYPE: tl.constexpr,
         ROWS: tl.constexpr, KEYS: tl.constexpr, DEPTH: tl.constexpr):
-    """Run the trials of some rows with a piece of the keys of their segment. The first run counts
-    the successes in each row and finds the largest probability; the second run writes the keys."""
+    """Kernel: run the random trials of some rows with a piece of the keys of their segment. The
+    first run counts the successes in each row and finds the largest probability; the second run
+    writes the keys."""
     tile, piece, pieces = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     segment = tl.load(segment_of_tile + tile)
     first_row = (tile - segment) * ROWS

@@ -53,9 +53,9 @@ def test_a_saved_data_set(split, tmp_path):
     (lambda path: path.mkdir(), 'must be a text file, a folder of'),
     (lambda path: path.write_bytes(b'caf\xe9 au lait. ' * 9), "cannot be read: .*1: not UTF-8"),
     (lambda path: Dataset.from_dict({'body': ['a']}).save_to_disk(path),
-     "must have a column 'text' .* has the columns body"),
+     "must have a column 'text' .* with the columns body"),
     (lambda path: DatasetDict(test=Dataset.from_dict({'text': ['a']})).save_to_disk(path),
-     "must have a split 'train' .* has the splits test"),
+     "must have a split 'train' .* with the splits test"),
 ])
 def test_what_is_no_corpus(make, match, tmp_path):
     make(tmp_path / 'it')

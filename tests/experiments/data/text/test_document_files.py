@@ -79,14 +79,14 @@ def test_a_split_file_is_used_as_it_is(tmp_path, recwarn):
 def test_a_leaking_split_is_said_to_leak(tmp_path):
     split = {'train': [1, 2, 3, 4], 'dev': [5, 6], 'test': [2, 3, 5, 7]}
     source = Hyperpartisan(**write_articles(tmp_path, BODIES), splits=write_split(tmp_path, split))
-    with pytest.warns(match=r'leaks: 2 of the 4 ids of test are in train, 1 of the 4 ids of test '
-                            r'are in dev; '):
+    with pytest.warns(match=r'share articles: 2 of the 4 ids of test are in train, 1 of the 4 ids '
+                            r'of test are in dev; '):
         assert len(source.read().parts['test']) == 4
 
 
 @pytest.mark.parametrize('split, match', [
-    ({'train': [1], 'dev': [2], 'test': [99]}, 'splits.json: there is no article 99'),
-    ({'train': [1], 'test': [2]}, r'expected lists of ids named train, dev, test \(got train, te'),
+    ({'train': [1], 'dev': [2], 'test': [99]}, 'splits.json:.*article.*got 99, which is missing'),
+    ({'train': [1], 'test': [2]}, r'expected lists.*ids.*train, dev, test \(got train, te'),
     ({'train': [1], 'dev': 2, 'test': []}, 'expected lists of ids'),
     ({'train': [1.5], 'dev': [], 'test': []}, r'expected ids of digits \(got 1.5\)'),
     ([1], r'expected a JSON object \(got list\)'),
@@ -107,14 +107,14 @@ def test_a_split_file_that_does_not_fit(split, match, tmp_path):
     ('articles', '<articles>\n<article id="1">a</article>\n<article id="01">a</article></articles>',
      'line 3: article 1 is repeated'),
     ('articles', '<articles><article id="1"><article id="2">a</article></article></articles>',
-     'line 1: an article within an article'),
+     'line 1: expected the end of an article'),
     ('articles', '<articles>\n\n<article id="1"> <p> </p> </article></articles>',
-     'line 3: an empty document'),
+     'line 3:.*empty document'),
     ('articles', '<articles>\n<article id="99">a</article></articles>',
-     'line 2: article 99 has no label in'),
+     'line.*article 99.*label.*got none'),
     ('articles', '<articles><article id="1">a</article></articles>',
-     'label of article 2, which is not in'),
-    ('articles', '<articles></articles>', 'contains no articles'),
+     'label.*article 2, which'),
+    ('articles', '<articles></articles>', 'articles.*got none'),
     ('labels', '<articles>\n<article id="1" hyperpartisan="maybe"/></articles>',
      r"line 2: expected hyperpartisan=\"true\" or \"false\" \(got 'maybe'\)"),
     ('labels', '<articles>\n<article id="1"/></articles>', r'\(got None\)'),
@@ -198,10 +198,10 @@ def test_newsgroups_that_are_refused(tmp_path):
         Newsgroups(str(tmp_path)).read()
     stray.unlink()
     (tmp_path / '20news-bydate-train/sci.space/3').write_text(' \n')
-    with pytest.raises(ValueError, match='sci.space/3: an empty document'):
+    with pytest.raises(ValueError, match='sci.space/3:.*empty document'):
         Newsgroups(str(tmp_path)).read()
     (tmp_path / '20news-bydate-test/zzz').mkdir()
-    with pytest.raises(ValueError, match='zzz: a class that .*train does not have'):
+    with pytest.raises(ValueError, match='zzz: expected only classes of .*train '):
         Newsgroups(str(tmp_path)).read()
 
 
@@ -263,8 +263,8 @@ def test_a_sample_of_reviews_is_uniform_and_repeats(tmp_path):
     ('{"overall": 1.0', 'line 2: not JSON'), ("{'overall': 1.0}", 'line 2: not JSON'),
     ('3', r'line 2: expected a JSON object \(got int\)'),
     ('[' * 100_000, 'line 2: not JSON'),
-    ('{"overall": 1.0}', r"line 2: expected a text 'reviewText' \(got None\)"),
-    ('{"reviewText": "a", "overall": 6}', r"line 2: expected 'overall' from 1 to 5 stars \(got 6"),
+    ('{"overall": 1.0}', r"line 2: expected a text as 'reviewText' \(got None\)"),
+    ('{"reviewText": "a", "overall": 6}', r"line 2: expected .* 1 to 5 as 'overall' \(got 6"),
     ('{"reviewText": "a", "overall": 4.5}', r'\(got 4.5\)'),
     ('{"reviewText": "a", "overall": true}', r'\(got True\)'),
     ('{"reviewText": "a", "overall": "5"}', r"\(got '5'\)"),
@@ -309,5 +309,5 @@ def test_shares_of_the_parts():
 
 @pytest.mark.parametrize('make', [lambda: AmazonReviews('x', 0), lambda: AmazonReviews('x', 5, 0)])
 def test_numbers_must_be_positive(make):
-    with pytest.raises(ValueError, match='must be positive'):
+    with pytest.raises(ValueError, match='must be at least 1'):
         make()

@@ -55,7 +55,7 @@ def test_blank_lines_are_passed_over(task, tmp_path):
 @pytest.mark.parametrize('read', [read_rows, read_test_rows])
 def test_an_empty_file_holds_no_rows(read, tmp_path):
     (tmp_path / 'train.tsv').touch()
-    with pytest.raises(ValueError, match='train.tsv contains no rows'):
+    with pytest.raises(ValueError, match='train.tsv.*no'):
         list(read(tmp_path / 'train.tsv', TASKS['RTE']))
 
 
@@ -63,5 +63,5 @@ def test_a_column_that_is_there_twice_is_refused(tmp_path):
     header = '\t'.join([*HEADERS['RTE'], 'label'])
     row = line_of('RTE', 'A train came.', 'It came.', 'entailment') + '\tnot_entailment'
     (tmp_path / 'train.tsv').write_text(f'{header}\n{row}\n')
-    with pytest.raises(ValueError, match="train.tsv, line 1: the column 'label' is repeated"):
+    with pytest.raises(ValueError, match="train.tsv, line 1:.*'label'"):
         list(read_rows(tmp_path / 'train.tsv', TASKS['RTE']))

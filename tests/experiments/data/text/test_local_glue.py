@@ -100,8 +100,8 @@ def test_seed_decides(built, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('arguments, match', [
-    ({'num_train': 0}, "'num_train' must be positive"),
-    ({'num_dev': 10_000}, "'num_train' and 'num_dev' require 10000 sentences"),
+    ({'num_train': 0}, "'num_train' must be at least 1"),
+    ({'num_dev': 10_000}, "'num_train' and 'num_dev' .*got 10000 for"),
 ])
 def test_too_few_documents_leave_nothing_behind(arguments, match, tmp_path):
     with pytest.raises(ValueError, match=match):

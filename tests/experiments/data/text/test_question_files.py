@@ -50,7 +50,7 @@ def test_answers_that_are_not_in_their_context_are_named_and_not_trained_on(tmp_
                                       squad_row('b', 'lamps', 11), squad_row('c', 'lamp', -3)])
     assert [question.id for question in parts['train']] == ['0']
     with pytest.warns(UserWarning), pytest.raises(
-            ValueError, match='train.json: no question has its answer in its context'):
+            ValueError, match='train.json:.*question.*context.*got none'):
         read_squad(tmp_path, [squad_row(0, 'lamp', 3)])
 
 
@@ -63,7 +63,7 @@ def test_answers_that_are_not_in_their_context_are_named_and_not_trained_on(tmp_
      r"data\[0\].paragraphs\[0\]: expected 'context', a JSON str .got 3"),
     ('{"data": [{"paragraphs": [{"context": "", "qas": [{"answers": [{"text": "", '
      '"answer_start": true}]}]}]}]}', r"answers\[0\]: expected 'answer_start', a JSON int"),
-    ('{"data": []}', 'train.json: no question has its answer'),
+    ('{"data": []}', 'train.json:.*question.*answer.*got none'),
     ('{"data": [{"paragraphs": [{"context": "a", "qas": [3]}]}]}', r"qas\[0\]: expected 'answers'"),
     ('{"data": [{"paragraphs": [{"context": "a", "qas": [{"answers": [], "is_impossible": "false"}'
      ']}]}]}', r"qas\[0\]: expected 'is_impossible', a JSON bool .got 'false'"),
@@ -80,7 +80,7 @@ def test_missing_files_and_repeated_ids_are_named(tmp_path):
     with pytest.raises(ValueError, match='nowhere.json cannot be read .No such file'):
         Squad('nowhere.json', good).read()
     twice = write_squad(tmp_path / 'twice.json', [squad_row(0), squad_row(0)])
-    with pytest.raises(ValueError, match="twice.json: two questions have the id '0'"):
+    with pytest.raises(ValueError, match="twice.json:.*'0'"):
         Squad(twice, good).read()
 
 
@@ -141,15 +141,15 @@ def test_triviaqas_web_asks_once_for_each_page(tmp_path):
 
 
 @pytest.mark.parametrize('rows, domain, match', [
-    ([trivia_row(0, [page('../../secret.txt')])], 'Wikipedia', "'evidence' must contain the pages"),
+    ([trivia_row(0, [page('../../secret.txt')])], 'Wikipedia', "'evidence' must.*pages"),
     ([trivia_row(0, [page('C.txt')])], 'Wikipedia', "'evidence' cannot be read: .*C.txt"),
-    ([trivia_row(0, [])], 'Moon', "expected 'Domain' Wikipedia or Web .got 'Moon'"),
+    ([trivia_row(0, [])], 'Moon', "expected.*Wikipedia.*.got 'Moon'"),
     ([{**trivia_row(0, []), 'Answer': 3}], 'Web', r"Data\[0\]: expected 'Answer', a JSON dict"),
     ([trivia_row(0, [{}])], 'Web', r"Data\[0\].EntityPages: expected 'Filename'"),
     ([trivia_row(0, None)], 'Wikipedia', r"Data\[0\]: expected 'EntityPages', a JSON list"),
     ([{**trivia_row(0, []), 'Answer': {**trivia_row(0, [])['Answer'], 'HumanAnswers': None}}],
      'Web', r"Data\[0\].Answer: expected 'HumanAnswers', a JSON list"),
-    ([trivia_row(0, [page('B.txt')])], 'Wikipedia', 'train.json: no question has its answer in')])
+    ([trivia_row(0, [page('B.txt')])], 'Wikipedia', 'train.json:.*question.*answer.*got none')])
 def test_a_malformed_triviaqa_is_refused(rows, domain, match, tmp_path):
     path = write_trivia(tmp_path, rows, domain=domain)
     (tmp_path / 'secret.txt').write_text('secret')
@@ -192,14 +192,14 @@ def test_blank_lines_are_no_questions(tmp_path):
 
 @pytest.mark.parametrize('rows, header, match', [
     ([swag_row(0, endings=('a', 'b', 'c', ''))], SWAG_HEADER,
-     "line 2: no text in column 'ending3'; each question must have 4"),
+     "line 2:.*text.*column.*question.*4"),
     ([swag_row(0, endings=('a', 'b', 'c'))], SWAG_HEADER, 'line 2: expected 12 columns .*got 11'),
     ([swag_row(0), swag_row(1, endings='abcde')], SWAG_HEADER,
      'line 4: expected 12 columns .*got 13'),
     ([swag_row(0, '4')], SWAG_HEADER, "line 2: expected a label from 0 to 3 .got '4'"),
-    ([swag_row(0)[:-1]], SWAG_HEADER[:-1], "line 1: expected a column 'label'"),
-    ([[*swag_row(0), '3']], [*SWAG_HEADER, 'label'], "line 1: the column 'label' is repeated"),
-    ([], SWAG_HEADER, 'train.csv contains no questions')])
+    ([swag_row(0)[:-1]], SWAG_HEADER[:-1], "line 1: expected.*column 'label'"),
+    ([[*swag_row(0), '3']], [*SWAG_HEADER, 'label'], "line 1:.*'label'"),
+    ([], SWAG_HEADER, 'train.csv.*no')])
 def test_a_malformed_swag_is_refused(rows, header, match, tmp_path):
     path = write_swag(tmp_path / 'train.csv', *rows, header=header)
     with pytest.raises(ValueError, match=match):
@@ -234,12 +234,12 @@ def test_wikihop(tmp_path):
 
 @pytest.mark.parametrize('content, match', [
     ('[\n3', r'not JSON \(.*line 2'), ('{}', 'expected a JSON array .got dict'),
-    (json.dumps([hop_row(0, 'france')]), r"\[0\]: the answer 'france' is none of the 'candidates'"),
-    (json.dumps([{**hop_row(0), 'supports': []}]), r"\[0\]: expected texts as 'candidates'"),
-    (json.dumps([{**hop_row(0), 'candidates': ['', 'italy']}]), r"\[0\]: expected texts"),
+    (json.dumps([hop_row(0, 'france')]), r"\[0\]:.*answer.*'candidates'.*got 'france'"),
+    (json.dumps([{**hop_row(0), 'supports': []}]), r"\[0\]: expected.*'candidates'"),
+    (json.dumps([{**hop_row(0), 'candidates': ['', 'italy']}]), r"\[0\]: expected"),
     (json.dumps([{**hop_row(0), 'query': None}]), r"\[0\]: expected 'query', a JSON str"),
-    (json.dumps([hop_row(0), hop_row(0)]), "two questions have the id 'WH_0'"),
-    ('[]', 'contains no questions')])
+    (json.dumps([hop_row(0), hop_row(0)]), "different id .*'WH_0'"),
+    ('[]', 'at least one question')])
 def test_a_malformed_wikihop_is_refused(content, match, tmp_path):
     (tmp_path / 'train.json').write_text(content)
     with pytest.raises(ValueError, match=match):
