@@ -147,7 +147,7 @@ def test_a_saved_model_is_certified(saved, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_folders_of_other_things_are_refused(saved, tmp_path, error_line, capsys):
-    assert "'folder' must be one that save_attached wrote" in error_line(main, [str(tmp_path)])
+    assert "'folder' must be a folder that save_attached" in error_line(main, [str(tmp_path)])
     model = load_attached(saved)
     detach(model)
     attach(model, BlockModelSource(2, 4, 2))

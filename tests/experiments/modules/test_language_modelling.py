@@ -210,7 +210,7 @@ def test_masks_norms_and_biases_do_not_decay():
 
 
 @pytest.mark.parametrize('arguments, match', [
-    ({'mask_weight': -0.1}, "'mask_weight' must.*got -0.1"),
+    ({'mask_weight': -0.1}, "'mask_weight' must be at least 0 .*got -"),
     ({'freeze': 'top-k'}, "'sparsity' must.*given.*how='top-k'"),
     ({'sparsity': 0.5}, "'sparsity' must.*given.*how='top-k'"),
     ({'freeze': 'top-k', 'sparsity': 1.5}, "'sparsity'"),
@@ -224,7 +224,7 @@ def test_bad_arguments(arguments, match):
 @pytest.mark.parametrize('more, match', [
     (['--data.init_args.max_length', '33'], "'max_length' must be at most 32"),
     ([f'{ENCODER}.num_tokens', '50'], "'num_tokens' of the encoder must be at least"),
-    ([f'{MODEL}.mask_weight', '-1'], "'mask_weight' must.*got -0.1"),
+    ([f'{MODEL}.mask_weight', '-1'], "'mask_weight' must be at least 0 .*got -"),
     (['--data.init_args.corpus', 'nowhere'], "'corpus' must be"),
 ])
 def test_problems_are_told_before_anything_starts(corpus, tmp_path, more, match):
