@@ -132,14 +132,16 @@ def check_num_pairs(num_queries: int, num_keys: int) -> None:
                          f"numbered in int64 (got {num_queries} and {num_keys})")
 
 
-def check_floating(name: str, tensor: Tensor) -> None:
-    if (isinstance(tensor, Tensor) and tensor.dtype in _FLOATS and tensor.layout == torch.strided
-            and not tensor.is_nested):
-        return  # return early, because every call of every layer runs this check several times
-    if not isinstance(tensor, Tensor) or not is_float(tensor.dtype):
-        kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
-        raise TypeError(f"'{name}' must be a floating point Tensor of 16 bits or more (got {kind})")
-    check_strided(name, tensor)
+def check_floating(**tensors: Tensor) -> None:
+    for name, tensor in tensors.items():
+        if (isinstance(tensor, Tensor) and tensor.dtype in _FLOATS
+                and tensor.layout == torch.strided and not tensor.is_nested):
+            continue  # at once, because every call of every layer runs this check several times
+        if not isinstance(tensor, Tensor) or not is_float(tensor.dtype):
+            kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise TypeError(f"'{name}' must be a floating point Tensor of 16 bits or more (got "
+                            f"{kind})")
+        check_strided(name, tensor)
 
 
 def is_float(dtype: torch.dtype) -> bool:
@@ -166,7 +168,7 @@ def check_has_numbers(name: str, tensor: Tensor) -> None:
 
 def check_features(x: Tensor, channels: int, layer: nn.Module, name: str = 'x') -> None:
     """Raise unless ``x`` is a valid input of ``layer``, floating ``[num_tokens, channels]``."""
-    check_floating(name, x)
+    check_floating(**{name: x})
     if x.dim() != 2 or x.size(1) != channels:
         raise ValueError(f"'{name}' must be [num_tokens, {channels}] (got shape "
                          f"{tuple(x.shape)})")
@@ -235,7 +237,7 @@ def check_range(edge_index: Tensor, num_queries: int, num_keys: int) -> None:
 
 
 def check_edge_prob(edge_prob: Tensor, num_edges: int, device: torch.device) -> None:
-    check_floating('edge_prob', edge_prob)
+    check_floating(edge_prob=edge_prob)
     if edge_prob.shape != (num_edges,):
         raise ValueError(f"'edge_prob' must have one value for each of the {num_edges} edges (got "
                          f"shape {tuple(edge_prob.shape)})")

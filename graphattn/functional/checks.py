@@ -55,10 +55,10 @@ def _check_graph(graph: BipartiteGraph) -> None:
 
 def _check_tensors(query: Tensor, key: Tensor, value: Tensor, num_queries: int, num_keys: int,
                    device: torch.device) -> None:
+    check_floating(query=query, key=key, value=value)
     for name, tensor, nodes, num_nodes in (('query', query, 'queries', num_queries),
                                            ('key', key, 'keys', num_keys),
                                            ('value', value, 'keys', num_keys)):
-        check_floating(name, tensor)
         if tensor.dtype != query.dtype:
             raise TypeError(f"'{name}' must be of query's dtype {query.dtype} (got "
                             f"{tensor.dtype})")
@@ -88,8 +88,7 @@ def _check_heads(query: Tensor, key: Tensor, value: Tensor) -> None:
 def check_diffused(alpha: Tensor, value: Tensor, graph: BipartiteGraph) -> None:
     _check_graph(graph)
     check_square(graph)
-    check_floating('value', value)
-    check_floating('alpha', alpha)
+    check_floating(value=value, alpha=alpha)
     if value.dim() != 3 or value.size(0) != graph.num_queries:
         raise ValueError(f"'value' must be [num_tokens, heads, channels] with {graph.num_queries} "
                          f"tokens (got shape {tuple(value.shape)})")
@@ -129,7 +128,7 @@ def check_softcap(softcap: float | None) -> None:
 
 def check_sink(sink: Tensor, query: Tensor) -> Tensor:
     """Check sinks ``[heads]``, and return the sinks in the dtype of the computation."""
-    check_floating('sink', sink)
+    check_floating(sink=sink)
     if sink.device != query.device:
         raise ValueError(f"'sink' must be on {query.device}, where query is (got {sink.device})")
     if sink.shape != (query.size(1),):
@@ -150,8 +149,8 @@ def check_pair_arguments(query: Tensor, key: Tensor, value: Tensor, pairs: Maske
     if not isinstance(mask, PairMask):
         raise TypeError(f"'mask' must be a PairMask (got {type(mask).__name__}); use "
                         f"edge_attention for graphs")
+    check_floating(query=query, key=key, value=value)
     for name, tensor in (('query', query), ('key', key), ('value', value)):
-        check_floating(name, tensor)
         if tensor.dtype != query.dtype:
             raise TypeError(f"'{name}' must be of query's dtype {query.dtype} (got "
                             f"{tensor.dtype})")
@@ -175,7 +174,7 @@ def check_edge_values(
     the computation, or None."""
     if values is None:
         return None
-    check_floating(name, values)
+    check_floating(**{name: values})
     if values.device != query.device:
         raise ValueError(f"'{name}' must be on {query.device}, where query is (got "
                          f"{values.device})")
@@ -192,8 +191,8 @@ def check_features(query: Tensor, value: Tensor, graph: BipartiteGraph,
                    features: ProjectedFeatures) -> None:
     """Raise unless edge features and their projection fit query, value and graph."""
     edge_attr, projection = features
+    check_floating(edge_attr=edge_attr, projection=projection)
     for name, tensor in (('edge_attr', edge_attr), ('projection', projection)):
-        check_floating(name, tensor)
         if tensor.device != graph.device:
             raise ValueError(f"'{name}' must be on {graph.device}, where the graph is (got "
                              f"{tensor.device})")

@@ -48,8 +48,8 @@ class EdgeAttention(MessagePassing):
       ``update``, but not ``message_and_aggregate``. The weights ``alpha`` are an argument of
       ``message``, where PyG's ``AttentionExplainer`` expects them.
 
-    Both ways begin in ``propagate``. The fused way calls ``propagate`` once, the explicit way once
-    per hop.
+    The explicit way calls ``propagate`` once per hop. The fused way calls it once, if a step of
+    message passing has a hook or is replaced by a subclass.
 
     Explainers and hooks on messages expect edges in the order of the caller. With an explainer or
     such a hook, the layer raises an error for a graph that was built from edges in another order
@@ -102,7 +102,7 @@ class EdgeAttention(MessagePassing):
     # None stops PyG from generating propagate() for each layer. PyG would need 10 ms and read the
     # arguments of propagate() from the source code, but the arguments here differ between calls.
     propagate_type = None
-    _overrides_fused = _overrides_messages = False
+    _overrides_steps = _overrides_messages = False
 
     def __init__(self, dropout: float = 0., scale: float | None = None, backend: str = 'auto', *,
                  hops: int | float = 1, teleport: float | Sequence[float] = 0.,
@@ -174,11 +174,12 @@ class EdgeAttention(MessagePassing):
         if not isinstance(graph, BipartiteGraph):
             query, key, value = _ends(query, key, value)
             _check_edges(query, key, graph)
-        check_bool(return_attention_weights=return_attention_weights)
-        if placement is not LOCAL:
+        if not isinstance(placement, Placement):
             check_kind('placement', placement, Placement)
         teleport = self.teleport if teleport is None else teleport
-        if self._wants_messages(return_attention_weights):
+        is_customised = self._overrides_steps or has_hooks(self, _ON_STEPS)
+        if (is_customised or self.explain or return_attention_weights is not False) and (
+                self._wants_messages(return_attention_weights)):
             terms = LogitTerms(edge_bias, edge_gate, self.scale, softcap=self.softcap,
                                sink=sink)  # edge_update drops weights
             return self._explicit(query, key, value, graph, terms, teleport, placement,
@@ -191,30 +192,28 @@ class EdgeAttention(MessagePassing):
             edge_bias, edge_gate = edges.sort(edge_bias), edges.sort(edge_gate)
         terms = LogitTerms(edge_bias, edge_gate, self.scale,
                            self.dropout if self.training else 0., self.softcap, sink)
-        return self.propagate(graph, query=query, key=key, value=value, graph=graph,
-                              terms=terms, teleport=teleport, placement=placement)
+        # PyG prepares the arguments of propagate() in the time of attention over 60 tokens.
+        run = self.propagate if is_customised else self.message_and_aggregate
+        return run(graph, query=query, key=key, value=value, graph=graph,
+                   terms=terms, teleport=teleport, placement=placement)
 
     def propagate(self, edge_index: BipartiteGraph | Adj, size: Size = None,
                   **kwargs: Any) -> Tensor:
-        """Start message passing.
-
-        For a graph, this method calls ``message_and_aggregate`` directly, without PyG's
-        ``propagate``, unless hooks or a subclass need ``propagate``. PyG prepares the arguments of
-        ``propagate`` in the time that attention over 60 tokens takes.
-        """
+        """Start message passing. For a graph, PyG then calls ``message_and_aggregate``."""
         if isinstance(edge_index, BipartiteGraph):
-            if not (self._overrides_fused or has_hooks(self, _ON_FUSED)):
-                return self.message_and_aggregate(edge_index, **kwargs)
             edge_index = edge_index.edge_index
         return super().propagate(edge_index, size, **kwargs)
 
     def __init_subclass__(cls, **kwargs: Any):
         super().__init_subclass__(**kwargs)
-        cls._overrides_fused = overrides(cls, EdgeAttention, 'message_and_aggregate')
-        cls._overrides_messages = not cls._overrides_fused and overrides(
-            cls, EdgeAttention, *_MESSAGE_STEPS, 'update')
+        is_fused = overrides(cls, EdgeAttention, 'message_and_aggregate')
+        overrides_messages = overrides(cls, EdgeAttention, *_MESSAGE_STEPS, 'update')
+        cls._overrides_messages = overrides_messages and not is_fused
+        cls._overrides_steps = (is_fused or overrides_messages
+                                or overrides(cls, EdgeAttention, 'propagate'))
 
     def _wants_messages(self, return_attention_weights: bool) -> bool:
+        check_bool(return_attention_weights=return_attention_weights)
         wants_messages = (return_attention_weights or self._overrides_messages or self.explain
                           or has_hooks(self, _ON_MESSAGES))
         if wants_messages and has_hooks(self, _ON_MESSAGE_AND_AGGREGATE):
@@ -292,7 +291,7 @@ class EdgeAttention(MessagePassing):
 _MESSAGE_STEPS = 'edge_update', 'message', 'aggregate'
 _ON_MESSAGES = hooks_on(*_MESSAGE_STEPS)
 _ON_MESSAGE_AND_AGGREGATE = hooks_on('message_and_aggregate')
-_ON_FUSED = [*hooks_on('propagate'), *_ON_MESSAGE_AND_AGGREGATE]
+_ON_STEPS = [*hooks_on('propagate'), *_ON_MESSAGES, *_ON_MESSAGE_AND_AGGREGATE]
 
 
 def _ends(query: Nodes, key: Nodes, value: Nodes) -> list[Tensor]:
@@ -303,8 +302,7 @@ def _ends(query: Nodes, key: Nodes, value: Nodes) -> list[Tensor]:
 
 
 def _check_edges(query: Tensor, key: Tensor, edges: Tensor) -> None:
-    check_floating('query', query)
-    check_floating('key', key)
+    check_floating(query=query, key=key)
     if not isinstance(edges, Tensor):
         raise TypeError(f"'graph' must be a BipartiteGraph, or edge_index as a Tensor (got "
                         f"{type(edges).__name__})")

@@ -302,7 +302,8 @@ class GraphAttention(nn.Module):
     ) -> Tensor | tuple[Tensor, tuple[Tensor, Tensor]]:
         num_tokens, is_shard = query.size(0), isinstance(ptr, Shard)
         num_keys = ptr.num_tokens if is_shard else key.size(0)
-        sizes, teleport = (graph.num_queries, graph.num_keys), self.teleport()
+        sizes = graph.num_queries, graph.num_keys
+        teleport = None if self.teleport_logit is None else self.teleport()
         owners = None if sizes == (num_tokens, num_keys) else self.heads
         if owners is not None and sizes != (owners * num_tokens, owners * num_keys):
             raise ValueError(f"'graph' must have {num_tokens} queries and keys, or "
@@ -337,7 +338,7 @@ def _check_bias(bias: Tensor, graph: BipartiteGraph | PairMask | None) -> None:
     if not isinstance(graph, BipartiteGraph):
         raise ValueError("'edge_bias' must be given together with 'graph', whose edges it belongs "
                          "to (got no graph)")
-    check_floating('edge_bias', bias)
+    check_floating(edge_bias=bias)
     if bias.dim() not in (1, 2) or bias.size(0) != graph.num_edges:
         raise ValueError(f"'edge_bias' must be [num_edges] or [num_edges, heads] with "
                          f"{graph.num_edges} edges (got shape {tuple(bias.shape)})")

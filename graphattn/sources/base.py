@@ -142,8 +142,7 @@ class GraphSource(nn.Module, ABC):
     def check_tokens(self, query: Tensor, key: Tensor, ptr: Tensor,
                      key_ptr: Tensor | None = None) -> None:
         """Raise unless the arguments are valid for :meth:`forward`."""
-        check_floating('query', query)
-        check_floating('key', key)
+        check_floating(query=query, key=key)
         if self.heads is not None and (query.dim() != 3 or query.size(1) != self.heads):
             raise ValueError(f"'query' must be [num_tokens, heads, head_channels] with the "
                              f"{self.heads} heads of the source (got shape {tuple(query.shape)})")

@@ -217,7 +217,8 @@ class BlockModelSource(GraphSource):
             if x.shape[1:] != (self.heads, self.head_channels):
                 raise ValueError(f"'{name}' must have the source's {self.heads} heads of "
                                  f"{self.head_channels} channels (got shape {tuple(x.shape)})")
-            check_layer_dtype(name, x, self.centroid)
+            if x.dtype != self.centroid.dtype:
+                check_layer_dtype(name, x, self.centroid)
 
     def _factors(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the factors of a FactorModel: memberships of queries, mixing between clusters, and
