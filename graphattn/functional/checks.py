@@ -35,28 +35,9 @@ def check_arguments(
     fetches the others later.
     """
     _check_graph(graph)
-    num_keys = graph.num_keys if num_keys is None else num_keys
-    _check_tensors(query, key, value, graph.num_queries, num_keys, graph.device)
-    if edge_bias is edge_gate is None:
-        return None, None
-    return tuple(values if values is None else check_edge_values(name, values, query, graph)
-                 for name, values in (('edge_bias', edge_bias), ('edge_gate', edge_gate)))
-
-
-def _check_graph(graph: BipartiteGraph) -> None:
-    if not isinstance(graph, BipartiteGraph):
-        if isinstance(graph, PairMask):
-            raise TypeError("'graph' must be a BipartiteGraph (got PairMask, a soft mask without "
-                            "edges); use pair_attention for soft masks")
-        raise TypeError(f"'graph' must be a BipartiteGraph (got {type(graph).__name__}); see "
-                        f"BipartiteGraph.from_edge_index, from_mask, from_scipy, from_networkx")
-    graph.check_unchanged()
-
-
-def _check_tensors(query: Tensor, key: Tensor, value: Tensor, num_queries: int, num_keys: int,
-                   device: torch.device) -> None:
+    device, num_keys = graph.device, graph.num_keys if num_keys is None else num_keys
     check_floating(query=query, key=key, value=value)
-    for name, tensor, nodes, num_nodes in (('query', query, 'queries', num_queries),
+    for name, tensor, nodes, num_nodes in (('query', query, 'queries', graph.num_queries),
                                            ('key', key, 'keys', num_keys),
                                            ('value', value, 'keys', num_keys)):
         if tensor.dtype != query.dtype:
@@ -71,6 +52,20 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor, num_queries: int, 
     if query.size(1) == 0:
         raise ValueError(f"'query' must have at least one head (got shape {tuple(query.shape)})")
     _check_heads(query, key, value)
+    if edge_bias is edge_gate is None:
+        return None, None
+    return tuple(values if values is None else check_edge_values(name, values, query, graph)
+                 for name, values in (('edge_bias', edge_bias), ('edge_gate', edge_gate)))
+
+
+def _check_graph(graph: BipartiteGraph) -> None:
+    if not isinstance(graph, BipartiteGraph):
+        if isinstance(graph, PairMask):
+            raise TypeError("'graph' must be a BipartiteGraph (got PairMask, a soft mask without "
+                            "edges); use pair_attention for soft masks")
+        raise TypeError(f"'graph' must be a BipartiteGraph (got {type(graph).__name__}); see "
+                        f"BipartiteGraph.from_edge_index, from_mask, from_scipy, from_networkx")
+    graph.check_unchanged()
 
 
 def _check_heads(query: Tensor, key: Tensor, value: Tensor) -> None:

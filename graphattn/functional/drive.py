@@ -40,7 +40,9 @@ class Placement:
             nodes; all heads share a graph if omitted.
     """
 
-    has_all_values = True  # the given keys and values are those of all edges, after each hop too
+    # Whether the given keys and values are those of all edges, after each hop too. Only otherwise,
+    # edges(), keys(), values(), pairs() and overlaps() are called.
+    has_all_values = True
 
     def __init__(self, heads: int | None = None):
         self.heads = heads

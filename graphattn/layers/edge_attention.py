@@ -48,8 +48,8 @@ class EdgeAttention(MessagePassing):
       ``update``, but not ``message_and_aggregate``. The weights ``alpha`` are an argument of
       ``message``, where PyG's ``AttentionExplainer`` expects them.
 
-    The explicit way calls ``propagate`` once per hop. The fused way calls it once, if a step of
-    message passing has a hook or is replaced by a subclass.
+    Both ways begin in ``propagate``. The fused way calls ``propagate`` once, the explicit way once
+    per hop.
 
     Explainers and hooks on messages expect edges in the order of the caller. With an explainer or
     such a hook, the layer raises an error for a graph that was built from edges in another order
@@ -102,7 +102,7 @@ class EdgeAttention(MessagePassing):
     # None stops PyG from generating propagate() for each layer. PyG would need 10 ms and read the
     # arguments of propagate() from the source code, but the arguments here differ between calls.
     propagate_type = None
-    _overrides_steps = _overrides_messages = False
+    _overrides_fused = _overrides_messages = False
 
     def __init__(self, dropout: float = 0., scale: float | None = None, backend: str = 'auto', *,
                  hops: int | float = 1, teleport: float | Sequence[float] = 0.,
@@ -177,9 +177,10 @@ class EdgeAttention(MessagePassing):
         if not isinstance(placement, Placement):
             check_kind('placement', placement, Placement)
         teleport = self.teleport if teleport is None else teleport
-        is_customised = self._overrides_steps or has_hooks(self, _ON_STEPS)
-        if (is_customised or self.explain or return_attention_weights is not False) and (
-                self._wants_messages(return_attention_weights)):
+        if return_attention_weights is not False:
+            check_bool(return_attention_weights=return_attention_weights)
+        if (return_attention_weights or self._overrides_messages or self.explain
+                or has_hooks(self, _ON_MESSAGES)):
             terms = LogitTerms(edge_bias, edge_gate, self.scale, softcap=self.softcap,
                                sink=sink)  # edge_update drops weights
             return self._explicit(query, key, value, graph, terms, teleport, placement,
@@ -192,41 +193,38 @@ class EdgeAttention(MessagePassing):
             edge_bias, edge_gate = edges.sort(edge_bias), edges.sort(edge_gate)
         terms = LogitTerms(edge_bias, edge_gate, self.scale,
                            self.dropout if self.training else 0., self.softcap, sink)
-        # PyG prepares the arguments of propagate() in the time of attention over 60 tokens.
-        run = self.propagate if is_customised else self.message_and_aggregate
-        return run(graph, query=query, key=key, value=value, graph=graph,
-                   terms=terms, teleport=teleport, placement=placement)
+        return self.propagate(graph, query=query, key=key, value=value, graph=graph,
+                              terms=terms, teleport=teleport, placement=placement)
 
     def propagate(self, edge_index: BipartiteGraph | Adj, size: Size = None,
                   **kwargs: Any) -> Tensor:
-        """Start message passing. For a graph, PyG then calls ``message_and_aggregate``."""
+        """Start message passing.
+
+        For a graph, this method calls ``message_and_aggregate`` directly, without PyG's
+        ``propagate``, unless hooks or a subclass need ``propagate``. PyG prepares the arguments of
+        ``propagate`` in the time that attention over 60 tokens takes.
+        """
         if isinstance(edge_index, BipartiteGraph):
+            if not (self._overrides_fused or has_hooks(self, _ON_FUSED)):
+                return self.message_and_aggregate(edge_index, **kwargs)
             edge_index = edge_index.edge_index
         return super().propagate(edge_index, size, **kwargs)
 
     def __init_subclass__(cls, **kwargs: Any):
         super().__init_subclass__(**kwargs)
-        is_fused = overrides(cls, EdgeAttention, 'message_and_aggregate')
-        overrides_messages = overrides(cls, EdgeAttention, *_MESSAGE_STEPS, 'update')
-        cls._overrides_messages = overrides_messages and not is_fused
-        cls._overrides_steps = (is_fused or overrides_messages
-                                or overrides(cls, EdgeAttention, 'propagate'))
-
-    def _wants_messages(self, return_attention_weights: bool) -> bool:
-        check_bool(return_attention_weights=return_attention_weights)
-        wants_messages = (return_attention_weights or self._overrides_messages or self.explain
-                          or has_hooks(self, _ON_MESSAGES))
-        if wants_messages and has_hooks(self, _ON_MESSAGE_AND_AGGREGATE):
-            raise ValueError("hooks on 'message_and_aggregate' never fire if attention weights, an "
-                             "explainer, or hooks on 'edge_update', 'message' or 'aggregate' need "
-                             "explicit messages; remove the hooks on 'message_and_aggregate'")
-        return wants_messages
+        cls._overrides_fused = overrides(cls, EdgeAttention, 'message_and_aggregate')
+        cls._overrides_messages = not cls._overrides_fused and overrides(
+            cls, EdgeAttention, *_MESSAGE_STEPS, 'update')
 
     def _explicit(
         self, query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph | Tensor,
         terms: LogitTerms, teleport: float | Sequence[float] | Tensor, placement: Placement,
         return_attention_weights: bool,
     ) -> Tensor | tuple[Tensor, tuple[Tensor, Tensor]]:
+        if has_hooks(self, _ON_MESSAGE_AND_AGGREGATE):
+            raise ValueError("hooks on 'message_and_aggregate' never fire if attention weights, an "
+                             "explainer, or hooks on 'edge_update', 'message' or 'aggregate' need "
+                             "explicit messages; remove the hooks on 'message_and_aggregate'")
         is_watched = self.explain or has_hooks(self, _ON_MESSAGES)
         if is_watched and isinstance(graph, BipartiteGraph) and graph.is_reordered:
             raise ValueError("'graph' must have its edges in the order in which they were passed, "
@@ -291,7 +289,7 @@ class EdgeAttention(MessagePassing):
 _MESSAGE_STEPS = 'edge_update', 'message', 'aggregate'
 _ON_MESSAGES = hooks_on(*_MESSAGE_STEPS)
 _ON_MESSAGE_AND_AGGREGATE = hooks_on('message_and_aggregate')
-_ON_STEPS = [*hooks_on('propagate'), *_ON_MESSAGES, *_ON_MESSAGE_AND_AGGREGATE]
+_ON_FUSED = [*hooks_on('propagate'), *_ON_MESSAGE_AND_AGGREGATE]
 
 
 def _ends(query: Nodes, key: Nodes, value: Nodes) -> list[Tensor]:
