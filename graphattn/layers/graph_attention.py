@@ -231,7 +231,8 @@ class GraphAttention(nn.Module):
         needs_weights: bool,
     ) -> tuple[Tensor, BipartiteGraph | PairMask, tuple[Tensor, Tensor] | None]:
         attended = x if memory is None else memory
-        query, key, value = self._project(x, memory)
+        projected = self.lin_query(x), self.lin_key(attended), self.lin_value(attended)
+        query, key, value = (tokens.unflatten(-1, (-1, self.head_channels)) for tokens in projected)
         if graph is None:
             if source is None:
                 raise ValueError("'source' or 'graph' must be given because the layer was built "
@@ -268,11 +269,6 @@ class GraphAttention(nn.Module):
             out = self._along_edges(query, key, value, ptr, graph, terms, needs_weights)
             out, weights = out if needs_weights else (out, None)
         return self.lin_out(out.flatten(1)), graph, weights
-
-    def _project(self, x: Tensor, memory: Tensor | None) -> list[Tensor]:
-        attended = x if memory is None else memory
-        projected = self.lin_query(x), self.lin_key(attended), self.lin_value(attended)
-        return [tokens.unflatten(-1, (-1, self.head_channels)) for tokens in projected]
 
     def _check_memory(self, ptr: Tensor | Shard, memory: Tensor | None,
                       memory_ptr: Tensor | None) -> None:

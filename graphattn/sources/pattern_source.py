@@ -19,7 +19,7 @@ from graphattn._checks import (
     check_ptr,
     check_seed,
 )
-from graphattn._tensors import host_copy, index_dtype
+from graphattn._tensors import cache_host_copies, host_copy, index_dtype
 from graphattn.graphs.cache import GRAPHS, is_value
 from graphattn.graphs.complete import CompleteGraph
 from graphattn.graphs.from_pyg import Edges
@@ -97,6 +97,7 @@ class PatternSource(GraphSource):
         self._is_value = is_value(self._parts)
         self._is_full = all(type(pattern) is Full for pattern in self.patterns)
 
+    @cache_host_copies
     def forward(
         self,
         query: Tensor,
