@@ -135,15 +135,16 @@ def check_num_pairs(num_queries: int, num_keys: int) -> None:
                          f"or keys")
 
 
-def check_floating(name: str, tensor: Tensor) -> None:
-    if (isinstance(tensor, Tensor) and tensor.dtype in _FLOATS and tensor.layout == torch.strided
-            and not tensor.is_nested):
-        return  # return early, because every call of every layer runs this check several times
-    if not isinstance(tensor, Tensor) or not is_float(tensor.dtype):
-        kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
-        raise TypeError(f"'{name}' must be a Tensor of float16, bfloat16, float32 or float64 (got "
-                        f"{kind})")
-    check_strided(name, tensor)
+def check_floating(**tensors: Tensor) -> None:
+    for name, tensor in tensors.items():
+        if (isinstance(tensor, Tensor) and tensor.dtype in _FLOATS
+                and tensor.layout == torch.strided and not tensor.is_nested):
+            continue  # at once, because every call of every layer runs this check several times
+        if not isinstance(tensor, Tensor) or not is_float(tensor.dtype):
+            kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise TypeError(f"'{name}' must be a Tensor of float16, bfloat16, float32 or float64 "
+                            f"(got {kind})")
+        check_strided(name, tensor)
 
 
 def is_float(dtype: torch.dtype) -> bool:
@@ -172,7 +173,7 @@ def check_has_numbers(name: str, tensor: Tensor) -> None:
 def check_features(x: Tensor, channels: int, layer: nn.Module, name: str = 'x') -> None:
     """Raise an error unless ``x`` is floating ``[num_tokens, channels]`` and has the device and
     dtype of ``layer``."""
-    check_floating(name, x)
+    check_floating(**{name: x})
     if x.dim() != 2 or x.size(1) != channels:
         raise ValueError(f"'{name}' must have shape [num_tokens, {channels}] (got shape "
                          f"{tuple(x.shape)})")
@@ -244,7 +245,7 @@ def check_range(edge_index: Tensor, num_queries: int, num_keys: int) -> None:
 
 
 def check_edge_prob(edge_prob: Tensor, num_edges: int, device: torch.device) -> None:
-    check_floating('edge_prob', edge_prob)
+    check_floating(edge_prob=edge_prob)
     if edge_prob.shape != (num_edges,):
         raise ValueError(f"'edge_prob' must have shape [{num_edges}], one probability for each "
                          f"edge (got shape {tuple(edge_prob.shape)})")

@@ -60,6 +60,9 @@ CACHES = {
     'graphattn/decoding.py _kept': Cache(
         'the layer, the run in a pass; not a cache but the state of a decoder',
         'tests/test_decoding.py::test_a_layer_that_runs_twice_in_a_pass_caches_both_runs'),
+    'graphattn/graphs/graph.py is_complete': Cache(
+        'the object, which is a value',
+        'tests/test_graph.py::test_a_graph_is_complete_if_all_pairs_of_its_segments_are_edges'),
     'graphattn/graphs/complete.py _key': Cache(
         'the segments, which are immutable, of a graph that lives for one call',
         'tests/test_complete_graph.py::test_it_equals_the_graph_of_all_pairs'),

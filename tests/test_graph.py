@@ -498,6 +498,16 @@ def test_density_without_edges_is_zero(name):
     assert graph.density(per_segment=True).tolist() == [0.] * graph.num_segments
 
 
+@pytest.mark.parametrize('name', GRAPHS)
+def test_a_graph_is_complete_if_all_pairs_of_its_segments_are_edges(name):
+    graph = GRAPHS[name]()
+    inside = graph.segments.of_keys()[:, None] == graph.segments.of_queries()
+    pairs = BipartiteGraph.from_edge_index(inside.nonzero().t(), *reversed(inside.shape),
+                                           query_ptr=graph.query_ptr, key_ptr=graph.key_ptr)
+    assert pairs.is_complete and graph.is_complete == (graph.num_edges == pairs.num_edges)
+    assert not pairs.to('meta').is_complete  # unknown
+
+
 def test_default_segments(graph):
     assert graph.query_ptr.tolist() == [0, 2] and graph.key_ptr.tolist() == [0, 4]
     square = BipartiteGraph(edges(), 3, query_ptr=torch.tensor([0, 1, 3]))

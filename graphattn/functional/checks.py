@@ -35,8 +35,24 @@ def check_arguments(
     fetches the others later.
     """
     _check_graph(graph)
-    num_keys = graph.num_keys if num_keys is None else num_keys
-    _check_tensors(query, key, value, graph.num_queries, num_keys, graph.device)
+    device, num_keys = graph.device, graph.num_keys if num_keys is None else num_keys
+    check_floating(query=query, key=key, value=value)
+    for name, tensor, nodes, num_nodes in (('query', query, 'queries', graph.num_queries),
+                                           ('key', key, 'keys', num_keys),
+                                           ('value', value, 'keys', num_keys)):
+        if tensor.dtype != query.dtype:
+            raise TypeError(f"'{name}' must have the dtype of 'query', {query.dtype} (got "
+                            f"{tensor.dtype}); pass {name}.to({query.dtype})")
+        if tensor.dim() != 3 or tensor.size(0) != num_nodes:
+            raise ValueError(f"'{name}' must have shape [{num_nodes}, heads, channels], with one "
+                             f"row for each of the {num_nodes} {nodes} of the graph (got shape "
+                             f"{tuple(tensor.shape)})")
+        if tensor.device != device:
+            raise ValueError(f"'{name}' must be on {device}, the device of the graph (got "
+                             f"{tensor.device}); pass {name}.to('{device}')")
+    if query.size(1) == 0:
+        raise ValueError(f"'query' must have at least one head (got shape {tuple(query.shape)})")
+    _check_heads(query, key, value)
     if edge_bias is edge_gate is None:
         return None, None
     return tuple(values if values is None else check_edge_values(name, values, query, graph)
@@ -54,27 +70,6 @@ def _check_graph(graph: BipartiteGraph) -> None:
     graph.check_unchanged()
 
 
-def _check_tensors(query: Tensor, key: Tensor, value: Tensor, num_queries: int, num_keys: int,
-                   device: torch.device) -> None:
-    for name, tensor, nodes, num_nodes in (('query', query, 'queries', num_queries),
-                                           ('key', key, 'keys', num_keys),
-                                           ('value', value, 'keys', num_keys)):
-        check_floating(name, tensor)
-        if tensor.dtype != query.dtype:
-            raise TypeError(f"'{name}' must have the dtype of 'query', {query.dtype} (got "
-                            f"{tensor.dtype}); pass {name}.to({query.dtype})")
-        if tensor.dim() != 3 or tensor.size(0) != num_nodes:
-            raise ValueError(f"'{name}' must have shape [{num_nodes}, heads, channels], with one "
-                             f"row for each of the {num_nodes} {nodes} of the graph (got shape "
-                             f"{tuple(tensor.shape)})")
-        if tensor.device != device:
-            raise ValueError(f"'{name}' must be on {device}, the device of the graph (got "
-                             f"{tensor.device}); pass {name}.to('{device}')")
-    if query.size(1) == 0:
-        raise ValueError(f"'query' must have at least one head (got shape {tuple(query.shape)})")
-    _check_heads(query, key, value)
-
-
 def _check_heads(query: Tensor, key: Tensor, value: Tensor) -> None:
     if key.size(1) == 0 or query.size(1) % key.size(1) != 0:
         raise ValueError(f"'key' must have as many heads as 'query', {query.size(1)}, or a divisor "
@@ -89,8 +84,7 @@ def _check_heads(query: Tensor, key: Tensor, value: Tensor) -> None:
 def check_diffused(alpha: Tensor, value: Tensor, graph: BipartiteGraph) -> None:
     _check_graph(graph)
     check_square(graph)
-    check_floating('value', value)
-    check_floating('alpha', alpha)
+    check_floating(value=value, alpha=alpha)
     if value.dim() != 3 or value.size(0) != graph.num_queries:
         raise ValueError(f"'value' must have shape [{graph.num_queries}, heads, channels], with "
                          f"one row for each token of the graph (got shape {tuple(value.shape)})")
@@ -134,7 +128,7 @@ def check_softcap(softcap: float | None) -> None:
 def check_sink(sink: Tensor, query: Tensor) -> Tensor:
     """Check the sinks, one logit for each head of ``query``, and return the sinks ``[heads]`` in
     the dtype in which attention is computed."""
-    check_floating('sink', sink)
+    check_floating(sink=sink)
     if sink.device != query.device:
         raise ValueError(f"'sink' must be on {query.device}, the device of 'query' (got "
                          f"{sink.device}); pass sink.to('{query.device}')")
@@ -157,8 +151,8 @@ def check_pair_arguments(query: Tensor, key: Tensor, value: Tensor, pairs: Maske
     if not isinstance(mask, PairMask):
         raise TypeError(f"'mask' must be a PairMask (got {type(mask).__name__}); call "
                         f"edge_attention for a BipartiteGraph")
+    check_floating(query=query, key=key, value=value)
     for name, tensor in (('query', query), ('key', key), ('value', value)):
-        check_floating(name, tensor)
         if tensor.dtype != query.dtype:
             raise TypeError(f"'{name}' must have the dtype of 'query', {query.dtype} (got "
                             f"{tensor.dtype}); pass {name}.to({query.dtype})")
@@ -182,7 +176,7 @@ def check_edge_values(
     the dtype in which attention is computed. Return None for None."""
     if values is None:
         return None
-    check_floating(name, values)
+    check_floating(**{name: values})
     if values.device != query.device:
         raise ValueError(f"'{name}' must be on {query.device}, the device of 'query' (got "
                          f"{values.device}); pass {name}.to('{query.device}')")
@@ -200,8 +194,8 @@ def check_features(query: Tensor, value: Tensor, graph: BipartiteGraph,
     """Raise an error unless the features of edges and their projection match ``query``, ``value``
     and ``graph`` in shape, dtype and device."""
     edge_attr, projection = features
+    check_floating(edge_attr=edge_attr, projection=projection)
     for name, tensor in (('edge_attr', edge_attr), ('projection', projection)):
-        check_floating(name, tensor)
         if tensor.device != graph.device:
             raise ValueError(f"'{name}' must be on {graph.device}, the device of the graph (got "
                              f"{tensor.device}); pass {name}.to('{graph.device}')")

@@ -72,7 +72,7 @@ def choose(name: str, query: Tensor, key: Tensor, value: Tensor, graph: Bipartit
             returned weights, the terms of the logits, dropout or the width of heads.
         NotImplementedError: It lacks the requested derivative.
     """
-    device, channels = graph.device, max(query.size(-1), value.size(-1))
+    device, channels = query.device, max(query.size(-1), value.size(-1))
     if name != 'auto':
         needs_weights |= (terms.features is not None
                           and ops.load(name).attention_with_features is None)
@@ -81,14 +81,16 @@ def choose(name: str, query: Tensor, key: Tensor, value: Tensor, graph: Bipartit
         if missing is not None:
             raise ValueError(f"backend {name!r} does not support {missing}; pass backend='auto'")
         return backend
-    dense = ops.load('sdpa')
-    needs_weights |= terms.features is not None and dense.attention_with_features is None
-    lacks = (in_parts or needs_weights and not dense.returns_weights
-             or dense.lacks(terms) is not None
-             or not dense.is_available(device)
-             or in_transform() and not dense.has_all_derivatives)
-    is_dense = not lacks and _is_faster_dense(graph, terms)
-    return dense if is_dense else choose_sparse(device, channels)
+    if not in_parts and _is_faster_dense(graph, terms):
+        dense = ops.load('sdpa')
+        needs_weights |= terms.features is not None and dense.attention_with_features is None
+        lacks = (needs_weights and not dense.returns_weights
+                 or dense.lacks(terms) is not None
+                 or not dense.is_available(device)
+                 or in_transform() and not dense.has_all_derivatives)
+        if not lacks:
+            return dense
+    return choose_sparse(device, channels)
 
 
 def choose_weighing(name: str, device: torch.device, channels: int) -> Backend:
@@ -104,7 +106,7 @@ def choose_sparse(device: torch.device, channels: int) -> Backend:
     for heads of ``channels`` channels."""
     if not in_transform():
         fastest = ops.load(FASTEST_SPARSE.get(device.type, 'gather'))
-        if fastest.is_available(device) and fastest.takes(channels):
+        if channels <= fastest.max_channels and fastest.is_available(device):
             return fastest
     return ops.load('gather')
 
@@ -129,7 +131,7 @@ def _asked_for(name: str, device: torch.device, channels: int, needs_weights: bo
     if not backend.is_available(device):
         raise ValueError(f"backend {name!r} does not run on {device}, the device of the graph; "
                          f"pass backend='auto'")
-    if not backend.takes(channels):
+    if channels > backend.max_channels:
         raise ValueError(f"backend {name!r} supports at most {backend.max_channels} channels per "
                          f"head (got {channels}); pass backend='auto'")
     if not backend.has_all_derivatives and in_transform():
@@ -152,7 +154,7 @@ def _is_faster_dense(graph: BipartiteGraph, terms: LogitTerms) -> bool:
     # Masks do not pay: on one core (Zen 5), 16 to 2,048 tokens, 65 to 95 % of the pairs, dense
     # attention under a mask took 0.9 to 10 times as long as fused attention (graphattn atlas). A
     # bias is a mask too: on two cores, complete graphs of 32 to 1,024 tokens took 1.1 to 5.5 times.
-    return (bias is None and graph.num_edges > 0 and _is_short(graph) and _is_complete(graph)
+    return (bias is None and graph.is_complete and graph.num_edges > 0 and _is_short(graph)
             and _fills_calls(graph))
 
 
@@ -162,16 +164,6 @@ def _is_short(graph: BipartiteGraph) -> bool:
     most = MOST_DENSE_PAIRS.get(FASTEST_SPARSE.get(graph.device.type, ''))
     return (most is None or not graph.is_listed
             or graph.num_edges <= most * graph.num_segments)
-
-
-def _is_complete(graph: BipartiteGraph) -> bool:
-    """Return whether every query attends to all keys of its segment. The values of tensors are read
-    only if their sizes do not decide, because reading synchronises a GPU."""
-    num_segments, (query_ptr, key_ptr) = graph.num_segments, graph.segments.ptrs
-    # Square segments have the fewest pairs if all have the same size.
-    if query_ptr is key_ptr and graph.num_edges * num_segments < graph.num_queries**2:
-        return False
-    return graph.num_edges == graph.num_pairs
 
 
 def _fills_calls(graph: BipartiteGraph) -> bool:

@@ -40,7 +40,9 @@ class Placement:
             nodes; all heads share a graph if omitted.
     """
 
-    has_all_values = True  # the given keys and values are those of all edges, after each hop too
+    # Whether the given keys and values are those of all edges, after each hop too. Only otherwise,
+    # edges(), keys(), values(), pairs() and attend() are called.
+    has_all_values = True
     in_parts = False  # a backend that attends to parts of the keys computes one hop by attend()
 
     def __init__(self, heads: int | None = None):
@@ -53,7 +55,7 @@ class Placement:
             return query, key, value, teleport
         if isinstance(teleport, Tensor):
             teleport = teleport.repeat_interleave(query.size(0)).unsqueeze(1)
-        return *(self.fold_nodes(x) for x in (query, key, value)), teleport
+        return *(fold(repeat_heads(x, self.heads)) for x in (query, key, value)), teleport
 
     def fold_nodes(self, x: Tensor) -> Tensor:
         """Fold values of tokens and heads into the nodes of the graph."""
@@ -132,14 +134,15 @@ def drive(
     """
     tokens = query
     query, key, value, teleport = placement.fold(query, key, value, teleport)
-    graph, is_plain = placement.edges(graph), is_one_hop(hops, teleport)
+    is_plain, num_keys = is_one_hop(hops, teleport), None
+    if not placement.has_all_values:
+        graph, num_keys = placement.edges(graph), key.size(0)
     bias, gate, scale, dropout_p, softcap, sink, features = terms
     if isinstance(graph, MaskedPairs):
         _check_no_edges(terms, needs_weights)
         check_pair_arguments(query, key, value, graph)
         backend = pairs.BACKEND
     else:
-        num_keys = None if placement.has_all_values else key.size(0)
         bias, gate = check_arguments(query, key, value, graph, bias, gate, num_keys)
     if sink is not None:
         sink = placement.fold_sink(check_sink(sink, tokens), tokens.size(0))
@@ -200,11 +203,12 @@ def _one_hop(
     features = terms.features
     attend = kernel.attention if features is None else kernel.attention_with_features
     is_fused = not (attend is None or needs_weights or kernel.lacks(terms))
-    with without_autocast(graph.device):
-        if (is_fused and features is None and placement.in_parts
-                and kernel.attention_part is not None):
-            return placement.attend(kernel, query, key, value, terms), None
-        key, value = placement.pairs(key, value)
+    with without_autocast(query.device):
+        if not placement.has_all_values:
+            if (is_fused and features is None and placement.in_parts
+                    and kernel.attention_part is not None):
+                return placement.attend(kernel, query, key, value, terms), None
+            key, value = placement.pairs(key, value)
         if not (kernel.supports_gqa and is_fused):
             key, value = (repeat_heads(x, query.size(1)) for x in (key, value))
         if is_fused:

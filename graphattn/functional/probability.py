@@ -53,7 +53,7 @@ def edge_probability(model: FactorModel, graph: BipartiteGraph, *,
             raise ValueError(f"'model' and 'graph' must have the same segments (got {name} "
                              f"{ours.tolist()} of 'model' and {theirs.tolist()} of 'graph')")
     if known is not None:
-        check_floating('known', known)
+        check_floating(known=known)
         if known.shape != (graph.num_edges,) or known.device != graph.device:
             raise ValueError(f"'known' must have shape [{graph.num_edges}] on {graph.device}, one "
                              f"probability for each edge of 'graph' (got shape "
@@ -64,8 +64,8 @@ def edge_probability(model: FactorModel, graph: BipartiteGraph, *,
 def probability_of_edges(model: FactorModel, graph: BipartiteGraph,
                          known: Tensor | None = None) -> Tensor:
     """Return the result of :func:`edge_probability` without checking arguments."""
-    kernel = choose_sparse(graph.device, model.num_clusters)
-    with without_autocast(graph.device):
+    kernel = choose_sparse(model.device, model.num_clusters)
+    with without_autocast(model.device):
         if known is not None and kernel.edge_dot_grads is not None:
             with torch.no_grad():
                 mixed_query = model.mixed_query()

@@ -170,7 +170,7 @@ def check_recompute(recompute: bool, hops: int | float) -> None:
 
 def check_teleport(teleport: float | Sequence[float] | Tensor, hops: int | float) -> None:
     if isinstance(teleport, Tensor):
-        check_floating('teleport', teleport)
+        check_floating(teleport=teleport)
         inside = is_traced(teleport) or bool(((teleport >= 0) & (teleport <= 1)).all())
         shown = f'{float(teleport.min())} to {float(teleport.max())}' if not inside else ''
     else:

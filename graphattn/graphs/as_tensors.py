@@ -52,8 +52,8 @@ def _flatten_with_keys(graph: BipartiteGraph) -> tuple[list[tuple], _Sizes]:
 def _unflatten(parts: list[Tensor], sizes: _Sizes) -> BipartiteGraph:
     indptr, key, query_ptr, key_ptr, *edge_prob = parts
     graph, segments = BipartiteGraph.__new__(BipartiteGraph), Segments.__new__(Segments)
-    of_segments = {'query_ptr': query_ptr, 'key_ptr': key_ptr, '_num_pairs': sizes.num_pairs,
-                   '_is_square': sizes.is_square}
+    of_segments = {'query_ptr': query_ptr, 'key_ptr': key_ptr, 'ptrs': (query_ptr, key_ptr),
+                   '_num_pairs': sizes.num_pairs, '_is_square': sizes.is_square}
     of_graph = {'_indptr': indptr, '_key': key, '_num_keys': sizes.num_keys, '_segments': segments,
                 '_edge_prob': edge_prob[0] if edge_prob else None,
                 '_is_reordered': sizes.is_reordered, '_csc': None, '_block_mask': None,

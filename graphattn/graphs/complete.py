@@ -59,9 +59,6 @@ class CompleteGraph(BipartiteGraph):
         """Number of bytes of the graph. Edges count only once they are listed."""
         return super().nbytes if '_key' in vars(self) else self._indptr.nbytes
 
-    def _current_versions(self) -> list[int] | None:
-        return super()._current_versions() if '_key' in vars(self) else None
-
     def __reduce_ex__(self, protocol: int) -> tuple[Any, ...]:
         no_edges = torch.empty(2, 0, dtype=torch.long)
         return BipartiteGraph, (no_edges, 0), self.__getstate__()

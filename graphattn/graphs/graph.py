@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -149,7 +150,7 @@ class BipartiteGraph:
         self._is_reordered = is_reordered
         self._csc: tuple[Tensor, Tensor, Tensor] | None = None
         self._block_mask: BlockMask | None = None
-        self._versions = self._current_versions()
+        self._versions = None if is_traced(self._key) else self._current_versions()
 
     @staticmethod
     def _of(*parts: Any) -> BipartiteGraph:
@@ -335,6 +336,16 @@ class BipartiteGraph:
         and queries be the same tokens."""
         return self._segments.is_square
 
+    @cached_property
+    def is_complete(self) -> bool:
+        """Return whether all pairs inside the segments are known to be edges. Values are read only
+        if sizes do not decide, because reading synchronises a GPU."""
+        # Square segments have the fewest pairs if all have the same size.
+        are_square = self._segments.query_ptr is self._segments.key_ptr
+        if are_square and self.num_edges * self.num_segments < self.num_queries**2:
+            return False
+        return not is_traced(self._indptr) and self.num_edges == self.num_pairs
+
     @property
     def is_reordered(self) -> bool:
         """Return whether :meth:`from_edge_index` reordered or merged the edges. If so, values in
@@ -395,8 +406,9 @@ class BipartiteGraph:
         This check is needed because compiled loops do not check bounds. With a changed tensor, a
         loop could read outside of its arrays. Changes through ``.data`` are not detected.
         """
-        before, now = self._versions, self._current_versions()
-        if None not in (before, now) and before != now:
+        if self._versions is None or torch.compiler.is_compiling():
+            return
+        if self._versions != self._current_versions():
             raise ValueError("'graph' must not be modified, because graphs are immutable (got a "
                              "graph whose tensors were modified in place); build another graph "
                              "from the modified edges")
@@ -559,9 +571,7 @@ class BipartiteGraph:
         return self._of(*rows_of_pairs(pair, self.num_queries, self.num_keys), self.num_keys,
                         self._segments, None)
 
-    def _current_versions(self) -> list[int] | None:
-        if is_traced(self._key):
-            return None
+    def _current_versions(self) -> list[int]:
         parts = [self._indptr, self._key, self._segments.query_ptr, self._segments.key_ptr]
         parts += [self._edge_prob] if isinstance(self._edge_prob, Tensor) else []
         return [0 if part.is_inference() else part._version for part in parts]

@@ -142,7 +142,7 @@ def _tree(keys: np.ndarray) -> cKDTree:
 
 
 def _coordinates(name: str, points: Tensor) -> np.ndarray:
-    check_floating(name, points)
+    check_floating(**{name: points})
     if points.dim() != 2 or points.size(1) == 0:
         raise ValueError(f"'{name}' must have shape [num_points, dimensions] (got shape "
                          f"{tuple(points.shape)})")

@@ -27,6 +27,10 @@ class Segments:
         num_pairs (int, optional): Number of pairs inside the segments, if known.
         is_square (bool, optional): Whether every segment has equal numbers of keys and queries, if
             known.
+
+    Attributes:
+        query_ptr, key_ptr (Tensor): As given. They are not copied, so do not modify them.
+        ptrs (tuple): The pair of both.
     """
 
     def __init__(self, query_ptr: Tensor, key_ptr: Tensor, num_pairs: int | None = None,
@@ -34,6 +38,7 @@ class Segments:
         is_shared = key_ptr is query_ptr
         self.query_ptr = out_of_inference(query_ptr)
         self.key_ptr = self.query_ptr if is_shared else out_of_inference(key_ptr)
+        self.ptrs = self.query_ptr, self.key_ptr
         # Both properties are computed here if this is cheap, so that compiled code need not read
         # values.
         if (None in (num_pairs, is_square) and query_ptr.device.type == 'cpu'
@@ -131,12 +136,6 @@ class Segments:
         if not is_traced(self.query_ptr):
             self._is_square = is_square
         return is_square
-
-    @property
-    def ptrs(self) -> tuple[Tensor, Tensor]:
-        """The pair of ``query_ptr`` and ``key_ptr``. The tensors are not copied, so do not modify
-        them."""
-        return self.query_ptr, self.key_ptr
 
     def known(self) -> tuple[int | None, bool | None]:
         """Return the pair of :attr:`num_pairs` and :attr:`is_square`. A property that has not been

@@ -174,11 +174,13 @@ class EdgeAttention(MessagePassing):
         if not isinstance(graph, BipartiteGraph):
             query, key, value = _ends(query, key, value)
             _check_edges(query, key, graph)
-        check_bool(return_attention_weights=return_attention_weights)
-        if placement is not LOCAL:
+        if not isinstance(placement, Placement):
             check_kind('placement', placement, Placement)
         teleport = self.teleport if teleport is None else teleport
-        if self._wants_messages(return_attention_weights):
+        if return_attention_weights is not False:
+            check_bool(return_attention_weights=return_attention_weights)
+        if (return_attention_weights or self._overrides_messages or self.explain
+                or has_hooks(self, _ON_MESSAGES)):
             terms = LogitTerms(edge_bias, edge_gate, self.scale, softcap=self.softcap,
                                sink=sink)  # edge_update drops weights
             return self._explicit(query, key, value, graph, terms, teleport, placement,
@@ -214,20 +216,15 @@ class EdgeAttention(MessagePassing):
         cls._overrides_messages = not cls._overrides_fused and overrides(
             cls, EdgeAttention, *_MESSAGE_STEPS, 'update')
 
-    def _wants_messages(self, return_attention_weights: bool) -> bool:
-        wants_messages = (return_attention_weights or self._overrides_messages or self.explain
-                          or has_hooks(self, _ON_MESSAGES))
-        if wants_messages and has_hooks(self, _ON_MESSAGE_AND_AGGREGATE):
-            raise ValueError("hooks on 'message_and_aggregate' never fire if attention weights, an "
-                             "explainer, or hooks on 'edge_update', 'message' or 'aggregate' need "
-                             "explicit messages; remove the hooks on 'message_and_aggregate'")
-        return wants_messages
-
     def _explicit(
         self, query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph | Tensor,
         terms: LogitTerms, teleport: float | Sequence[float] | Tensor, placement: Placement,
         return_attention_weights: bool,
     ) -> Tensor | tuple[Tensor, tuple[Tensor, Tensor]]:
+        if has_hooks(self, _ON_MESSAGE_AND_AGGREGATE):
+            raise ValueError("hooks on 'message_and_aggregate' never fire if attention weights, an "
+                             "explainer, or hooks on 'edge_update', 'message' or 'aggregate' need "
+                             "explicit messages; remove the hooks on 'message_and_aggregate'")
         is_watched = self.explain or has_hooks(self, _ON_MESSAGES)
         if is_watched and isinstance(graph, BipartiteGraph) and graph.is_reordered:
             raise ValueError("'graph' must have its edges in the order in which they were passed, "
@@ -303,8 +300,7 @@ def _ends(query: Nodes, key: Nodes, value: Nodes) -> list[Tensor]:
 
 
 def _check_edges(query: Tensor, key: Tensor, edges: Tensor) -> None:
-    check_floating('query', query)
-    check_floating('key', key)
+    check_floating(query=query, key=key)
     if not isinstance(edges, Tensor):
         raise TypeError(f"'graph' must be a BipartiteGraph, or edge_index as a Tensor (got "
                         f"{type(edges).__name__})")

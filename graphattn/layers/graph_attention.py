@@ -232,7 +232,8 @@ class GraphAttention(nn.Module):
         needs_weights: bool,
     ) -> tuple[Tensor, BipartiteGraph | PairMask, tuple[Tensor, Tensor] | None]:
         attended = x if memory is None else memory
-        query, key, value = self._project(x, memory)
+        projected = self.lin_query(x), self.lin_key(attended), self.lin_value(attended)
+        query, key, value = (tokens.unflatten(-1, (-1, self.head_channels)) for tokens in projected)
         if graph is None:
             if source is None:
                 raise ValueError("'graph' must be given, because the layer was built without a "
@@ -270,11 +271,6 @@ class GraphAttention(nn.Module):
             out, weights = out if needs_weights else (out, None)
         return self.lin_out(out.flatten(1)), graph, weights
 
-    def _project(self, x: Tensor, memory: Tensor | None) -> list[Tensor]:
-        attended = x if memory is None else memory
-        projected = self.lin_query(x), self.lin_key(attended), self.lin_value(attended)
-        return [tokens.unflatten(-1, (-1, self.head_channels)) for tokens in projected]
-
     def _check_memory(self, ptr: Tensor | Shard, memory: Tensor | None,
                       memory_ptr: Tensor | None) -> None:
         if (memory is None) != (memory_ptr is None):
@@ -303,7 +299,8 @@ class GraphAttention(nn.Module):
     ) -> Tensor | tuple[Tensor, tuple[Tensor, Tensor]]:
         num_tokens, is_shard = query.size(0), isinstance(ptr, Shard)
         num_keys = ptr.num_tokens if is_shard else key.size(0)
-        sizes, teleport = (graph.num_queries, graph.num_keys), self.teleport()
+        sizes = graph.num_queries, graph.num_keys
+        teleport = None if self.teleport_logit is None else self.teleport()
         owners = None if sizes == (num_tokens, num_keys) else self.heads
         if owners is not None and sizes != (owners * num_tokens, owners * num_keys):
             raise ValueError(f"'graph' must have {num_tokens} queries and keys, or "
@@ -343,7 +340,7 @@ def _check_bias(bias: Tensor, graph: BipartiteGraph | PairMask | None) -> None:
     if not isinstance(graph, BipartiteGraph):
         raise ValueError("'edge_bias' must be None without 'graph', because the bias belongs to "
                          "the edges of this graph; pass 'graph' too")
-    check_floating('edge_bias', bias)
+    check_floating(edge_bias=bias)
     if bias.dim() not in (1, 2) or bias.size(0) != graph.num_edges:
         raise ValueError(f"'edge_bias' must have shape [num_edges] or [num_edges, heads] with "
                          f"{graph.num_edges} edges (got shape {tuple(bias.shape)})")

@@ -240,7 +240,7 @@ class GraphTransformerConv(TransformerConv):
                                  f"edge_dim={self.edge_dim}")
         if edge_attr is None:
             return None
-        check_floating('edge_attr', edge_attr)
+        check_floating(edge_attr=edge_attr)
         if edge_attr.dim() != 2 or edge_attr.size(1) != self.edge_dim:
             raise ValueError(f"'edge_attr' must have shape [num_edges, edge_dim], and the layer "
                              f"was built with edge_dim={self.edge_dim} (got shape "
@@ -253,7 +253,7 @@ def _is_uncoalesced(edges: Edges) -> bool:
 
 
 def _check_nodes(x: Tensor, linear: nn.Module) -> None:
-    check_floating('x', x)
+    check_floating(x=x)
     channels = getattr(linear, 'in_channels', -1)
     if x.dim() != 2 or channels not in (-1, x.size(1)):
         raise ValueError(f"'x' must have shape [num_nodes, {channels}] (got shape "

@@ -172,8 +172,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         """
         check_bool(need_weights=need_weights, average_attn_weights=average_attn_weights,
                    is_causal=is_causal)
-        for name, x in (('query', query), ('key', key), ('value', value)):
-            check_floating(name, x)
+        check_floating(query=query, key=key, value=value)
         is_batched, same_tokens = query.dim() == 3, is_one(query, key)
         query, key, value = self._batch_first(query, key, value)
         heads, (batch, num_queries, _), num_keys = self.num_heads, query.shape, key.size(1)

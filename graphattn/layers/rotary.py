@@ -60,7 +60,7 @@ def rotate(x: Tensor, rotation: Tensor) -> Tensor:
 
 def check_rotation(rotation: Tensor, x: Tensor, head_channels: int) -> None:
     """Raise unless the rotation fits the tokens ``x`` and heads of ``head_channels`` channels."""
-    check_floating('rotation', rotation)
+    check_floating(rotation=rotation)
     check_strided('rotation', rotation)
     expected = (x.size(0), head_channels // 2, 2)
     if head_channels % 2 or rotation.shape != expected:

@@ -64,7 +64,7 @@ class FeatureEncoder(nn.Module):
             ValueError: ``x`` has another shape, or a category is out of range.
         """
         if self.linear is not None:
-            check_floating(name, x)
+            check_floating(**{name: x})
             check_place(name, x, self.linear)
         else:
             check_integers(name, x)

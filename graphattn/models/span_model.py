@@ -118,7 +118,7 @@ def best_spans(logits: Tensor, ptr: Tensor, can_answer: Tensor, *, num_best: int
     Raises:
         TypeError, ValueError: An argument is of the wrong type, or does not fit the others.
     """
-    check_floating('logits', logits)
+    check_floating(logits=logits)
     check_has_numbers('logits', logits)
     if logits.dim() != 2 or logits.size(1) != 2:
         raise ValueError(f"'logits' must have shape [num_tokens, 2] (got shape "

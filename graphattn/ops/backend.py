@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -85,7 +86,7 @@ class Backend:
         takes_dropout (bool): Whether ``attention`` supports dropout.
         takes_softcap (bool): Whether ``attention`` supports a softcap.
         takes_sink (bool): Whether ``attention`` supports sinks.
-        max_channels (int, optional): Largest number of channels of a head; unlimited if omitted.
+        max_channels (int or float): Largest number of channels of a head; unlimited if omitted.
         nan_leaks (bool): Whether a NaN in a query, key, value or bias reaches outputs or gradients
             that no edge connects to it.
         has_all_derivatives (bool): Whether forward-mode derivatives, second derivatives and
@@ -109,7 +110,7 @@ class Backend:
     takes_dropout: bool = True
     takes_softcap: bool = True
     takes_sink: bool = True
-    max_channels: int | None = None
+    max_channels: int | float = math.inf
     nan_leaks: bool = False
     has_all_derivatives: bool = False
 
@@ -125,10 +126,6 @@ class Backend:
         if terms.sink is not None and not self.takes_sink:
             return 'sinks'
         return None
-
-    def takes(self, channels: int) -> bool:
-        """Return whether the backend supports heads of ``channels`` channels."""
-        return self.max_channels is None or channels <= self.max_channels
 
     @property
     def returns_weights(self) -> bool:

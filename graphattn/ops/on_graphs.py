@@ -24,30 +24,22 @@ from graphattn.ops.weights.schema import attention_weights, weighted_sum
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph, terms: LogitTerms,
-           *, by_key: bool) -> Tensor:
-    out, _, _ = _attend(query, key, value, graph, terms, (None, None), by_key)
-    return out.to(query.dtype)
-
-
-def attend_with_features(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
-                         terms: LogitTerms, *, by_key: bool) -> tuple[Tensor, Tensor]:
-    out, sums, _ = _attend(query, key, value, graph, terms, terms.features, by_key)
-    return out.to(query.dtype), sums.to(query.dtype)
-
-
-def _attend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph, terms: LogitTerms,
-            features: tuple[Tensor | None, Tensor | None],
-            by_key: bool) -> tuple[Tensor, Tensor, Tensor]:
+           *, by_key: bool) -> Tensor | tuple[Tensor, Tensor]:
+    """Return the output, and the sums of features if there are any."""
+    features = terms.features or (None, None)
     inputs = (query, key, value, *features, terms.bias, terms.gate, terms.sink)
     seed = dropout_seed(terms.dropout_p, query.device)
-    return attend_along(*inputs, *_both_orders(graph, by_key, *inputs), *graph.segments.ptrs, seed,
-                        terms.scale, terms.softcap or 0., terms.dropout_p)
+    out, sums, _ = attend_along(*inputs, *_both_orders(graph, by_key and _needs_gradient(*inputs)),
+                                *graph.segments.ptrs, seed, terms.scale, terms.softcap or 0.,
+                                terms.dropout_p)
+    out = out.to(query.dtype)
+    return out if terms.features is None else (out, sums.to(query.dtype))
 
 
 def attend_part(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
                 terms: LogitTerms, seed: Tensor | None) -> tuple[Tensor, Tensor]:
     out, _, max_inv_sum = edge_attention(
-        query, key, value, None, None, terms.bias, terms.gate, None, *_rows(graph, False),
+        query, key, value, None, None, terms.bias, terms.gate, None, *_both_orders(graph, False),
         *graph.segments.ptrs, seed, terms.scale, terms.softcap or 0., terms.dropout_p)
     return out, max_inv_sum
 
@@ -58,60 +50,58 @@ def grads_of_part(grad_out: Tensor, out: Tensor, max_inv_sum: Tensor, query: Ten
     features = out.new_empty(*out.shape[:2], 0)
     grad_query, grad_key, grad_value, _, _, grad_bias, grad_gate = edge_attention_backward(
         grad_out, None, out, features, max_inv_sum, query, key, value, None, None, terms.bias,
-        terms.gate, None, *_rows(graph, by_key), *graph.segments.ptrs, seed, terms.scale,
+        terms.gate, None, *_both_orders(graph, by_key), *graph.segments.ptrs, seed, terms.scale,
         terms.softcap or 0., terms.dropout_p, False, *needs)
     return grad_query, grad_key, grad_value, grad_bias, grad_gate
 
 
 def dot_on_edges(query: Tensor, key: Tensor, graph: BipartiteGraph, *, by_key: bool) -> Tensor:
-    edges = _both_orders(graph, by_key, query, key)
+    edges = _both_orders(graph, by_key and _needs_gradient(query, key))
     return edge_dot(query, key, *edges, *graph.segments.ptrs)
 
 
 def grads_of_dot(grad: Tensor, query: Tensor, key: Tensor, graph: BipartiteGraph, *,
                  by_key: bool) -> tuple[Tensor, Tensor]:
-    return edge_dot_backward(grad, query, key, *_rows(graph, by_key), *graph.segments.ptrs)
+    return edge_dot_backward(grad, query, key, *_both_orders(graph, by_key), *graph.segments.ptrs)
 
 
 def weigh(query: Tensor, key: Tensor, graph: BipartiteGraph, terms: LogitTerms) -> Tensor:
     """Return the attention weights of the edges, ``[num_edges, heads]``. The weights of each head
     are contiguous in memory."""
     inputs = query, key, terms.bias, terms.gate, terms.sink
-    weight, _ = attention_weights(*inputs, *_both_orders(graph, True, *inputs), terms.scale,
-                                  terms.softcap or 0.)
+    edges = _both_orders(graph, _needs_gradient(*inputs))
+    weight, _ = attention_weights(*inputs, *edges, terms.scale, terms.softcap or 0.)
     return weight.t()
 
 
 def sum_by_weights(weight: Tensor, value: Tensor, graph: BipartiteGraph) -> Tensor:
-    return weighted_sum(weight.t().contiguous(), value,
-                                  *_both_orders(graph, True, weight, value), *graph.segments.ptrs)
+    edges = _both_orders(graph, _needs_gradient(weight, value))
+    return weighted_sum(weight.t().contiguous(), value, *edges, *graph.segments.ptrs)
 
 
 def diffuse(weight: Tensor, value: Tensor, graph: BipartiteGraph, teleport: Tensor) -> Tensor:
-    edges = _both_orders(graph, True, weight, value, teleport)
+    edges = _both_orders(graph, _needs_gradient(weight, value, teleport))
     out, _ = attention_diffusion(weight.t().contiguous(), value, teleport, *edges,
-                                           edges[2].numel() > 0)
+                                 edges[2].numel() > 0)
     return out
 
 
 def attend_and_diffuse(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
                        teleport: Tensor, terms: LogitTerms) -> Tensor:
     inputs = query, key, value, terms.bias, terms.gate, terms.sink, teleport
-    edges = _both_orders(graph, True, *inputs)
+    edges = _both_orders(graph, _needs_gradient(*inputs))
     out, *_ = diffused_attention(
         *inputs, *edges, dropout_seed(terms.dropout_p, query.device), terms.scale,
         terms.softcap or 0., terms.dropout_p, edges[2].numel() > 0)
     return out
 
 
-def _both_orders(graph: BipartiteGraph, by_key: bool, *inputs: Tensor | None) -> tuple[Tensor, ...]:
-    """Return five tensors: the edges sorted by query, and the edges sorted by key. The latter are
-    empty if no input needs a gradient."""
-    takes_gradient = by_key and torch.is_grad_enabled() and any(
-        x is not None and x.requires_grad for x in inputs)
-    return _rows(graph, takes_gradient)
+def _needs_gradient(*inputs: Tensor | None) -> bool:
+    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs)
 
 
-def _rows(graph: BipartiteGraph, by_key: bool) -> tuple[Tensor, ...]:
+def _both_orders(graph: BipartiteGraph, by_key: bool) -> tuple[Tensor, ...]:
+    """Return five tensors: the edges in the order by query, and the edges in the order by key,
+    which are empty unless ``by_key``."""
     indptr, key = graph.csr
     return indptr, key, *(graph.csc if by_key else (indptr[:0],) * 3)

@@ -36,9 +36,8 @@ def differentiate(operator: torch._ops.OpOverload, backward: Callable,
     names of arguments to their gradients.
 
     Returns:
-        Callable: Function to call instead of the operator. Outside torch.compile, this function
-        skips torch's handling of default arguments, which takes as long as the attention of a
-        molecule.
+        Callable: Function to call instead of the operator, as fast as that of
+        :func:`differentiate_no_more`.
     """
     names = [argument.name for argument in operator._schema.arguments]
 
@@ -59,21 +58,40 @@ def differentiate(operator: torch._ops.OpOverload, backward: Callable,
 
         backward = staticmethod(in_order)
 
+    without_gradient = _without_gradient(operator)
+
     def call(*inputs):
-        is_compiling = torch.compiler.is_compiling()
-        return operator(*inputs) if is_compiling else Differentiable.apply(*inputs)
+        takes_gradient = torch.is_grad_enabled() and not torch.compiler.is_compiling()
+        return (Differentiable.apply if takes_gradient else without_gradient)(*inputs)
 
     return call
 
 
-def differentiate_no_more(operator: torch._ops.OpOverload) -> None:
+def differentiate_no_more(operator: torch._ops.OpOverload) -> Callable:
     """Make second derivatives of an operator raise an error, because torch would treat them as
-    zero."""
+    zero.
+
+    Returns:
+        Callable: Function to call instead of the operator. Outside torch.compile, this function
+        skips torch's handling of default arguments, which takes as long as the attention of a
+        molecule.
+    """
     def refuse(ctx, *grads: Tensor | None) -> None:
         raise NotImplementedError(f"'{operator.name()}' has no second derivative; pass "
                                   f"backend='gather', which supports all derivatives")
 
     torch.library.register_autograd(operator, refuse)
+    return _without_gradient(operator)
+
+
+def _without_gradient(operator: torch._ops.OpOverload) -> Callable:
+    def call(*inputs):
+        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return operator(*inputs)
+        with torch._C._AutoDispatchBelowAutograd():
+            return operator(*inputs)
+
+    return call
 
 
 def accumulation_dtype(tensor: Tensor) -> torch.dtype:

@@ -61,7 +61,7 @@ def prune(probability: Tensor, sparsity: float) -> tuple[Mask, ...]:
         tensor([[1, 0],
                 [0, 1]], dtype=torch.int32)
     """
-    check_floating('probability', probability)
+    check_floating(probability=probability)
     check_has_numbers('probability', probability)
     if probability.dim() != 3 or probability.size(1) != probability.size(2):
         raise ValueError(f"'probability' must have shape [heads, n, n] (got shape "

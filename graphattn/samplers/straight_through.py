@@ -113,7 +113,7 @@ def _carrier(edge_prob: Tensor | BipartiteGraph) -> Tensor:
     """Return a tensor ``[num_edges]`` whose gradient flows to the edge probabilities."""
     if isinstance(edge_prob, BipartiteGraph):
         return _gate(edge_prob)
-    check_floating('edge_prob', edge_prob)
+    check_floating(edge_prob=edge_prob)
     if edge_prob.dim() != 1:
         raise ValueError(f"'edge_prob' must have shape [num_edges] (got shape "
                          f"{tuple(edge_prob.shape)})")

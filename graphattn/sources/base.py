@@ -141,8 +141,7 @@ class GraphSource(nn.Module, ABC):
     def check_tokens(self, query: Tensor, key: Tensor, ptr: Tensor,
                      key_ptr: Tensor | None = None) -> None:
         """Raise an error unless the arguments are valid for :meth:`forward` of a source."""
-        check_floating('query', query)
-        check_floating('key', key)
+        check_floating(query=query, key=key)
         if self.heads is not None and (query.dim() != 3 or query.size(1) != self.heads):
             raise ValueError(f"'query' must have shape [num_tokens, {self.heads}, head_channels], "
                              f"because the source has {self.heads} heads (got shape "

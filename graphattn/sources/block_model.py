@@ -147,7 +147,8 @@ class BlockModelSource(GraphSource):
         generator: torch.Generator | None = None,
     ) -> BipartiteGraph:
         self.check_tokens(query, key, ptr, key_ptr)
-        check_generator(generator)
+        if generator is not None:
+            check_generator(generator)
         return self._sample(self._factors(query, key), ptr, key_ptr, generator)
 
     @torch.compiler.disable(reason='the edges depend on the values of the tokens')
@@ -163,10 +164,11 @@ class BlockModelSource(GraphSource):
                     model: FactorModel) -> BipartiteGraph:
         """Return the graph with both the drawn edges and the fixed edges, which every head has. In
         training, the returned graph also stores the model."""
+        has_gradient = self.training and torch.is_grad_enabled()
         if fixed is not None:
             fixed = BipartiteGraph.batch([fixed] * self.heads)
             graph = graph | fixed
-        return SampledGraph(graph, model, fixed) if self._has_gradient() else graph
+        return SampledGraph(graph, model, fixed) if has_gradient else graph
 
     def rows(
         self,
@@ -218,7 +220,8 @@ class BlockModelSource(GraphSource):
                 raise ValueError(f"'{name}' must have shape [num_tokens, {self.heads}, "
                                  f"{self.head_channels}], the heads and channels of the source "
                                  f"(got shape {tuple(x.shape)})")
-            check_layer_dtype(name, x, self.centroid)
+            if x.dtype != self.centroid.dtype:
+                check_layer_dtype(name, x, self.centroid)
 
     def _factors(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the three factors of a FactorModel, with heads folded into nodes: the memberships
@@ -234,14 +237,9 @@ class BlockModelSource(GraphSource):
         folded = fold_ptr(ptr, self.heads, query_factor.size(0) // self.heads)
         folded_keys = folded if key_ptr is None else fold_ptr(
             key_ptr, self.heads, key_factor.size(0) // self.heads)
+        exploration = self.exploration if self.training else 0.
         return FactorModel(*factors, query_ptr=folded, key_ptr=folded_keys,
-                           exploration=self._exploration(), validate=False)
-
-    def _has_gradient(self) -> bool:
-        return self.training and torch.is_grad_enabled()
-
-    def _exploration(self) -> float:
-        return self.exploration if self.training else 0.
+                           exploration=exploration, validate=False)
 
     def logit_terms(self, graph: BipartiteGraph) -> dict[str, Tensor]:
         return {} if graph.edge_gate is None else straight_through(graph, self.estimator)

@@ -78,7 +78,7 @@ class MaskGraph(BipartiteGraph):
     def __init__(self, values: Tensor, layout: PairLayout, ptr: Tensor, *,
                  logit_drop: float = 10.):
         check_kind('layout', layout, PairLayout)
-        check_floating('values', values)
+        check_floating(values=values)
         if values.dim() != 2 or values.size(1) != layout.num_values:
             raise ValueError(f"'values' must have shape [heads, {layout.num_values}] for {layout} "
                              f"(got shape {tuple(values.shape)})")

@@ -39,7 +39,7 @@ class SampledGraph(BipartiteGraph):
         self.model, self.fixed = model, fixed
         # Autograd saves these edges. If it saved self, the gate would close a reference cycle.
         self._edges = edges
-        one = torch.ones((), dtype=model.dtype, device=edges.device).expand(edges.num_edges)
+        one = torch.ones((), dtype=model.dtype, device=model.device).expand(edges.num_edges)
         gate = self._probability(known=one)
         # Kernels that cannot compute the gradient alone return probabilities. The others return
         # ones, expanded from a single value.

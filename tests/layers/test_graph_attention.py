@@ -136,7 +136,8 @@ def test_softcaps_and_sinks_are_those_of_the_definition(make):
     attention = GraphAttention(8, 2, source, softcap=0.1, sinks=True).double()
     assert not attention.sink.any()
     attention.sink.data = sink = torch.tensor([-1., 2.], dtype=torch.double)
-    query, key, value = attention._project(x, None)
+    linears = attention.lin_query, attention.lin_key, attention.lin_value
+    query, key, value = (linear(x).view(-1, 2, 4) for linear in linears)
     out, graph = attention(x, PTR, return_graph=True)
     expected = []
     for head in range(2):

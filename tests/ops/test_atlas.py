@@ -16,11 +16,8 @@ AT_MOST = 1.15  # times the fastest
 
 def chosen(row: dict) -> str:
     """Return the choice for a graph of one sequence."""
-    tokens = row['tokens']
-    ptr = torch.tensor([0, tokens])
     graph = SimpleNamespace(device=torch.device('cpu'), num_edges=row['edges'], is_listed=True,
-                            num_pairs=tokens**2, num_queries=tokens, num_keys=tokens,
-                            num_segments=1, segments=SimpleNamespace(ptrs=(ptr, ptr)))
+                            num_segments=1, is_complete=row['edges'] == row['tokens']**2)
     x = torch.empty(1, row['heads'], row['channels'], dtype=getattr(torch, row['dtype']),
                     requires_grad=row['run'] == 'training')
     return choose('auto', x, x, x, graph, LogitTerms()).name

@@ -90,9 +90,9 @@ def edge_attention_cpu(
     terms = Terms.of(bias, gate, seed, scale, dropout_p, dtype, slice(0, heads), heads, softcap)
     edges = Edges.by_query(indptr, edge_key, query_ptr, key_ptr)
     shape = heads, channels + value.size(2) + 2 * size
+    nodes, results = node_rows(dtype, query, key, value), node_rows(dtype, out, max_inv_sum)
     if edge_attr is None and has_few_edges(edges):
-        run(attend_to_few, edges, shape, *(node_rows(x, dtype) for x in (query, key, value)),
-            heads // key.size(1), terms, node_rows(out, dtype), node_rows(max_inv_sum, dtype),
+        run(attend_to_few, edges, shape, *nodes, heads // key.size(1), terms, *results,
             items=items_of_heads(key.size(1), edges, shape))
         take_sink(sink, max_inv_sum, out)
         return out, features, max_inv_sum
@@ -101,14 +101,12 @@ def edge_attention_cpu(
         feature_query, edge_attr = features, new_rows(edge_key.numel(), 0, dtype=dtype)
         items, tiled = split_by_tiles(items, edges, shape, MOST)
         if len(tiled) > 0:
-            run(attend_in_tiles, edges, shape, *(node_rows(x, dtype) for x in (query, key, value)),
-                heads // key.size(1), terms, node_rows(out, dtype), node_rows(max_inv_sum, dtype),
+            run(attend_in_tiles, edges, shape, *nodes, heads // key.size(1), terms, *results,
                 items=tiled)
     if len(items) > 0:
-        nodes = [node_rows(x, dtype) for x in (query, key, value, feature_query)]
-        results = [node_rows(x, dtype) for x in (out, features, max_inv_sum)]
-        run(_attend, edges, shape, *nodes, edge_rows(edge_attr, dtype), heads // key.size(1), terms,
-            *results, items=items)
+        feature_nodes = node_rows(dtype, feature_query, features)
+        run(_attend, edges, shape, *nodes, feature_nodes[0], edge_rows(edge_attr, dtype),
+            heads // key.size(1), terms, results[0], feature_nodes[1], results[1], items=items)
     take_sink(sink, max_inv_sum, out, features)
     return out, features, max_inv_sum
 
@@ -130,11 +128,11 @@ def edge_attention_backward_cpu(
                             for needed in (needs_bias, needs_gate))
     edges = Edges.by_query(indptr, edge_key, query_ptr, key_ptr)
     shape = heads, query.size(2) + value.size(2) + 2 * features.size(2)
-    nodes = [node_rows(x, dtype) for x in (query, key, value, grad_out, out, max_inv_sum)]
+    nodes = node_rows(dtype, query, key, value, grad_out, out, max_inv_sum)
     if edge_attr is None and has_few_edges(edges):
         grads = [grad_query, *(new_rows(*x.shape, dtype=dtype) for x in (key, value))]
         run(attend_to_few_backward, edges, shape, *nodes, heads // key.size(1), terms,
-            *(node_rows(grad, dtype) for grad in grads), grad_bias, grad_gate,
+            *node_rows(dtype, *grads), grad_bias, grad_gate,
             items=items_of_heads(key.size(1), edges, shape))
         grads += no_grad(query), no_grad(query)
     else:
@@ -146,17 +144,17 @@ def edge_attention_backward_cpu(
             items, tiled = split_by_tiles(items, edges, shape, MOST_BACKWARD)
             if len(tiled) > 0:
                 run(attend_in_tiles_backward, edges, shape, *nodes, key_grads.queries_per_key,
-                    terms, node_rows(grad_query, dtype), grad_bias, grad_gate,
+                    terms, *node_rows(dtype, grad_query), grad_bias, grad_gate,
                     *key_grads.targets(), items=tiled)
         grad_feature_query = new_rows(*feature_query.shape, dtype=dtype)
         grad_dot, weight = (new_rows(num_edges if needs_attr else 0, heads, dtype=dtype)
                             for _ in range(2))
-        feature_nodes = [node_rows(x, dtype) for x in (feature_query, grad_features, features)]
+        feature_nodes = node_rows(dtype, feature_query, grad_features, features)
         if len(items) > 0:
             run(_attend_backward, edges, shape, *nodes, *feature_nodes, edge_rows(edge_attr, dtype),
-                key_grads.queries_per_key, terms, node_rows(grad_query, dtype),
-                node_rows(grad_feature_query, dtype), grad_bias, grad_gate, grad_dot, weight,
-                *key_grads.targets(), items=items)
+                key_grads.queries_per_key, terms,
+                *node_rows(dtype, grad_query, grad_feature_query), grad_bias, grad_gate, grad_dot,
+                weight, *key_grads.targets(), items=items)
         grad_attr = no_grad(query)
         if needs_attr:
             grad_attr = new_rows(*edge_attr.shape, dtype=dtype)

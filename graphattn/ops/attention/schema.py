@@ -64,7 +64,7 @@ edge_attention_backward = define(
     f'Tensor grad_out, Tensor? grad_features, Tensor out, Tensor features, Tensor max_inv_sum, '
     f'{INPUTS}, bool needs_attr, bool needs_bias, bool needs_gate',
     '(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)', _fake_attention_backward)
-differentiate_no_more(edge_attention_backward)
+edge_attention_backward = differentiate_no_more(edge_attention_backward)
 
 
 def _save_attention(ctx, inputs, output) -> None:

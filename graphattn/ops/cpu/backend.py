@@ -23,7 +23,7 @@ __all__ = ['BACKEND']
 # Threads accumulate the gradients of keys query by query, so they need no order by key.
 BACKEND = Backend('numba', is_available, supports_gqa=True,
                   attention=partial(on_graphs.attend, by_key=False),
-                  attention_with_features=partial(on_graphs.attend_with_features, by_key=False),
+                  attention_with_features=partial(on_graphs.attend, by_key=False),
                   attention_part=on_graphs.attend_part,
                   attention_part_grads=partial(on_graphs.grads_of_part, by_key=False),
                   attention_weights=on_graphs.weigh, weighted_sum=on_graphs.sum_by_weights,

@@ -20,13 +20,16 @@ class Edges(NamedTuple):
     @classmethod
     def by_query(cls, indptr: Tensor, edge_key: Tensor, query_ptr: Tensor,
                  key_ptr: Tensor) -> Edges:
-        return cls(indptr.numpy(), edge_key.contiguous().numpy(), np.empty(0, np.int32),
-                   query_ptr.numpy(), key_ptr.numpy())
+        return cls(indptr.numpy(), edge_key.contiguous().numpy(), _NO_PERM, query_ptr.numpy(),
+                   key_ptr.numpy())
 
     @classmethod
     def of_rows(cls, indptr: Tensor, column: Tensor, perm: Tensor | None = None) -> Edges:
         """Merge all segments into one, for loops over head-major values: the values of one head are
         close together in memory, so smaller segments gain nothing."""
         whole = np.array([0, indptr.numel() - 1])
-        perm = np.empty(0, np.int32) if perm is None else perm.numpy()
+        perm = _NO_PERM if perm is None else perm.numpy()
         return cls(indptr.numpy(), column.contiguous().numpy(), perm, whole, whole)
+
+
+_NO_PERM = np.empty(0, np.int32)

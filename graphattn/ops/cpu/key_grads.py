@@ -42,7 +42,7 @@ class KeyGrads(NamedTuple):
 
     def targets(self) -> list[np.ndarray | Tensor]:
         """Return the arrays that kernels write to."""
-        return [*(node_rows(grad, grad.dtype) for grad in self.grads), *self.shared]
+        return [*node_rows(self.grads[0].dtype, *self.grads), *self.shared]
 
     def sums(self) -> list[Tensor]:
         """Return the gradients, once all items are done."""

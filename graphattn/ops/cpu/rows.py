@@ -22,11 +22,10 @@ from graphattn.ops.cpu.simd import (
 )
 
 
-def node_rows(x: Tensor, dtype: torch.dtype) -> np.ndarray:
-    """View ``[nodes, heads, channels]`` as ``[nodes * heads, channels]``."""
-    nodes, heads, channels = x.shape
-    rows = x.detach() if x.dtype == dtype else x.detach().to(dtype)
-    return rows.contiguous().numpy().reshape(nodes * heads, channels)
+def node_rows(dtype: torch.dtype, *tensors: Tensor) -> list[np.ndarray]:
+    """View each tensor ``[nodes, heads, channels]`` as ``[nodes * heads, channels]``."""
+    rows = [x.detach() if x.dtype == dtype else x.detach().to(dtype) for x in tensors]
+    return [x.contiguous().numpy().reshape(x.size(0) * x.size(1), x.size(2)) for x in rows]
 
 
 def edge_rows(x: Tensor, dtype: torch.dtype) -> np.ndarray:

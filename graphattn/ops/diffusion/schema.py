@@ -48,7 +48,7 @@ attention_diffusion_backward = define(
     f'Tensor grad_out, Tensor messages, Tensor weight, Tensor value, Tensor teleport, '
     f'{BOTH_ORDERS}, bool needs_weight, bool needs_teleport', '(Tensor, Tensor, Tensor)',
     _fake_diffusion_backward)
-differentiate_no_more(attention_diffusion_backward)
+attention_diffusion_backward = differentiate_no_more(attention_diffusion_backward)
 
 
 def _save_diffusion(ctx, inputs, output) -> None:
@@ -102,7 +102,7 @@ diffused_attention_backward = define(
     f'Tensor grad_out, Tensor max_inv_sum, Tensor messages, {DIFFUSED}, bool needs_weight, '
     f'bool needs_bias, bool needs_gate, bool needs_sink, bool needs_teleport',
     '(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)', _fake_diffused_backward)
-differentiate_no_more(diffused_attention_backward)
+diffused_attention_backward = differentiate_no_more(diffused_attention_backward)
 
 
 def _save_diffused(ctx, inputs, output) -> None:

@@ -35,7 +35,7 @@ def edge_dot_cpu(
     dtype, heads = accumulation_dtype(query), query.size(1)
     dot = new_rows(edge_key.numel(), heads, dtype=dtype)
     edges, shape = Edges.by_query(indptr, edge_key, query_ptr, key_ptr), (heads, query.size(2))
-    run(_dot, edges, shape, node_rows(query, dtype), node_rows(key, dtype), heads, dot,
+    run(_dot, edges, shape, *node_rows(dtype, query, key), heads, dot,
         items=cut_for_chunks(edges, shape))
     return dot.to(query.dtype)
 
@@ -49,8 +49,8 @@ def edge_dot_backward_cpu(
     grad_query = new_rows(*query.shape, dtype=dtype)
     edges, shape = Edges.by_query(indptr, edge_key, query_ptr, key_ptr), (heads, query.size(2))
     key_grads = KeyGrads.of(edges, shape, [key], dtype)
-    run(_dot_backward, edges, shape, node_rows(query, dtype), node_rows(key, dtype),
-        grad_dot.to(dtype).contiguous(), heads, node_rows(grad_query, dtype),
+    run(_dot_backward, edges, shape, *node_rows(dtype, query, key),
+        grad_dot.to(dtype).contiguous(), heads, *node_rows(dtype, grad_query),
         *key_grads.targets(), items=key_grads.items)
     return tuple(grad.to(query.dtype) for grad in (grad_query, *key_grads.sums()))
 

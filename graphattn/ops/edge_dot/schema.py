@@ -28,7 +28,7 @@ def _fake_dot_backward(grad_dot: Tensor, query: Tensor, key: Tensor, *_) -> tupl
 edge_dot_backward = define('edge_dot_backward',
                            f'Tensor grad_dot, Tensor query, Tensor key, {GRAPH}',
                            '(Tensor, Tensor)', _fake_dot_backward)
-differentiate_no_more(edge_dot_backward)
+edge_dot_backward = differentiate_no_more(edge_dot_backward)
 
 
 def _save_dot(ctx, inputs, output) -> None:

@@ -16,8 +16,7 @@ def check_factors(factors: dict[str, Tensor], query_ptr: Tensor | None,
                   key_ptr: Tensor | None) -> None:
     """Raise unless the types, shapes, dtypes and devices of ``query_factor``, ``mixing`` and
     ``key_factor`` agree."""
-    for name, factor in factors.items():
-        check_floating(name, factor)
+    check_floating(**factors)
     query_factor, mixing, key_factor = factors.values()
     for name, factor in (('query_factor', query_factor), ('key_factor', key_factor)):
         if factor.dim() != 2:

@@ -61,6 +61,9 @@ class FactorModel:
         num_clusters (int): Number k of clusters.
         num_heads (int): Number of block matrices.
         dtype (torch.dtype): Dtype of the probabilities.
+        device (torch.device): Device of the factors.
+        query_ptr, key_ptr (Tensor): Where the queries and the keys of each segment begin, int64
+            ``[num_segments + 1]``.
 
     Raises:
         TypeError: An argument is of the wrong type or dtype.
@@ -94,8 +97,8 @@ class FactorModel:
         exploration: float = 0.,
         validate: bool = True,
     ):
-        check_bool(validate=validate)
-        if validate:
+        if validate is not False:
+            check_bool(validate=validate)
             check_factors({'query_factor': query_factor, 'mixing': mixing,
                            'key_factor': key_factor}, query_ptr, key_ptr)
             check_number('exploration', exploration, 'finite and not negative')
@@ -105,31 +108,18 @@ class FactorModel:
         self.num_clusters = mixing.size(-1)
         self.num_heads = mixing.size(0) if mixing.dim() == 3 else 1
         self.dtype = reduce(torch.promote_types, self._dtypes(), torch.float32)
+        self.device = query_factor.device
         self.segments = Segments.of(query_ptr, key_ptr, sizes, self.device, heads=self.num_heads,
                                     validate=validate, look=self.device.type == 'cpu')
+        self.query_ptr, self.key_ptr = self.segments.ptrs
         if validate:
             check_segments_of_heads(self.segments, self.num_heads, sizes)
         self._product = CachedMatmul(compares_leaves=validate)
 
     @property
-    def device(self) -> torch.device:
-        """The device of the factors."""
-        return self.query_factor.device
-
-    @property
     def num_segments(self) -> int:
         """Number of segments: the number of sequences times the number of heads."""
         return len(self.segments)
-
-    @property
-    def query_ptr(self) -> Tensor:
-        """Return where the queries of each segment begin, int64 ``[num_segments + 1]``."""
-        return self.segments.query_ptr
-
-    @property
-    def key_ptr(self) -> Tensor:
-        """Return where the keys of each segment begin, int64 ``[num_segments + 1]``."""
-        return self.segments.key_ptr
 
     def mixed_query(self) -> Tensor:
         r"""Return the product of query memberships and mixing, :math:`\hat Q \hat S`.

@@ -51,7 +51,7 @@ attention_weights_backward = define(
     f'Tensor grad, Tensor weight, Tensor max_inv_sum, {LOGITS}, {BOTH_ORDERS}, float scale, '
     f'float softcap, bool needs_bias, bool needs_gate, bool needs_sink',
     '(Tensor, Tensor, Tensor, Tensor, Tensor)', _fake_weights_backward)
-differentiate_no_more(attention_weights_backward)
+attention_weights_backward = differentiate_no_more(attention_weights_backward)
 
 
 def _save_weights(ctx, inputs, output) -> None:
@@ -92,7 +92,7 @@ def _fake_sum_to_keys(weight: Tensor, at_query: Tensor, key_indptr: Tensor, *_) 
 
 sum_to_keys = define('sum_to_keys', 'Tensor weight, Tensor at_query, Tensor key_indptr, '
                      'Tensor edge_query, Tensor perm', 'Tensor', _fake_sum_to_keys)
-differentiate_no_more(sum_to_keys)
+sum_to_keys = differentiate_no_more(sum_to_keys)
 
 
 def _save_sum(ctx, inputs, output) -> None:
