@@ -24,12 +24,8 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
 from graphattn import BipartiteGraph, ops
-from graphattn.ops.attention import schema as attention
-from graphattn.ops.diffusion import schema as diffusion
-from graphattn.ops.edge_dot import schema as dot
 from graphattn.ops.sample.triton import compare
 from graphattn.ops.sample.triton.draws import Draws
-from graphattn.ops.weights import schema as weights
 from graphattn.patterns import RandomKeys
 from graphattn.samplers import FactorModel
 
@@ -201,19 +197,21 @@ def operators(dtype: torch.dtype, channels: int, terms: str = 'plain', *, degree
     out, statistics = query.to(weight.dtype), weight.new_empty(len(query), heads, 2)
     messages = weight.new_empty(len(teleport), heads, len(query), channels)
     features = out[..., :0]
-    return {
-        attention.edge_attention: attended,
-        attention.edge_attention_backward: (out, None, out, features, statistics, *attended,
-                                            False, *needs),
-        dot.edge_dot: (*nodes[:2], *edges, *ptrs),
-        dot.edge_dot_backward: (weight.t().to(dtype), *nodes[:2], *edges, *ptrs),
-        weights.attention_weights: (*logits, *edges, 0.1, softcap),
-        weights.attention_weights_backward: (weight, weight, statistics.transpose(0, 1), *logits,
-                                             *edges, 0.1, softcap, *needs, False),
-        weights.weighted_sum: (weight, query, *edges, *ptrs),
-        diffusion.diffused_attention: (*diffused, True),
-        diffusion.diffused_attention_backward: (
-            query, statistics.transpose(0, 1), messages, *diffused, True, *needs, False, True)}
+    own = torch.ops.graphattn
+    return {operator.default: arguments for operator, arguments in {
+        own.edge_attention: attended,
+        own.edge_attention_backward: (out, None, out, features, statistics, *attended, False,
+                                      *needs),
+        own.edge_dot: (*nodes[:2], *edges, *ptrs),
+        own.edge_dot_backward: (weight.t().to(dtype), *nodes[:2], *edges, *ptrs),
+        own.attention_weights: (*logits, *edges, 0.1, softcap),
+        own.attention_weights_backward: (weight, weight, statistics.transpose(0, 1), *logits,
+                                         *edges, 0.1, softcap, *needs, False),
+        own.weighted_sum: (weight, query, *edges, *ptrs),
+        own.diffused_attention: (*diffused, True),
+        own.diffused_attention_backward: (
+            query, statistics.transpose(0, 1), messages, *diffused, True, *needs, False, True),
+    }.items()}
 
 
 def sampling(dtype: torch.dtype, clusters: int) -> list[Launch]:

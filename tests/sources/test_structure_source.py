@@ -150,7 +150,7 @@ def test_gps_trains_along_any_source(options):
 
 
 def test_gps_refuses_what_does_not_fit():
-    with pytest.raises(ValueError, match="'attention' must have .* 8 channels"):
+    with pytest.raises(ValueError, match=r"'attention' must have .*8 channels.* \(got 4\)"):
         GraphGPSConv(8, None, GraphAttention(4, 2))
     with pytest.raises(TypeError, match=r"GraphAttention\(8, heads, 'Full\(\)'\)"):
         GraphGPSConv(8, None, torch.nn.MultiheadAttention(8, 2))

@@ -61,7 +61,6 @@ class FactorModel:
         num_clusters (int): Number k of clusters.
         num_heads (int): Number of block matrices.
         dtype (torch.dtype): Dtype of the probabilities.
-        device (torch.device): Device of the factors.
         query_ptr, key_ptr (Tensor): Where the queries and the keys of each segment begin, int64
             ``[num_segments + 1]``.
 
@@ -108,13 +107,17 @@ class FactorModel:
         self.num_clusters = mixing.size(-1)
         self.num_heads = mixing.size(0) if mixing.dim() == 3 else 1
         self.dtype = reduce(torch.promote_types, self._dtypes(), torch.float32)
-        self.device = query_factor.device
         self.segments = Segments.of(query_ptr, key_ptr, sizes, self.device, heads=self.num_heads,
                                     validate=validate, look=self.device.type == 'cpu')
         self.query_ptr, self.key_ptr = self.segments.ptrs
         if validate:
             check_segments_of_heads(self.segments, self.num_heads, sizes)
         self._product = CachedMatmul(compares_leaves=validate)
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the factors."""
+        return self.query_factor.device
 
     @property
     def num_segments(self) -> int:
