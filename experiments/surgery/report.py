@@ -98,8 +98,8 @@ def write_report(path: Path, model: nn.Module, chosen: Fit, profile: Profile,
         results (dict): Losses and times, as in ``results.json``.
         length (int): Number of tokens to certify, at most 512.
     """
-    length, causal = min(length, CERTIFIED), bool(profile.after[:, 1:].sum() == 0)
-    names = [parse(pattern) & Causal() if causal else parse(pattern)
+    length = min(length, CERTIFIED)
+    names = [parse(pattern) & Causal() if profile.is_causal else parse(pattern)
              for pattern in chosen.patterns]
     graphs = [pattern.build(length, seed=0, crop=True) for pattern in names]
     layers = [[graph for graph, at in zip(graphs, chosen.layer) if at == number]
