@@ -8,8 +8,9 @@ The model is a GPT-2 of 8 layers and 8 heads, trained on microbial communities, 
 ``microformer-mgm`` brings (MIT; pip install --no-deps microformer-mgm). Its data is drawn from the
 model itself, sequences of at least 128 tokens. With ``--trained``, the model is a small GPT-2 or
 ModernBERT, which is first trained on the documentation of the installed Python. At each density,
-graphs are fitted to the heads (:func:`graphattn.hugging_face.fit`), and all heads attend along a
-window, BigBird's edges or random ones instead. All are then trained for the same steps.
+graphs are fitted to the heads (:func:`graphattn.hugging_face.fit`), some heads attend along
+clusters by content instead (:mod:`experiments.surgery.clusters`), or all heads attend along a
+window, BigBird's edges or random ones. All are then trained for the same steps.
 
 ``small`` has 3 seeds at a density of 5 %, and one at others. ``smoke`` has an untrained model.
 """
@@ -41,6 +42,7 @@ from experiments.papers.study import ScaleName, Study
 from experiments.runs.command_line import run_function
 from experiments.sparsify import as_input, load_model
 from experiments.surgery import Adaptation, adapt, drawn_tokens, loss_of, mean_loss
+from experiments.surgery.clusters import with_clusters
 from experiments.surgery.losses import Loss
 from experiments.surgery.tokens import PADDING
 from graphattn.hugging_face import Profile, attach, fit, head_costs, profile
@@ -49,7 +51,7 @@ from graphattn.patterns import Causal, Full, Pattern, parse
 from graphattn.utils.files import write_whole
 
 CHECKPOINT = 'resources/general_model'  # in the package mgm
-FIT, ALL = 'fitted to heads', 'all keys'
+FIT, CLUSTERED, ALL = 'fitted to heads', 'fitted, or clusters', 'all keys'
 BEFORE, AFTER = 'cut', 'adapted'
 LOSS = 'loss over the dense one, %'
 FAMILIES = {
@@ -111,8 +113,8 @@ def main(scale: ScaleName = 'small', trained: Kind | None = None, model: Path | 
     before = setting.loss(dense)
     rows = []
     for density in sizes.densities:
-        for name in (FIT, *FAMILIES):
-            if name != FIT and setting.of_family(name, density) is None:
+        for name in (FIT, CLUSTERED, *FAMILIES):
+            if name in FAMILIES and setting.of_family(name, density) is None:
                 continue
             count = seeds or (sizes.seeds if density in (.05, .3) else 1)
             found = [setting.trained(name, density, seed, measured, costs) for seed in range(count)]
@@ -171,16 +173,23 @@ class Setting(NamedTuple):
                 costs: np.ndarray) -> dict[str, float]:
         """Return the losses of the model along a kind of edges, before and after training."""
         def run() -> dict[str, float]:
-            if name == FIT:
-                chosen = fit(measured, density, costs=costs)
-                along, true = chosen.along(), float(chosen.density.mean())
-            else:
-                along, true = self.of_family(name, density)
+            along, true = self.along(name, density, measured, costs)
             sparse = attach(copy.deepcopy(self.dense), along)
             before = self.loss(sparse)
             adapt(sparse, self.train, self._own_loss, self.settings(seed))
             return {'density': true, BEFORE: before, AFTER: self.loss(sparse)}
         return self._once(f'{name}-{density:g}-{self.sizes.steps}-{seed}'.replace(' ', '_'), run)
+
+    def along(self, name: str, density: float, measured: Profile,
+              costs: np.ndarray) -> tuple[object, float]:
+        """Return what the model attends along, and the density."""
+        if name in FAMILIES:
+            return self.of_family(name, density)
+        chosen = fit(measured, density, costs=costs)
+        if name == FIT:
+            return chosen.along(), float(chosen.density.mean())
+        return with_clusters(self.dense, chosen, self.train[:self.sizes.profiled], self._own_loss,
+                             is_causal=self.mask_token is None)
 
     def of_family(self, name: str, density: float) -> tuple[str, float] | None:
         """Return the densest pattern of a family within the density, on the profiled lengths;
