@@ -66,8 +66,8 @@ class Head(Result):
 @torch.no_grad()
 def costs_of_lengths(dense: nn.Module, sparse: nn.Module, longest: int,
                      rounds: int = 3) -> list[dict[str, float]]:
-    """Return the milliseconds of a forward pass of both models, alternately, at several lengths up
-    to the largest that the model knows."""
+    """Return the least milliseconds of a forward pass of each model at several lengths up to the
+    longest, over rounds in which the models alternate."""
     lengths = [length for length in (128, 512, 1024, 4096, 16384) if length < longest] + [longest]
     rows = []
     for length in lengths:
@@ -80,8 +80,8 @@ def costs_of_lengths(dense: nn.Module, sparse: nn.Module, longest: int,
                 logits_of(model, tokens)
                 if round_:  # the first one warms up
                     times[name].append(1e3 * (time.perf_counter() - start))
-        rows.append({'length': length, **{f'{name}_ms': float(np.median(values))
-                                          for name, values in times.items()}})
+        rows.append({'length': length,
+                     **{f'{name}_ms': min(values) for name, values in times.items()}})
     return rows
 
 
@@ -98,8 +98,8 @@ def write_report(path: Path, model: nn.Module, chosen: Fit, profile: Profile,
         results (dict): Losses and times, as in ``results.json``.
         length (int): Number of tokens to certify, at most 512.
     """
-    length, causal = min(length, CERTIFIED), bool(profile.after[:, 1:].sum() == 0)
-    names = [parse(pattern) & Causal() if causal else parse(pattern)
+    length = min(length, CERTIFIED)
+    names = [parse(pattern) & Causal() if profile.is_causal else parse(pattern)
              for pattern in chosen.patterns]
     graphs = [pattern.build(length, seed=0, crop=True) for pattern in names]
     layers = [[graph for graph, at in zip(graphs, chosen.layer) if at == number]

@@ -158,6 +158,11 @@ class Profile:
         """Return a pattern that a fit chooses from, in the head of this row."""
         return pattern_of(self.patterns[number], self.own_keys[row], self.own_offsets[row])
 
+    @property
+    def is_causal(self) -> bool:
+        """Whether no query attends to a later key."""
+        return bool(self.after[:, 1:].sum() == 0)
+
     def __repr__(self) -> str:
         return (f'Profile({len(self.layers)} layers, {len(self.layer)} heads, '
                 f'{len(self.lengths)} inputs of {self.lengths.min()} to {self.lengths.max()} '

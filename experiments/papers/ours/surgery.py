@@ -1,13 +1,16 @@
 r"""A trained dense model, given one graph for each head: losses beside other graphs of equal edges.
 
     python -m experiments.papers.ours.surgery --scale small
+    python -m experiments.papers.ours.surgery --scale small --trained gpt2
     python -m experiments.papers.ours.surgery --scale small --model FOLDER --data ids.npy
 
 The model is a GPT-2 of 8 layers and 8 heads, trained on microbial communities, which the package
 ``microformer-mgm`` brings (MIT; pip install --no-deps microformer-mgm). Its data is drawn from the
-model itself, sequences of at least 128 tokens. At each density, graphs are fitted to the heads
-(:func:`graphattn.hugging_face.fit`), and all heads attend along a window, BigBird's edges or random
-ones instead. All are then trained for the same steps.
+model itself, sequences of at least 128 tokens. With ``--trained``, the model is a small GPT-2 or
+ModernBERT, which is first trained on the documentation of the installed Python. At each density,
+graphs are fitted to the heads (:func:`graphattn.hugging_face.fit`), some heads attend along
+clusters by content instead (:mod:`experiments.surgery.clusters`), or all heads attend along a
+window, BigBird's edges or random ones. All are then trained for the same steps.
 
 ``small`` has 3 seeds at a density of 5 %, and one at others. ``smoke`` has an untrained model.
 """
@@ -17,6 +20,7 @@ from __future__ import annotations
 import copy
 import json
 import statistics
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
@@ -32,25 +36,30 @@ from torch import Tensor, nn
 
 from analysis.certificate import certificate
 from experiments.papers.figures import points
+from experiments.papers.ours.dense_models import LR, Kind, dense_model, mask_of
 from experiments.papers.runs import mean_and_spread, spread_of
 from experiments.papers.study import ScaleName, Study
 from experiments.runs.command_line import run_function
 from experiments.sparsify import as_input, load_model
 from experiments.surgery import Adaptation, adapt, drawn_tokens, loss_of, mean_loss
+from experiments.surgery.clusters import with_clusters
+from experiments.surgery.losses import Loss
 from experiments.surgery.tokens import PADDING
 from graphattn.hugging_face import Profile, attach, fit, head_costs, profile
 from graphattn.hugging_face.profiling import CANDIDATES
-from graphattn.patterns import Causal, parse
+from graphattn.patterns import Causal, Full, Pattern, parse
 from graphattn.utils.files import write_whole
 
 CHECKPOINT = 'resources/general_model'  # in the package mgm
-FIT, BEFORE, AFTER = 'fitted to heads', 'cut', 'adapted'
+FIT, CLUSTERED, ALL = 'fitted to heads', 'fitted, or clusters', 'all keys'
+BEFORE, AFTER = 'cut', 'adapted'
 LOSS = 'loss over the dense one, %'
 FAMILIES = {
     'window': [f'SlidingWindow({radius})' for radius in range(128)],
     'BigBird': [f'SlidingWindow({radius}) | GlobalTokens(1) | RandomKeys({max(1, radius // 2)})'
                 for radius in range(96)],
-    'random': [f'RandomKeys({count}) | SlidingWindow(0)' for count in range(1, 192)]}
+    'random': [f'RandomKeys({count}) | SlidingWindow(0)' for count in range(1, 192)],
+    ALL: ['Full()']}
 
 
 class Scale(NamedTuple):
@@ -71,33 +80,41 @@ SCALES = {'smoke': Scale((.3,), 1, 2, 4, 2, 12, 32, 8),
           'paper': Scale((.02, .05, .1, .25), 5, 1000, 64, 32, 10_000, 512, 128)}
 
 
-def main(scale: ScaleName = 'small', model: Path | None = None, data: Path | None = None,
+def main(scale: ScaleName = 'small', trained: Kind | None = None, model: Path | None = None,
+         data: Path | None = None, mask_token: NonNegativeInt | None = None,
          densities: list[float] | None = None, seeds: PositiveInt | None = None,
          steps: NonNegativeInt | None = None, out: Path = Path('runs/studies')) -> None:
     """Fit graphs to heads, and compare them with others after the same training.
 
     Args:
         scale: Scale of the study.
-        model: The folder of a causal language model; that of the package mgm if omitted.
+        trained: The kind of a model to train first, in place of 'model', 'data' and 'mask_token'.
+        model: The folder of a language model; that of the package mgm if omitted.
         data: Sequences of ids, an .npy file with -1 for padding; drawn from the model if omitted.
+        mask_token: Id of the mask, for a model of masked tokens.
         densities: Shares of the pairs.
         seeds: Number of trainings at each density; by default more at 5 % than at others.
         steps: Number of training steps.
         out: The folder of all studies.
     """
-    study, sizes = Study('surgery', scale, out), SCALES[scale]
+    name = trained or (model and model.name)
+    study, sizes = Study(f'surgery-{name}' if name else 'surgery', scale, out), SCALES[scale]
+    if trained:
+        model, mask_token = dense_model(study, trained), mask_of(trained)
+        data = model / 'ids.npy'
     sizes = sizes._replace(densities=tuple(densities or sizes.densities),
                            steps=sizes.steps if steps is None else steps)
-    dense = _untrained() if scale == 'smoke' else load_model(model or _packaged())
+    dense = _untrained() if scale == 'smoke' and not model else load_model(model or _packaged())
     tokens = _tokens(study, dense, sizes, data)
-    setting = Setting(study, dense, tokens[sizes.held_out:], tokens[:sizes.held_out], sizes)
+    setting = Setting(study, dense, tokens[sizes.held_out:], tokens[:sizes.held_out], sizes,
+                      mask_token, LR if trained else 1e-4)
     measured = setting.profile()
     costs = setting.costs(measured)
     before = setting.loss(dense)
     rows = []
     for density in sizes.densities:
-        for name in (FIT, *FAMILIES):
-            if name != FIT and setting.of_family(name, density) is None:
+        for name in (FIT, CLUSTERED, *FAMILIES):
+            if name in FAMILIES and setting.of_family(name, density) is None:
                 continue
             count = seeds or (sizes.seeds if density in (.05, .3) else 1)
             found = [setting.trained(name, density, seed, measured, costs) for seed in range(count)]
@@ -109,8 +126,10 @@ def main(scale: ScaleName = 'small', model: Path | None = None, data: Path | Non
                                                           for one in found])
             rows.append(row)
     longest = int((tokens != PADDING).sum(1).max())
-    about = (f'dense loss {before:.4f}; {len(setting.train)} sequences of {sizes.least} to '
-             f'{longest} tokens, {sizes.steps} steps of {setting.settings(0).batch_size}')
+    further = setting.trained(ALL, 1., 0, measured, costs)[AFTER]
+    about = (f'dense loss {before:.4f}, {further:.4f} after the same training; '
+             f'{len(setting.train)} sequences of {sizes.least} to {longest} tokens, '
+             f'{sizes.steps} steps of {setting.settings(0).batch_size}')
     study.report(rows, _draw(rows, about), about)
     told = correlations(measured, costs, min(longest, 256))
     print('rank correlations with the costs of heads: ' + ', '.join(
@@ -127,12 +146,14 @@ class Setting(NamedTuple):
     train: Tensor
     held_out: Tensor
     sizes: Scale
+    mask_token: int | None = None
+    lr: float = 1e-4
 
     def settings(self, seed: int) -> Adaptation:
-        return Adaptation(self.sizes.steps, lr=1e-4, seed=seed)
+        return Adaptation(self.sizes.steps, lr=self.lr, seed=seed)
 
     def loss(self, model: nn.Module) -> float:
-        return mean_loss(model, self.held_out, loss_of(model), 8)
+        return mean_loss(model, self.held_out, self._own_loss, 8)
 
     def profile(self) -> Profile:
         path = self.study.folder / 'profile.npz'
@@ -145,7 +166,7 @@ class Setting(NamedTuple):
         return measured
 
     def costs(self, measured: Profile) -> np.ndarray:
-        some = partial(mean_loss, tokens=self.held_out[:8], loss=loss_of(self.dense), batch_size=8)
+        some = partial(mean_loss, tokens=self.held_out[:8], loss=self._own_loss, batch_size=8)
         return np.array(self._once('costs', lambda: head_costs(self.dense, measured,
                                                                some).tolist()))
 
@@ -153,30 +174,40 @@ class Setting(NamedTuple):
                 costs: np.ndarray) -> dict[str, float]:
         """Return the losses of the model along a kind of edges, before and after training."""
         def run() -> dict[str, float]:
-            if name == FIT:
-                chosen = fit(measured, density, costs=costs)
-                along, true = chosen.along(), float(chosen.density.mean())
-            else:
-                along, true = self.of_family(name, density)
+            along, true = self.along(name, density, measured, costs)
             sparse = attach(copy.deepcopy(self.dense), along)
             before = self.loss(sparse)
-            adapt(sparse, self.train, loss_of(sparse), self.settings(seed))
+            adapt(sparse, self.train, self._own_loss, self.settings(seed))
             return {'density': true, BEFORE: before, AFTER: self.loss(sparse)}
         return self._once(f'{name}-{density:g}-{self.sizes.steps}-{seed}'.replace(' ', '_'), run)
+
+    def along(self, name: str, density: float, measured: Profile,
+              costs: np.ndarray) -> tuple[object, float]:
+        """Return what the model attends along, and the density."""
+        if name in FAMILIES:
+            return self.of_family(name, density)
+        chosen = fit(measured, density, costs=costs)
+        if name == FIT:
+            return chosen.along(), float(chosen.density.mean())
+        return with_clusters(self.dense, chosen, self.train[:self.sizes.profiled], self._own_loss,
+                             is_causal=self.mask_token is None)
 
     def of_family(self, name: str, density: float) -> tuple[str, float] | None:
         """Return the densest pattern of a family within the density, on the profiled lengths;
         ``None`` if the smallest is denser."""
         lengths = (self.train[:self.sizes.profiled] != PADDING).sum(1).tolist()
-        best = None
+        allowed = _allowed(self.mask_token is None)
+        pairs, best = _num_edges(allowed, lengths), None
         for pattern in FAMILIES[name]:
-            edges = sum((parse(pattern) & Causal()).build(length, seed=0, crop=True).num_edges
-                        for length in lengths)
-            true = edges / sum(length * (length + 1) // 2 for length in lengths)
+            true = _num_edges(parse(pattern) & allowed, lengths) / pairs
             if true > density:
                 break
             best = pattern, true
         return best
+
+    @property
+    def _own_loss(self) -> Loss:
+        return loss_of(self.dense, self.mask_token)
 
     def _once(self, name: str, compute: Callable[[], object]) -> object:
         """Return a result that is kept in the study's folder."""
@@ -188,6 +219,16 @@ class Setting(NamedTuple):
         return json.loads(path.read_text())
 
 
+def _allowed(is_causal: bool) -> Pattern:
+    """Return the pairs that a model may attend to."""
+    return Causal() if is_causal else Full()
+
+
+def _num_edges(pattern: Pattern, lengths: list[int]) -> int:
+    return sum(count * pattern.build(length, seed=0, crop=True).num_edges
+               for length, count in Counter(lengths).items())
+
+
 def correlations(measured: Profile, costs: np.ndarray, length: int) -> dict[str, float]:
     """Return Spearman's correlations of measures of heads with the loss that each costs.
 
@@ -196,7 +237,8 @@ def correlations(measured: Profile, costs: np.ndarray, length: int) -> dict[str,
     """
     enough = measured.pattern_share >= .9 * measured.pattern_share.max(1, keepdims=True)
     chosen = np.where(enough, measured.pattern_edges, np.inf).argmin(1)
-    graphs = [(measured.pattern(row, at) & Causal()).build(length, crop=True)
+    allowed = _allowed(measured.is_causal)
+    graphs = [(measured.pattern(row, at) & allowed).build(length, crop=True)
               for row, at in enumerate(chosen)]
     proven = certificate([graphs])
     measures = {'entropy': measured.entropy, 'effective rank': measured.rank,

@@ -3,35 +3,67 @@
 from __future__ import annotations
 
 import json
+from typing import get_args
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 
-from experiments.papers.ours import surgery
+from experiments.papers.ours import dense_models, surgery
+from experiments.papers.ours.dense_models import Kind, dense_model, mask_of
 from experiments.papers.study import Study
-from graphattn.patterns import Causal, parse
+from experiments.sparsify import load_model
+from graphattn.hugging_face import Profile
+from graphattn.patterns import Causal, Full, parse
 
 pytest.importorskip('transformers')
 pytestmark = pytest.mark.slow
+SPARSE = [name for name in surgery.FAMILIES if name != surgery.ALL]
 
 
 def test_it_compares_all_kinds_of_edges_and_is_not_computed_twice(studied):
     table = studied('surgery')
-    assert list(table['edges']) == [surgery.FIT, *surgery.FAMILIES]
-    assert (table['true density, %'] <= table['density, %'] + 1e-9).all()
+    assert list(table['edges']) == [surgery.FIT, surgery.CLUSTERED, *SPARSE]
+    rest = table[table['edges'] != surgery.CLUSTERED]  # whose edges vary with the input
+    assert (rest['true density, %'] <= rest['density, %'] + 1e-9).all()
     assert (table['true density, %'] > .6 * table['density, %']).all()
     losses = table[['cut, loss', 'adapted, loss']]
     assert losses.map(lambda loss: 3 < loss < 4.5).all().all()  # log 40 = 3.7
 
 
-@pytest.mark.parametrize('name', surgery.FAMILIES)
-def test_patterns_of_a_family_are_the_densest_within_the_density(name, tmp_path):
+@pytest.mark.parametrize('kind', get_args(Kind))
+def test_it_trains_a_model_first_whose_edges_have_its_direction(kind, out):
+    surgery.main('smoke', trained=kind, out=out)
+    table = pd.read_csv(out / 'smoke' / f'surgery-{kind}' / 'table.csv')
+    rest = table[table['edges'] != surgery.CLUSTERED]
+    assert (rest['true density, %'] <= rest['density, %'] + 1e-9).all()
+    measured = Profile.load(out / 'smoke' / f'surgery-{kind}' / 'profile.npz')
+    assert measured.is_causal == (mask_of(kind) is None)
+
+
+@pytest.mark.parametrize('kind', get_args(Kind))
+def test_a_model_is_trained_once_on_ids_that_it_knows(kind, out, monkeypatch):
+    study = Study('surgery', 'smoke', out)
+    folder = dense_model(study, kind)
+    monkeypatch.delattr(dense_models, 'adapt')
+    assert dense_model(study, kind) == folder
+    ids = np.load(folder / 'ids.npy')
+    assert len(ids) > dense_models.HELD_OUT and ids.min() >= 0
+    assert ids.max() < load_model(folder).config.vocab_size
+
+
+@pytest.mark.parametrize('mask_token', [None, 4])
+@pytest.mark.parametrize('name', SPARSE)
+def test_patterns_of_a_family_are_the_densest_within_the_density(name, mask_token, tmp_path):
     sizes = surgery.SCALES['smoke']
     tokens = torch.zeros(4, 60, dtype=torch.long)
-    setting = surgery.Setting(Study('surgery', 'smoke', tmp_path), None, tokens, tokens, sizes)
+    setting = surgery.Setting(Study('surgery', 'smoke', tmp_path), None, tokens, tokens, sizes,
+                              mask_token)
     pattern, density = setting.of_family(name, .2)
-    graph = (parse(pattern) & Causal()).build(60, seed=0, crop=True)
-    assert density == pytest.approx(graph.num_edges / (60 * 61 / 2)) and .15 < density <= .2
+    allowed, pairs = (Causal(), 60 * 61 / 2) if mask_token is None else (Full(), 60 * 60)
+    graph = (parse(pattern) & allowed).build(60, seed=0, crop=True)
+    assert density == pytest.approx(graph.num_edges / pairs) and .15 < density <= .2
     assert setting.of_family(name, .001) is None
 
 
