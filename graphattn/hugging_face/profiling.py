@@ -160,7 +160,7 @@ class Profile:
 
     @property
     def is_causal(self) -> bool:
-        """Whether no query attends to a later key."""
+        """Return whether no query attends to a later key."""
         return bool(self.after[:, 1:].sum() == 0)
 
     def __repr__(self) -> str:
