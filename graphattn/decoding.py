@@ -330,10 +330,12 @@ class DividedStep(Step):
             sizes = self._sizes_of_all(owner, self._has_later_keys(graph, heads))
             return Halo(near, *requested(owner, number, sizes, self._group)), None
         self._check_causal(graph, heads)
-        is_in = (owner == self._rank)[edge_key]
-        own = BipartiteGraph.from_csr(counts_before(is_in)[indptr], number[edge_key[is_in]],
-                                      self._counts[self._rank] * (heads or 1), validate=False)
-        return Halo(near, *sent_to_all(owner, number, self._group)), Part(own, is_in)
+        is_own = owner == self._rank
+        is_in, own = is_own[edge_key], number[is_own]
+        graph = BipartiteGraph.from_csr(
+            counts_before(is_in)[indptr], counts_before(is_own)[edge_key[is_in]], len(own),
+            validate=False)
+        return Halo(near, *sent_to_all(owner, number, self._group)), Part(graph, own, is_in)
 
     def _sizes_of_all(self, owner: Tensor, has_later_keys: bool) -> Tensor:
         """Return the number of nodes that each process needs of each. If the graph of a process is

@@ -53,11 +53,13 @@ class DividedCache(Exchange):
 
     def attend(self, kernel: Backend, query: Tensor, key: Tensor, value: Tensor,
                terms: LogitTerms) -> Tensor:
-        is_in = self._part.is_in
+        graph, own, is_in = self._part
         bias, gate = (x if x is None else x[is_in] for x in (terms.bias, terms.gate))
+        # Kernels take time for keys without edges too.
+        key, value = (self._put(name, x).index_select(0, own)
+                      for name, x in (('key', key), ('hop 0', value)))
         out, max_inv_sum = kernel.attention_part(
-            query, self._put('key', key), self._put('hop 0', value), self._part.graph,
-            terms._replace(bias=bias, gate=gate, sink=None), None)
+            query, key, value, graph, terms._replace(bias=bias, gate=gate, sink=None), None)
         parts = all_gather(torch.cat([out, max_inv_sum], dim=-1), self._group)
         outs, max_inv_sums = parts.split([out.size(-1), 2], dim=-1)
         share, max_inv_sum = joined(max_inv_sums)
@@ -81,5 +83,6 @@ class NewRows(NamedTuple):
 class Part(NamedTuple):
     """The edges from the keys in the cache of a process."""
 
-    graph: BipartiteGraph  # from the nodes of this cache to all queries
+    graph: BipartiteGraph  # from some nodes of this cache to all queries
+    own: Tensor  # the places of these nodes, int64
     is_in: Tensor  # which edges of the whole graph these are, bool [num_edges]
