@@ -316,7 +316,11 @@ class DividedStep(Step):
         fold = torch.arange(heads, device=tokens.device).unsqueeze(1)
         place = self.cache.homes.number[tokens] * heads + fold
         return NewRows((own.flatten() + self.num_own * fold).flatten(), place.flatten(),
-                       self._counts[self._rank] * heads)
+                       self._num_places(heads))
+
+    def _num_places(self, heads: int | None) -> int:
+        """Return the number of nodes in the cache of this process after this step."""
+        return self._counts[self._rank] * (heads or 1)
 
     def _plan(self, graph: BipartiteGraph, heads: int | None) -> tuple[Halo, Part | None]:
         """Return the messages of this step, and the edges from own keys if all processes compute
@@ -335,7 +339,9 @@ class DividedStep(Step):
         graph = BipartiteGraph.from_csr(
             counts_before(is_in)[indptr], counts_before(is_own)[edge_key[is_in]], len(own),
             validate=False)
-        return Halo(near, *sent_to_all(owner, number, self._group)), Part(graph, own, is_in)
+        is_all = len(own) == self._num_places(heads) and bool((own.diff() > 0).all())
+        part = Part(graph, None if is_all else own, is_in)
+        return Halo(near, *sent_to_all(owner, number, self._group)), part
 
     def _sizes_of_all(self, owner: Tensor, has_later_keys: bool) -> Tensor:
         """Return the number of nodes that each process needs of each. If the graph of a process is

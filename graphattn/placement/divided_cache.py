@@ -55,9 +55,9 @@ class DividedCache(Exchange):
                terms: LogitTerms) -> Tensor:
         graph, own, is_in = self._part
         bias, gate = (x if x is None else x[is_in] for x in (terms.bias, terms.gate))
-        # Kernels take time for keys without edges too.
-        key, value = (self._put(name, x).index_select(0, own)
-                      for name, x in (('key', key), ('hop 0', value)))
+        key, value = self._put('key', key), self._put('hop 0', value)
+        if own is not None:  # because kernels take time for keys without edges too
+            key, value = key.index_select(0, own), value.index_select(0, own)
         out, max_inv_sum = kernel.attention_part(
             query, key, value, graph, terms._replace(bias=bias, gate=gate, sink=None), None)
         parts = all_gather(torch.cat([out, max_inv_sum], dim=-1), self._group)
@@ -84,5 +84,5 @@ class Part(NamedTuple):
     """The edges from the keys in the cache of a process."""
 
     graph: BipartiteGraph  # from some nodes of this cache to all queries
-    own: Tensor  # the places of these nodes, int64
+    own: Tensor | None  # the places of these nodes, int64; None if they are all nodes in order
     is_in: Tensor  # which edges of the whole graph these are, bool [num_edges]
