@@ -280,8 +280,9 @@ class DividedStep(Step):
         if error is not None:
             raise error
         if not all(fits):
-            raise ValueError(f"'graph' must have the new tokens of its process as queries, but the "
-                             f"graph of process {fits.index(0)} does not")
+            raise ValueError(f"'graph' must have one query for each new token of its process, and "
+                             f"all tokens of the cache as keys, but the graph of process "
+                             f"{fits.index(0)} does not; build a graph for each process")
 
     def attended(self, layer: nn.Module) -> None:
         super().attended(layer)
@@ -359,9 +360,9 @@ def check_shared(step: Step, num_processes: int) -> None:
     """Raise a ValueError if the tokens of a step's cache do not lie on so many processes."""
     homes = step.cache.homes
     if homes is None and any(step.cache.seen):
-        raise ValueError("'ptr' must belong to a cache that the processes share from its first "
-                         "tokens on (got one with tokens of a module of one process); create "
-                         "another KeyValueCache")
+        raise ValueError("'ptr' must belong to an empty cache, or to a cache that these processes "
+                         "already share (got a cache that one process has filled alone); create "
+                         "a KeyValueCache in each process, and pass the prompt again")
     if homes is not None and len(homes.counts) != num_processes:
         raise ValueError(f"'ptr' must belong to a cache of {num_processes} processes (got "
                          f"{len(homes.counts)}); create another KeyValueCache")

@@ -29,8 +29,9 @@ def second_of_reversible(walk: sp.csr_array, stationary: np.ndarray) -> float | 
 
 
 def second_modulus(walk: sp.csr_array, component: np.ndarray) -> float | None:
-    """Return the second largest modulus of the eigenvalues of any random walk, or ``None`` if the
-    modulus is not accurate to ``_CERTAIN``."""
+    """Return the second largest modulus of the eigenvalues of a random walk, which need not be
+    reversible. Return ``None`` if rounding errors may change the modulus by more than
+    ``_CERTAIN``."""
     if np.bincount(component).max() <= _MAX_GENERAL:
         second, when_moved = (_second(component_eigenvalues(walk, component, moved))
                               for moved in (0., MOVED))

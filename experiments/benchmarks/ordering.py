@@ -90,8 +90,8 @@ def random_keys(n: int, keys: int) -> tuple[BipartiteGraph, None]:
 
 
 def shuffled_window(n: int, keys: int) -> tuple[BipartiteGraph, None]:
-    """Return the graph of a window after its tokens were shuffled. In another order of the tokens,
-    its edges are local."""
+    """Return the graph of a sliding window whose tokens are in a random order. Only sorting the
+    tokens makes the edges local again."""
     return SlidingWindow(keys // 2).build(n).reorder(torch.randperm(n)), None
 
 

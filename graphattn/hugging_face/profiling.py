@@ -70,10 +70,10 @@ MAX_LENGTHS = 8  # whose edges are kept, to compare those of the next input with
 class Profile:
     """Measurements of each head of a model; a row for each.
 
-    Sums over rows run over all tokens that attend. Those that need a row sorted (``edges``,
-    ``same_edges``) or several rows at once (``rank``) run over random rows of each sequence, which
-    are all rows if it is short (argument ``sample`` of :func:`profile`). In models with sinks, what
-    a row's weights lack to 1 is the share of the sink.
+    A row of attention has the weights of one query. Most measurements are sums over all rows. The
+    measurements ``edges``, ``same_edges`` and ``rank`` take more time per row, so they use a random
+    sample of the rows of each sequence (argument ``sample`` of :func:`profile`). In models with
+    sinks, the weights of a row add up to less than 1, and the rest is the weight of the sink.
 
     Args:
         layers (tuple of str): Names of the attention modules.
@@ -141,8 +141,8 @@ class Profile:
     fingerprint: dict[str, Any]
 
     def as_table(self) -> list[dict[str, object]]:
-        """Return a dict of numbers for each head. ``near`` is the share of the weight at distances
-        below 8."""
+        """Return a list with one dict of measurements for each head. ``near`` is the share of the
+        head's weight on keys at distances below 8."""
         near = (self.before + self.after)[:, self.bounds < 8].sum(axis=1)
         columns = {'head': self.head, 'keys': self.keys,
                    **{f'edges_{100 * share:g}': self.edges[:, number]

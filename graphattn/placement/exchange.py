@@ -74,8 +74,17 @@ class Halo(NamedTuple):
 
 def sent_to_all(owner: Tensor, number: Tensor,
                 group: dist.ProcessGroup) -> tuple[Tensor, list[int], list[int], Tensor | None]:
-    """Let every process receive the same nodes, without a message. Arguments and result are as in
-    :func:`requested`."""
+    """Plan an exchange in which every process receives the same nodes. No process sends a request,
+    because each knows what the others need.
+
+    Args:
+        owner (Tensor): The process that owns each node, int64 ``[num_nodes]``.
+        number (Tensor): Index of each node among the nodes of its owner, int64 ``[num_nodes]``.
+        group (ProcessGroup): The processes.
+
+    Returns:
+        The fields ``send``, ``send_sizes``, ``receive_sizes`` and ``place`` of a :class:`Halo`.
+    """
     rank, num_processes = dist.get_rank(group), dist.get_world_size(group)
     receive_sizes = owner.bincount(minlength=num_processes).tolist()
     return (number[owner == rank].repeat(num_processes), [receive_sizes[rank]] * num_processes,

@@ -233,7 +233,7 @@ REFUSED = {
         partial(decoded, is_training=True), r"ValueError: 'dropout' must be off"),
     'a cache of one process': (
         lambda: decoded(cache=filled_by_one()),
-        r"ValueError: 'ptr' must belong to a cache that the processes share from"),
+        r"ValueError: 'ptr' must belong to an empty cache, .*filled alone"),
     'a shared cache for one process': (
         read_by_one, r"ValueError: 'ptr' must not belong to a cache that several processes share"),
 }

@@ -20,9 +20,8 @@ def check_factors(factors: dict[str, Tensor], query_ptr: Tensor | None,
     query_factor, mixing, key_factor = factors.values()
     for name, factor in (('query_factor', query_factor), ('key_factor', key_factor)):
         if factor.dim() != 2:
-            raise ValueError(f"'{name}' must have shape [num_nodes, k], with all segments and "
-                             f"heads one after the other in the rows (got shape "
-                             f"{tuple(factor.shape)})")
+            raise ValueError(f"'{name}' must have two dimensions, a row for each node of each head "
+                             f"and a column for each cluster (got shape {tuple(factor.shape)})")
     num_clusters = query_factor.size(1)
     if mixing.dim() not in (2, 3) or mixing.shape[-2:] != (num_clusters, num_clusters):
         raise ValueError(f"'mixing' must have shape [{num_clusters}, {num_clusters}] or "
