@@ -40,8 +40,9 @@ _TILES_OF_A_PART, _SHARE_OF_A_PART = 32, 1024
 
 def choose(indptr: Tensor, column: Tensor, num_columns: int, channels: int,
            dtype: torch.dtype, terms: Terms) -> Tensor | None:
-    """Return an upper bound of the tiles of each 64 rows, or 0 if the kernels over rows are faster.
-    Return ``None`` if no rows use tiles."""
+    """Return how many tiles each block of 64 queries needs at most, int32 ``[num_blocks]``. The
+    number is 0 if it is faster to compute the edges of a block one by one. Return ``None`` if this
+    holds for all blocks, because of the dtype or the sizes."""
     width = width_of(channels)
     if dtype.itemsize > 2 or width not in EDGES_OF_A_TILE or num_columns > MAX_COLUMNS:
         return None
