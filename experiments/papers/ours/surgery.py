@@ -285,7 +285,8 @@ def _draw(rows: list[dict], about: str):
               'when': when, LOSS: row[f'{when}, {LOSS}'],
               spread_of(LOSS): row[spread_of(f'{when}, {LOSS}')]}
              for row in rows for when in (BEFORE, AFTER)]
-    return points(drawn, 'edges', [LOSS], f'A dense model along graphs.\n{about}',
+    lines = about.replace('; ', ';\n')
+    return points(drawn, 'edges', [LOSS], f'A dense model along graphs.\n{lines}',
                   panel='pairs', series='when')
 
 
