@@ -289,7 +289,7 @@ BAD_INPUT = {
     'ptr device': (ONES, SQUARE, ONES, {'key_ptr': torch.tensor([0, 4], device='meta')},
                    ValueError, r"'key_ptr' must.*cpu,.*'query_factor'.*\(got meta\)"),
     'unfolded heads': (torch.ones(3, 4, 2), SQUARE, ONES, {}, ValueError,
-                       r"'query_factor' must.*\[num_nodes,.*\(got shape \(3, 4, 2\)\)"),
+                       r"'query_factor' must have two dimensions.*\(got shape \(3, 4, 2\)\)"),
     'mixing of one dimension': (ONES, torch.ones(2), ONES, {}, ValueError,
                                 r"'mixing' must.*2 .*shape \(2,\)"),
     'mixing of other clusters': (ONES, torch.ones(2, 3), ONES, {}, ValueError,
