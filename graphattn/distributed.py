@@ -517,7 +517,6 @@ class _Shard(Shard):
         owned = owner.bincount(minlength=len(bounds) - 1)
         if sends_all := _needs_nearly_all(sizes, owned):
             is_needed[:] = True
-        if sends_all:
             way = sent_to_all(owner, number, self.group)
         else:
             way = requested(owner[is_needed], number[is_needed], sizes, self.group)

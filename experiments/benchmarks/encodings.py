@@ -110,7 +110,7 @@ def measure(name: str, num_nodes: int, k: int, walk_length: int, rounds: int) ->
 
 def cases(data: Data, laplacian: sp.csr_array, k: int, walk_length: int
           ) -> dict[str, Callable[[], Tensor]]:
-    """Return a dict of functions to compare, each of which computes positional encodings of a
+    """Return a dict of functions to compare. Each function computes positional encodings of a
     graph."""
     def encode(transform: Callable[[Data], Data]) -> Tensor:
         return transform(data).pe

@@ -55,7 +55,7 @@ class Placement:
             return query, key, value, teleport
         if isinstance(teleport, Tensor):
             teleport = teleport.repeat_interleave(query.size(0)).unsqueeze(1)
-        return *(fold(repeat_heads(x, self.heads)) for x in (query, key, value)), teleport
+        return *(self.fold_nodes(x) for x in (query, key, value)), teleport
 
     def fold_nodes(self, x: Tensor) -> Tensor:
         """Fold values of tokens and heads into the nodes of the graph."""

@@ -1,4 +1,4 @@
-"""Placement for decoding over several processes, each of which caches some of the keys."""
+"""Placement for decoding over several processes. Each process caches some of the keys."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def layer(source: str, options: str, plan: list[tuple[list[int], bool]]) -> dict
 
 
 def encoder() -> dict[str, float]:
-    """Layers of an encoder, one of which runs twice in each pass."""
+    """Compare an encoder in which one layer runs twice in each pass."""
     torch.manual_seed(0)
     module = Encoder(SOURCES['a window'](), num_tokens=11, max_length=LENGTH, channels=CHANNELS,
                      heads=HEADS, num_layers=3)
