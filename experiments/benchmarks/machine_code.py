@@ -26,6 +26,7 @@ from triton.runtime.jit import JITFunction
 from graphattn import BipartiteGraph, ops
 from graphattn.ops.sample.triton import compare
 from graphattn.ops.sample.triton.draws import Draws
+from graphattn.ops.triton.plans import Arriving
 from graphattn.patterns import RandomKeys
 from graphattn.samplers import FactorModel
 
@@ -146,14 +147,18 @@ def launches(operator: OpOverload, arguments: tuple) -> list[Launch]:
 
 
 def launches_of(work: Callable[[], object]) -> list[Launch]:
-    """Return the kernel launches of a function on CUDA. The function is called with CPU tensors."""
+    """Return the kernel launches of a function on CUDA. The function is called with CPU tensors.
+
+    Launches of kernels whose numbers are not on the host yet are included.
+    """
     recorded = []
 
     def record(kernel: JITFunction, *arguments, grid, warmup, num_warps, **constants) -> None:
         names = [parameter.name for parameter in kernel.params]
         recorded.append(Launch(kernel, {**dict(zip(names, arguments)), **constants}, num_warps))
 
-    with patch.object(JITFunction, 'run', record), torch.no_grad():
+    never = patch.object(Arriving, 'now', lambda self: None)
+    with patch.object(JITFunction, 'run', record), never, torch.no_grad():
         work()
     return recorded
 

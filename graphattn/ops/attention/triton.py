@@ -42,32 +42,32 @@ def edge_attention_cuda(
     if feature_query is not None:
         raise NotImplementedError("'graphattn::edge_attention' does not support features on CUDA; "
                                   "use edge_feature_attention")
-    width = max(query.size(2), value.size(2))
+    heads, width = query.size(1), max(query.size(2), value.size(2))
     terms = Terms.of(bias, gate, seed, scale, dropout_p, softcap)
-    num_tiles = attention_tiles.choose(indptr, edge_key, len(key), width, query.dtype, terms)
-    rows = Rows.of(indptr, edge_key, num_tiles)
-    out, max_inv_sum = attend(query, key, value, rows, terms)
-    if num_tiles is not None:
-        nodes = [x.contiguous() for x in (query, key, value)]
-        attention_tiles.attend(num_tiles, indptr, edge_key, nodes, terms, out, max_inv_sum)
+    tiles = attention_tiles.plan(indptr, edge_key, len(key), heads, width, query.dtype, terms)
+    out, max_inv_sum = attend(query, key, value, Rows.of(indptr, edge_key), terms, tiles)
     take_sink(sink, max_inv_sum, out)
     return out, out.new_empty(*query.shape[:2], 0), max_inv_sum
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, rows: Rows,
-           terms: Terms) -> tuple[Tensor, Tensor]:
+def attend(query: Tensor, key: Tensor, value: Tensor, rows: Rows, terms: Terms,
+           tiles: attention_tiles.Tiles | None = None) -> tuple[Tensor, Tensor]:
     """Return the output, and row maxima and inverse sums, ``[num_queries, heads, 2]``."""
+    nodes = [x.contiguous() for x in (query, key, value)]
     (num_queries, heads, channels), dtype = query.shape, accumulation_dtype(query)
     out = query.new_empty(num_queries, heads, value.size(2), dtype=dtype)
     max_inv_sum = query.new_empty(num_queries, heads, 2, dtype=dtype)
-    parts = rows.tasks.parts(heads, value.size(2) + 2, dtype)
-    tile = Tile.of(query.dtype, rows.num_rows, rows.num_edges, channels, value.size(2))
-    shape = dict(HEADS=heads, SHARING=heads // key.size(1), CHANNELS=channels,
-                 VALUE_CHANNELS=value.size(2), DTYPE=TYPES[dtype])
-    launch(attend_rows, rows.grid(heads, tile.ROWS), *rows.pointers(),
-           *(x.contiguous() for x in (query, key, value)), *terms, out, max_inv_sum, parts,
-           parts.size(1), **shape, **tile._asdict(), PART=rows.edges_of_a_part)
-    join(rows.tasks, parts, out, max_inv_sum)
+    if tiles is None or tiles.leave_rows:
+        rows = rows if tiles is None else tiles.rest_of(rows)
+        parts = rows.tasks.parts(heads, value.size(2) + 2, dtype)
+        tile = Tile.of(query.dtype, rows.num_rows, rows.num_edges, channels, value.size(2))
+        launch(attend_rows, rows.grid(heads, tile.ROWS), *rows.pointers(), *nodes, *terms, out,
+               max_inv_sum, parts, parts.size(1), HEADS=heads, SHARING=heads // key.size(1),
+               CHANNELS=channels, VALUE_CHANNELS=value.size(2), DTYPE=TYPES[dtype],
+               **tile._asdict())
+        join(rows.tasks, parts, out, max_inv_sum, rows.num_tiles)
+    if tiles is not None and tiles.have_rows:
+        attention_tiles.attend(tiles, rows, nodes, terms, out, max_inv_sum)
     return out, max_inv_sum
 
 
@@ -92,36 +92,40 @@ def edge_attention_backward_cuda(
     softmax = query.new_empty(num_queries, heads, 4, dtype=dtype)
     grad_bias, grad_gate = (query.new_empty(heads, num_edges, dtype=dtype) if needed else None
                             for needed in (needs_bias, needs_gate))
-    width = max(channels, value_channels)
-    num_tiles = attention_tiles.choose(indptr, edge_key, len(key), width, query.dtype, terms)
-    rows = Rows.of(indptr, edge_key, num_tiles)
-    shape = dict(HEADS=heads, SHARING=heads // key.size(1), CHANNELS=channels,
-                 VALUE_CHANNELS=value_channels, DTYPE=TYPES[dtype], PART=rows.edges_of_a_part)
-    tile = Tile.of(query.dtype, num_queries, num_edges, channels, value_channels)
-    parts = rows.tasks.parts(heads, channels, dtype)
-    launch(grads_of_queries, rows.grid(heads, tile.ROWS), *rows.pointers(), *nodes, *terms,
-           out, max_inv_sum, softmax, grad_query, grad_bias, grad_gate, parts, parts.size(1),
-           num_edges, **shape, **tile._asdict())
-    rows.tasks.add(parts, grad_query)
-    if num_tiles is not None:
-        attention_tiles.grads_of_queries(
-            num_tiles, indptr, edge_key, nodes, terms, (out, max_inv_sum, softmax),
-            (grad_query, grad_bias, grad_gate))
+    width, num_kv_heads = max(channels, value_channels), key.size(1)
+    shape = dict(HEADS=heads, SHARING=heads // num_kv_heads, CHANNELS=channels,
+                 VALUE_CHANNELS=value_channels, DTYPE=TYPES[dtype])
 
-    num_tiles = attention_tiles.choose(key_indptr, edge_query, num_queries, width, query.dtype,
-                                       terms)
-    rows, num_kv_heads = Rows.of(key_indptr, edge_query, num_tiles), key.size(1)
-    tile = Tile.of(query.dtype, rows.num_rows, num_edges, channels, value_channels)
-    parts, value_parts = (rows.tasks.parts(num_kv_heads, n, dtype) for n in (channels,
-                                                                             value_channels))
-    launch(grads_of_keys, rows.grid(num_kv_heads, tile.ROWS), *rows.pointers(), perm, *nodes,
-           *terms, softmax, grad_key, grad_value, parts, value_parts, parts.size(1), **shape,
-           **tile._asdict())
-    rows.tasks.add(parts, grad_key)
-    rows.tasks.add(value_parts, grad_value)
-    if num_tiles is not None:
-        attention_tiles.grads_of_keys(num_tiles, (key_indptr, edge_query, perm), nodes, terms,
-                                      softmax, (grad_key, grad_value))
+    rows = Rows.of(indptr, edge_key)
+    tiles = attention_tiles.plan(indptr, edge_key, len(key), heads, width, query.dtype, terms)
+    if tiles is None or tiles.leave_rows:
+        rows = rows if tiles is None else tiles.rest_of(rows)
+        tile = Tile.of(query.dtype, num_queries, num_edges, channels, value_channels)
+        parts = rows.tasks.parts(heads, channels, dtype)
+        launch(grads_of_queries, rows.grid(heads, tile.ROWS), *rows.pointers(), *nodes, *terms,
+               out, max_inv_sum, softmax, grad_query, grad_bias, grad_gate, parts, parts.size(1),
+               num_edges, **shape, **tile._asdict())
+        rows.add(parts, grad_query)
+    if tiles is not None and tiles.have_rows:
+        attention_tiles.grads_of_queries(tiles, rows, nodes, terms, (out, max_inv_sum, softmax),
+                                         (grad_query, grad_bias, grad_gate))
+
+    rows = Rows.of(key_indptr, edge_query)
+    tiles = attention_tiles.plan(key_indptr, edge_query, num_queries, num_kv_heads, width,
+                                 query.dtype, terms)
+    if tiles is None or tiles.leave_rows:
+        rows = rows if tiles is None else tiles.rest_of(rows)
+        tile = Tile.of(query.dtype, rows.num_rows, num_edges, channels, value_channels)
+        parts, value_parts = (rows.tasks.parts(num_kv_heads, size, dtype)
+                              for size in (channels, value_channels))
+        launch(grads_of_keys, rows.grid(num_kv_heads, tile.ROWS), *rows.pointers(), perm, *nodes,
+               *terms, softmax, grad_key, grad_value, parts, value_parts, parts.size(1), **shape,
+               **tile._asdict())
+        rows.add(parts, grad_key)
+        rows.add(value_parts, grad_value)
+    if tiles is not None and tiles.have_rows:
+        attention_tiles.grads_of_keys(tiles, rows, perm, nodes, terms, softmax,
+                                      (grad_key, grad_value))
     return (grad_query, grad_key, grad_value, no_grad(query), no_grad(query),
             *(query.new_empty(0, heads, dtype=dtype) if grad is None else
               sum_to(grad.t(), values).contiguous()
@@ -133,16 +137,16 @@ def edge_attention_backward_cuda(
 
 @kernel
 def attend_rows(
-        indptr, edge_key, order, last_task, place_of_task, num_rows, num_tasks,
+        indptr, edge_key, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part,
         query, key, value, bias, gate, seed, bias_edge_stride, bias_head_stride, gate_edge_stride,
         gate_head_stride, scale: fp64, threshold: u64, keep_scale: fp64,
         SOFTCAP: tl.constexpr, out, max_inv_sum, parts, num_parts,
         HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
         VALUE_CHANNELS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, EDGES: tl.constexpr,
-        WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, PART: tl.constexpr):
+        WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr):
     """Compute output, row maxima and inverse sums of some queries, or of parts of their edges."""
-    row, begin, end, task, is_task, is_part = edges_of_tasks(
-        indptr, order, last_task, place_of_task, num_rows, num_tasks, ROWS, PART)
+    row, begin, end, slot, is_task, is_part = edges_of_tasks(
+        indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part, ROWS)
     head = tl.program_id(1)
     key_head = head // SHARING
     query_i = gather(query, row, head, HEADS, CHANNELS, WIDTH, is_task, DTYPE)
@@ -172,24 +176,24 @@ def attend_rows(
     inv_sum = tl.where(row_sum == 0, 0, 1 / row_sum)
     put(out, row, head, HEADS, VALUE_CHANNELS, VALUE_WIDTH, is_row, sums * inv_sum[:, None])
     put_max_inv_sum(max_inv_sum, row * HEADS + head, is_row, row_max, inv_sum)
-    put_part(parts, head * num_parts + task, is_part, sums, row_max, row_sum, VALUE_CHANNELS,
+    put_part(parts, head * num_parts + slot, is_part, sums, row_max, row_sum, VALUE_CHANNELS,
              VALUE_WIDTH)
 
 
 @kernel
 def grads_of_queries(
-        indptr, edge_key, order, last_task, place_of_task, num_rows, num_tasks,
+        indptr, edge_key, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part,
         query, key, value, grad_out, bias, gate, seed, bias_edge_stride, bias_head_stride,
         gate_edge_stride, gate_head_stride, scale: fp64, threshold: u64, keep_scale: fp64,
         SOFTCAP: tl.constexpr, out, max_inv_sum, softmax, grad_query, grad_bias, grad_gate, parts,
         num_parts, num_edges,
         HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
         VALUE_CHANNELS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, EDGES: tl.constexpr,
-        WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, PART: tl.constexpr):
+        WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr):
     """Compute gradients of some queries and of bias and gate of their edges. For the pass over
     keys, also write max_inv_sum and the mean gradient of weights of each query, side by side."""
-    row, begin, end, task, is_task, is_part = edges_of_tasks(
-        indptr, order, last_task, place_of_task, num_rows, num_tasks, ROWS, PART)
+    row, begin, end, slot, is_task, is_part = edges_of_tasks(
+        indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part, ROWS)
     head = tl.program_id(1)
     key_head = head // SHARING
     query_i = gather(query, row, head, HEADS, CHANNELS, WIDTH, is_task, DTYPE)
@@ -230,21 +234,22 @@ def grads_of_queries(
             grad_dot *= gates(gate, gate_edge_stride, gate_head_stride, edge, inside, head, DTYPE)
         sums += tl.sum(grad_dot[:, :, None] * key_j, axis=1)
     put(grad_query, row, head, HEADS, CHANNELS, WIDTH, is_task & (is_part == 0), sums)
-    put(parts, head * num_parts + task, 0, 1, CHANNELS, WIDTH, is_part, sums)
+    put(parts, head * num_parts + slot, 0, 1, CHANNELS, WIDTH, is_part, sums)
 
 
 @kernel
 def grads_of_keys(
-        indptr, edge_query, order, last_task, place_of_task, num_rows, num_tasks, perm,
+        indptr, edge_query, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part,
+        perm,
         query, key, value, grad_out, bias, gate, seed, bias_edge_stride, bias_head_stride,
         gate_edge_stride, gate_head_stride, scale: fp64, threshold: u64, keep_scale: fp64,
         SOFTCAP: tl.constexpr, softmax, grad_key, grad_value, parts, value_parts, num_parts,
         HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
         VALUE_CHANNELS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, EDGES: tl.constexpr,
-        WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, PART: tl.constexpr):
+        WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr):
     """Compute gradients of some keys and values, or the sums over parts of their edges."""
-    row, begin, end, task, is_task, is_part = edges_of_tasks(
-        indptr, order, last_task, place_of_task, num_rows, num_tasks, ROWS, PART)
+    row, begin, end, slot, is_task, is_part = edges_of_tasks(
+        indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part, ROWS)
     key_head = tl.program_id(1)
     key_j = gather(key, row, key_head, HEADS // SHARING, CHANNELS, WIDTH, is_task, DTYPE)
     value_j = gather(value, row, key_head, HEADS // SHARING, VALUE_CHANNELS, VALUE_WIDTH, is_task,
@@ -287,6 +292,6 @@ def grads_of_keys(
     put(grad_key, row, key_head, HEADS // SHARING, CHANNELS, WIDTH, is_row, key_sums)
     put(grad_value, row, key_head, HEADS // SHARING, VALUE_CHANNELS, VALUE_WIDTH, is_row,
         value_sums)
-    slot = key_head * num_parts + task
+    slot = key_head * num_parts + slot
     put(parts, slot, 0, 1, CHANNELS, WIDTH, is_part, key_sums)
     put(value_parts, slot, 0, 1, VALUE_CHANNELS, VALUE_WIDTH, is_part, value_sums)

@@ -7,13 +7,16 @@ ways. Tiles without edges are skipped, and nothing of the size of all pairs is w
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from graphattn.ops.triton.launch import fp64, kernel, launch, u64, width_of
-from graphattn.ops.triton.rows import ROWS_OF_A_TILE, Tasks, gather, put
+from graphattn.ops.triton.plans import Arriving, once_per_graph
+from graphattn.ops.triton.rows import ROWS_OF_A_TILE, Rows, Tasks, gather, put
 from graphattn.ops.triton.softmax import (
     Terms,
     before_softcap,
@@ -38,71 +41,118 @@ _FEW_CHANNELS = 64  # the registers of four warps suffice for any sums
 _TILES_OF_A_PART, _SHARE_OF_A_PART = 32, 1024
 
 
-def choose(indptr: Tensor, column: Tensor, num_columns: int, channels: int,
-           dtype: torch.dtype, terms: Terms) -> Tensor | None:
-    """Return how many tiles each block of 64 queries needs at most, int32 ``[num_blocks]``. The
-    number is 0 if it is faster to compute the edges of a block one by one. Return ``None`` if this
-    holds for all blocks, because of the dtype or the sizes."""
+class Tiles(NamedTuple):
+    """The rows of a graph that kernels over tiles compute, 64 at a time."""
+
+    num_tiles: Tensor  # of each block of 64 rows, at most; 0 if other kernels compute its rows
+    tasks: Tasks  # of blocks
+    num_blocks: Arriving  # with tiles
+
+    @property
+    def have_rows(self) -> bool:
+        """Return False once it is known that no row has tiles."""
+        known = self.num_blocks.now()
+        return known is None or known[0] > 0
+
+    @property
+    def leave_rows(self) -> bool:
+        """Return False once it is known that all rows have tiles."""
+        known = self.num_blocks.now()
+        return known is None or known[0] < self.num_tiles.numel()
+
+    def rest_of(self, rows: Rows) -> Rows:
+        """Return the rows that have no tiles."""
+        return rows._replace(num_tiles=self.num_tiles)
+
+
+def plan(indptr: Tensor, column: Tensor, num_columns: int, heads: int, channels: int,
+         dtype: torch.dtype, terms: Terms) -> Tiles | None:
+    """Return the rows that tiles compute, or ``None`` if there are none because of the dtype or the
+    sizes."""
+    edges = _edges_of_a_tile(num_columns, channels, dtype, terms)
+    if edges is None:
+        return None
+
+    def make() -> Tiles:
+        num_tiles = choose(indptr, column, num_columns, edges)
+        return Tiles(num_tiles, _tasks(num_tiles, column.numel(), heads),
+                     Arriving((num_tiles > 0).sum().view(1)))
+
+    name = 'tiles', edges, heads, num_columns, _TILES_OF_A_PART, _SHARE_OF_A_PART
+    return once_per_graph(name, indptr, column, make)
+
+
+def _edges_of_a_tile(num_columns: int, channels: int, dtype: torch.dtype,
+                     terms: Terms) -> int | None:
+    """Return the number of edges from which on a tile is faster than its edges one by one, or
+    ``None`` if tiles do not support the arguments."""
     width = width_of(channels)
     if dtype.itemsize > 2 or width not in EDGES_OF_A_TILE or num_columns > MAX_COLUMNS:
         return None
-    edges = EDGES_OF_A_TILE[width] * (1 + _MORE_WITH_LOGITS * _has_logits_of_edges(terms)
-                                      + _MORE_WITH_DROPOUT * (terms.seed is not None))
+    return int(EDGES_OF_A_TILE[width] * (1 + _MORE_WITH_LOGITS * _has_logits_of_edges(terms)
+                                         + _MORE_WITH_DROPOUT * (terms.seed is not None)))
+
+
+def choose(indptr: Tensor, column: Tensor, num_columns: int, edges: int) -> Tensor:
+    """Return how many tiles each block of 64 queries needs at most, int32 ``[num_blocks]``, or 0 if
+    a tile of the block has fewer than ``edges`` edges on average."""
     num_rows = indptr.numel() - 1
     num_programs = triton.cdiv(num_rows, ROWS_OF_A_TILE)
     num_tiles = torch.empty(num_programs, dtype=torch.int32, device=indptr.device)
     launch(choose_tiles, (num_programs,), indptr, column, num_tiles, num_rows, num_columns,
-           EDGES=int(edges), ROWS=ROWS_OF_A_TILE, COLUMNS=_COLUMNS, num_warps=4)
+           EDGES=edges, ROWS=ROWS_OF_A_TILE, COLUMNS=_COLUMNS, num_warps=4)
     return num_tiles
 
 
-def attend(num_tiles: Tensor, indptr: Tensor, edge_key: Tensor, nodes: list[Tensor], terms: Terms,
-           out: Tensor, max_inv_sum: Tensor) -> None:
+def attend(tiles: Tiles, rows: Rows, nodes: list[Tensor], terms: Terms, out: Tensor,
+           max_inv_sum: Tensor) -> None:
     """Write output, row maxima and inverse sums of the tiled rows."""
-    query, key, value = nodes
-    tasks = _tasks(num_tiles, len(query), edge_key.numel(), query.size(1))
+    (query, key, value), tasks = nodes, tiles.tasks
     parts = tasks.parts(query.size(1), value.size(2) + 2, out.dtype)
-    launch(attend_tiles, (tasks.number, query.size(1)), indptr, edge_key, *tasks[:4], *nodes,
+    launch(attend_tiles, (tasks.number, query.size(1)), *_pointers(tiles, rows), *nodes,
            *terms, out, max_inv_sum, parts, parts.size(1), len(key),
            **_constants(query, key, value), num_warps=_num_warps(terms, value))
     join(tasks, parts, out, max_inv_sum)
 
 
-def grads_of_queries(num_tiles: Tensor, indptr: Tensor, edge_key: Tensor, nodes: list[Tensor],
-                     terms: Terms, softmax: tuple[Tensor, ...],
-                     grads: tuple[Tensor | None, ...]) -> None:
+def grads_of_queries(tiles: Tiles, rows: Rows, nodes: list[Tensor], terms: Terms,
+                     softmax: tuple[Tensor, ...], grads: tuple[Tensor | None, ...]) -> None:
     """Write the gradients of queries, bias and gate of the tiled rows."""
-    query, key, value, _ = nodes
-    tasks = _tasks(num_tiles, len(query), edge_key.numel(), query.size(1))
+    (query, key, value, _), tasks = nodes, tiles.tasks
     parts = tasks.parts(query.size(1), query.size(2), softmax[-1].dtype)
-    launch(grads_of_tiled_queries, (tasks.number, query.size(1)), indptr, edge_key, *tasks[:4],
-           *nodes, *terms, *softmax, *grads, parts, parts.size(1), len(key), edge_key.numel(),
+    launch(grads_of_tiled_queries, (tasks.number, query.size(1)), *_pointers(tiles, rows), *nodes,
+           *terms, *softmax, *grads, parts, parts.size(1), len(key), rows.num_edges,
            **_constants(query, key, value), num_warps=_num_warps(terms, key))
     tasks.add(parts, grads[0])
 
 
-def grads_of_keys(num_tiles: Tensor, edges: tuple[Tensor, Tensor, Tensor], nodes: list[Tensor],
-                  terms: Terms, softmax: Tensor, grads: tuple[Tensor, Tensor]) -> None:
+def grads_of_keys(tiles: Tiles, rows: Rows, perm: Tensor, nodes: list[Tensor], terms: Terms,
+                  softmax: Tensor, grads: tuple[Tensor, Tensor]) -> None:
     """Write the gradients of the tiled keys and values."""
-    (indptr, edge_query, perm), (query, key, value, _) = edges, nodes
-    tasks = _tasks(num_tiles, len(key), edge_query.numel(), key.size(1))
+    (query, key, value, _), tasks = nodes, tiles.tasks
     all_parts = [tasks.parts(key.size(1), grad.size(2), softmax.dtype) for grad in grads]
-    launch(grads_of_tiled_keys, (tasks.number, key.size(1)), indptr, edge_query, *tasks[:4],
-           perm, *nodes, *terms, softmax, *grads, *all_parts, all_parts[0].size(1), len(query),
+    launch(grads_of_tiled_keys, (tasks.number, key.size(1)), *_pointers(tiles, rows), perm,
+           *nodes, *terms, softmax, *grads, *all_parts, all_parts[0].size(1), len(query),
            **_constants(query, key, value), num_warps=_num_warps(terms, key, value))
     for parts, grad in zip(all_parts, grads):
         tasks.add(parts, grad)
 
 
-def _tasks(num_tiles: Tensor, num_rows: int, num_edges: int, heads: int) -> Tasks:
+def _tasks(num_tiles: Tensor, num_edges: int, heads: int) -> Tasks:
     """Return tasks of 64 tiled rows, cut into parts if they have a large share of all tiles."""
     of_a_part = num_tiles.sum() * heads / _SHARE_OF_A_PART
     of_a_part = of_a_part.ceil().clamp(min=_TILES_OF_A_PART)
-    sorted_tiles, order = num_tiles.sort(descending=True, stable=True)
-    parts = (sorted_tiles / of_a_part).ceil().long()
+    more_parts = (num_tiles / of_a_part).ceil().long().sub_(1).clamp_(0)
     max_tiles = num_edges // min(EDGES_OF_A_TILE.values())
     max_more = min(_SHARE_OF_A_PART // heads, max_tiles // _TILES_OF_A_PART)
-    return Tasks.of(order, parts, max_more, num_rows, ROWS_OF_A_TILE)
+    return Tasks.of(more_parts, max_more, ROWS_OF_A_TILE)
+
+
+def _pointers(tiles: Tiles, rows: Rows) -> tuple[Tensor | int, ...]:
+    """Return the first arguments of every kernel over tiles."""
+    tasks = tiles.tasks
+    return (rows.indptr, rows.column, tiles.num_tiles, tasks.more, tasks.place_of_more,
+            rows.num_rows, tasks.num_places, tasks.max_more)
 
 
 def _constants(query: Tensor, key: Tensor, value: Tensor) -> dict[str, int]:
@@ -162,18 +212,21 @@ def _columns_between(column, begin, end, num_columns):
 
 
 @triton.jit
-def _rows_of_task(indptr, column, order, last_task, place_of_task, num_rows, num_columns,
-                  ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def _rows_of_task(indptr, column, num_tiles, more, place_of_more, num_rows, num_places, max_more,
+                  num_columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """Return, for this program: rows, whether each is valid, their edges as returned by
     ``edges_of_rows``, the part for their sums, and whether there is one. A part has the edges to
     some of the columns.
     """
     task = tl.program_id(0).to(tl.int64)
-    place = tl.load(place_of_task + task).to(tl.int64)
-    is_task = place * ROWS < num_rows
-    first = tl.load(last_task + place - 1, mask=is_task & (place > 0), other=0)
-    num_parts = tl.load(last_task + place, mask=is_task, other=0) - first
-    number, first_row = tl.arange(0, ROWS), tl.load(order + place, mask=is_task, other=0) * ROWS
+    part = task - num_places  # a further part, if not negative
+    place = tl.load(place_of_more + part, mask=part >= 0, other=task)
+    is_task = tl.load(num_tiles + place, mask=place < num_places, other=0) > 0
+    first = tl.load(more + place - 1, mask=is_task & (place > 0), other=0)
+    num_parts = tl.load(more + place, mask=is_task, other=0) - first + 1
+    slot = tl.where(part < 0, max_more + first, part) * ROWS
+    part = tl.where(part < 0, 0, part - first + 1)
+    number, first_row = tl.arange(0, ROWS), tl.where(is_task, place, 0) * ROWS
     row = first_row + number
     is_row = (row < num_rows) & is_task
     base, begin, end = edges_of_rows(indptr, first_row, row, is_row)
@@ -182,10 +235,10 @@ def _rows_of_task(indptr, column, order, last_task, place_of_task, num_rows, num
         low, high = _columns_between(column, begin, end, num_columns)
         low = low // COLUMNS * COLUMNS
         step = tl.cdiv(tl.cdiv(high + 1 - low, num_parts), COLUMNS) * COLUMNS
-        begin = _first_edge(column, begin, end, low + step * (task - first))
-        end = _first_edge(column, begin, end, low + step * (task - first + 1))
+        begin = _first_edge(column, begin, end, low + step * part)
+        end = _first_edge(column, begin, end, low + step * (part + 1))
     is_part = is_row & (num_parts > 1)
-    return row, is_row, base, begin, end, task * ROWS + number, is_part
+    return row, is_row, base, begin, end, slot + number, is_part
 
 
 @triton.jit
@@ -201,7 +254,7 @@ def _first_edge(column, begin, end, least):
 
 @kernel
 def attend_tiles(
-        indptr, edge_key, order, last_task, place_of_task, num_rows,
+        indptr, edge_key, num_tiles, more, place_of_more, num_rows, num_places, max_more,
         query, key, value, bias, gate, seed, bias_edge_stride, bias_head_stride, gate_edge_stride,
         gate_head_stride, scale: fp64, threshold: u64, keep_scale: fp64,
         SOFTCAP: tl.constexpr, out, max_inv_sum, parts, num_parts, num_columns,
@@ -209,8 +262,9 @@ def attend_tiles(
         VALUE_CHANNELS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
         WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr):
     """Compute output, row maxima and inverse sums of some queries."""
-    row, is_row, base, first, end, part, is_part = _rows_of_task(
-        indptr, edge_key, order, last_task, place_of_task, num_rows, num_columns, ROWS, COLUMNS)
+    row, is_row, base, first, end, slot, is_part = _rows_of_task(
+        indptr, edge_key, num_tiles, more, place_of_more, num_rows, num_places, max_more,
+        num_columns, ROWS, COLUMNS)
     head = tl.program_id(1)
     key_head = head // SHARING
     query_i = gather(query, row, head, HEADS, CHANNELS, WIDTH, is_row, query.dtype.element_ty)
@@ -242,7 +296,7 @@ def attend_tiles(
     is_whole = is_row & (is_part == 0)
     put(out, row, head, HEADS, VALUE_CHANNELS, VALUE_WIDTH, is_whole, sums * inv_sum[:, None])
     put_max_inv_sum(max_inv_sum, row * HEADS + head, is_whole, row_max, inv_sum)
-    put_part(parts, head * num_parts + part, is_part, sums, row_max, row_sum, VALUE_CHANNELS,
+    put_part(parts, head * num_parts + slot, is_part, sums, row_max, row_sum, VALUE_CHANNELS,
              VALUE_WIDTH)
 
 
@@ -280,7 +334,7 @@ def _of_few_digits(x, DIGITS: tl.constexpr):
 
 @kernel
 def grads_of_tiled_queries(
-        indptr, edge_key, order, last_task, place_of_task, num_rows,
+        indptr, edge_key, num_tiles, more, place_of_more, num_rows, num_places, max_more,
         query, key, value, grad_out, bias, gate, seed, bias_edge_stride, bias_head_stride,
         gate_edge_stride, gate_head_stride, scale: fp64, threshold: u64, keep_scale: fp64,
         SOFTCAP: tl.constexpr, out, max_inv_sum, softmax, grad_query, grad_bias, grad_gate, parts,
@@ -290,8 +344,9 @@ def grads_of_tiled_queries(
         WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr):
     """Compute gradients of some queries and of bias and gate of their edges; and, for the pass over
     keys, max_inv_sum and the mean gradient of weights of each query, side by side."""
-    row, is_row, base, first, end, part, is_part = _rows_of_task(
-        indptr, edge_key, order, last_task, place_of_task, num_rows, num_columns, ROWS, COLUMNS)
+    row, is_row, base, first, end, slot, is_part = _rows_of_task(
+        indptr, edge_key, num_tiles, more, place_of_more, num_rows, num_places, max_more,
+        num_columns, ROWS, COLUMNS)
     head = tl.program_id(1)
     key_head = head // SHARING
     query_i = gather(query, row, head, HEADS, CHANNELS, WIDTH, is_row, query.dtype.element_ty)
@@ -336,12 +391,12 @@ def grads_of_tiled_queries(
                             HEADS // SHARING, CHANNELS, WIDTH)
         first += count
     put(grad_query, row, head, HEADS, CHANNELS, WIDTH, is_row & (is_part == 0), sums)
-    put(parts, head * num_parts + part, 0, 1, CHANNELS, WIDTH, is_part, sums)
+    put(parts, head * num_parts + slot, 0, 1, CHANNELS, WIDTH, is_part, sums)
 
 
 @kernel
 def grads_of_tiled_keys(
-        indptr, edge_query, order, last_task, place_of_task, num_rows, perm,
+        indptr, edge_query, num_tiles, more, place_of_more, num_rows, num_places, max_more, perm,
         query, key, value, grad_out, bias, gate, seed, bias_edge_stride, bias_head_stride,
         gate_edge_stride, gate_head_stride, scale: fp64, threshold: u64, keep_scale: fp64,
         SOFTCAP: tl.constexpr, softmax, grad_key, grad_value, parts, value_parts, num_parts,
@@ -350,8 +405,9 @@ def grads_of_tiled_keys(
         VALUE_CHANNELS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
         WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr):
     """Compute gradients of some keys and values."""
-    row, is_row, base, begin, end, part, is_part = _rows_of_task(
-        indptr, edge_query, order, last_task, place_of_task, num_rows, num_columns, ROWS, COLUMNS)
+    row, is_row, base, begin, end, slot, is_part = _rows_of_task(
+        indptr, edge_query, num_tiles, more, place_of_more, num_rows, num_places, max_more,
+        num_columns, ROWS, COLUMNS)
     key_head = tl.program_id(1)
     key_j = gather(key, row, key_head, HEADS // SHARING, CHANNELS, WIDTH, is_row,
                    key.dtype.element_ty)
@@ -400,6 +456,6 @@ def grads_of_tiled_keys(
     put(grad_key, row, key_head, HEADS // SHARING, CHANNELS, WIDTH, is_whole, key_sums)
     put(grad_value, row, key_head, HEADS // SHARING, VALUE_CHANNELS, VALUE_WIDTH, is_whole,
         value_sums)
-    slot = key_head * num_parts + part
+    slot = key_head * num_parts + slot
     put(parts, slot, 0, 1, CHANNELS, WIDTH, is_part, key_sums)
     put(value_parts, slot, 0, 1, VALUE_CHANNELS, VALUE_WIDTH, is_part, value_sums)

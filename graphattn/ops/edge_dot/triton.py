@@ -47,19 +47,17 @@ def dot_rows(query: Tensor, key: Tensor, rows: Rows, dot: Tensor, *, add: bool =
     tile = Tile.of(key.dtype, rows.num_rows, rows.num_edges, channels)
     launch(dot_of_rows, rows.grid(heads, tile.ROWS), *rows.pointers(), query.contiguous(),
            key.contiguous(), dot, rows.num_edges, HEADS=heads, CHANNELS=channels, ADD=add,
-           DTYPE=TYPES[dot.dtype], ROWS=tile.ROWS, EDGES=tile.EDGES, WIDTH=tile.WIDTH,
-           PART=rows.edges_of_a_part)
+           DTYPE=TYPES[dot.dtype], ROWS=tile.ROWS, EDGES=tile.EDGES, WIDTH=tile.WIDTH)
 
 
 @kernel
 def dot_of_rows(
-        indptr, edge_key, order, last_task, place_of_task, num_rows, num_tasks, query, key, dot,
-        num_edges, HEADS: tl.constexpr, CHANNELS: tl.constexpr, ADD: tl.constexpr,
-        DTYPE: tl.constexpr, ROWS: tl.constexpr, EDGES: tl.constexpr, WIDTH: tl.constexpr,
-        PART: tl.constexpr):
+        indptr, edge_key, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part,
+        query, key, dot, num_edges, HEADS: tl.constexpr, CHANNELS: tl.constexpr, ADD: tl.constexpr,
+        DTYPE: tl.constexpr, ROWS: tl.constexpr, EDGES: tl.constexpr, WIDTH: tl.constexpr):
     """Kernel: compute the dot products of some queries with the keys of their edges."""
-    row, begin, end, task, is_task, is_part = edges_of_tasks(
-        indptr, order, last_task, place_of_task, num_rows, num_tasks, ROWS, PART)
+    row, begin, end, _, is_task, _ = edges_of_tasks(
+        indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part, ROWS)
     head = tl.program_id(1)
     query_i = gather(query, row, head, HEADS, CHANNELS, WIDTH, is_task, DTYPE)
     of_head = dot + head.to(tl.int64) * num_edges

@@ -11,7 +11,7 @@ from torch import Tensor
 
 MAX_CHANNELS = 256
 _MIN_CHANNELS = 16
-_BYTES_OF_A_TILE = 4096  # of rows that the single warp of a program gathers at once
+_BYTES_OF_A_TILE = 2048  # of rows that the single warp of a program gathers at once
 # More edges of narrow heads, or several rows of wide heads, would need more registers than a GPU
 # has. Programs have several rows only in Triton's interpreter, where this is faster.
 _MAX_ROWS, _MAX_EDGES = 1, 32
@@ -23,8 +23,9 @@ fp64, u64 = tl.float64, tl.uint64
 # Decorator of kernels. These sizes differ between graphs, and Triton would otherwise compile
 # specialised versions for 1 and for multiples of 16.
 kernel = triton.jit(do_not_specialize=[
-    'num_rows', 'num_columns', 'num_tasks', 'num_parts', 'num_edges', 'bias_edge_stride',
-    'bias_head_stride', 'gate_edge_stride', 'gate_head_stride'])
+    'num_rows', 'num_columns', 'num_tasks', 'num_parts', 'num_places', 'num_edges',
+    'max_more', 'part', 'bias_edge_stride', 'bias_head_stride', 'gate_edge_stride',
+    'gate_head_stride'])
 
 TYPES = {torch.float32: tl.float32, torch.float64: tl.float64}  # of sums
 

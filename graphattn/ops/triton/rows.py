@@ -1,5 +1,4 @@
-"""Rows of a graph as tasks of programs. The longest rows come first, and long rows are cut into
-parts."""
+"""Rows of a graph as tasks of programs. Long rows are cut into parts."""
 
 from __future__ import annotations
 
@@ -11,58 +10,62 @@ import triton.language as tl
 from torch import Tensor
 
 from graphattn.ops.triton.launch import TYPES, kernel, launch, width_of
+from graphattn.ops.triton.plans import Arriving, once_per_graph
 
-EDGES_OF_A_PART, ROWS_OF_A_TILE = 2048, 64
+EDGES_OF_A_PART, ROWS_OF_A_TILE = 1024, 64
+_NO_PARTS = 2**30
 
 
 class Tasks(NamedTuple):
-    """Rows, or groups of rows, cut into the parts that programs compute. The largest rows come
-    first.
+    """Rows, or groups of consecutive rows, cut into the parts that programs compute.
 
-    The device computes all tensors, and the host knows their sizes, so nothing synchronises.
-    Because the host does not know how many tasks are needed, there are more tasks than needed; the
-    programs of the others return at once.
+    The first tasks are the first parts of all places, in the order of the places. The other tasks
+    are further parts of long places. The host knows a bound of their number, so that nothing
+    synchronises; programs that are not needed return at once.
     """
 
-    order: Tensor  # the row, or group of rows, at each place
-    last_task: Tensor  # cumulative number of tasks of all places
-    place_of_task: Tensor  # above all places if a task is not needed
-    num_rows: int
+    more: Tensor  # cumulative number of further parts of all places
+    place_of_more: Tensor  # above all places if the part is not needed
+    num_places: int
+    max_more: int
     rows_of_each: int
+    num_more: Arriving | None  # None if there are none
 
     @classmethod
-    def of(cls, order: Tensor, parts: Tensor, max_more: int, num_rows: int,
-           rows_of_each: int = 1) -> Tasks:
-        """Return tasks for places with ``parts`` parts each. There are at most ``max_more`` more
-        parts than places. Places with several parts come first."""
-        last_task = parts.cumsum(0)
-        tasks = torch.arange(order.numel() + max_more, device=order.device)
-        place = torch.searchsorted(last_task, tasks, right=True, out_int32=True)
-        return cls(order, last_task, place, num_rows, rows_of_each)
+    def of(cls, more_parts: Tensor, max_more: int, rows_of_each: int = 1) -> Tasks:
+        """Return tasks for places with ``more_parts`` further parts each, at most ``max_more`` in
+        all."""
+        more = more_parts.cumsum(0)
+        numbers = torch.arange(max_more, device=more.device)
+        place_of_more = torch.searchsorted(more, numbers, right=True)
+        num_more = Arriving(more[-1:]) if max_more and more.numel() else None
+        return cls(more, place_of_more, more.numel(), max_more, rows_of_each, num_more)
+
+    @property
+    def most(self) -> int:
+        """Return an upper bound of the number of further parts: the number itself, once it has
+        arrived on the host."""
+        known = None if self.num_more is None else self.num_more.now()
+        return self.max_more if known is None else known[0]
 
     @property
     def number(self) -> int:
-        return self.place_of_task.numel()
-
-    @property
-    def max_long(self) -> int:
-        """Return an upper bound of the number of places with several parts. These places and their
-        parts come first."""
-        return min(self.number - self.order.numel(), self.order.numel())
+        return self.num_places + self.most
 
     def parts(self, heads: int, channels: int, dtype: torch.dtype) -> Tensor:
         """Return an uninitialised tensor for the partial sums of long rows, ``[heads, parts,
-        channels]``."""
-        most = (self.max_long + self.number - self.order.numel()) * self.rows_of_each
-        return self.order.new_empty(heads, max(most, 1), channels, dtype=dtype)
+        channels]``: first of all further parts, then of the first parts."""
+        number = max(self.max_more and 2 * self.max_more * self.rows_of_each, 1)
+        return self.more.new_empty(heads, number, channels, dtype=dtype)
 
-    def add(self, parts: Tensor, out: Tensor) -> None:
-        """Write the sums of the parts of each long row into ``out``,
-        ``[rows, heads, channels]``."""
-        _, heads, channels = out.shape
-        launch(add_parts, (self.max_long * self.rows_of_each, heads), parts, out, self.order,
-               self.last_task, parts.size(1), self.num_rows, HEADS=heads, CHANNELS=channels,
-               WIDTH=width_of(channels), DTYPE=TYPES[parts.dtype], ROWS=self.rows_of_each)
+    def add(self, parts: Tensor, out: Tensor, num_tiles: Tensor | None = None) -> None:
+        """Write the sums of the parts of each long row into ``out``, ``[rows, heads, channels]``.
+        Rows with tiles in ``num_tiles`` are left out."""
+        num_rows, heads, channels = out.shape
+        launch(add_parts, (self.most * self.rows_of_each, heads), parts, out, self.more,
+               self.place_of_more, num_tiles, parts.size(1), num_rows, self.max_more, HEADS=heads,
+               CHANNELS=channels, WIDTH=width_of(channels), DTYPE=TYPES[parts.dtype],
+               ROWS=self.rows_of_each)
 
 
 class Rows(NamedTuple):
@@ -73,29 +76,18 @@ class Rows(NamedTuple):
     column: Tensor  # the node at the other end of each edge
     tasks: Tasks
     edges_of_a_part: int  # longer rows are cut
+    num_tiles: Tensor | None = None  # of each 64 rows; above 0 if other kernels compute them
 
     @classmethod
-    def of(cls, indptr: Tensor, column: Tensor, num_tiles: Tensor | None = None) -> Rows:
-        """Return the rows of a graph, without the rows that kernels over tiles compute."""
-        num_rows, num_edges = indptr.numel() - 1, column.numel()
-        size = indptr.diff()
-        if num_tiles is not None:
-            is_left_out = (num_tiles > 0).repeat_interleave(
-                ROWS_OF_A_TILE, output_size=ROWS_OF_A_TILE * num_tiles.numel())[:num_rows]
-            size = size.masked_fill(is_left_out, 0)
-        # Sorting numbers of two bytes takes a quarter of the passes that eight bytes take, and
-        # still separates long rows.
-        order = size.clamp(max=2**15 - 1).short().sort(descending=True, stable=True).indices
-        parts = (size[order] + EDGES_OF_A_PART - 1).div(EDGES_OF_A_PART, rounding_mode='floor')
-        parts = parts.clamp_(1)
-        if num_tiles is not None:
-            parts = parts.masked_fill_(is_left_out[order], 0)
-        tasks = Tasks.of(order, parts, num_edges // EDGES_OF_A_PART, num_rows)
-        return cls(indptr, column, tasks, EDGES_OF_A_PART)
+    def of(cls, indptr: Tensor, column: Tensor) -> Rows:
+        size = EDGES_OF_A_PART
+        tasks = once_per_graph(('rows', size), indptr, column,
+                               lambda: _tasks(indptr, column.numel(), size))
+        return cls(indptr, column, tasks, size if tasks.max_more else _NO_PARTS)
 
     @property
     def num_rows(self) -> int:
-        return self.tasks.num_rows
+        return self.tasks.num_places
 
     @property
     def num_edges(self) -> int:
@@ -106,28 +98,48 @@ class Rows(NamedTuple):
         are consecutive, so that gathered vectors stay in the cache."""
         return triton.cdiv(self.tasks.number, rows), heads
 
-    def pointers(self) -> tuple[Tensor | int, ...]:
+    def pointers(self) -> tuple[Tensor | int | None, ...]:
         """Return the tensors of the edges and the tasks, which are the first arguments of every
         kernel over rows."""
-        return self.indptr, self.column, *self.tasks[:4], self.tasks.number
+        tasks = self.tasks
+        return (self.indptr, self.column, tasks.more, tasks.place_of_more, self.num_tiles,
+                self.num_rows, tasks.number, tasks.max_more, self.edges_of_a_part)
+
+    def add(self, parts: Tensor, out: Tensor) -> None:
+        """Write the sums of the parts of each long row into ``out``, ``[rows, heads,
+        channels]``."""
+        self.tasks.add(parts, out, self.num_tiles)
+
+
+def _tasks(indptr: Tensor, num_edges: int, edges_of_a_part: int) -> Tasks:
+    max_more, num_rows = num_edges // edges_of_a_part, indptr.numel() - 1
+    if max_more == 0:
+        return Tasks(indptr, indptr, num_rows, 0, 1, None)
+    more_parts = (indptr.diff() - 1).div_(edges_of_a_part, rounding_mode='floor').clamp_(0)
+    return Tasks.of(more_parts, max_more)
 
 
 @triton.jit
-def edges_of_tasks(indptr, order, last_task, place_of_task, num_rows, num_tasks,
-                   ROWS: tl.constexpr, PART: tl.constexpr):
+def edges_of_tasks(indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part,
+                   ROWS: tl.constexpr):
     """Return six values for each task of this program: the row of the task, where its edges begin
-    and end, the number of its part, whether the task is valid, and whether it is a part of a
-    row."""
+    and end, the place of its sums among the parts, whether the task is valid, and whether it is a
+    part of a row."""
     task = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    place = tl.load(place_of_task + task, mask=task < num_tasks, other=num_rows)
-    is_task = place < num_rows
-    row = tl.load(order + place, mask=is_task, other=0)
-    first = tl.load(last_task + place - 1, mask=is_task & (place > 0), other=0)
-    is_part = is_task & (tl.load(last_task + place, mask=is_task, other=0) - first > 1)
-    begin = tl.load(indptr + row, mask=is_task, other=0) + (task - first) * PART
+    number = task - num_rows  # of a further part
+    is_more = number >= 0
+    row = tl.load(row_of_more + number, mask=is_more & (task < num_tasks), other=num_rows)
+    row = tl.where(is_more, row, task)
+    is_task = row < num_rows
+    if num_tiles is not None:
+        is_task &= tl.load(num_tiles + row // 64, mask=is_task, other=0) == 0
+    begin = tl.load(indptr + row, mask=is_task, other=0)
     end = tl.load(indptr + row + 1, mask=is_task, other=0)
-    end = tl.where(is_part, tl.minimum(end, begin + PART), end)
-    return row, tl.where(is_task, begin, 0), end, task, is_task, is_part
+    is_part = is_task & (end - begin > part)
+    before = tl.load(more + row - 1, mask=is_part & (row > 0), other=0)
+    begin += tl.where(is_more & is_part, number - before + 1, 0) * part
+    end = tl.where(is_part, tl.minimum(end, begin + part), end)
+    return row, begin, end, tl.where(is_more, number, max_more + before), is_task, is_part
 
 
 @triton.jit
@@ -158,29 +170,42 @@ def put(x, node, head, HEADS: tl.constexpr, CHANNELS: tl.constexpr, WIDTH: tl.co
 
 
 @triton.jit
-def parts_of_a_row(order, last_task, num_rows, ROWS: tl.constexpr):
-    """Return four values for the row of this program: the row, whether it has parts, where its
-    first part begins, and where its last part ends. There is a program for each row of the long
-    tasks, which have ``ROWS`` rows each. Parts are ``ROWS`` places apart."""
-    place, number = tl.program_id(0) // ROWS, tl.program_id(0) % ROWS
-    first = tl.load(last_task + place - 1, mask=place > 0, other=0)
-    last = tl.load(last_task + place)
-    row = tl.load(order + place) * ROWS + number
-    return row, (last - first > 1) & (row < num_rows), first * ROWS + number, last * ROWS
+def parts_of_a_row(more, place_of_more, num_tiles, num_rows, max_more, ROWS: tl.constexpr):
+    """Return four values for the row of this program: the row, whether this program sums its parts,
+    and the numbers of its first and last further part. There is a program for each row of each
+    further part, and that of the first one sums."""
+    number, in_place = tl.program_id(0) // ROWS, tl.program_id(0) % ROWS
+    place = tl.load(place_of_more + number)
+    row = place * ROWS + in_place
+    is_row = row < num_rows
+    first = tl.load(more + place - 1, mask=is_row & (place > 0), other=0)
+    last = tl.load(more + place, mask=is_row, other=0)
+    if num_tiles is not None:
+        is_row &= tl.load(num_tiles + row // 64, mask=is_row, other=0) == 0
+    return row, is_row & (number == first), first, last
+
+
+@triton.jit
+def slot_of_part(number, first, max_more, ROWS: tl.constexpr):
+    """Return the place of the sums of a part of a row of this program. Parts count from ``first``
+    on, and the one before is the first part of the row."""
+    slot = tl.where(number < first, max_more + first, number)
+    return slot * ROWS + tl.program_id(0) % ROWS
 
 
 @kernel
-def add_parts(parts, out, order, last_task, num_parts, num_rows, HEADS: tl.constexpr,
-              CHANNELS: tl.constexpr, WIDTH: tl.constexpr, DTYPE: tl.constexpr,
-              ROWS: tl.constexpr):
+def add_parts(parts, out, more, place_of_more, num_tiles, num_parts, num_rows, max_more,
+              HEADS: tl.constexpr, CHANNELS: tl.constexpr, WIDTH: tl.constexpr,
+              DTYPE: tl.constexpr, ROWS: tl.constexpr):
     """Kernel: sum the parts of each long row in a fixed order."""
     head = tl.program_id(1)
-    row, has_parts, first, last = parts_of_a_row(order, last_task, num_rows, ROWS)
+    row, has_parts, first, last = parts_of_a_row(more, place_of_more, num_tiles, num_rows, max_more,
+                                                 ROWS)
     if has_parts:
         channel = tl.arange(0, WIDTH)
         total = tl.zeros([WIDTH], DTYPE)
-        for part in range(first, last, ROWS):
-            total += tl.load(parts + (head * num_parts + part) * CHANNELS + channel,
-                             mask=channel < CHANNELS, other=0)
+        for number in range(first - 1, last):
+            slot = head * num_parts + slot_of_part(number, first, max_more, ROWS)
+            total += tl.load(parts + slot * CHANNELS + channel, mask=channel < CHANNELS, other=0)
         at = (row * HEADS + head) * CHANNELS + channel
         tl.store(out + at, total.to(out.dtype.element_ty), mask=channel < CHANNELS)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from graphattn._splitmix import FIRST, SECOND, STEP
 from graphattn.ops.triton.launch import TYPES, kernel, launch, strides_of, width_of
-from graphattn.ops.triton.rows import Tasks, parts_of_a_row
+from graphattn.ops.triton.rows import Tasks, parts_of_a_row, slot_of_part
 
 # Kernels can read only those globals that are constexpr.
 _STEP, _FIRST, _SECOND = map(tl.constexpr, (STEP, FIRST, SECOND))
@@ -129,31 +129,34 @@ def put_part(parts, slot, mask, sums, row_max, row_sum, CHANNELS: tl.constexpr,
     tl.store(parts + at + CHANNELS + 1, row_sum, mask=mask)
 
 
-def join(tasks: Tasks, parts: Tensor, out: Tensor, max_inv_sum: Tensor) -> None:
+def join(tasks: Tasks, parts: Tensor, out: Tensor, max_inv_sum: Tensor,
+         num_tiles: Tensor | None = None) -> None:
     """Write the output, the row maximum and the inverse sum of each row that was computed in
-    several parts."""
-    _, heads, channels = out.shape
-    launch(join_parts, (tasks.max_long * tasks.rows_of_each, heads), parts, out, max_inv_sum,
-           tasks.order, tasks.last_task, parts.size(1), tasks.num_rows, HEADS=heads,
-           CHANNELS=channels, WIDTH=width_of(channels), DTYPE=TYPES[parts.dtype],
+    several parts. Rows with tiles in ``num_tiles`` are left out."""
+    num_rows, heads, channels = out.shape
+    launch(join_parts, (tasks.most * tasks.rows_of_each, heads), parts, out, max_inv_sum,
+           tasks.more, tasks.place_of_more, num_tiles, parts.size(1), num_rows, tasks.max_more,
+           HEADS=heads, CHANNELS=channels, WIDTH=width_of(channels), DTYPE=TYPES[parts.dtype],
            ROWS=tasks.rows_of_each)
 
 
 @kernel
-def join_parts(parts, out, max_inv_sum, order, last_task, num_parts, num_rows, HEADS: tl.constexpr,
-               CHANNELS: tl.constexpr, WIDTH: tl.constexpr, DTYPE: tl.constexpr,
-               ROWS: tl.constexpr):
+def join_parts(parts, out, max_inv_sum, more, place_of_more, num_tiles, num_parts, num_rows,
+               max_more, HEADS: tl.constexpr, CHANNELS: tl.constexpr, WIDTH: tl.constexpr,
+               DTYPE: tl.constexpr, ROWS: tl.constexpr):
     """Kernel: compute the output, the row maximum and the inverse sum of each long row from its
     parts."""
     head = tl.program_id(1)
-    row, has_parts, first, last = parts_of_a_row(order, last_task, num_rows, ROWS)
+    row, has_parts, first, last = parts_of_a_row(more, place_of_more, num_tiles, num_rows, max_more,
+                                                 ROWS)
     if has_parts:
         channel = tl.arange(0, WIDTH)
         row_max = tl.full((), float('-inf'), DTYPE)
         row_sum = tl.zeros((), DTYPE)
         sums = tl.zeros([WIDTH], DTYPE)
-        for number in range(first, last, ROWS):
-            part = parts + (head * num_parts + number) * (CHANNELS + 2)
+        for number in range(first - 1, last):
+            slot = head * num_parts + slot_of_part(number, first, max_more, ROWS)
+            part = parts + slot * (CHANNELS + 2)
             part_max = tl.load(part + CHANNELS)
             new_max = tl.maximum(row_max, part_max)
             shift = tl.where(new_max == float('-inf'), 0, new_max)

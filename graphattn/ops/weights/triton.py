@@ -101,7 +101,7 @@ def weigh(query: Tensor, key: Tensor, rows: Rows, terms: Terms, max_inv_sum: Ten
     launch(weigh_rows, rows.grid(heads, tile.ROWS), *rows.pointers(), query.contiguous(),
            key.contiguous(), *terms, max_inv_sum, weight, rows.num_edges, HEADS=heads,
            CHANNELS=channels, DTYPE=TYPES[dtype], ROWS=tile.ROWS, EDGES=tile.EDGES,
-           WIDTH=tile.WIDTH, PART=rows.edges_of_a_part)
+           WIDTH=tile.WIDTH)
     return weight
 
 
@@ -116,7 +116,7 @@ def grads_of_logits(weight: Tensor, grad: Tensor, rows: Rows,
     tile = Tile.of(weight.dtype, rows.num_rows, num_edges, 1)
     at_once = _EDGES_AT_ONCE // tile.EDGES
     launch(softmax_backward, (triton.cdiv(rows.num_rows, at_once), heads), rows.indptr,
-           rows.tasks.order, rows.num_rows, weight.contiguous(), grad.contiguous(), terms.seed,
+           rows.num_rows, weight.contiguous(), grad.contiguous(), terms.seed,
            terms.threshold, terms.keep_scale, grad_logit, deltas, num_edges, HEADS=heads,
            DTYPE=TYPES[weight.dtype], ROWS=at_once, EDGES=tile.EDGES)
     return grad_logit, deltas
@@ -127,15 +127,15 @@ def grads_of_logits(weight: Tensor, grad: Tensor, rows: Rows,
 
 @kernel
 def weigh_rows(
-        indptr, edge_key, order, last_task, place_of_task, num_rows, num_tasks,
+        indptr, edge_key, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part,
         query, key, bias, gate, seed, bias_edge_stride, bias_head_stride, gate_edge_stride,
         gate_head_stride, scale: fp64, threshold: u64, keep_scale: fp64,
         SOFTCAP: tl.constexpr, max_inv_sum, weight, num_edges, HEADS: tl.constexpr,
         CHANNELS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, EDGES: tl.constexpr,
-        WIDTH: tl.constexpr, PART: tl.constexpr):
+        WIDTH: tl.constexpr):
     """Kernel: compute the attention weights of the edges of some queries."""
-    row, begin, end, task, is_task, is_part = edges_of_tasks(
-        indptr, order, last_task, place_of_task, num_rows, num_tasks, ROWS, PART)
+    row, begin, end, _, is_task, _ = edges_of_tasks(
+        indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part, ROWS)
     head = tl.program_id(1)
     query_i = gather(query, row, head, HEADS, CHANNELS, WIDTH, is_task, DTYPE)
     row_max = tl.load(max_inv_sum + 2 * (row * HEADS + head), mask=is_task, other=0)
@@ -157,16 +157,15 @@ def weigh_rows(
 
 @kernel
 def softmax_backward(
-        indptr, order, num_rows, weight, grad, seed, threshold: u64, keep_scale: fp64,
+        indptr, num_rows, weight, grad, seed, threshold: u64, keep_scale: fp64,
         grad_logit, deltas, num_edges, HEADS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr,
         EDGES: tl.constexpr):
     """Kernel: compute the gradients of the logits of some queries, in two passes over their
     edges."""
-    place = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     head = tl.program_id(1)
-    row = tl.load(order + place, mask=place < num_rows, other=0)
-    begin = tl.load(indptr + row, mask=place < num_rows, other=0)
-    end = tl.load(indptr + row + 1, mask=place < num_rows, other=0)
+    begin = tl.load(indptr + row, mask=row < num_rows, other=0)
+    end = tl.load(indptr + row + 1, mask=row < num_rows, other=0)
     longest = tl.max(end - begin, axis=0)
     of_head = head.to(tl.int64) * num_edges
     delta = tl.zeros([ROWS], DTYPE)
@@ -175,7 +174,7 @@ def softmax_backward(
         inside = edge < end[:, None]
         delta += tl.sum(_changes(weight, grad, of_head, edge, inside, seed, threshold, keep_scale,
                                  head, HEADS, DTYPE), axis=1)
-    tl.store(deltas + row.to(tl.int64) * HEADS + head, delta, mask=place < num_rows)
+    tl.store(deltas + row.to(tl.int64) * HEADS + head, delta, mask=row < num_rows)
     for first in range(0, longest, EDGES):
         edge = (begin + first)[:, None] + tl.arange(0, EDGES)[None, :]
         inside = edge < end[:, None]

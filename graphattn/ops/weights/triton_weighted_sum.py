@@ -38,20 +38,20 @@ def sum_rows(weight: Tensor, x: Tensor, rows: Rows, dtype: torch.dtype, *,
     launch(sum_of_rows, rows.grid(heads, tile.ROWS), *rows.pointers(), weight.contiguous(),
            x.contiguous(), out, parts, parts.size(1), rows.num_edges, HEADS=heads,
            CHANNELS=channels, SKIP_ZEROS=skip_zeros, DTYPE=TYPES[summed], ROWS=tile.ROWS,
-           EDGES=tile.EDGES, WIDTH=tile.WIDTH, PART=rows.edges_of_a_part)
-    rows.tasks.add(parts, out)
+           EDGES=tile.EDGES, WIDTH=tile.WIDTH)
+    rows.add(parts, out)
     return out
 
 
 @kernel
 def sum_of_rows(
-        indptr, column, order, last_task, place_of_task, num_rows, num_tasks, weight, x, out,
-        parts, num_parts, num_edges, HEADS: tl.constexpr, CHANNELS: tl.constexpr,
+        indptr, column, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part,
+        weight, x, out, parts, num_parts, num_edges, HEADS: tl.constexpr, CHANNELS: tl.constexpr,
         SKIP_ZEROS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, EDGES: tl.constexpr,
-        WIDTH: tl.constexpr, PART: tl.constexpr):
+        WIDTH: tl.constexpr):
     """Kernel: compute the weighted sums of some rows, or of parts of the edges of these rows."""
-    row, begin, end, task, is_task, is_part = edges_of_tasks(
-        indptr, order, last_task, place_of_task, num_rows, num_tasks, ROWS, PART)
+    row, begin, end, slot, is_task, is_part = edges_of_tasks(
+        indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part, ROWS)
     head = tl.program_id(1)
     of_head = weight + head.to(tl.int64) * num_edges
     sums = tl.zeros([ROWS, WIDTH], DTYPE)
@@ -65,4 +65,4 @@ def sum_of_rows(
         x_j = gather(x, j, head, HEADS, CHANNELS, WIDTH, inside, DTYPE)
         sums += tl.sum(weight_j[:, :, None] * x_j, axis=1)
     put(out, row, head, HEADS, CHANNELS, WIDTH, is_task & (is_part == 0), sums)
-    put(parts, head * num_parts + task, 0, 1, CHANNELS, WIDTH, is_part, sums)
+    put(parts, head * num_parts + slot, 0, 1, CHANNELS, WIDTH, is_part, sums)

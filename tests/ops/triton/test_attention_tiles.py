@@ -86,7 +86,7 @@ def test_many_tiles_are_cut_into_parts(graph, num_kv_heads, dropout_p, monkeypat
     monkeypatch.setattr(tiles, '_TILES_OF_A_PART', 1)
     monkeypatch.setattr(tiles, '_tasks', recording(sizes, tiles._tasks))
     actual = by(1, monkeypatch, graph, tensors, dropout_p=dropout_p)
-    assert len(sizes) == 3 and min(sizes) >= 2
+    assert len(sizes) == 2 and min(sizes) >= 2
     torch.testing.assert_close(actual, expected, rtol=1e-2, atol=1e-3)
 
 
@@ -94,7 +94,7 @@ def recording(sizes, make):
     """``make``, and the most parts that some 64 rows were cut into."""
     def made(*arguments):
         tasks = make(*arguments)
-        sizes.append(tasks.last_task.diff(prepend=tasks.last_task.new_zeros(1)).max().item())
+        sizes.append(1 + tasks.more.diff(prepend=tasks.more.new_zeros(1)).max().item())
         return tasks
     return made
 
@@ -103,12 +103,12 @@ def test_parts_are_no_more_than_there_is_memory_for(monkeypatch):
     monkeypatch.setattr(tiles, '_SHARE_OF_A_PART', 100)
     for heads, sizes in product((1, 3, 40, 200), ([900], [0, 1], [33] * 50, [*range(90)])):
         num_tiles = torch.tensor(sizes, dtype=torch.int32)
-        tasks = tiles._tasks(num_tiles, 64 * len(sizes), 2**30, heads)
-        last = tasks.last_task[-1].item()
-        assert last <= tasks.number and set(tasks.place_of_task[:last].tolist()) == {
-            *range(sum(size > 0 for size in sizes))}
-        assert tasks.parts(heads, 1, torch.float).size(1) >= 64 * sum(
-            parts for parts in tasks.last_task.diff(prepend=torch.zeros(1)).tolist() if parts > 1)
+        tasks = tiles._tasks(num_tiles, 2**30, heads)
+        more = tasks.more.diff(prepend=torch.zeros(1, dtype=torch.long))
+        assert more.sum() == tasks.most <= tasks.max_more
+        assert torch.equal(tasks.place_of_more[:tasks.most].bincount(minlength=len(sizes)), more)
+        assert (tasks.place_of_more[tasks.most:] == len(sizes)).all()
+        assert tasks.parts(heads, 1, torch.float).size(1) >= 64 * (tasks.max_more + tasks.most)
 
 
 @pytest.mark.slow
@@ -160,8 +160,8 @@ def test_some_rows_by_tiles_and_the_others_one_by_one(monkeypatch):
 
 def chosen(graph, channels=8, dtype=torch.bfloat16):
     with interpreted():
-        num_tiles = tiles.choose(*graph.csr, graph.num_keys, channels, dtype, PLAIN)
-    return None if num_tiles is None else (num_tiles > 0).tolist()
+        found = tiles.plan(*graph.csr, graph.num_keys, 1, channels, dtype, PLAIN)
+    return None if found is None else (found.num_tiles > 0).tolist()
 
 
 @pytest.mark.slow
@@ -181,7 +181,7 @@ def test_rows_are_tiled_by_the_tiles_they_have(density):
     mask[3], mask[64:] = True, mask[64:] & (torch.arange(300) > 220)
     graph = BipartiteGraph.from_mask(mask)
     with interpreted():
-        num_tiles = tiles.choose(*graph.csr, graph.num_keys, 64, torch.bfloat16, PLAIN)
+        num_tiles = tiles.choose(*graph.csr, graph.num_keys, tiles.EDGES_OF_A_TILE[64])
     padded = torch.zeros(192, 320, dtype=torch.bool)
     padded[:150, :300] = mask
     in_tiles = padded.view(3, 64, 10, 32).sum((1, 3))
@@ -200,11 +200,11 @@ def test_edge_terms_raise_the_threshold_of_tiles():
                             (PLAIN._replace(gate=one), False),
                             (PLAIN._replace(seed=one), fewest >= 1.5)]:
         with interpreted():
-            num_tiles = tiles.choose(*graph.csr, graph.num_keys, 64, torch.bfloat16, terms)
-        assert (num_tiles > 0).tolist() == [expected]
+            found = tiles.plan(*graph.csr, graph.num_keys, 1, 64, torch.bfloat16, terms)
+        assert (found.num_tiles > 0).tolist() == [expected]
 
 
 def test_unsupported_widths_and_dtypes_use_rows():
     graph = random_graph(9, 9, 1.)
     assert chosen(graph, dtype=torch.float32) is chosen(graph, channels=129) is None
-    assert tiles.choose(*graph.csr, tiles.MAX_COLUMNS + 1, 8, torch.bfloat16, PLAIN) is None
+    assert tiles.plan(*graph.csr, tiles.MAX_COLUMNS + 1, 1, 8, torch.bfloat16, PLAIN) is None

@@ -1,0 +1,77 @@
+"""Plans: what kernels need to know about a graph beside its edges, computed once for each graph.
+
+The device computes plans, and the host must not wait for it. A plan therefore begins with bounds of
+its numbers. The numbers themselves arrive on the host later, and save the launches that they show
+to be unnecessary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+Plan = TypeVar('Plan')
+_OF_GRAPHS = WeakTensorKeyDictionary()  # by the tensor with the columns of a graph
+
+
+class _Plans(NamedTuple):
+    """The plans of one order of the edges of a graph."""
+
+    indptr: Tensor
+    versions: tuple[int, int]
+    by_name: dict[Hashable, object]
+
+
+def once_per_graph(name: Hashable, indptr: Tensor, column: Tensor,
+                   make: Callable[[], Plan]) -> Plan:
+    """Return the plan ``name`` of a graph, which ``make`` returns if it is not known yet.
+
+    A graph is known by its tensors, as long as they live and are not changed in place.
+    """
+    plans = _OF_GRAPHS.get(column)
+    versions = _version(indptr), _version(column)
+    if plans is None or plans.indptr is not indptr or plans.versions != versions:
+        plans = _Plans(indptr, versions, {})
+        if not _is_capturing(indptr.device):  # captured kernels compute when they are replayed
+            _OF_GRAPHS[column] = plans
+    plan = plans.by_name.get(name)
+    if plan is None:
+        plan = plans.by_name[name] = make()
+    return plan
+
+
+def _version(tensor: Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def _is_capturing(device: torch.device) -> bool:
+    return (device.type == 'cuda' and torch.cuda.is_available()
+            and torch.cuda.is_current_stream_capturing())
+
+
+class Arriving:
+    """Numbers on their way from the device to the host.
+
+    Args:
+        numbers (Tensor): int64, on the device.
+    """
+
+    def __init__(self, numbers: Tensor):
+        self._numbers = self._event = None
+        if numbers.device.type == 'cpu':
+            self._numbers = numbers.tolist()
+        elif torch.cuda.is_available() and not _is_capturing(numbers.device):
+            self._on_host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
+            self._on_host.copy_(numbers, non_blocking=True)
+            self._event = torch.cuda.Event()
+            self._event.record()
+
+    def now(self) -> list[int] | None:
+        """Return the numbers, or None as long as they have not arrived."""
+        if self._event is not None and self._event.query():
+            self._numbers, self._event = self._on_host.tolist(), None
+        return self._numbers

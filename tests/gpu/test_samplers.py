@@ -1,0 +1,70 @@
+"""Draw on a real GPU, and compare what is drawn with the distributions."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from graphattn.functional import edge_probability
+from graphattn.ops.triton import tiles
+from graphattn.samplers import FactorModel
+from tests.graphs import random_graph
+from tests.samplers import test_contract as contract
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings('ignore'),
+              pytest.mark.skipif(not torch.cuda.is_available(), reason='no GPU')]
+
+
+def on_gpu(model: FactorModel) -> FactorModel:
+    factors = (model.query_factor, model.mixing, model.key_factor)
+    return FactorModel(*(x.cuda() for x in factors), query_ptr=model.query_ptr.cuda(),
+                       key_ptr=model.key_ptr.cuda(), exploration=model.exploration)
+
+
+class OnGpu(contract.Way):
+    """Draws on the GPU, and returns the graph on the CPU."""
+
+    def __call__(self, model, generator=None, **options):
+        seed = None if generator is None else generator.initial_seed()
+        there = torch.Generator('cuda').manual_seed(0 if seed is None else seed)
+        return super().__call__(on_gpu(model), generator=there, **options).to('cpu')
+
+
+WAYS = {name: OnGpu(way.sampler, way.method) for name, way in contract.WAYS.items()}
+TESTS = (contract.test_cells_follow_the_distribution, contract.test_cells_are_independent)
+
+
+@pytest.mark.parametrize('test', TESTS, ids=lambda test: test.__name__)
+@pytest.mark.parametrize('model', contract.MODELS)
+@pytest.mark.parametrize('way', WAYS)
+def test_cells(way, model, test):
+    test(WAYS[way], contract.MODELS[model])
+
+
+@pytest.mark.parametrize('test', [
+    contract.test_edge_counts_agree_with_expected_edges,
+    contract.test_a_cell_of_probability_zero_is_never_drawn,
+    contract.test_clusters_of_query_and_key_stay_paired,
+    contract.test_an_empty_first_cell_and_head_disturb_no_other,
+    contract.test_each_edge_is_drawn_once], ids=lambda test: test.__name__)
+@pytest.mark.parametrize('way', WAYS)
+def test_graphs(way, test):
+    test(WAYS[way])
+
+
+@pytest.mark.parametrize('clusters', [1, 5, 32, 128, 256, 300])
+@pytest.mark.parametrize('faster_above', [0., 1.])
+def test_probabilities_are_those_of_a_cpu(faster_above, clusters, monkeypatch):
+    monkeypatch.setattr(tiles, 'FASTER_ABOVE', {clusters: faster_above})
+    model = contract.random_model(70, 50, clusters, density=0.2)
+    graph = random_graph(70, 50)
+    found = [probabilities(each, graph.to(each.device)) for each in (on_gpu(model), model)]
+    torch.testing.assert_close(*found, rtol=2e-5, atol=2e-5)
+
+
+def probabilities(model: FactorModel, graph) -> list[torch.Tensor]:
+    factors = [x.detach().requires_grad_() for x in (model.query_factor, model.mixing,
+                                                     model.key_factor)]
+    prob = edge_probability(FactorModel(*factors), graph)
+    grad_out = torch.linspace(-1, 1, graph.num_edges, device=graph.device)
+    return [x.cpu() for x in (prob.detach(), *torch.autograd.grad(prob, factors, grad_out))]
