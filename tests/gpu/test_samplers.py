@@ -59,7 +59,7 @@ def test_probabilities_are_those_of_a_cpu(faster_above, clusters, monkeypatch):
     model = contract.random_model(70, 50, clusters, density=0.2)
     graph = random_graph(70, 50)
     found = [probabilities(each, graph.to(each.device)) for each in (on_gpu(model), model)]
-    torch.testing.assert_close(*found, rtol=2e-5, atol=2e-5)
+    torch.testing.assert_close(*found, rtol=1e-4, atol=5e-5)
 
 
 def probabilities(model: FactorModel, graph) -> list[torch.Tensor]:
