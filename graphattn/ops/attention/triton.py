@@ -13,6 +13,7 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
+from graphattn.ops.attention import triton_short_rows as short_rows
 from graphattn.ops.attention import triton_tiles as attention_tiles
 from graphattn.ops.edge_math import take_sink
 from graphattn.ops.registration import accumulation_dtype, no_grad, sum_to
@@ -60,11 +61,14 @@ def attend(query: Tensor, key: Tensor, value: Tensor, rows: Rows, terms: Terms,
     if tiles is None or tiles.leave_rows:
         rows = rows if tiles is None else tiles.rest_of(rows)
         parts = rows.tasks.parts(heads, value.size(2) + 2, dtype)
-        tile = Tile.of(query.dtype, rows.num_rows, rows.num_edges, channels, value.size(2))
-        launch(attend_rows, rows.grid(heads, tile.ROWS), *rows.pointers(), *nodes, *terms, out,
-               max_inv_sum, parts, parts.size(1), HEADS=heads, SHARING=heads // key.size(1),
-               CHANNELS=channels, VALUE_CHANNELS=value.size(2), DTYPE=TYPES[dtype],
-               **tile._asdict())
+        if short_rows.are_faster(rows):
+            short_rows.attend(rows, nodes, terms, out, max_inv_sum, parts)
+        else:
+            tile = Tile.of(query.dtype, rows.num_rows, rows.num_edges, channels, value.size(2))
+            launch(attend_rows, rows.grid(heads, tile.ROWS), *rows.pointers(), *nodes, *terms, out,
+                   max_inv_sum, parts, parts.size(1), HEADS=heads, SHARING=heads // key.size(1),
+                   CHANNELS=channels, VALUE_CHANNELS=value.size(2), DTYPE=TYPES[dtype],
+                   **tile._asdict())
         join(rows.tasks, parts, out, max_inv_sum, rows.num_tiles)
     if tiles is not None and tiles.have_rows:
         attention_tiles.attend(tiles, rows, nodes, terms, out, max_inv_sum)
@@ -100,11 +104,14 @@ def edge_attention_backward_cuda(
     tiles = attention_tiles.plan(indptr, edge_key, len(key), heads, width, query.dtype, terms)
     if tiles is None or tiles.leave_rows:
         rows = rows if tiles is None else tiles.rest_of(rows)
-        tile = Tile.of(query.dtype, num_queries, num_edges, channels, value_channels)
         parts = rows.tasks.parts(heads, channels, dtype)
-        launch(grads_of_queries, rows.grid(heads, tile.ROWS), *rows.pointers(), *nodes, *terms,
-               out, max_inv_sum, softmax, grad_query, grad_bias, grad_gate, parts, parts.size(1),
-               num_edges, **shape, **tile._asdict())
+        stages, grads = (out, max_inv_sum, softmax), (grad_query, grad_bias, grad_gate)
+        if short_rows.are_faster(rows):
+            short_rows.grads_of_queries(rows, nodes, terms, stages, grads, parts)
+        else:
+            tile = Tile.of(query.dtype, num_queries, num_edges, channels, value_channels)
+            launch(grads_of_queries, rows.grid(heads, tile.ROWS), *rows.pointers(), *nodes, *terms,
+                   *stages, *grads, parts, parts.size(1), num_edges, **shape, **tile._asdict())
         rows.add(parts, grad_query)
     if tiles is not None and tiles.have_rows:
         attention_tiles.grads_of_queries(tiles, rows, nodes, terms, (out, max_inv_sum, softmax),
@@ -115,12 +122,16 @@ def edge_attention_backward_cuda(
                                  query.dtype, terms)
     if tiles is None or tiles.leave_rows:
         rows = rows if tiles is None else tiles.rest_of(rows)
-        tile = Tile.of(query.dtype, rows.num_rows, num_edges, channels, value_channels)
         parts, value_parts = (rows.tasks.parts(num_kv_heads, size, dtype)
                               for size in (channels, value_channels))
-        launch(grads_of_keys, rows.grid(num_kv_heads, tile.ROWS), *rows.pointers(), perm, *nodes,
-               *terms, softmax, grad_key, grad_value, parts, value_parts, parts.size(1), **shape,
-               **tile._asdict())
+        if short_rows.are_faster(rows):
+            short_rows.grads_of_keys(rows, perm, nodes, terms, softmax, (grad_key, grad_value),
+                                     (parts, value_parts))
+        else:
+            tile = Tile.of(query.dtype, rows.num_rows, num_edges, channels, value_channels)
+            launch(grads_of_keys, rows.grid(num_kv_heads, tile.ROWS), *rows.pointers(), perm,
+                   *nodes, *terms, softmax, grad_key, grad_value, parts, value_parts,
+                   parts.size(1), **shape, **tile._asdict())
         rows.add(parts, grad_key)
         rows.add(value_parts, grad_value)
     if tiles is not None and tiles.have_rows:

@@ -52,13 +52,13 @@ class Tiles(NamedTuple):
     def have_rows(self) -> bool:
         """Return False once it is known that no row has tiles."""
         known = self.num_blocks.now()
-        return known is None or known[0] > 0
+        return known is None or known > 0
 
     @property
     def leave_rows(self) -> bool:
         """Return False once it is known that all rows have tiles."""
         known = self.num_blocks.now()
-        return known is None or known[0] < self.num_tiles.numel()
+        return known is None or known < self.num_tiles.numel()
 
     def rest_of(self, rows: Rows) -> Rows:
         """Return the rows that have no tiles."""
@@ -69,14 +69,15 @@ def plan(indptr: Tensor, column: Tensor, num_columns: int, heads: int, channels:
          dtype: torch.dtype, terms: Terms) -> Tiles | None:
     """Return the rows that tiles compute, or ``None`` if there are none because of the dtype or the
     sizes."""
-    edges = _edges_of_a_tile(num_columns, channels, dtype, terms)
-    if edges is None:
+    edges, num_rows = _edges_of_a_tile(num_columns, channels, dtype, terms), indptr.numel() - 1
+    # Without a look at the graph: 64 rows have fewer edges than a tile needs, on average.
+    if edges is None or column.numel() * ROWS_OF_A_TILE < edges * num_rows:
         return None
 
     def make() -> Tiles:
         num_tiles = choose(indptr, column, num_columns, edges)
         return Tiles(num_tiles, _tasks(num_tiles, column.numel(), heads),
-                     Arriving((num_tiles > 0).sum().view(1)))
+                     Arriving(num_tiles.count_nonzero()))
 
     name = 'tiles', edges, heads, num_columns, _TILES_OF_A_PART, _SHARE_OF_A_PART
     return once_per_graph(name, indptr, column, make)
@@ -140,11 +141,13 @@ def grads_of_keys(tiles: Tiles, rows: Rows, perm: Tensor, nodes: list[Tensor], t
 
 def _tasks(num_tiles: Tensor, num_edges: int, heads: int) -> Tasks:
     """Return tasks of 64 tiled rows, cut into parts if they have a large share of all tiles."""
+    max_tiles = num_edges // min(EDGES_OF_A_TILE.values())
+    max_more = min(_SHARE_OF_A_PART // heads, max_tiles // _TILES_OF_A_PART)
+    if max_more == 0:
+        return Tasks.of(torch.zeros_like(num_tiles, dtype=torch.long), 0, ROWS_OF_A_TILE)
     of_a_part = num_tiles.sum() * heads / _SHARE_OF_A_PART
     of_a_part = of_a_part.ceil().clamp(min=_TILES_OF_A_PART)
     more_parts = (num_tiles / of_a_part).ceil().long().sub_(1).clamp_(0)
-    max_tiles = num_edges // min(EDGES_OF_A_TILE.values())
-    max_more = min(_SHARE_OF_A_PART // heads, max_tiles // _TILES_OF_A_PART)
     return Tasks.of(more_parts, max_more, ROWS_OF_A_TILE)
 
 

@@ -16,6 +16,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 Plan = TypeVar('Plan')
 _OF_GRAPHS = WeakTensorKeyDictionary()  # by the tensor with the columns of a graph
+TIMES_BEFORE_COPY = 8
 
 
 class _Plans(NamedTuple):
@@ -54,24 +55,28 @@ def _is_capturing(device: torch.device) -> bool:
 
 
 class Arriving:
-    """Numbers on their way from the device to the host.
+    """A number of the device that the host learns without waiting.
+
+    It is copied only once it was asked for a few times, because a graph that serves a single step
+    would not get the time of the copy back.
 
     Args:
-        numbers (Tensor): int64, on the device.
+        number (Tensor): One number, on the device.
     """
 
-    def __init__(self, numbers: Tensor):
-        self._numbers = self._event = None
-        if numbers.device.type == 'cpu':
-            self._numbers = numbers.tolist()
-        elif torch.cuda.is_available() and not _is_capturing(numbers.device):
-            self._on_host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
-            self._on_host.copy_(numbers, non_blocking=True)
-            self._event = torch.cuda.Event()
-            self._event.record()
+    def __init__(self, number: Tensor):
+        self._there, self._times = number, 0
+        self._number = int(number) if number.device.type == 'cpu' else None
 
-    def now(self) -> list[int] | None:
-        """Return the numbers, or None as long as they have not arrived."""
-        if self._event is not None and self._event.query():
-            self._numbers, self._event = self._on_host.tolist(), None
-        return self._numbers
+    def now(self) -> int | None:
+        """Return the number, or None as long as it has not arrived."""
+        if self._number is None and torch.cuda.is_available():
+            self._times += 1
+            if self._times == TIMES_BEFORE_COPY and not _is_capturing(self._there.device):
+                self._here = torch.empty_like(self._there, device='cpu', pin_memory=True)
+                self._here.copy_(self._there, non_blocking=True)
+                self._event = torch.cuda.Event()
+                self._event.record()
+            elif self._times > TIMES_BEFORE_COPY and self._event.query():
+                self._number = int(self._here)
+        return self._number

@@ -34,11 +34,13 @@ class Tasks(NamedTuple):
     @classmethod
     def of(cls, more_parts: Tensor, max_more: int, rows_of_each: int = 1) -> Tasks:
         """Return tasks for places with ``more_parts`` further parts each, at most ``max_more`` in
-        all."""
+        all; if these are 0, the parts are zeros or not read."""
+        if max_more == 0:
+            return cls(more_parts, more_parts, more_parts.numel(), 0, rows_of_each, None)
         more = more_parts.cumsum(0)
         numbers = torch.arange(max_more, device=more.device)
         place_of_more = torch.searchsorted(more, numbers, right=True)
-        num_more = Arriving(more[-1:]) if max_more and more.numel() else None
+        num_more = Arriving(more[-1]) if more.numel() else None
         return cls(more, place_of_more, more.numel(), max_more, rows_of_each, num_more)
 
     @property
@@ -46,7 +48,7 @@ class Tasks(NamedTuple):
         """Return an upper bound of the number of further parts: the number itself, once it has
         arrived on the host."""
         known = None if self.num_more is None else self.num_more.now()
-        return self.max_more if known is None else known[0]
+        return self.max_more if known is None else known
 
     @property
     def number(self) -> int:
@@ -112,9 +114,9 @@ class Rows(NamedTuple):
 
 
 def _tasks(indptr: Tensor, num_edges: int, edges_of_a_part: int) -> Tasks:
-    max_more, num_rows = num_edges // edges_of_a_part, indptr.numel() - 1
+    max_more = num_edges // edges_of_a_part
     if max_more == 0:
-        return Tasks(indptr, indptr, num_rows, 0, 1, None)
+        return Tasks.of(indptr[:-1], 0)
     more_parts = (indptr.diff() - 1).div_(edges_of_a_part, rounding_mode='floor').clamp_(0)
     return Tasks.of(more_parts, max_more)
 

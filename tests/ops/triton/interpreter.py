@@ -31,13 +31,16 @@ class _AsOnCuda(TorchDispatchMode):
 
 
 @contextmanager
-def interpreted(bytes_of_a_tile: int = 2**15) -> Iterator[None]:
-    """Inside, ``backend='triton'`` takes CPU tensors, forward and backward."""
+def interpreted(bytes_of_a_tile: int = 2**15, short_rows: float = 0.) -> Iterator[None]:
+    """Inside, ``backend='triton'`` takes CPU tensors, forward and backward. Rows of fewer edges
+    than ``short_rows`` on average go by the kernels of short rows, of which one row is a program:
+    the interpreter takes its time for each."""
     if not triton.knobs.runtime.interpret:
         pytest.skip('TRITON_INTERPRET=1 is not set')
     backend = replace(ops.load('triton'), is_available=everywhere)
     # A program takes as long whatever it holds, and so fewer of them hold more.
     larger = patch.multiple('graphattn.ops.triton.launch', _BYTES_OF_A_TILE=bytes_of_a_tile,
                             _MAX_ROWS=16, _MAX_EDGES=64)
-    with patch.dict(ops._LOADED, triton=backend), larger, _AsOnCuda(), as_on_gpus():
+    short = patch('graphattn.ops.attention.triton_short_rows.FASTER_BELOW', short_rows)
+    with patch.dict(ops._LOADED, triton=backend), larger, short, _AsOnCuda(), as_on_gpus():
         yield

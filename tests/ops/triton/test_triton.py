@@ -271,3 +271,57 @@ def test_plans_are_right_before_their_numbers_have_arrived(monkeypatch):
         tolerance = 1e-10 if dtype == torch.float64 else 2e-2
         torch.testing.assert_close([x.double() for x in actual], attend('numba', graph, *exact),
                                    rtol=tolerance, atol=tolerance)
+
+
+# Short rows ##########################################################################
+
+
+def by_short_rows(graph, tensors, run=attend, **options):
+    with interpreted(short_rows=torch.inf):
+        return run('triton', graph, *tensors, **options)
+
+
+@pytest.mark.parametrize('name', ['ragged_rectangles', 'hub', 'no_edges', 'no_keys', 'no_queries',
+                                  'shuffled_duplicates', 'graph_per_head', 'idle_nodes'])
+def test_short_rows_equal_those_of_a_cpu(name):
+    graph = GRAPHS[name]()
+    tensors = inputs(graph, 3, 3, 5, 3)
+    assert_same(by_short_rows(graph, tensors), attend('numba', graph, *tensors))
+
+
+@pytest.mark.parametrize('heads, num_kv_heads, channels, options', [
+    (6, 2, 4, {}), (6, 2, 4, dict(dropout_p=0.3)), (2, 2, 4, dict(softcap=1.)),
+    (4, 4, 600 // 4, dict(dropout_p=0.3)), (2, 1, 17, {})])
+def test_terms_and_shared_keys_of_short_rows(heads, num_kv_heads, channels, options):
+    """And more channels of all heads than a program reads at once."""
+    graph = random_graph(5, 6, 0.5)
+    tensors = inputs(graph, heads, num_kv_heads, channels, heads)
+    assert_same(by_short_rows(graph, tensors, **options),
+                attend('numba', graph, *tensors, **options), 1e-10)
+
+
+def test_short_rows_among_which_are_long_ones(monkeypatch):
+    from graphattn.ops.triton import rows
+
+    monkeypatch.setattr(rows, 'EDGES_OF_A_PART', 4)
+    graph = GRAPHS['hub']()
+    tensors = inputs(graph, 3, 3, 5, 3)
+    assert_same(by_short_rows(graph, tensors), attend('numba', graph, *tensors))
+
+
+@pytest.mark.parametrize('poison', [torch.nan, torch.inf])
+@pytest.mark.parametrize('part', range(3), ids=['query', 'key', 'value'])
+def test_non_finite_values_pass_along_edges_of_short_rows(part, poison):
+    graph = GRAPHS['idle_nodes']()
+    tensors = inputs(graph, 2, 2, 4, 2)
+    tensors[part].data[3, 0, 1] = poison
+    torch.testing.assert_close(by_short_rows(graph, tensors), attend('numba', graph, *tensors),
+                               equal_nan=True)
+
+
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
+def test_short_rows_round_only_their_results(dtype):
+    with interpreted(short_rows=torch.inf):
+        attention.test_half_precision_rounds_only_its_results('hub', dtype, 'triton')
+        attention.test_gradients_of_half_precision_are_made_of_outputs_that_are_not_rounded(
+            'triton', dtype)

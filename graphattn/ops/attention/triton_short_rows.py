@@ -1,0 +1,254 @@
+"""Attention along short rows: a program computes a row in several heads, edge by edge.
+
+The kernels over rows gather many edges of one head at once, so that a row with few edges takes them
+as many instructions as a longer row. Here, the vectors of all heads of a node are read together.
+They are adjacent in memory, and the edges are read once for all heads.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from graphattn.ops.triton.launch import TYPES, fp64, kernel, launch, u64, width_of
+from graphattn.ops.triton.rows import Rows, edges_of_tasks, gather, put
+from graphattn.ops.triton.softmax import (
+    Terms,
+    before_softcap,
+    gates,
+    kept,
+    logits,
+    put_max_inv_sum,
+    put_part,
+)
+
+# Mean number of edges of a row below which these kernels are faster.
+FASTER_BELOW = 12
+_VALUES = 1024  # of a node that a program reads at once
+
+
+def are_faster(rows: Rows) -> bool:
+    """Return whether these kernels take less time than those over rows of one head."""
+    return rows.num_edges < FASTER_BELOW * rows.num_rows
+
+
+def attend(rows: Rows, nodes: list[Tensor], terms: Terms, out: Tensor, max_inv_sum: Tensor,
+           parts: Tensor) -> None:
+    """Write output, row maxima and inverse sums of the rows, or the sums of their parts."""
+    query, key, value = nodes
+    _launch(attend_short_rows, rows, key.size(1), query, key, value, *nodes, *terms, out,
+            max_inv_sum, parts, parts.size(1), dtype=out.dtype, over_queries=True)
+
+
+def grads_of_queries(rows: Rows, nodes: list[Tensor], terms: Terms, softmax: tuple[Tensor, ...],
+                     grads: tuple[Tensor | None, ...], parts: Tensor) -> None:
+    """Write the gradients of queries, bias and gate, or the sums of their parts."""
+    query, key, value, _ = nodes
+    _launch(grads_of_short_queries, rows, key.size(1), query, key, value, *nodes, *terms, *softmax,
+            *grads, parts, parts.size(1), rows.num_edges, dtype=parts.dtype, over_queries=True)
+
+
+def grads_of_keys(rows: Rows, perm: Tensor, nodes: list[Tensor], terms: Terms, softmax: Tensor,
+                  grads: tuple[Tensor, Tensor], parts: tuple[Tensor, Tensor]) -> None:
+    """Write the gradients of keys and values, or the sums of their parts."""
+    query, key, value, _ = nodes
+    _launch(grads_of_short_keys, rows, key.size(1), query, key, value, perm, *nodes, *terms,
+            softmax, *grads, *parts, parts[0].size(1), dtype=parts[0].dtype, over_queries=False)
+
+
+def _launch(function: triton.runtime.KernelInterface, rows: Rows, num_kv_heads: int, query: Tensor,
+            key: Tensor, value: Tensor, *arguments, dtype: torch.dtype,
+            over_queries: bool) -> None:
+    (_, heads, channels), value_channels = query.shape, value.size(2)
+    width, value_width = width_of(channels), width_of(value_channels)
+    at_once = heads if over_queries else num_kv_heads
+    block = min(triton.next_power_of_2(at_once), _VALUES // max(width, value_width))
+    launch(function, (rows.tasks.number, triton.cdiv(at_once, block)), *rows.pointers(),
+           *arguments, HEADS=heads, SHARING=heads // num_kv_heads, CHANNELS=channels,
+           VALUE_CHANNELS=value_channels, DTYPE=TYPES[dtype], BLOCK=block, WIDTH=width,
+           VALUE_WIDTH=value_width, num_warps=2 if block * max(width, value_width) > 512 else 1)
+
+
+# Kernels #############################################################################
+
+
+@triton.jit
+def _row_of_program(indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part):
+    """Return the values of ``edges_of_tasks`` for the one task of this program, as scalars."""
+    row, begin, end, slot, is_task, is_part = edges_of_tasks(
+        indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part, 1)
+    return (tl.max(row, axis=0), tl.max(begin, axis=0), tl.max(end, axis=0), tl.max(slot, axis=0),
+            tl.max(is_task.to(tl.int32), axis=0) != 0, tl.max(is_part.to(tl.int32), axis=0) != 0)
+
+
+@kernel
+def attend_short_rows(
+        indptr, edge_key, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part,
+        query, key, value, bias, gate, seed, bias_edge_stride, bias_head_stride, gate_edge_stride,
+        gate_head_stride, scale: fp64, threshold: u64, keep_scale: fp64,
+        SOFTCAP: tl.constexpr, out, max_inv_sum, parts, num_parts,
+        HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
+        VALUE_CHANNELS: tl.constexpr, DTYPE: tl.constexpr, BLOCK: tl.constexpr,
+        WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr):
+    """Compute output, row maxima and inverse sums of a query, or of a part of its edges."""
+    row, begin, end, slot, is_task, is_part = _row_of_program(
+        indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part)
+    head = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    is_head = (head < HEADS) & is_task
+    key_head = head // SHARING
+    rows = row + tl.zeros([BLOCK], tl.int64)
+    query_i = gather(query, rows, head, HEADS, CHANNELS, WIDTH, is_head, DTYPE)
+    row_max = tl.full([BLOCK], float('-inf'), DTYPE)
+    row_sum = tl.zeros([BLOCK], DTYPE)
+    sums = tl.zeros([BLOCK, VALUE_WIDTH], DTYPE)
+    j = tl.load(edge_key + begin, mask=begin < end, other=0)
+    for edge in range(begin, end):
+        next_j = tl.load(edge_key + edge + 1, mask=edge + 1 < end, other=0)
+        keys = j + tl.zeros([BLOCK], tl.int64)
+        key_j = gather(key, keys, key_head, HEADS // SHARING, CHANNELS, WIDTH, is_head, DTYPE)
+        value_j = gather(value, keys, key_head, HEADS // SHARING, VALUE_CHANNELS, VALUE_WIDTH,
+                         is_head, DTYPE)
+        logit = logits(tl.sum(query_i * key_j, axis=1), bias, gate, bias_edge_stride,
+                       bias_head_stride, gate_edge_stride, gate_head_stride, scale, edge, is_head,
+                       head, SOFTCAP, DTYPE)
+        new_max = tl.maximum(row_max, logit)
+        shift = tl.where(new_max == float('-inf'), 0, new_max)  # avoids -inf - -inf
+        rescale = tl.exp(row_max - shift)
+        weight = tl.exp(logit - shift)
+        row_sum = row_sum * rescale + weight
+        if seed is not None:
+            weight *= kept(seed, threshold, keep_scale, edge, head, HEADS, DTYPE)
+        sums = sums * rescale[:, None] + weight[:, None] * value_j
+        row_max = new_max
+        j = next_j
+    is_row = is_head & (is_part == 0)
+    inv_sum = tl.where(row_sum == 0, 0, 1 / row_sum)
+    put(out, rows, head, HEADS, VALUE_CHANNELS, VALUE_WIDTH, is_row, sums * inv_sum[:, None])
+    put_max_inv_sum(max_inv_sum, row * HEADS + head, is_row, row_max, inv_sum)
+    put_part(parts, head * num_parts + slot, is_head & is_part, sums, row_max, row_sum,
+             VALUE_CHANNELS, VALUE_WIDTH)
+
+
+@kernel
+def grads_of_short_queries(
+        indptr, edge_key, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part,
+        query, key, value, grad_out, bias, gate, seed, bias_edge_stride, bias_head_stride,
+        gate_edge_stride, gate_head_stride, scale: fp64, threshold: u64, keep_scale: fp64,
+        SOFTCAP: tl.constexpr, out, max_inv_sum, softmax, grad_query, grad_bias, grad_gate, parts,
+        num_parts, num_edges,
+        HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
+        VALUE_CHANNELS: tl.constexpr, DTYPE: tl.constexpr, BLOCK: tl.constexpr,
+        WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr):
+    """Compute gradients of a query and of bias and gate of its edges. For the pass over keys, also
+    write max_inv_sum and the mean gradient of weights of the query, side by side."""
+    row, begin, end, slot, is_task, is_part = _row_of_program(
+        indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part)
+    head = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    is_head = (head < HEADS) & is_task
+    key_head = head // SHARING
+    rows = row + tl.zeros([BLOCK], tl.int64)
+    query_i = gather(query, rows, head, HEADS, CHANNELS, WIDTH, is_head, DTYPE)
+    grad_i = gather(grad_out, rows, head, HEADS, VALUE_CHANNELS, VALUE_WIDTH, is_head, DTYPE)
+    out_i = gather(out, rows, head, HEADS, VALUE_CHANNELS, VALUE_WIDTH, is_head, DTYPE)
+    at = row * HEADS + head
+    row_max = tl.load(max_inv_sum + 2 * at, mask=is_head, other=0)
+    inv_sum = tl.load(max_inv_sum + 2 * at + 1, mask=is_head, other=0)
+    delta = tl.sum(grad_i * out_i, axis=1)
+    tl.store(softmax + 4 * at, row_max, mask=is_head)
+    tl.store(softmax + 4 * at + 1, inv_sum, mask=is_head)
+    tl.store(softmax + 4 * at + 2, delta, mask=is_head)
+    sums = tl.zeros([BLOCK, WIDTH], DTYPE)
+    j = tl.load(edge_key + begin, mask=begin < end, other=0)
+    for edge in range(begin, end):
+        next_j = tl.load(edge_key + edge + 1, mask=edge + 1 < end, other=0)
+        keys = j + tl.zeros([BLOCK], tl.int64)
+        key_j = gather(key, keys, key_head, HEADS // SHARING, CHANNELS, WIDTH, is_head, DTYPE)
+        value_j = gather(value, keys, key_head, HEADS // SHARING, VALUE_CHANNELS, VALUE_WIDTH,
+                         is_head, DTYPE)
+        dot = tl.sum(query_i * key_j, axis=1)
+        logit = logits(dot, bias, gate, bias_edge_stride, bias_head_stride, gate_edge_stride,
+                       gate_head_stride, scale, edge, is_head, head, SOFTCAP, DTYPE)
+        weight = tl.exp(logit - row_max) * inv_sum
+        grad_weight = tl.sum(grad_i * value_j, axis=1)
+        if seed is not None:
+            grad_weight *= kept(seed, threshold, keep_scale, edge, head, HEADS, DTYPE)
+        grad_logit = weight * (grad_weight - delta)
+        if grad_bias is not None:
+            tl.store(grad_bias + head.to(tl.int64) * num_edges + edge, grad_logit, mask=is_head)
+        grad_dot = before_softcap(grad_logit, dot, gate, gate_edge_stride, gate_head_stride, scale,
+                                  edge, is_head, head, SOFTCAP, DTYPE)
+        grad_dot *= tl.full((), scale, DTYPE)
+        if grad_gate is not None:
+            tl.store(grad_gate + head.to(tl.int64) * num_edges + edge, grad_dot * dot,
+                     mask=is_head)
+        if gate is not None:
+            grad_dot *= gates(gate, gate_edge_stride, gate_head_stride, edge, is_head, head, DTYPE)
+        sums += grad_dot[:, None] * key_j
+        j = next_j
+    put(grad_query, rows, head, HEADS, CHANNELS, WIDTH, is_head & (is_part == 0), sums)
+    put(parts, head * num_parts + slot, 0, 1, CHANNELS, WIDTH, is_head & is_part, sums)
+
+
+@kernel
+def grads_of_short_keys(
+        indptr, edge_query, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part,
+        perm,
+        query, key, value, grad_out, bias, gate, seed, bias_edge_stride, bias_head_stride,
+        gate_edge_stride, gate_head_stride, scale: fp64, threshold: u64, keep_scale: fp64,
+        SOFTCAP: tl.constexpr, softmax, grad_key, grad_value, parts, value_parts, num_parts,
+        HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
+        VALUE_CHANNELS: tl.constexpr, DTYPE: tl.constexpr, BLOCK: tl.constexpr,
+        WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr):
+    """Compute gradients of a key and its value, or the sums over a part of their edges."""
+    row, begin, end, slot, is_task, is_part = _row_of_program(
+        indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part)
+    key_head = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    is_head = (key_head < HEADS // SHARING) & is_task
+    rows = row + tl.zeros([BLOCK], tl.int64)
+    key_j = gather(key, rows, key_head, HEADS // SHARING, CHANNELS, WIDTH, is_head, DTYPE)
+    value_j = gather(value, rows, key_head, HEADS // SHARING, VALUE_CHANNELS, VALUE_WIDTH, is_head,
+                     DTYPE)
+    key_sums = tl.zeros([BLOCK, WIDTH], DTYPE)
+    value_sums = tl.zeros([BLOCK, VALUE_WIDTH], DTYPE)
+    for share in range(SHARING):
+        head = key_head * SHARING + share
+        i = tl.load(edge_query + begin, mask=begin < end, other=0)
+        for number in range(begin, end):
+            next_i = tl.load(edge_query + number + 1, mask=number + 1 < end, other=0)
+            edge = tl.load(perm + number).to(tl.int64)
+            queries = i + tl.zeros([BLOCK], tl.int64)
+            query_i = gather(query, queries, head, HEADS, CHANNELS, WIDTH, is_head, DTYPE)
+            grad_i = gather(grad_out, queries, head, HEADS, VALUE_CHANNELS, VALUE_WIDTH, is_head,
+                            DTYPE)
+            at = (queries * HEADS + head) * 4
+            row_max = tl.load(softmax + at, mask=is_head, other=0)
+            inv_sum = tl.load(softmax + at + 1, mask=is_head, other=0)
+            delta = tl.load(softmax + at + 2, mask=is_head, other=0)
+            dot = tl.sum(query_i * key_j, axis=1)
+            logit = logits(dot, bias, gate, bias_edge_stride, bias_head_stride, gate_edge_stride,
+                           gate_head_stride, scale, edge, is_head, head, SOFTCAP, DTYPE)
+            weight = tl.exp(logit - row_max) * inv_sum
+            grad_weight = tl.sum(grad_i * value_j, axis=1)
+            used = weight
+            if seed is not None:
+                keep = kept(seed, threshold, keep_scale, edge, head, HEADS, DTYPE)
+                grad_weight *= keep
+                used = weight * keep
+            grad_dot = before_softcap(weight * (grad_weight - delta), dot, gate, gate_edge_stride,
+                                      gate_head_stride, scale, edge, is_head, head, SOFTCAP, DTYPE)
+            grad_dot *= tl.full((), scale, DTYPE)
+            if gate is not None:
+                grad_dot *= gates(gate, gate_edge_stride, gate_head_stride, edge, is_head, head,
+                                  DTYPE)
+            key_sums += grad_dot[:, None] * query_i
+            value_sums += used[:, None] * grad_i
+            i = next_i
+    is_whole = is_head & (is_part == 0)
+    put(grad_key, rows, key_head, HEADS // SHARING, CHANNELS, WIDTH, is_whole, key_sums)
+    put(grad_value, rows, key_head, HEADS // SHARING, VALUE_CHANNELS, VALUE_WIDTH, is_whole,
+        value_sums)
+    at = key_head * num_parts + slot
+    put(parts, at, 0, 1, CHANNELS, WIDTH, is_head & is_part, key_sums)
+    put(value_parts, at, 0, 1, VALUE_CHANNELS, VALUE_WIDTH, is_head & is_part, value_sums)
