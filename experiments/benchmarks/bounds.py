@@ -47,13 +47,13 @@ MAX_OF = {**dict.fromkeys(TAKE_ALL, MAX | {'registers': 255}),
 
 
 @benchmark(dtypes=('bfloat16', 'float16', 'float32'), channels=(64,), terms=TERMS[::3],
-           degrees=(64,))
+           degrees=(4, 128))
 def main(
     dtypes: list[Literal['bfloat16', 'float16', 'float32', 'float64']] = (
         'bfloat16', 'float16', 'float32', 'float64'),
     channels: list[PositiveInt] = (1, 16, 32, 64, 80, 128, 256),
     terms: list[Literal[TERMS]] = TERMS,
-    degrees: list[PositiveInt] = (4, 64),
+    degrees: list[PositiveInt] = (4, 128),
     capabilities: list[PositiveInt] = (80, 90),
     out: Path = Path('runs/benchmarks'),
 ) -> None:

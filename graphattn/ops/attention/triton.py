@@ -61,7 +61,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, rows: Rows, terms: Terms,
     if tiles is None or tiles.leave_rows:
         rows = rows if tiles is None else tiles.rest_of(rows)
         parts = rows.tasks.parts(heads, value.size(2) + 2, dtype)
-        if short_rows.are_faster(rows):
+        if short_rows.are_faster(rows, query.dtype):
             short_rows.attend(rows, nodes, terms, out, max_inv_sum, parts)
         else:
             tile = Tile.of(query.dtype, rows.num_rows, rows.num_edges, channels, value.size(2))
@@ -106,7 +106,7 @@ def edge_attention_backward_cuda(
         rows = rows if tiles is None else tiles.rest_of(rows)
         parts = rows.tasks.parts(heads, channels, dtype)
         stages, grads = (out, max_inv_sum, softmax), (grad_query, grad_bias, grad_gate)
-        if short_rows.are_faster(rows):
+        if short_rows.are_faster(rows, query.dtype):
             short_rows.grads_of_queries(rows, nodes, terms, stages, grads, parts)
         else:
             tile = Tile.of(query.dtype, num_queries, num_edges, channels, value_channels)
@@ -124,7 +124,7 @@ def edge_attention_backward_cuda(
         rows = rows if tiles is None else tiles.rest_of(rows)
         parts, value_parts = (rows.tasks.parts(num_kv_heads, size, dtype)
                               for size in (channels, value_channels))
-        if short_rows.are_faster(rows):
+        if short_rows.are_faster(rows, query.dtype):
             short_rows.grads_of_keys(rows, perm, nodes, terms, softmax, (grad_key, grad_value),
                                      (parts, value_parts))
         else:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from graphattn.ops.triton.launch import fp64, kernel, launch, u64, width_of
 from graphattn.ops.triton.plans import Arriving, once_per_graph
-from graphattn.ops.triton.rows import ROWS_OF_A_TILE, Rows, Tasks, gather, put
+from graphattn.ops.triton.rows import ROWS_OF_A_TILE, Rows, Tasks, gather, put, put_more
 from graphattn.ops.triton.softmax import (
     Terms,
     before_softcap,
@@ -30,15 +30,15 @@ from graphattn.ops.triton.softmax import (
 from graphattn.ops.triton.tiles import MAX_COLUMNS, add_edge_by_edge, edges_of_rows, next_tile
 
 _COLUMNS = 32
-# By the number of channels, the edges whose rows take as long as one tile, forward and backward.
-# More channels would need more registers than there are. Computed, not measured: python -m
-# experiments.benchmarks.roofline.
-EDGES_OF_A_TILE = {16: 270, 32: 138, 64: 86, 128: 72}
-_MORE_WITH_LOGITS, _MORE_WITH_DROPOUT = 0.7, 0.5  # more edges: tiles take longer then
+# By the number of channels, the edges whose rows take as long as one tile, forward and backward,
+# measured on an H100. More channels would need more registers than there are.
+EDGES_OF_A_TILE = {16: 350, 32: 400, 64: 300, 128: 330}
+_MORE_WITH_LOGITS, _MORE_WITH_DROPOUT = 0.25, 0.25  # more edges: tiles take longer then
 _FEW_CHANNELS = 64  # the registers of four warps suffice for any sums
 # 64 rows with more tiles than this are cut into parts, each with at least this share of the work: a
 # fraction of the work of one of the few hundred programs that a GPU runs at once.
 _TILES_OF_A_PART, _SHARE_OF_A_PART = 32, 1024
+_BLOCKS = 256  # of 64 rows that a program cuts
 
 
 class Tiles(NamedTuple):
@@ -75,9 +75,9 @@ def plan(indptr: Tensor, column: Tensor, num_columns: int, heads: int, channels:
         return None
 
     def make() -> Tiles:
-        num_tiles = choose(indptr, column, num_columns, edges)
-        return Tiles(num_tiles, _tasks(num_tiles, column.numel(), heads),
-                     Arriving(num_tiles.count_nonzero()))
+        num_tiles, totals = choose(indptr, column, num_columns, edges)
+        return Tiles(num_tiles, _tasks(num_tiles, totals, column.numel(), heads),
+                     Arriving(totals[1]))
 
     name = 'tiles', edges, heads, num_columns, _TILES_OF_A_PART, _SHARE_OF_A_PART
     return once_per_graph(name, indptr, column, make)
@@ -94,15 +94,17 @@ def _edges_of_a_tile(num_columns: int, channels: int, dtype: torch.dtype,
                                          + _MORE_WITH_DROPOUT * (terms.seed is not None)))
 
 
-def choose(indptr: Tensor, column: Tensor, num_columns: int, edges: int) -> Tensor:
+def choose(indptr: Tensor, column: Tensor, num_columns: int, edges: int) -> tuple[Tensor, Tensor]:
     """Return how many tiles each block of 64 queries needs at most, int32 ``[num_blocks]``, or 0 if
-    a tile of the block has fewer than ``edges`` edges on average."""
+    a tile of the block has fewer than ``edges`` edges on average; and the sum of these numbers and
+    how many are above 0."""
     num_rows = indptr.numel() - 1
     num_programs = triton.cdiv(num_rows, ROWS_OF_A_TILE)
     num_tiles = torch.empty(num_programs, dtype=torch.int32, device=indptr.device)
-    launch(choose_tiles, (num_programs,), indptr, column, num_tiles, num_rows, num_columns,
+    totals = torch.zeros(2, dtype=torch.int32, device=indptr.device)
+    launch(choose_tiles, (num_programs,), indptr, column, num_tiles, totals, num_rows, num_columns,
            EDGES=edges, ROWS=ROWS_OF_A_TILE, COLUMNS=_COLUMNS, num_warps=4)
-    return num_tiles
+    return num_tiles, totals
 
 
 def attend(tiles: Tiles, rows: Rows, nodes: list[Tensor], terms: Terms, out: Tensor,
@@ -139,16 +141,18 @@ def grads_of_keys(tiles: Tiles, rows: Rows, perm: Tensor, nodes: list[Tensor], t
         tasks.add(parts, grad)
 
 
-def _tasks(num_tiles: Tensor, num_edges: int, heads: int) -> Tasks:
+def _tasks(num_tiles: Tensor, totals: Tensor, num_edges: int, heads: int) -> Tasks:
     """Return tasks of 64 tiled rows, cut into parts if they have a large share of all tiles."""
     max_tiles = num_edges // min(EDGES_OF_A_TILE.values())
     max_more = min(_SHARE_OF_A_PART // heads, max_tiles // _TILES_OF_A_PART)
-    if max_more == 0:
-        return Tasks.of(torch.zeros_like(num_tiles, dtype=torch.long), 0, ROWS_OF_A_TILE)
-    of_a_part = num_tiles.sum() * heads / _SHARE_OF_A_PART
-    of_a_part = of_a_part.ceil().clamp(min=_TILES_OF_A_PART)
-    more_parts = (num_tiles / of_a_part).ceil().long().sub_(1).clamp_(0)
-    return Tasks.of(more_parts, max_more, ROWS_OF_A_TILE)
+    num_blocks = num_tiles.numel()
+
+    def cut(more: Tensor, place_of_more: Tensor) -> None:
+        launch(cut_blocks, (triton.cdiv(num_blocks, _BLOCKS),), num_tiles, totals, more,
+               place_of_more, num_blocks, max_more, HEADS=heads, TILES=_TILES_OF_A_PART,
+               SHARE=_SHARE_OF_A_PART, BLOCKS=_BLOCKS, num_warps=4)
+
+    return Tasks.of(num_blocks, max_more, num_tiles, cut, ROWS_OF_A_TILE)
 
 
 def _pointers(tiles: Tiles, rows: Rows) -> tuple[Tensor | int, ...]:
@@ -181,7 +185,7 @@ def _has_logits_of_edges(terms: Terms) -> bool:
 
 
 @kernel
-def choose_tiles(indptr, column, num_tiles, num_rows, num_columns, EDGES: tl.constexpr,
+def choose_tiles(indptr, column, num_tiles, totals, num_rows, num_columns, EDGES: tl.constexpr,
                  ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """Compute an upper bound of the tiles of some rows, or 0 if they have fewer than ``EDGES``
     edges per tile. The range of columns bounds the number of tiles from above and the longest row
@@ -200,7 +204,24 @@ def choose_tiles(indptr, column, num_tiles, num_rows, num_columns, EDGES: tl.con
             _, _, _, count = next_tile(column, edge, end, num_columns, COLUMNS)
             edge += count
             counted += 1
-    tl.store(num_tiles + tl.program_id(0), tl.where(counted <= most, counted, 0))
+    if (counted > 0) & (counted <= most):
+        tl.store(num_tiles + tl.program_id(0), counted)
+        tl.atomic_add(totals, counted)
+        tl.atomic_add(totals + 1, 1)
+    else:
+        tl.store(num_tiles + tl.program_id(0), 0)
+
+
+@kernel
+def cut_blocks(num_tiles, totals, more, place_of_more, num_places, max_more, HEADS: tl.constexpr,
+               TILES: tl.constexpr, SHARE: tl.constexpr, BLOCKS: tl.constexpr):
+    """Kernel: cut some blocks of rows into parts that have at least ``TILES`` tiles, and the share
+    ``1 / SHARE`` of the tiles of all heads."""
+    block = tl.program_id(0) * BLOCKS + tl.arange(0, BLOCKS)
+    tiles = tl.load(num_tiles + block, mask=block < num_places, other=0)
+    of_a_part = tl.maximum(tl.cdiv(tl.load(totals).to(tl.int64) * HEADS, SHARE), TILES)
+    count = tl.maximum(tl.cdiv(tiles, of_a_part) - 1, 0).to(tl.int32)
+    put_more(count, block, more, place_of_more, num_places, max_more)
 
 
 @triton.jit
@@ -223,10 +244,12 @@ def _rows_of_task(indptr, column, num_tiles, more, place_of_more, num_rows, num_
     """
     task = tl.program_id(0).to(tl.int64)
     part = task - num_places  # a further part, if not negative
-    place = tl.load(place_of_more + part, mask=part >= 0, other=task)
+    place = tl.load(place_of_more + part, mask=part >= 0, other=0).to(tl.int64)
+    place = tl.where(part < 0, task, place)
     is_task = tl.load(num_tiles + place, mask=place < num_places, other=0) > 0
-    first = tl.load(more + place - 1, mask=is_task & (place > 0), other=0)
-    num_parts = tl.load(more + place, mask=is_task, other=0) - first + 1
+    is_cut = is_task & (max_more > 0)
+    first = tl.load(more + place, mask=is_cut, other=0)
+    num_parts = tl.load(more + num_places + place, mask=is_cut, other=0) + 1
     slot = tl.where(part < 0, max_more + first, part) * ROWS
     part = tl.where(part < 0, 0, part - first + 1)
     number, first_row = tl.arange(0, ROWS), tl.where(is_task, place, 0) * ROWS

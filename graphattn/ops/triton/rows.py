@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -14,6 +15,7 @@ from graphattn.ops.triton.plans import Arriving, once_per_graph
 
 EDGES_OF_A_PART, ROWS_OF_A_TILE = 1024, 64
 _NO_PARTS = 2**30
+_PLACES = 1024  # that a program cuts
 
 
 class Tasks(NamedTuple):
@@ -24,31 +26,33 @@ class Tasks(NamedTuple):
     synchronises; programs that are not needed return at once.
     """
 
-    more: Tensor  # cumulative number of further parts of all places
-    place_of_more: Tensor  # above all places if the part is not needed
+    more: Tensor  # first number and count of the further parts of each place, int32 [2, places]
+    place_of_more: Tensor  # above all places if the part is not needed; last is the sum of both
     num_places: int
     max_more: int
     rows_of_each: int
-    num_more: Arriving | None  # None if there are none
+    end_of_more: Arriving | None  # None if there are none
 
     @classmethod
-    def of(cls, more_parts: Tensor, max_more: int, rows_of_each: int = 1) -> Tasks:
-        """Return tasks for places with ``more_parts`` further parts each, at most ``max_more`` in
-        all; if these are 0, the parts are zeros or not read."""
-        if max_more == 0:
-            return cls(more_parts, more_parts, more_parts.numel(), 0, rows_of_each, None)
-        more = more_parts.cumsum(0)
-        numbers = torch.arange(max_more, device=more.device)
-        place_of_more = torch.searchsorted(more, numbers, right=True)
-        num_more = Arriving(more[-1]) if more.numel() else None
-        return cls(more, place_of_more, more.numel(), max_more, rows_of_each, num_more)
+    def of(cls, num_places: int, max_more: int, like: Tensor, cut: Callable[[Tensor, Tensor], None],
+           rows_of_each: int = 1) -> Tasks:
+        """Return tasks for places with at most ``max_more`` further parts, which ``cut`` writes
+        into ``more`` and ``place_of_more`` on the device of ``like``."""
+        if max_more == 0 or num_places == 0:
+            nothing = like.new_empty(1, dtype=torch.int32)
+            return cls(nothing, nothing, num_places, 0, rows_of_each, None)
+        more = like.new_empty(2, num_places, dtype=torch.int32)
+        place_of_more = like.new_full((max_more + 1,), num_places, dtype=torch.int32)
+        cut(more, place_of_more)
+        return cls(more, place_of_more, num_places, max_more, rows_of_each,
+                   Arriving(place_of_more[-1]))
 
     @property
     def most(self) -> int:
         """Return an upper bound of the number of further parts: the number itself, once it has
         arrived on the host."""
-        known = None if self.num_more is None else self.num_more.now()
-        return self.max_more if known is None else known
+        end = None if self.end_of_more is None else self.end_of_more.now()
+        return self.max_more if end is None else end - self.num_places
 
     @property
     def number(self) -> int:
@@ -114,11 +118,36 @@ class Rows(NamedTuple):
 
 
 def _tasks(indptr: Tensor, num_edges: int, edges_of_a_part: int) -> Tasks:
-    max_more = num_edges // edges_of_a_part
-    if max_more == 0:
-        return Tasks.of(indptr[:-1], 0)
-    more_parts = (indptr.diff() - 1).div_(edges_of_a_part, rounding_mode='floor').clamp_(0)
-    return Tasks.of(more_parts, max_more)
+    num_rows, max_more = indptr.numel() - 1, num_edges // edges_of_a_part
+
+    def cut(more: Tensor, place_of_more: Tensor) -> None:
+        launch(cut_rows, (triton.cdiv(num_rows, _PLACES),), indptr, more, place_of_more, num_rows,
+               max_more, edges_of_a_part, PLACES=_PLACES, num_warps=4)
+
+    return Tasks.of(num_rows, max_more, indptr, cut)
+
+
+@kernel
+def cut_rows(indptr, more, place_of_more, num_rows, max_more, part, PLACES: tl.constexpr):
+    """Kernel: cut some rows into parts of ``part`` edges."""
+    row = tl.program_id(0).to(tl.int64) * PLACES + tl.arange(0, PLACES)
+    begin = tl.load(indptr + row, mask=row < num_rows, other=0)
+    end = tl.load(indptr + row + 1, mask=row < num_rows, other=0)
+    put_more(tl.where(begin < end, (end - begin - 1) // part, 0).to(tl.int32), row, more,
+             place_of_more, num_rows, max_more)
+
+
+@triton.jit
+def put_more(count, place, more, place_of_more, num_places, max_more):
+    """Write the first number and the count of the further parts of some places, and their place.
+    Programs take their numbers from a counter. So numbers may differ between runs, but the parts of
+    a place are consecutive, and sums keep their order."""
+    first = tl.cumsum(count, axis=0) - count
+    first += tl.atomic_add(place_of_more + max_more, tl.sum(count, axis=0)) - num_places
+    tl.store(more + place, first, mask=place < num_places)
+    tl.store(more + num_places + place, count, mask=place < num_places)
+    for number in range(0, tl.max(count, axis=0)):
+        tl.store(place_of_more + first + number, place.to(tl.int32), mask=number < count)
 
 
 @triton.jit
@@ -131,14 +160,14 @@ def edges_of_tasks(indptr, more, row_of_more, num_tiles, num_rows, num_tasks, ma
     number = task - num_rows  # of a further part
     is_more = number >= 0
     row = tl.load(row_of_more + number, mask=is_more & (task < num_tasks), other=num_rows)
-    row = tl.where(is_more, row, task)
+    row = tl.where(is_more, row.to(tl.int64), task)
     is_task = row < num_rows
     if num_tiles is not None:
         is_task &= tl.load(num_tiles + row // 64, mask=is_task, other=0) == 0
     begin = tl.load(indptr + row, mask=is_task, other=0)
     end = tl.load(indptr + row + 1, mask=is_task, other=0)
     is_part = is_task & (end - begin > part)
-    before = tl.load(more + row - 1, mask=is_part & (row > 0), other=0)
+    before = tl.load(more + row, mask=is_part, other=0)
     begin += tl.where(is_more & is_part, number - before + 1, 0) * part
     end = tl.where(is_part, tl.minimum(end, begin + part), end)
     return row, begin, end, tl.where(is_more, number, max_more + before), is_task, is_part
@@ -172,16 +201,16 @@ def put(x, node, head, HEADS: tl.constexpr, CHANNELS: tl.constexpr, WIDTH: tl.co
 
 
 @triton.jit
-def parts_of_a_row(more, place_of_more, num_tiles, num_rows, max_more, ROWS: tl.constexpr):
+def parts_of_a_row(more, place_of_more, num_tiles, num_rows, ROWS: tl.constexpr):
     """Return four values for the row of this program: the row, whether this program sums its parts,
     and the numbers of its first and last further part. There is a program for each row of each
     further part, and that of the first one sums."""
     number, in_place = tl.program_id(0) // ROWS, tl.program_id(0) % ROWS
-    place = tl.load(place_of_more + number)
+    place, num_places = tl.load(place_of_more + number).to(tl.int64), tl.cdiv(num_rows, ROWS)
     row = place * ROWS + in_place
     is_row = row < num_rows
-    first = tl.load(more + place - 1, mask=is_row & (place > 0), other=0)
-    last = tl.load(more + place, mask=is_row, other=0)
+    first = tl.load(more + place, mask=is_row, other=0)
+    last = first + tl.load(more + num_places + place, mask=is_row, other=0)
     if num_tiles is not None:
         is_row &= tl.load(num_tiles + row // 64, mask=is_row, other=0) == 0
     return row, is_row & (number == first), first, last
@@ -201,8 +230,7 @@ def add_parts(parts, out, more, place_of_more, num_tiles, num_parts, num_rows, m
               DTYPE: tl.constexpr, ROWS: tl.constexpr):
     """Kernel: sum the parts of each long row in a fixed order."""
     head = tl.program_id(1)
-    row, has_parts, first, last = parts_of_a_row(more, place_of_more, num_tiles, num_rows, max_more,
-                                                 ROWS)
+    row, has_parts, first, last = parts_of_a_row(more, place_of_more, num_tiles, num_rows, ROWS)
     if has_parts:
         channel = tl.arange(0, WIDTH)
         total = tl.zeros([WIDTH], DTYPE)

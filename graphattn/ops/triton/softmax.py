@@ -147,8 +147,7 @@ def join_parts(parts, out, max_inv_sum, more, place_of_more, num_tiles, num_part
     """Kernel: compute the output, the row maximum and the inverse sum of each long row from its
     parts."""
     head = tl.program_id(1)
-    row, has_parts, first, last = parts_of_a_row(more, place_of_more, num_tiles, num_rows, max_more,
-                                                 ROWS)
+    row, has_parts, first, last = parts_of_a_row(more, place_of_more, num_tiles, num_rows, ROWS)
     if has_parts:
         channel = tl.arange(0, WIDTH)
         row_max = tl.full((), float('-inf'), DTYPE)
