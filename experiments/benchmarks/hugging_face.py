@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from jsonargparse.typing import PositiveInt
@@ -51,6 +51,7 @@ def main(
     heads: PositiveInt = 12,
     rounds: PositiveInt = 2,
     device: str = 'cpu',
+    dtype: Literal['float32', 'bfloat16'] = 'float32',
     out: Path = Path('runs/benchmarks'),
 ) -> None:
     """Time training steps of encoders as wide as BERT-base; peaks have another process.
@@ -61,8 +62,9 @@ def main(
         layers: Number of layers.
         heads: Number of heads of 64 channels; BERT-base has 12.
         rounds: Number of measurements of each model; the median is reported.
+        dtype: Models run under autocast to this dtype.
     """
-    setting = Setting(tokens, batch, layers, heads)
+    setting = Setting(tokens, batch, layers, heads, getattr(torch, dtype))
     steps = {case: setting.step(case) for case in progress(CASES, 'building')}
     times = interleave(steps, rounds, seconds=120.)
     del steps
@@ -83,6 +85,7 @@ class Setting(NamedTuple):
     batch: int
     layers: int
     heads: int
+    dtype: torch.dtype = torch.float
 
     def model(self, case: str) -> nn.Module:
         """Build the encoder of a case without dropout, because the models draw dropout
@@ -127,7 +130,9 @@ class Setting(NamedTuple):
 
         def train() -> None:
             model.zero_grad()
-            model(tokens, **given).last_hidden_state.square().mean().backward()
+            with torch.autocast(tokens.device.type, self.dtype, self.dtype != torch.float):
+                out = model(tokens, **given).last_hidden_state
+            out.float().square().mean().backward()
         return train
 
 
@@ -144,7 +149,7 @@ def peaks_of_training(setting: Setting) -> dict[str, int]:
     are included."""
     peaks = {}
     for case in progress(CASES, 'memory'):
-        Setting(MIN_LENGTH, 1, 1, setting.heads).step(case)()  # compiles
+        setting._replace(tokens=MIN_LENGTH, batch=1, layers=1).step(case)()  # compiles
         peaks[case] = peak_bytes(setting.step(case))
     return peaks
 

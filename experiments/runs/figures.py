@@ -136,6 +136,7 @@ def received_shares(model: nn.Module, images: Tensor, draws: int = 1) -> list[Te
     """
     was_training = model.training
     model.eval()
+    images = images.to(next(model.parameters()).device)
     num_images, num_pixels = images.shape
     ptr = torch.arange(num_images * draws + 1, device=images.device) * num_pixels
     tokens = images.repeat_interleave(draws, dim=0).flatten()

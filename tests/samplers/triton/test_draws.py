@@ -175,7 +175,9 @@ def few() -> FactorModel:
     return FactorModel(torch.full((40, 2), 0.01), torch.eye(2), torch.ones(50, 2))  # of 2,000
 
 
-def test_few_draws_are_thinned_and_many_pairs_compared():
+def test_few_draws_are_thinned_and_many_pairs_compared(monkeypatch):
+    assert thin(few(), generator(), by_name=False) is None  # a call costs more than its trials
+    monkeypatch.setattr('graphattn.ops.sample.triton.draws._CALL', 0)
     assert thin(few(), generator(), by_name=False).num_edges < 200
     assert thin(contract.MODELS['dense'], generator(), by_name=False) is None
     assert thin(contract.MODELS['near one'], generator(), by_name=False) is None

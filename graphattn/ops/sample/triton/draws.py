@@ -28,10 +28,10 @@ __all__ = ['MAX_EXPECTED', 'Draws', 'draw', 'thin']
 MAX_EXPECTED = 64  # expected draws of a task; one warp has registers for twice this number
 _MAX_TASKS = 2**22  # with more tasks than this and than draws, most tasks would draw nothing
 _DRAWS_OF_A_PROGRAM, _ROWS, _CLUSTERS, _KEYS = 128, 4, 8, 16
-# Number of draws per pair above which trials of all pairs are faster, and the cost of an entry of
-# cumulative shares, in draws. Both are computed for 128 clusters, not measured: python -m
-# experiments.benchmarks.roofline.
-_FASTER_BELOW, _TABLE_ENTRY = 0.1, 1 / 8
+# Number of draws per pair above which trials of all pairs are faster, and the cost of a call and of
+# an entry of cumulative shares, in draws. The first two are measured on an H100 with 128 clusters,
+# the last is computed: python -m experiments.benchmarks.roofline.
+_FASTER_BELOW, _CALL, _TABLE_ENTRY = 0.07, 6e6, 1 / 8
 _HIGHEST_BOUND = 0.9  # leads to a rate multiplier of 2.6; a bound of 1 would lead to infinity
 _TYPES = {torch.float32: tl.float32, torch.float64: tl.float64}
 # An annotation of scalars, which Triton reads by name. Without it, Triton would pass 32 bits.
@@ -207,7 +207,7 @@ class Draws:
 def _is_faster(num_draws: float, table_entries: int, num_pairs: float) -> bool:
     """Return whether ``num_draws`` draws of keys take less time than a random trial for each of
     ``num_pairs`` pairs."""
-    return num_draws + _TABLE_ENTRY * table_entries < _FASTER_BELOW * num_pairs
+    return num_draws + _CALL + _TABLE_ENTRY * table_entries < _FASTER_BELOW * num_pairs
 
 
 def _rate_multiplier(bound: Tensor) -> Tensor:
