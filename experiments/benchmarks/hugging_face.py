@@ -62,7 +62,7 @@ def main(
         layers: Number of layers.
         heads: Number of heads of 64 channels; BERT-base has 12.
         rounds: Number of measurements of each model; the median is reported.
-        dtype: Models run under autocast to this dtype.
+        dtype: Dtype of the models.
     """
     setting = Setting(tokens, batch, layers, heads, getattr(torch, dtype))
     steps = {case: setting.step(case) for case in progress(CASES, 'building')}
@@ -108,7 +108,7 @@ class Setting(NamedTuple):
         if case == 'no attention':
             for layer in model.encoder.layer:
                 layer.attention.self.forward = only_values.__get__(layer.attention.self)
-        return model.train()
+        return model.to(self.dtype).train()
 
     def pattern(self, case: str):
         """Return the pattern that the model of a case attends along."""
@@ -130,9 +130,7 @@ class Setting(NamedTuple):
 
         def train() -> None:
             model.zero_grad()
-            with torch.autocast(tokens.device.type, self.dtype, self.dtype != torch.float):
-                out = model(tokens, **given).last_hidden_state
-            out.float().square().mean().backward()
+            model(tokens, **given).last_hidden_state.float().square().mean().backward()
         return train
 
 
