@@ -175,7 +175,8 @@ def attend_rows(
     if edge_attr is not None:
         feature_query_i = gather(feature_query, row, head, HEADS, FEATURES, FEATURE_WIDTH, is_task,
                                  DTYPE)
-        feature_sums = tl.zeros([ROWS, FEATURE_WIDTH], DTYPE)
+        # Three dimensions, because Triton would hold two in one thread.
+        feature_sums = tl.zeros([ROWS, 1, FEATURE_WIDTH], DTYPE)
     for first in range(0, tl.max(end - begin, axis=0), EDGES):
         edge = (begin + first)[:, None] + tl.arange(0, EDGES)[None, :]
         inside = edge < end[:, None]
@@ -198,8 +199,8 @@ def attend_rows(
                          DTYPE)
         sums = sums * rescale[:, None] + tl.sum(weight[:, :, None] * value_j, axis=1)
         if edge_attr is not None:
-            feature_sums = (feature_sums * rescale[:, None]
-                            + tl.sum(weight[:, :, None] * attr, axis=1))
+            feature_sums = (feature_sums * rescale[:, None, None]
+                            + tl.sum(weight[:, :, None] * attr, axis=1, keep_dims=True))
         row_max = new_max
     is_row = is_task & (is_part == 0)
     inv_sum = tl.where(row_sum == 0, 0, 1 / row_sum)
@@ -208,6 +209,7 @@ def attend_rows(
     put_part(parts, head * num_parts + slot, is_part, sums, row_max, row_sum, VALUE_CHANNELS,
              VALUE_WIDTH)
     if edge_attr is not None:
+        feature_sums = tl.reshape(feature_sums, [ROWS, FEATURE_WIDTH])
         put(features, row, head, HEADS, FEATURES, FEATURE_WIDTH, is_row,
             feature_sums * inv_sum[:, None])
         put_part(feature_parts, head * num_parts + slot, is_part, feature_sums, row_max, row_sum,
