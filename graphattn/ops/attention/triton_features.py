@@ -91,7 +91,7 @@ def grads_of_keys(features: FeatureGrads, query: Tensor, grad_out: Tensor, rows:
     heads, dtype = query.size(1), query.dtype
     sharing = heads // num_kv_heads
     summed = dtype if sharing == 1 else features.sums.dtype
-    grads = (sum_rows(on_edges[:, perm], x, rows, summed)
+    grads = (sum_rows(on_edges, x, rows, summed, perm)
              for on_edges, x in ((features.grad_dot, query), (features.weight, grad_out)))
     if sharing == 1:
         return tuple(grads)
