@@ -49,10 +49,11 @@ def types_of(results) -> set[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('terms', ['bias and gate', 'dropout'])
+@pytest.mark.parametrize('terms, num_features', [('bias and gate', 0), ('dropout', 3)])
 @pytest.mark.parametrize('number', range(9))
-def test_operators_stay_there_and_wait_for_nothing(gpu, terms, number):
-    cases = machine_code.operators(torch.float32, 16, terms, degree=2, heads=1)
+def test_operators_stay_there_and_wait_for_nothing(gpu, terms, num_features, number):
+    cases = machine_code.operators(torch.float32, 16, terms, degree=2, heads=1,
+                                   num_features=num_features)
     operator, arguments = [*cases.items()][number]
     arguments = to_gpu(arguments)
     gpu.clear()

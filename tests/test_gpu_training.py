@@ -28,8 +28,6 @@ from tests.modules import (  # noqa: E402
     INPUTS,
     attention,
     block_model,
-    mask,
-    window,
 )
 from tests.simulated_gpu import out_of_memory_after, simulated_gpu  # noqa: E402
 
@@ -155,21 +153,17 @@ def test_a_model_of_transformers_is_trained(gpu):
     torch.testing.assert_close(numbers(found), expected, rtol=1e-4, atol=1e-4)
 
 
-TRITON = {
-    'pattern': lambda: attention(window()), 'diagonals': lambda: attention(mask()),
-    'hops': lambda: attention(window(), hops=2, teleport=0.1, learn_teleport=True),
-    'recomputed': lambda: attention(window(), hops=2, teleport=0.1, recompute=True),
-}
-
-
-@pytest.mark.parametrize('name', TRITON)
+@pytest.mark.parametrize('name', ['pattern', 'diagonals', 'learned teleport', 'recomputed',
+                                  'edges with features'])
 def test_kernels_of_gpus_train(gpu, monkeypatch, name):
     monkeypatch.setitem(choose.FASTEST_SPARSE, 'cuda', ops.load('triton').name)
-    module, inputs = TRITON[name](), (INPUTS['x'], INPUTS['ptr'])
+    case = CASES[name]
+    module, inputs = case.make(), [INPUTS[part] for part in case.inputs]
     there = copy.deepcopy(module).to('cuda')
-    expected = step(module, *inputs)
-    torch.testing.assert_close(numbers(step(there, *to_gpu(inputs))), expected, rtol=1e-4,
-                               atol=1e-4)
+    expected, found = step(module, *inputs), step_there(gpu, there, *inputs)
+    forward = gpu.pop('forward')
+    assert forward <= case.waits and gpu.total() - forward <= case.waits_back, (forward, gpu)
+    torch.testing.assert_close(numbers(found), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_graphs_that_gpus_draw_are_trained(gpu, monkeypatch):

@@ -87,10 +87,12 @@ def main(
 
 
 def started(dtype: torch.dtype, channels: int, terms: str, degree: int) -> Iterator[Launch]:
-    """Yield the launches of all operators and samplers for one setting. Products along edges are
-    included by rows and by tiles."""
-    for operator, arguments in operators(dtype, channels, terms, degree=degree).items():
-        yield from launches(operator, arguments)
+    """Yield the launches of all operators and samplers for one setting. Attention is included with
+    and without features of edges, and products along edges by rows and by tiles."""
+    for num_features in (0, channels):
+        for operator, arguments in operators(dtype, channels, terms, degree=degree,
+                                             num_features=num_features).items():
+            yield from launches(operator, arguments)
     if dtype == torch.float32:
         yield from (*dots(channels, faster_above=0.), *dots(channels, faster_above=1.))
     if dtype in (torch.float32, torch.float64):

@@ -188,8 +188,17 @@ def _dumped(binary: bytes, option: str) -> str:
 
 
 def operators(dtype: torch.dtype, channels: int, terms: str = 'plain', *, degree: int = 64,
-              heads: int = 16) -> dict[OpOverload, tuple]:
-    """Return a dict from each operator with Triton kernels to its arguments for these sizes."""
+              heads: int = 16, num_features: int = 0) -> dict[OpOverload, tuple]:
+    """Return a dict from each operator with Triton kernels to its arguments for these sizes.
+
+    Args:
+        dtype (torch.dtype): The dtype of queries, keys and values.
+        channels (int): Channels of a head.
+        terms (str): One of ``TERMS``.
+        degree (int): Number of keys per query.
+        heads (int): Number of heads.
+        num_features (int): Number of features of an edge in attention.
+    """
     ops.load('triton')
     graph = RandomKeys(degree).build(2 * degree, seed=0)
     query, bias, gate, seed, weight, teleport = _arguments(graph, dtype, channels, heads, terms)
@@ -197,16 +206,20 @@ def operators(dtype: torch.dtype, channels: int, terms: str = 'plain', *, degree
     nodes, logits = (query,) * 3, (query, query, bias, gate, None)
     dropout_p, softcap = 0. if seed is None else 0.1, 50. if 'softcap' in terms else 0.
     needs = bias is not None, gate is not None
-    attended = (*nodes, None, None, bias, gate, None, *edges, *ptrs, seed, 0.1, softcap, dropout_p)
+    features = weight.new_zeros(len(query), heads, num_features)
+    grad_features, at_edges, needs_attr = None, (None, None), num_features > 0
+    if needs_attr:
+        grad_features = features
+        at_edges = features.to(dtype), torch.zeros(graph.num_edges, num_features, dtype=dtype)
+    attended = (*nodes, *at_edges, bias, gate, None, *edges, *ptrs, seed, 0.1, softcap, dropout_p)
     diffused = (*nodes, bias, gate, None, teleport, *edges, seed, 0.1, softcap, dropout_p)
     out, statistics = query.to(weight.dtype), weight.new_empty(len(query), heads, 2)
     messages = weight.new_empty(len(teleport), heads, len(query), channels)
-    features = out[..., :0]
     own = torch.ops.graphattn
     return {operator.default: arguments for operator, arguments in {
         own.edge_attention: attended,
-        own.edge_attention_backward: (out, None, out, features, statistics, *attended, False,
-                                      *needs),
+        own.edge_attention_backward: (out, grad_features, out, features, statistics, *attended,
+                                      needs_attr, *needs),
         own.edge_dot: (*nodes[:2], *edges, *ptrs),
         own.edge_dot_backward: (weight.t().to(dtype), *nodes[:2], *edges, *ptrs),
         own.attention_weights: (*logits, *edges, 0.1, softcap),

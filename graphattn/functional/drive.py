@@ -202,7 +202,8 @@ def _one_hop(
         in_parts=placement.in_parts)
     features = terms.features
     attend = kernel.attention if features is None else kernel.attention_with_features
-    is_fused = not (attend is None or needs_weights or kernel.lacks(terms))
+    is_wide = features is not None and features.attr.size(1) > kernel.max_channels
+    is_fused = not (attend is None or needs_weights or is_wide or kernel.lacks(terms))
     with without_autocast(query.device):
         if not placement.has_all_values:
             if (is_fused and features is None and placement.in_parts

@@ -46,8 +46,9 @@ def edge_feature_attention(
         scale (float, optional): Replaces :math:`1/\sqrt{C}`.
         dropout_p (float): Probability in [0, 1) of zeroing a weight; the others are divided by
             ``1 - dropout_p``. Applied whenever positive.
-        backend (str): As in :func:`edge_attention`. ``'numba'`` computes features in the same pass
-            as attention. Other backends materialise weights, and process features head by head.
+        backend (str): As in :func:`edge_attention`. ``'numba'`` and ``'triton'`` compute features
+            in the same pass as attention, ``'triton'`` up to 256 features. Other backends
+            materialise weights, and process features head by head.
 
     Returns:
         Tensor ``[num_queries, heads, channels]`` of the dtype of ``query``.

@@ -86,7 +86,8 @@ class Backend:
         takes_dropout (bool): Whether ``attention`` supports dropout.
         takes_softcap (bool): Whether ``attention`` supports a softcap.
         takes_sink (bool): Whether ``attention`` supports sinks.
-        max_channels (int or float): Largest number of channels of a head; unlimited if omitted.
+        max_channels (int or float): Largest number of channels of a head, and of features of an
+            edge in ``attention_with_features``; unlimited if omitted.
         nan_leaks (bool): Whether a NaN in a query, key, value or bias reaches outputs or gradients
             that no edge connects to it.
         has_all_derivatives (bool): Whether forward-mode derivatives, second derivatives and

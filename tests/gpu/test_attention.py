@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from graphattn.functional import edge_attention
+from graphattn.functional import edge_attention, edge_feature_attention
+from graphattn.patterns import RandomKeys
 from graphattn.testing import check_attention
 from graphattn.testing.checks import CHECKS
 from tests.testing.test_backends import declared
@@ -49,3 +50,28 @@ def test_other_backends_are_right(name):
     checks = ['graphs', 'nothing to attend to', 'half precision', 'bias', 'grouped queries']
     check_attention(attention, supports=declared(name), checks=checks, device='cuda',
                     time_limit=60.).check()
+
+
+@pytest.mark.parametrize('num_features', [3, 16, 64])
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize('num_kv_heads', [4, 2])
+@pytest.mark.parametrize('degree', [4, 1500])
+def test_features_of_edges(degree, num_kv_heads, dtype, num_features):
+    """Rows of 1,500 edges, of queries or of keys, are computed in parts."""
+    generator = torch.Generator().manual_seed(0)
+    graph, channels = RandomKeys(degree).build(12_000 // degree, 2 * degree, seed=0), 32
+    shapes = [(graph.num_queries, 4, channels), *[(graph.num_keys, num_kv_heads, channels)] * 2,
+              (graph.num_edges, num_features), (4, channels, num_features)]
+    inputs = [torch.randn(shape, generator=generator).mul(0.5).to(dtype) for shape in shapes]
+
+    def step(device: str, dtype: torch.dtype, backend: str) -> list[torch.Tensor]:
+        leaves = [x.to(device, dtype).requires_grad_() for x in inputs]
+        out = edge_feature_attention(*leaves[:3], graph.to(device), *leaves[3:], backend=backend)
+        grads = torch.autograd.grad(out.float().square().sum(), leaves)
+        return [x.double().cpu() for x in (out, *grads)]
+
+    found, expected = step('cuda', dtype, 'triton'), step('cpu', torch.float32, 'gather')
+    tolerance = 1e-4 if dtype == torch.float32 else 2e-2
+    for actual, right in zip(found, expected):
+        scale = right.abs().max()
+        torch.testing.assert_close(actual / scale, right / scale, rtol=0, atol=tolerance)

@@ -54,10 +54,11 @@ def test_features_are_added_to_keys_and_values(backend, name, num_kv_heads):
 
 
 @pytest.mark.parametrize('size', [0, 1, 16, 40])
-def test_features_of_any_size(size):
+@pytest.mark.parametrize('backend', ['auto'])
+def test_features_of_any_size(backend, size):
     graph = GRAPHS['more_keys']()
     inputs = draw(graph, HEADS, size)
-    out = edge_feature_attention(graph=graph, **inputs, scale=0.3)
+    out = edge_feature_attention(graph=graph, **inputs, scale=0.3, backend=backend)
     torch.testing.assert_close(with_grads(out, inputs),
                                with_grads(by_definition(graph, **inputs, scale=0.3), inputs))
 

@@ -4,7 +4,8 @@ weights.
 The backward pass goes over the rows of queries, for gradients of queries, bias and gate, and then
 over the rows of keys, for gradients of keys and values. Every sum belongs to one program, so there
 are no atomic additions and results are deterministic. Both passes recompute weights from two values
-per query and head.
+per query and head. If edges have features, only the first pass recomputes the weights, and stores
+them, because the second pass would have to gather the features too.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
+from graphattn.ops.attention import triton_features as with_features
 from graphattn.ops.attention import triton_short_rows as short_rows
 from graphattn.ops.attention import triton_tiles as attention_tiles
+from graphattn.ops.attention.triton_features import NO_FEATURES, FeatureGrads, FeatureSums
 from graphattn.ops.edge_math import take_sink
 from graphattn.ops.registration import accumulation_dtype, no_grad, sum_to
 from graphattn.ops.triton.launch import TYPES, Tile, fp64, kernel, launch, u64
@@ -26,6 +29,7 @@ from graphattn.ops.triton.softmax import (
     join,
     kept,
     logits,
+    place,
     put_max_inv_sum,
     put_part,
 )
@@ -40,20 +44,22 @@ def edge_attention_cuda(
     query_ptr: Tensor, key_ptr: Tensor, seed: Tensor | None,
     scale: float, softcap: float, dropout_p: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    if feature_query is not None:
-        raise NotImplementedError("'graphattn::edge_attention' does not support features on CUDA; "
-                                  "use edge_feature_attention")
     heads, width = query.size(1), max(query.size(2), value.size(2))
-    terms = Terms.of(bias, gate, seed, scale, dropout_p, softcap)
-    tiles = attention_tiles.plan(indptr, edge_key, len(key), heads, width, query.dtype, terms)
-    out, max_inv_sum = attend(query, key, value, Rows.of(indptr, edge_key), terms, tiles)
-    take_sink(sink, max_inv_sum, out)
-    return out, out.new_empty(*query.shape[:2], 0), max_inv_sum
+    terms, rows = Terms.of(bias, gate, seed, scale, dropout_p, softcap), Rows.of(indptr, edge_key)
+    features = FeatureSums.of(feature_query, edge_attr, rows)
+    tiles = None if edge_attr is not None else attention_tiles.plan(
+        indptr, edge_key, len(key), heads, width, query.dtype, terms)
+    out, max_inv_sum = attend(query, key, value, rows, terms, tiles, features)
+    sums = out.new_empty(*query.shape[:2], 0) if features.sums is None else features.sums
+    take_sink(sink, max_inv_sum, out, sums)
+    return out, sums, max_inv_sum
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, rows: Rows, terms: Terms,
-           tiles: attention_tiles.Tiles | None = None) -> tuple[Tensor, Tensor]:
-    """Return the output, and row maxima and inverse sums, ``[num_queries, heads, 2]``."""
+           tiles: attention_tiles.Tiles | None = None,
+           features: FeatureSums = NO_FEATURES) -> tuple[Tensor, Tensor]:
+    """Return the output, and row maxima and inverse sums, ``[num_queries, heads, 2]``. The sums of
+    features are written to ``features.sums``. Features need all rows, without ``tiles``."""
     nodes = [x.contiguous() for x in (query, key, value)]
     (num_queries, heads, channels), dtype = query.shape, accumulation_dtype(query)
     out = query.new_empty(num_queries, heads, value.size(2), dtype=dtype)
@@ -62,14 +68,15 @@ def attend(query: Tensor, key: Tensor, value: Tensor, rows: Rows, terms: Terms,
         rows = rows if tiles is None else tiles.rest_of(rows)
         parts = rows.tasks.parts(heads, value.size(2) + 2, dtype)
         if short_rows.are_faster(rows, query.dtype):
-            short_rows.attend(rows, nodes, terms, out, max_inv_sum, parts)
+            short_rows.attend(rows, nodes, terms, out, max_inv_sum, parts, features)
         else:
-            tile = Tile.of(query.dtype, rows.num_rows, rows.num_edges, channels, value.size(2))
-            launch(attend_rows, rows.grid(heads, tile.ROWS), *rows.pointers(), *nodes, *terms, out,
-                   max_inv_sum, parts, parts.size(1), HEADS=heads, SHARING=heads // key.size(1),
-                   CHANNELS=channels, VALUE_CHANNELS=value.size(2), DTYPE=TYPES[dtype],
-                   **tile._asdict())
+            sizes = with_features.sizes(query.dtype, rows, channels, value.size(2), features.attr)
+            launch(attend_rows, rows.grid(heads, sizes['ROWS']), *rows.pointers(), *nodes, *terms,
+                   out, max_inv_sum, parts, *features, parts.size(1), HEADS=heads,
+                   SHARING=heads // key.size(1), DTYPE=TYPES[dtype], **sizes)
         join(rows.tasks, parts, out, max_inv_sum, rows.num_tiles)
+        if features.sums is not None:
+            join(rows.tasks, features.parts, features.sums, max_inv_sum)
     if tiles is not None and tiles.have_rows:
         attention_tiles.attend(tiles, rows, nodes, terms, out, max_inv_sum)
     return out, max_inv_sum
@@ -93,51 +100,63 @@ def edge_attention_backward_cuda(
     nodes = [x.contiguous() for x in (query, key, value, grad_out.to(query.dtype))]
     grad_query, grad_key, grad_value = (torch.empty_like(x, memory_format=torch.contiguous_format)
                                         for x in (query, key, value))
-    softmax = query.new_empty(num_queries, heads, 4, dtype=dtype)
+    has_features = edge_attr is not None
+    softmax = None if has_features else query.new_empty(num_queries, heads, 4, dtype=dtype)
     grad_bias, grad_gate = (query.new_empty(heads, num_edges, dtype=dtype) if needed else None
                             for needed in (needs_bias, needs_gate))
     width, num_kv_heads = max(channels, value_channels), key.size(1)
-    shape = dict(HEADS=heads, SHARING=heads // num_kv_heads, CHANNELS=channels,
-                 VALUE_CHANNELS=value_channels, DTYPE=TYPES[dtype])
+    shape = dict(HEADS=heads, SHARING=heads // num_kv_heads, DTYPE=TYPES[dtype])
 
     rows = Rows.of(indptr, edge_key)
-    tiles = attention_tiles.plan(indptr, edge_key, len(key), heads, width, query.dtype, terms)
+    on_edges = FeatureGrads.of(feature_query, edge_attr, features, grad_features, rows)
+    tiles = None if has_features else attention_tiles.plan(
+        indptr, edge_key, len(key), heads, width, query.dtype, terms)
     if tiles is None or tiles.leave_rows:
         rows = rows if tiles is None else tiles.rest_of(rows)
         parts = rows.tasks.parts(heads, channels, dtype)
         stages, grads = (out, max_inv_sum, softmax), (grad_query, grad_bias, grad_gate)
         if short_rows.are_faster(rows, query.dtype):
-            short_rows.grads_of_queries(rows, nodes, terms, stages, grads, parts)
+            short_rows.grads_of_queries(rows, nodes, terms, stages, grads, parts, on_edges)
         else:
-            tile = Tile.of(query.dtype, num_queries, num_edges, channels, value_channels)
-            launch(grads_of_queries, rows.grid(heads, tile.ROWS), *rows.pointers(), *nodes, *terms,
-                   *stages, *grads, parts, parts.size(1), num_edges, **shape, **tile._asdict())
+            sizes = with_features.sizes(query.dtype, rows, channels, value_channels, edge_attr)
+            launch(grads_of_queries, rows.grid(heads, sizes['ROWS']), *rows.pointers(), *nodes,
+                   *terms, *stages, *grads, parts, *on_edges, parts.size(1), num_edges, **shape,
+                   **sizes)
         rows.add(parts, grad_query)
+        if has_features:
+            rows.add(on_edges.parts, on_edges.grad_query)
     if tiles is not None and tiles.have_rows:
         attention_tiles.grads_of_queries(tiles, rows, nodes, terms, (out, max_inv_sum, softmax),
                                          (grad_query, grad_bias, grad_gate))
 
+    grad_attr = with_features.grad_of_attr(on_edges, rows) if needs_attr else no_grad(query)
+
     rows = Rows.of(key_indptr, edge_query)
-    tiles = attention_tiles.plan(key_indptr, edge_query, num_queries, num_kv_heads, width,
-                                 query.dtype, terms)
-    if tiles is None or tiles.leave_rows:
+    tiles = None if has_features else attention_tiles.plan(
+        key_indptr, edge_query, num_queries, num_kv_heads, width, query.dtype, terms)
+    if has_features and not short_rows.are_faster(rows, query.dtype):
+        grad_key, grad_value = with_features.grads_of_keys(on_edges, nodes[0], nodes[3], rows, perm,
+                                                           num_kv_heads)
+    elif tiles is None or tiles.leave_rows:
         rows = rows if tiles is None else tiles.rest_of(rows)
         parts, value_parts = (rows.tasks.parts(num_kv_heads, size, dtype)
                               for size in (channels, value_channels))
         if short_rows.are_faster(rows, query.dtype):
-            short_rows.grads_of_keys(rows, perm, nodes, terms, softmax, (grad_key, grad_value),
-                                     (parts, value_parts))
+            short_rows.grads_of_keys(rows, perm, nodes, terms, softmax, on_edges,
+                                     (grad_key, grad_value), (parts, value_parts))
         else:
             tile = Tile.of(query.dtype, rows.num_rows, num_edges, channels, value_channels)
             launch(grads_of_keys, rows.grid(num_kv_heads, tile.ROWS), *rows.pointers(), perm,
                    *nodes, *terms, softmax, grad_key, grad_value, parts, value_parts,
-                   parts.size(1), **shape, **tile._asdict())
+                   parts.size(1), CHANNELS=channels, VALUE_CHANNELS=value_channels, **shape,
+                   **tile._asdict())
         rows.add(parts, grad_key)
         rows.add(value_parts, grad_value)
     if tiles is not None and tiles.have_rows:
         attention_tiles.grads_of_keys(tiles, rows, perm, nodes, terms, softmax,
                                       (grad_key, grad_value))
-    return (grad_query, grad_key, grad_value, no_grad(query), no_grad(query),
+    return (grad_query, grad_key, grad_value,
+            on_edges.grad_query if has_features else no_grad(query), grad_attr,
             *(query.new_empty(0, heads, dtype=dtype) if grad is None else
               sum_to(grad.t(), values).contiguous()
               for grad, values in ((grad_bias, bias), (grad_gate, gate))))
@@ -151,10 +170,12 @@ def attend_rows(
         indptr, edge_key, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part,
         query, key, value, bias, gate, seed, bias_edge_stride, bias_head_stride, gate_edge_stride,
         gate_head_stride, scale: fp64, threshold: u64, keep_scale: fp64,
-        SOFTCAP: tl.constexpr, out, max_inv_sum, parts, num_parts,
+        SOFTCAP: tl.constexpr, out, max_inv_sum, parts, feature_query, edge_attr, features,
+        feature_parts, num_parts,
         HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
-        VALUE_CHANNELS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, EDGES: tl.constexpr,
-        WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr):
+        VALUE_CHANNELS: tl.constexpr, FEATURES: tl.constexpr, DTYPE: tl.constexpr,
+        ROWS: tl.constexpr, EDGES: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
+        FEATURE_WIDTH: tl.constexpr):
     """Compute output, row maxima and inverse sums of some queries, or of parts of their edges."""
     row, begin, end, slot, is_task, is_part = edges_of_tasks(
         indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part, ROWS)
@@ -164,14 +185,22 @@ def attend_rows(
     row_max = tl.full([ROWS], float('-inf'), DTYPE)
     row_sum = tl.zeros([ROWS], DTYPE)
     sums = tl.zeros([ROWS, VALUE_WIDTH], DTYPE)
+    if edge_attr is not None:
+        feature_query_i = gather(feature_query, row, head, HEADS, FEATURES, FEATURE_WIDTH, is_task,
+                                 DTYPE)
+        # Three dimensions, because Triton would hold two in one thread.
+        feature_sums = tl.zeros([ROWS, 1, FEATURE_WIDTH], DTYPE)
     for first in range(0, tl.max(end - begin, axis=0), EDGES):
         edge = (begin + first)[:, None] + tl.arange(0, EDGES)[None, :]
         inside = edge < end[:, None]
         j = tl.load(edge_key + edge, mask=inside, other=0)
         key_j = gather(key, j, key_head, HEADS // SHARING, CHANNELS, WIDTH, inside, DTYPE)
-        logit = logits(tl.sum(query_i[:, None, :] * key_j, axis=2), bias, gate, bias_edge_stride,
-                       bias_head_stride, gate_edge_stride, gate_head_stride, scale, edge, inside,
-                       head, SOFTCAP, DTYPE)
+        dot = tl.sum(query_i[:, None, :] * key_j, axis=2)
+        if edge_attr is not None:
+            attr = gather(edge_attr, edge, 0, 1, FEATURES, FEATURE_WIDTH, inside, DTYPE)
+            dot += tl.sum(feature_query_i[:, None, :] * attr, axis=2)
+        logit = logits(dot, bias, gate, bias_edge_stride, bias_head_stride, gate_edge_stride,
+                       gate_head_stride, scale, edge, inside, head, SOFTCAP, DTYPE)
         new_max = tl.maximum(row_max, tl.max(logit, axis=1))
         shift = tl.where(new_max == float('-inf'), 0, new_max)  # avoids -inf - -inf
         rescale = tl.exp(row_max - shift)
@@ -182,6 +211,9 @@ def attend_rows(
         value_j = gather(value, j, key_head, HEADS // SHARING, VALUE_CHANNELS, VALUE_WIDTH, inside,
                          DTYPE)
         sums = sums * rescale[:, None] + tl.sum(weight[:, :, None] * value_j, axis=1)
+        if edge_attr is not None:
+            feature_sums = (feature_sums * rescale[:, None, None]
+                            + tl.sum(weight[:, :, None] * attr, axis=1, keep_dims=True))
         row_max = new_max
     is_row = is_task & (is_part == 0)
     inv_sum = tl.where(row_sum == 0, 0, 1 / row_sum)
@@ -189,6 +221,12 @@ def attend_rows(
     put_max_inv_sum(max_inv_sum, row * HEADS + head, is_row, row_max, inv_sum)
     put_part(parts, head * num_parts + slot, is_part, sums, row_max, row_sum, VALUE_CHANNELS,
              VALUE_WIDTH)
+    if edge_attr is not None:
+        feature_sums = tl.reshape(feature_sums, [ROWS, FEATURE_WIDTH])
+        put(features, row, head, HEADS, FEATURES, FEATURE_WIDTH, is_row,
+            feature_sums * inv_sum[:, None])
+        put_part(feature_parts, head * num_parts + slot, is_part, feature_sums, row_max, row_sum,
+                 FEATURES, FEATURE_WIDTH)
 
 
 @kernel
@@ -197,12 +235,15 @@ def grads_of_queries(
         query, key, value, grad_out, bias, gate, seed, bias_edge_stride, bias_head_stride,
         gate_edge_stride, gate_head_stride, scale: fp64, threshold: u64, keep_scale: fp64,
         SOFTCAP: tl.constexpr, out, max_inv_sum, softmax, grad_query, grad_bias, grad_gate, parts,
-        num_parts, num_edges,
+        feature_query, edge_attr, features, grad_features, grad_feature_query, feature_parts,
+        grad_dot_of_edges, weight_of_edges, num_parts, num_edges,
         HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
-        VALUE_CHANNELS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, EDGES: tl.constexpr,
-        WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr):
+        VALUE_CHANNELS: tl.constexpr, FEATURES: tl.constexpr, DTYPE: tl.constexpr,
+        ROWS: tl.constexpr, EDGES: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
+        FEATURE_WIDTH: tl.constexpr):
     """Compute gradients of some queries and of bias and gate of their edges. For the pass over
-    keys, also write max_inv_sum and the mean gradient of weights of each query, side by side."""
+    keys, also write max_inv_sum and the mean gradient of weights of each query, side by side. If
+    edges have features, write the gradients of dot products and the weights of edges instead."""
     row, begin, end, slot, is_task, is_part = edges_of_tasks(
         indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part, ROWS)
     head = tl.program_id(1)
@@ -214,9 +255,18 @@ def grads_of_queries(
     row_max = tl.load(max_inv_sum + 2 * at, mask=is_task, other=0)
     inv_sum = tl.load(max_inv_sum + 2 * at + 1, mask=is_task, other=0)
     delta = tl.sum(grad_i * out_i, axis=1)
-    tl.store(softmax + 4 * at, row_max, mask=is_task)
-    tl.store(softmax + 4 * at + 1, inv_sum, mask=is_task)
-    tl.store(softmax + 4 * at + 2, delta, mask=is_task)
+    if edge_attr is not None:
+        feature_query_i = gather(feature_query, row, head, HEADS, FEATURES, FEATURE_WIDTH, is_task,
+                                 DTYPE)
+        grad_features_i = gather(grad_features, row, head, HEADS, FEATURES, FEATURE_WIDTH, is_task,
+                                 DTYPE)
+        features_i = gather(features, row, head, HEADS, FEATURES, FEATURE_WIDTH, is_task, DTYPE)
+        delta += tl.sum(grad_features_i * features_i, axis=1)
+        feature_sums = tl.zeros([ROWS, FEATURE_WIDTH], DTYPE)
+    else:
+        tl.store(softmax + 4 * at, row_max, mask=is_task)
+        tl.store(softmax + 4 * at + 1, inv_sum, mask=is_task)
+        tl.store(softmax + 4 * at + 2, delta, mask=is_task)
     sums = tl.zeros([ROWS, WIDTH], DTYPE)
     for first in range(0, tl.max(end - begin, axis=0), EDGES):
         edge = (begin + first)[:, None] + tl.arange(0, EDGES)[None, :]
@@ -224,14 +274,22 @@ def grads_of_queries(
         j = tl.load(edge_key + edge, mask=inside, other=0)
         key_j = gather(key, j, key_head, HEADS // SHARING, CHANNELS, WIDTH, inside, DTYPE)
         dot = tl.sum(query_i[:, None, :] * key_j, axis=2)
+        if edge_attr is not None:
+            attr = gather(edge_attr, edge, 0, 1, FEATURES, FEATURE_WIDTH, inside, DTYPE)
+            dot += tl.sum(feature_query_i[:, None, :] * attr, axis=2)
         logit = logits(dot, bias, gate, bias_edge_stride, bias_head_stride, gate_edge_stride,
                        gate_head_stride, scale, edge, inside, head, SOFTCAP, DTYPE)
         weight = tl.exp(logit - row_max[:, None]) * inv_sum[:, None]
         value_j = gather(value, j, key_head, HEADS // SHARING, VALUE_CHANNELS, VALUE_WIDTH, inside,
                          DTYPE)
         grad_weight = tl.sum(grad_i[:, None, :] * value_j, axis=2)
+        if edge_attr is not None:
+            grad_weight += tl.sum(grad_features_i[:, None, :] * attr, axis=2)
+        used = weight
         if seed is not None:
-            grad_weight *= kept(seed, threshold, keep_scale, edge, head, HEADS, DTYPE)
+            keep = kept(seed, threshold, keep_scale, edge, head, HEADS, DTYPE)
+            grad_weight *= keep
+            used = weight * keep
         # Masked, because 0 * nan is nan for non-finite nodes without edges.
         grad_logit = tl.where(inside, weight * (grad_weight - delta[:, None]), 0)
         if grad_bias is not None:
@@ -244,8 +302,18 @@ def grads_of_queries(
         if gate is not None:
             grad_dot *= gates(gate, gate_edge_stride, gate_head_stride, edge, inside, head, DTYPE)
         sums += tl.sum(grad_dot[:, :, None] * key_j, axis=1)
-    put(grad_query, row, head, HEADS, CHANNELS, WIDTH, is_task & (is_part == 0), sums)
+        if edge_attr is not None:
+            feature_sums += tl.sum(grad_dot[:, :, None] * attr, axis=1)
+            place_of_edge = place(1, num_edges, edge, head)
+            tl.store(grad_dot_of_edges + place_of_edge, grad_dot, mask=inside)
+            tl.store(weight_of_edges + place_of_edge, used, mask=inside)
+    is_row = is_task & (is_part == 0)
+    put(grad_query, row, head, HEADS, CHANNELS, WIDTH, is_row, sums)
     put(parts, head * num_parts + slot, 0, 1, CHANNELS, WIDTH, is_part, sums)
+    if edge_attr is not None:
+        put(grad_feature_query, row, head, HEADS, FEATURES, FEATURE_WIDTH, is_row, feature_sums)
+        put(feature_parts, head * num_parts + slot, 0, 1, FEATURES, FEATURE_WIDTH, is_part,
+            feature_sums)
 
 
 @kernel

@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from graphattn.ops.attention.triton_features import FeatureGrads, FeatureSums
 from graphattn.ops.triton.launch import TYPES, fp64, kernel, launch, u64, width_of
 from graphattn.ops.triton.rows import Rows, edges_of_tasks, gather, put
 from graphattn.ops.triton.softmax import (
@@ -36,32 +37,37 @@ def are_faster(rows: Rows, dtype: torch.dtype) -> bool:
 
 
 def attend(rows: Rows, nodes: list[Tensor], terms: Terms, out: Tensor, max_inv_sum: Tensor,
-           parts: Tensor) -> None:
+           parts: Tensor, features: FeatureSums) -> None:
     """Write output, row maxima and inverse sums of the rows, or the sums of their parts."""
     query, key, value = nodes
     _launch(attend_short_rows, rows, key.size(1), query, key, value, *nodes, *terms, out,
-            max_inv_sum, parts, parts.size(1), dtype=out.dtype, over_queries=True)
+            max_inv_sum, parts, *features, parts.size(1), dtype=out.dtype, over_queries=True,
+            **_sizes(features.attr))
 
 
 def grads_of_queries(rows: Rows, nodes: list[Tensor], terms: Terms, softmax: tuple[Tensor, ...],
-                     grads: tuple[Tensor | None, ...], parts: Tensor) -> None:
+                     grads: tuple[Tensor | None, ...], parts: Tensor,
+                     features: FeatureGrads) -> None:
     """Write the gradients of queries, bias and gate, or the sums of their parts."""
     query, key, value, _ = nodes
     _launch(grads_of_short_queries, rows, key.size(1), query, key, value, *nodes, *terms, *softmax,
-            *grads, parts, parts.size(1), rows.num_edges, dtype=parts.dtype, over_queries=True)
+            *grads, parts, *features, parts.size(1), rows.num_edges, dtype=parts.dtype,
+            over_queries=True, **_sizes(features.attr))
 
 
 def grads_of_keys(rows: Rows, perm: Tensor, nodes: list[Tensor], terms: Terms, softmax: Tensor,
-                  grads: tuple[Tensor, Tensor], parts: tuple[Tensor, Tensor]) -> None:
+                  features: FeatureGrads, grads: tuple[Tensor, Tensor],
+                  parts: tuple[Tensor, Tensor]) -> None:
     """Write the gradients of keys and values, or the sums of their parts."""
     query, key, value, _ = nodes
     _launch(grads_of_short_keys, rows, key.size(1), query, key, value, perm, *nodes, *terms,
-            softmax, *grads, *parts, parts[0].size(1), dtype=parts[0].dtype, over_queries=False)
+            softmax, features.grad_dot, features.weight, *grads, *parts, parts[0].size(1),
+            rows.num_edges, dtype=parts[0].dtype, over_queries=False)
 
 
 def _launch(function: triton.runtime.KernelInterface, rows: Rows, num_kv_heads: int, query: Tensor,
             key: Tensor, value: Tensor, *arguments, dtype: torch.dtype,
-            over_queries: bool) -> None:
+            over_queries: bool, **constants: int) -> None:
     (_, heads, channels), value_channels = query.shape, value.size(2)
     width, value_width = width_of(channels), width_of(value_channels)
     at_once = heads if over_queries else num_kv_heads
@@ -70,7 +76,12 @@ def _launch(function: triton.runtime.KernelInterface, rows: Rows, num_kv_heads: 
     launch(function, (rows.tasks.number, triton.cdiv(at_once, block)), *rows.pointers(),
            *arguments, HEADS=heads, SHARING=heads // num_kv_heads, CHANNELS=channels,
            VALUE_CHANNELS=value_channels, DTYPE=TYPES[dtype], BLOCK=block, WIDTH=width,
-           VALUE_WIDTH=value_width, num_warps=min(max(num_bytes // 1024, 1), 4))
+           VALUE_WIDTH=value_width, **constants, num_warps=min(max(num_bytes // 1024, 1), 4))
+
+
+def _sizes(attr: Tensor | None) -> dict[str, int]:
+    num_features = 0 if attr is None else attr.size(1)
+    return dict(FEATURES=num_features, FEATURE_WIDTH=width_of(num_features))
 
 
 # Kernels #############################################################################
@@ -90,10 +101,12 @@ def attend_short_rows(
         indptr, edge_key, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part,
         query, key, value, bias, gate, seed, bias_edge_stride, bias_head_stride, gate_edge_stride,
         gate_head_stride, scale: fp64, threshold: u64, keep_scale: fp64,
-        SOFTCAP: tl.constexpr, out, max_inv_sum, parts, num_parts,
+        SOFTCAP: tl.constexpr, out, max_inv_sum, parts, feature_query, edge_attr, features,
+        feature_parts, num_parts,
         HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
         VALUE_CHANNELS: tl.constexpr, DTYPE: tl.constexpr, BLOCK: tl.constexpr,
-        WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr):
+        WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, FEATURES: tl.constexpr,
+        FEATURE_WIDTH: tl.constexpr):
     """Compute output, row maxima and inverse sums of a query, or of a part of its edges."""
     row, begin, end, slot, is_task, is_part = _row_of_program(
         indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part)
@@ -105,6 +118,10 @@ def attend_short_rows(
     row_max = tl.full([BLOCK], float('-inf'), DTYPE)
     row_sum = tl.zeros([BLOCK], DTYPE)
     sums = tl.zeros([BLOCK, VALUE_WIDTH], DTYPE)
+    if edge_attr is not None:
+        feature_i = gather(feature_query, rows, head, HEADS, FEATURES, FEATURE_WIDTH, is_head,
+                           DTYPE)
+        feature_sums = tl.zeros([BLOCK, FEATURE_WIDTH], DTYPE)
     j = tl.load(edge_key + begin, mask=begin < end, other=0)
     for edge in range(begin, end):
         next_j = tl.load(edge_key + edge + 1, mask=edge + 1 < end, other=0)
@@ -112,9 +129,12 @@ def attend_short_rows(
         key_j = gather(key, keys, key_head, HEADS // SHARING, CHANNELS, WIDTH, is_head, DTYPE)
         value_j = gather(value, keys, key_head, HEADS // SHARING, VALUE_CHANNELS, VALUE_WIDTH,
                          is_head, DTYPE)
-        logit = logits(tl.sum(query_i * key_j, axis=1), bias, gate, bias_edge_stride,
-                       bias_head_stride, gate_edge_stride, gate_head_stride, scale, edge, is_head,
-                       head, SOFTCAP, DTYPE)
+        dot = tl.sum(query_i * key_j, axis=1)
+        if edge_attr is not None:
+            attr = _features(edge_attr, edge, FEATURES, FEATURE_WIDTH, DTYPE)
+            dot += tl.sum(feature_i * attr, axis=1)
+        logit = logits(dot, bias, gate, bias_edge_stride, bias_head_stride, gate_edge_stride,
+                       gate_head_stride, scale, edge, is_head, head, SOFTCAP, DTYPE)
         new_max = tl.maximum(row_max, logit)
         shift = tl.where(new_max == float('-inf'), 0, new_max)  # avoids -inf - -inf
         rescale = tl.exp(row_max - shift)
@@ -123,14 +143,29 @@ def attend_short_rows(
         if seed is not None:
             weight *= kept(seed, threshold, keep_scale, edge, head, HEADS, DTYPE)
         sums = sums * rescale[:, None] + weight[:, None] * value_j
+        if edge_attr is not None:
+            feature_sums = feature_sums * rescale[:, None] + weight[:, None] * attr
         row_max = new_max
         j = next_j
     is_row = is_head & (is_part == 0)
     inv_sum = tl.where(row_sum == 0, 0, 1 / row_sum)
     put(out, rows, head, HEADS, VALUE_CHANNELS, VALUE_WIDTH, is_row, sums * inv_sum[:, None])
     put_max_inv_sum(max_inv_sum, row * HEADS + head, is_row, row_max, inv_sum)
-    put_part(parts, head * num_parts + slot, is_head & is_part, sums, row_max, row_sum,
-             VALUE_CHANNELS, VALUE_WIDTH)
+    slots = head * num_parts + slot
+    put_part(parts, slots, is_head & is_part, sums, row_max, row_sum, VALUE_CHANNELS, VALUE_WIDTH)
+    if edge_attr is not None:
+        put(features, rows, head, HEADS, FEATURES, FEATURE_WIDTH, is_row,
+            feature_sums * inv_sum[:, None])
+        put_part(feature_parts, slots, is_head & is_part, feature_sums, row_max, row_sum, FEATURES,
+                 FEATURE_WIDTH)
+
+
+@triton.jit
+def _features(edge_attr, edge, FEATURES: tl.constexpr, WIDTH: tl.constexpr, DTYPE: tl.constexpr):
+    """Return the features of an edge, ``[1, WIDTH]``."""
+    feature = tl.arange(0, WIDTH)[None, :]
+    attr = tl.load(edge_attr + edge * FEATURES + feature, mask=feature < FEATURES, other=0)
+    return attr.to(DTYPE)
 
 
 @kernel
@@ -139,10 +174,12 @@ def grads_of_short_queries(
         query, key, value, grad_out, bias, gate, seed, bias_edge_stride, bias_head_stride,
         gate_edge_stride, gate_head_stride, scale: fp64, threshold: u64, keep_scale: fp64,
         SOFTCAP: tl.constexpr, out, max_inv_sum, softmax, grad_query, grad_bias, grad_gate, parts,
-        num_parts, num_edges,
+        feature_query, edge_attr, features, grad_features, grad_feature_query, feature_parts,
+        grad_dots, weights, num_parts, num_edges,
         HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
         VALUE_CHANNELS: tl.constexpr, DTYPE: tl.constexpr, BLOCK: tl.constexpr,
-        WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr):
+        WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, FEATURES: tl.constexpr,
+        FEATURE_WIDTH: tl.constexpr):
     """Compute gradients of a query and of bias and gate of its edges. For the pass over keys, also
     write max_inv_sum and the mean gradient of weights of the query, side by side."""
     row, begin, end, slot, is_task, is_part = _row_of_program(
@@ -158,9 +195,18 @@ def grads_of_short_queries(
     row_max = tl.load(max_inv_sum + 2 * at, mask=is_head, other=0)
     inv_sum = tl.load(max_inv_sum + 2 * at + 1, mask=is_head, other=0)
     delta = tl.sum(grad_i * out_i, axis=1)
-    tl.store(softmax + 4 * at, row_max, mask=is_head)
-    tl.store(softmax + 4 * at + 1, inv_sum, mask=is_head)
-    tl.store(softmax + 4 * at + 2, delta, mask=is_head)
+    if edge_attr is not None:
+        feature_i = gather(feature_query, rows, head, HEADS, FEATURES, FEATURE_WIDTH, is_head,
+                           DTYPE)
+        grad_feature_i = gather(grad_features, rows, head, HEADS, FEATURES, FEATURE_WIDTH, is_head,
+                                DTYPE)
+        sums_i = gather(features, rows, head, HEADS, FEATURES, FEATURE_WIDTH, is_head, DTYPE)
+        delta += tl.sum(grad_feature_i * sums_i, axis=1)
+        feature_sums = tl.zeros([BLOCK, FEATURE_WIDTH], DTYPE)
+    if softmax is not None:
+        tl.store(softmax + 4 * at, row_max, mask=is_head)
+        tl.store(softmax + 4 * at + 1, inv_sum, mask=is_head)
+        tl.store(softmax + 4 * at + 2, delta, mask=is_head)
     sums = tl.zeros([BLOCK, WIDTH], DTYPE)
     j = tl.load(edge_key + begin, mask=begin < end, other=0)
     for edge in range(begin, end):
@@ -170,12 +216,19 @@ def grads_of_short_queries(
         value_j = gather(value, keys, key_head, HEADS // SHARING, VALUE_CHANNELS, VALUE_WIDTH,
                          is_head, DTYPE)
         dot = tl.sum(query_i * key_j, axis=1)
+        grad_weight = tl.sum(grad_i * value_j, axis=1)
+        if edge_attr is not None:
+            attr = _features(edge_attr, edge, FEATURES, FEATURE_WIDTH, DTYPE)
+            dot += tl.sum(feature_i * attr, axis=1)
+            grad_weight += tl.sum(grad_feature_i * attr, axis=1)
         logit = logits(dot, bias, gate, bias_edge_stride, bias_head_stride, gate_edge_stride,
                        gate_head_stride, scale, edge, is_head, head, SOFTCAP, DTYPE)
         weight = tl.exp(logit - row_max) * inv_sum
-        grad_weight = tl.sum(grad_i * value_j, axis=1)
+        used = weight
         if seed is not None:
-            grad_weight *= kept(seed, threshold, keep_scale, edge, head, HEADS, DTYPE)
+            keep = kept(seed, threshold, keep_scale, edge, head, HEADS, DTYPE)
+            grad_weight *= keep
+            used = weight * keep
         grad_logit = weight * (grad_weight - delta)
         if grad_bias is not None:
             tl.store(grad_bias + head.to(tl.int64) * num_edges + edge, grad_logit, mask=is_head)
@@ -188,9 +241,18 @@ def grads_of_short_queries(
         if gate is not None:
             grad_dot *= gates(gate, gate_edge_stride, gate_head_stride, edge, is_head, head, DTYPE)
         sums += grad_dot[:, None] * key_j
+        if edge_attr is not None:
+            feature_sums += grad_dot[:, None] * attr
+            at_edge = head.to(tl.int64) * num_edges + edge
+            tl.store(grad_dots + at_edge, grad_dot, mask=is_head)
+            tl.store(weights + at_edge, used, mask=is_head)
         j = next_j
-    put(grad_query, rows, head, HEADS, CHANNELS, WIDTH, is_head & (is_part == 0), sums)
-    put(parts, head * num_parts + slot, 0, 1, CHANNELS, WIDTH, is_head & is_part, sums)
+    is_whole, slots = is_head & (is_part == 0), head * num_parts + slot
+    put(grad_query, rows, head, HEADS, CHANNELS, WIDTH, is_whole, sums)
+    put(parts, slots, 0, 1, CHANNELS, WIDTH, is_head & is_part, sums)
+    if edge_attr is not None:
+        put(grad_feature_query, rows, head, HEADS, FEATURES, FEATURE_WIDTH, is_whole, feature_sums)
+        put(feature_parts, slots, 0, 1, FEATURES, FEATURE_WIDTH, is_head & is_part, feature_sums)
 
 
 @kernel
@@ -199,11 +261,13 @@ def grads_of_short_keys(
         perm,
         query, key, value, grad_out, bias, gate, seed, bias_edge_stride, bias_head_stride,
         gate_edge_stride, gate_head_stride, scale: fp64, threshold: u64, keep_scale: fp64,
-        SOFTCAP: tl.constexpr, softmax, grad_key, grad_value, parts, value_parts, num_parts,
+        SOFTCAP: tl.constexpr, softmax, grad_dots, weights, grad_key, grad_value, parts,
+        value_parts, num_parts, num_edges,
         HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
         VALUE_CHANNELS: tl.constexpr, DTYPE: tl.constexpr, BLOCK: tl.constexpr,
         WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr):
-    """Compute gradients of a key and its value, or the sums over a part of their edges."""
+    """Compute gradients of a key and its value, or the sums over a part of their edges. Gradients
+    of dot products, and weights, are computed again unless they are given."""
     row, begin, end, slot, is_task, is_part = _row_of_program(
         indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part)
     key_head = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -224,26 +288,33 @@ def grads_of_short_keys(
             query_i = gather(query, queries, head, HEADS, CHANNELS, WIDTH, is_head, DTYPE)
             grad_i = gather(grad_out, queries, head, HEADS, VALUE_CHANNELS, VALUE_WIDTH, is_head,
                             DTYPE)
-            at = (queries * HEADS + head) * 4
-            row_max = tl.load(softmax + at, mask=is_head, other=0)
-            inv_sum = tl.load(softmax + at + 1, mask=is_head, other=0)
-            delta = tl.load(softmax + at + 2, mask=is_head, other=0)
-            dot = tl.sum(query_i * key_j, axis=1)
-            logit = logits(dot, bias, gate, bias_edge_stride, bias_head_stride, gate_edge_stride,
-                           gate_head_stride, scale, edge, is_head, head, SOFTCAP, DTYPE)
-            weight = tl.exp(logit - row_max) * inv_sum
-            grad_weight = tl.sum(grad_i * value_j, axis=1)
-            used = weight
-            if seed is not None:
-                keep = kept(seed, threshold, keep_scale, edge, head, HEADS, DTYPE)
-                grad_weight *= keep
-                used = weight * keep
-            grad_dot = before_softcap(weight * (grad_weight - delta), dot, gate, gate_edge_stride,
-                                      gate_head_stride, scale, edge, is_head, head, SOFTCAP, DTYPE)
-            grad_dot *= tl.full((), scale, DTYPE)
-            if gate is not None:
-                grad_dot *= gates(gate, gate_edge_stride, gate_head_stride, edge, is_head, head,
-                                  DTYPE)
+            if grad_dots is not None:
+                at_edge = head.to(tl.int64) * num_edges + edge
+                grad_dot = tl.load(grad_dots + at_edge, mask=is_head, other=0)
+                used = tl.load(weights + at_edge, mask=is_head, other=0)
+            else:
+                at = (queries * HEADS + head) * 4
+                row_max = tl.load(softmax + at, mask=is_head, other=0)
+                inv_sum = tl.load(softmax + at + 1, mask=is_head, other=0)
+                delta = tl.load(softmax + at + 2, mask=is_head, other=0)
+                dot = tl.sum(query_i * key_j, axis=1)
+                logit = logits(dot, bias, gate, bias_edge_stride, bias_head_stride,
+                               gate_edge_stride, gate_head_stride, scale, edge, is_head, head,
+                               SOFTCAP, DTYPE)
+                weight = tl.exp(logit - row_max) * inv_sum
+                grad_weight = tl.sum(grad_i * value_j, axis=1)
+                used = weight
+                if seed is not None:
+                    keep = kept(seed, threshold, keep_scale, edge, head, HEADS, DTYPE)
+                    grad_weight *= keep
+                    used = weight * keep
+                grad_dot = before_softcap(
+                    weight * (grad_weight - delta), dot, gate, gate_edge_stride, gate_head_stride,
+                    scale, edge, is_head, head, SOFTCAP, DTYPE)
+                grad_dot *= tl.full((), scale, DTYPE)
+                if gate is not None:
+                    grad_dot *= gates(gate, gate_edge_stride, gate_head_stride, edge, is_head,
+                                      head, DTYPE)
             key_sums += grad_dot[:, None] * query_i
             value_sums += used[:, None] * grad_i
             i = next_i

@@ -25,6 +25,7 @@ __all__ = ['BACKEND']
 
 BACKEND = Backend('triton', runs_on, supports_gqa=True, max_channels=MAX_CHANNELS,
                   attention=partial(on_graphs.attend, by_key=True),
+                  attention_with_features=partial(on_graphs.attend, by_key=True),
                   attention_part=on_graphs.attend_part,
                   attention_part_grads=partial(on_graphs.grads_of_part, by_key=True),
                   attention_weights=on_graphs.weigh, weighted_sum=on_graphs.sum_by_weights,

@@ -23,19 +23,20 @@ def weighted_sum_cuda(
 def sum_to_keys_cuda(
     weight: Tensor, at_query: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
 ) -> Tensor:
-    return sum_rows(weight[:, perm], at_query, Rows.of(key_indptr, edge_query), at_query.dtype)
+    return sum_rows(weight, at_query, Rows.of(key_indptr, edge_query), at_query.dtype, perm)
 
 
-def sum_rows(weight: Tensor, x: Tensor, rows: Rows, dtype: torch.dtype, *,
-             skip_zeros: bool = False) -> Tensor:
+def sum_rows(weight: Tensor, x: Tensor, rows: Rows, dtype: torch.dtype,
+             perm: Tensor | None = None, *, skip_zeros: bool = False) -> Tensor:
     """Return the weighted sums of the columns of each row, ``[rows, heads, channels]`` of
-    ``dtype``. Weights are ``[heads, num_edges]`` in the order of the rows. With ``skip_zeros``,
-    weights of 0 add nothing, even if values are infinite."""
+    ``dtype``. Weights are ``[heads, num_edges]`` in the order of the rows, unless ``perm`` has the
+    place of the weight of each edge. With ``skip_zeros``, weights of 0 add nothing, even if values
+    are infinite."""
     (_, heads, channels), summed = x.shape, accumulation_dtype(x)
     out = x.new_empty(rows.num_rows, heads, channels, dtype=dtype)
     parts = rows.tasks.parts(heads, channels, summed)
     tile = Tile.of(x.dtype, rows.num_rows, rows.num_edges, channels)
-    launch(sum_of_rows, rows.grid(heads, tile.ROWS), *rows.pointers(), weight.contiguous(),
+    launch(sum_of_rows, rows.grid(heads, tile.ROWS), *rows.pointers(), perm, weight.contiguous(),
            x.contiguous(), out, parts, parts.size(1), rows.num_edges, HEADS=heads,
            CHANNELS=channels, SKIP_ZEROS=skip_zeros, DTYPE=TYPES[summed], ROWS=tile.ROWS,
            EDGES=tile.EDGES, WIDTH=tile.WIDTH)
@@ -46,9 +47,9 @@ def sum_rows(weight: Tensor, x: Tensor, rows: Rows, dtype: torch.dtype, *,
 @kernel
 def sum_of_rows(
         indptr, column, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part,
-        weight, x, out, parts, num_parts, num_edges, HEADS: tl.constexpr, CHANNELS: tl.constexpr,
-        SKIP_ZEROS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, EDGES: tl.constexpr,
-        WIDTH: tl.constexpr):
+        perm, weight, x, out, parts, num_parts, num_edges, HEADS: tl.constexpr,
+        CHANNELS: tl.constexpr, SKIP_ZEROS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr,
+        EDGES: tl.constexpr, WIDTH: tl.constexpr):
     """Kernel: compute the weighted sums of some rows, or of parts of the edges of these rows."""
     row, begin, end, slot, is_task, is_part = edges_of_tasks(
         indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part, ROWS)
@@ -59,7 +60,10 @@ def sum_of_rows(
         edge = (begin + first)[:, None] + tl.arange(0, EDGES)[None, :]
         inside = edge < end[:, None]
         j = tl.load(column + edge, mask=inside, other=0)
-        weight_j = tl.load(of_head + edge, mask=inside, other=0).to(DTYPE)
+        at = edge
+        if perm is not None:
+            at = tl.load(perm + edge, mask=inside, other=0).to(tl.int64)
+        weight_j = tl.load(of_head + at, mask=inside, other=0).to(DTYPE)
         if SKIP_ZEROS:
             inside &= weight_j != 0
         x_j = gather(x, j, head, HEADS, CHANNELS, WIDTH, inside, DTYPE)

@@ -16,6 +16,7 @@ from tests.graphs import GRAPHS, random_graph
 from tests.ops import test_backends as attention
 from tests.ops import test_contract as promises
 from tests.ops import test_diffusion as diffusion
+from tests.ops import test_edge_features as features
 from tests.ops.triton.interpreter import interpreted
 
 triton = pytest.importorskip('triton', reason="backend 'triton' needs triton")
@@ -33,6 +34,7 @@ pytestmark = [
 BOTH = 'per_edge_and_head'
 EQUAL = attention.test_equals_reference
 POISON = attention.test_poison_reaches_only_one_query_and_its_keys
+FEATURES = features.test_features_are_added_to_keys_and_values
 
 
 @pytest.mark.parametrize('test, arguments', [
@@ -78,6 +80,10 @@ POISON = attention.test_poison_reaches_only_one_query_and_its_keys
     (diffusion.test_nan_travels_no_further_than_the_hops, dict(teleport=0., poison=torch.inf)),
     (diffusion.test_the_gradient_of_a_teleport_of_0_and_of_1, {}),
     (diffusion.test_only_results_are_rounded, dict(name='hub', dtype=torch.bfloat16)),
+    *[(FEATURES, dict(name=name, num_kv_heads=number))
+      for name, number in (('ragged_rectangles', 2), ('no_keys', 2), ('no_queries', 4),
+                           ('no_segments', 4), ('shuffled_duplicates', 4), ('graph_per_head', 2))],
+    *[(features.test_features_of_any_size, dict(size=size)) for size in (0, 1, 40)],
 ])
 def test_keeps_the_contract(test, arguments):
     needed = test.__code__.co_varnames[:test.__code__.co_argcount]

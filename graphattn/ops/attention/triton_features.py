@@ -1,0 +1,140 @@
+"""Features of edges in Triton's kernels of attention, and the gradients that need features."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from graphattn.ops.registration import accumulation_dtype
+from graphattn.ops.triton.launch import TYPES, Tile, kernel, launch, width_of
+from graphattn.ops.triton.rows import Rows, edges_of_tasks, gather
+from graphattn.ops.triton.softmax import place
+from graphattn.ops.weights.triton_weighted_sum import sum_rows
+
+
+class FeatureSums(NamedTuple):
+    """Features of edges, and where the kernel of the forward pass writes their weighted sums. All
+    are None if edges have no features."""
+
+    query: Tensor | None = None  # [num_queries, heads, size]
+    attr: Tensor | None = None  # [num_edges, size]
+    sums: Tensor | None = None  # [num_queries, heads, size]
+    parts: Tensor | None = None  # of long rows
+
+    @classmethod
+    def of(cls, query: Tensor | None, attr: Tensor | None, rows: Rows) -> FeatureSums:
+        if attr is None:
+            return cls()
+        (num_queries, heads, size), dtype = query.shape, accumulation_dtype(query)
+        return cls(query.contiguous(), attr.contiguous(),
+                   query.new_empty(num_queries, heads, size, dtype=dtype),
+                   rows.tasks.parts(heads, size + 2, dtype))
+
+
+NO_FEATURES = FeatureSums()
+
+
+class FeatureGrads(NamedTuple):
+    """Features of edges, the gradients of their sums, and where the kernel over queries writes its
+    results. All are None if edges have no features."""
+
+    query: Tensor | None = None
+    attr: Tensor | None = None
+    sums: Tensor | None = None
+    grad_sums: Tensor | None = None
+    grad_query: Tensor | None = None
+    parts: Tensor | None = None
+    grad_dot: Tensor | None = None  # of dot products, [heads, num_edges]
+    weight: Tensor | None = None  # after dropout, [heads, num_edges]
+
+    @classmethod
+    def of(cls, query: Tensor | None, attr: Tensor | None, sums: Tensor,
+           grad_sums: Tensor | None, rows: Rows) -> FeatureGrads:
+        if attr is None:
+            return cls()
+        _, heads, size = query.shape
+        on_edges = (sums.new_empty(heads, rows.num_edges) for _ in range(2))
+        # grad_sums are already rounded, because the sums were cast to the dtype of the query.
+        return cls(query.contiguous(), attr.contiguous(), sums.contiguous(),
+                   grad_sums.to(query.dtype).contiguous(),
+                   torch.empty_like(query, memory_format=torch.contiguous_format),
+                   rows.tasks.parts(heads, size, sums.dtype), *on_edges)
+
+
+def sizes(dtype: torch.dtype, rows: Rows, channels: int, value_channels: int,
+          attr: Tensor | None) -> dict[str, int]:
+    """Return the sizes of vectors and tiles that kernels over queries take as constants."""
+    num_features = 0 if attr is None else attr.size(1)
+    tile = Tile.of(dtype, rows.num_rows, rows.num_edges, max(channels, num_features),
+                   value_channels)
+    return dict(tile._asdict(), WIDTH=width_of(channels), CHANNELS=channels,
+                VALUE_CHANNELS=value_channels, FEATURES=num_features,
+                FEATURE_WIDTH=width_of(num_features))
+
+
+def grads_of_keys(features: FeatureGrads, query: Tensor, grad_out: Tensor, rows: Rows,
+                  perm: Tensor, num_kv_heads: int) -> tuple[Tensor, Tensor]:
+    """Return the gradients of keys and values from those of dot products and from the weights.
+
+    Args:
+        features (FeatureGrads): The results of the kernel over queries.
+        query (Tensor): ``[num_queries, heads, channels]``.
+        grad_out (Tensor): ``[num_queries, heads, value_channels]``.
+        rows (Rows): The edges grouped by key.
+        perm (Tensor): The place of each of these edges in the order by query.
+        num_kv_heads (int): Number of heads of keys and values.
+    """
+    heads, dtype = query.size(1), query.dtype
+    sharing = heads // num_kv_heads
+    summed = dtype if sharing == 1 else features.sums.dtype
+    grads = (sum_rows(on_edges, x, rows, summed, perm)
+             for on_edges, x in ((features.grad_dot, query), (features.weight, grad_out)))
+    if sharing == 1:
+        return tuple(grads)
+    return tuple(grad.unflatten(1, (num_kv_heads, sharing)).sum(2).to(dtype) for grad in grads)
+
+
+def grad_of_attr(features: FeatureGrads, rows: Rows) -> Tensor:
+    """Return the gradient of the features of edges, ``[num_edges, size]``. The edges in ``rows``
+    are grouped by query."""
+    (_, heads, size), dtype = features.query.shape, features.attr.dtype
+    grad_attr = torch.empty_like(features.attr)
+    tile = Tile.of(dtype, rows.num_rows, rows.num_edges, size)
+    launch(grads_of_features, (triton.cdiv(rows.tasks.number, tile.ROWS),), *rows.pointers(),
+           features.query, features.grad_sums, features.grad_dot, features.weight, grad_attr,
+           rows.num_edges, HEADS=heads, FEATURES=size, DTYPE=TYPES[features.sums.dtype],
+           ROWS=tile.ROWS, EDGES=tile.EDGES, FEATURE_WIDTH=tile.WIDTH)
+    return grad_attr
+
+
+@kernel
+def grads_of_features(
+        indptr, edge_key, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part,
+        feature_query, grad_features, grad_dot, weight, grad_attr, num_edges,
+        HEADS: tl.constexpr, FEATURES: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr,
+        EDGES: tl.constexpr, FEATURE_WIDTH: tl.constexpr):
+    """Kernel: compute the gradients of features of the edges of some queries, in all heads."""
+    row, begin, end, slot, is_task, is_part = edges_of_tasks(
+        indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part, ROWS)
+    feature = tl.arange(0, FEATURE_WIDTH)
+    for first in range(0, tl.max(end - begin, axis=0), EDGES):
+        edge = (begin + first)[:, None] + tl.arange(0, EDGES)[None, :]
+        inside = edge < end[:, None]
+        sums = tl.zeros([ROWS, EDGES, FEATURE_WIDTH], DTYPE)
+        for head in range(0, HEADS):
+            query_i = gather(feature_query, row, head, HEADS, FEATURES, FEATURE_WIDTH, is_task,
+                             DTYPE)
+            grad_i = gather(grad_features, row, head, HEADS, FEATURES, FEATURE_WIDTH, is_task,
+                            DTYPE)
+            at = place(1, num_edges, edge, head)
+            grad_dot_e = tl.load(grad_dot + at, mask=inside, other=0)
+            weight_e = tl.load(weight + at, mask=inside, other=0)
+            sums += grad_dot_e[:, :, None] * query_i[:, None, :]
+            sums += weight_e[:, :, None] * grad_i[:, None, :]
+        tl.store(grad_attr + edge[:, :, None] * FEATURES + feature[None, None, :],
+                 sums.to(grad_attr.dtype.element_ty),
+                 mask=inside[:, :, None] & (feature < FEATURES)[None, None, :])
