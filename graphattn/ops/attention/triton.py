@@ -94,23 +94,18 @@ def edge_attention_backward_cuda(
     needs_attr: bool, needs_bias: bool, needs_gate: bool,
 ) -> tuple[Tensor, ...]:
     dtype, (num_queries, heads, channels) = max_inv_sum.dtype, query.shape
-    num_edges, value_channels = edge_key.numel(), value.size(2)
+    num_edges, value_channels, has_features = edge_key.numel(), value.size(2), edge_attr is not None
     terms = Terms.of(bias, gate, seed, scale, dropout_p, softcap)
     # grad_out is already rounded, because the output was cast to the dtype of the query.
     nodes = [x.contiguous() for x in (query, key, value, grad_out.to(query.dtype))]
-    grad_query, grad_key, grad_value = (torch.empty_like(x, memory_format=torch.contiguous_format)
-                                        for x in (query, key, value))
-    has_features = edge_attr is not None
+    grad_query = torch.empty_like(nodes[0])
     softmax = None if has_features else query.new_empty(num_queries, heads, 4, dtype=dtype)
     grad_bias, grad_gate = (query.new_empty(heads, num_edges, dtype=dtype) if needed else None
                             for needed in (needs_bias, needs_gate))
-    width, num_kv_heads = max(channels, value_channels), key.size(1)
-    shape = dict(HEADS=heads, SHARING=heads // num_kv_heads, DTYPE=TYPES[dtype])
-
     rows = Rows.of(indptr, edge_key)
     on_edges = FeatureGrads.of(feature_query, edge_attr, features, grad_features, rows)
     tiles = None if has_features else attention_tiles.plan(
-        indptr, edge_key, len(key), heads, width, query.dtype, terms)
+        indptr, edge_key, len(key), heads, max(channels, value_channels), query.dtype, terms)
     if tiles is None or tiles.leave_rows:
         rows = rows if tiles is None else tiles.rest_of(rows)
         parts = rows.tasks.parts(heads, channels, dtype)
@@ -120,46 +115,57 @@ def edge_attention_backward_cuda(
         else:
             sizes = with_features.sizes(query.dtype, rows, channels, value_channels, edge_attr)
             launch(grads_of_queries, rows.grid(heads, sizes['ROWS']), *rows.pointers(), *nodes,
-                   *terms, *stages, *grads, parts, *on_edges, parts.size(1), num_edges, **shape,
-                   **sizes)
+                   *terms, *stages, *grads, parts, *on_edges, parts.size(1), num_edges, HEADS=heads,
+                   SHARING=heads // key.size(1), DTYPE=TYPES[dtype], **sizes)
         rows.add(parts, grad_query)
         if has_features:
             rows.add(on_edges.parts, on_edges.grad_query)
     if tiles is not None and tiles.have_rows:
         attention_tiles.grads_of_queries(tiles, rows, nodes, terms, (out, max_inv_sum, softmax),
                                          (grad_query, grad_bias, grad_gate))
-
     grad_attr = with_features.grad_of_attr(on_edges, rows) if needs_attr else no_grad(query)
 
     rows = Rows.of(key_indptr, edge_query)
-    tiles = None if has_features else attention_tiles.plan(
-        key_indptr, edge_query, num_queries, num_kv_heads, width, query.dtype, terms)
-    if has_features and not short_rows.are_faster(rows, query.dtype):
-        grad_key, grad_value = with_features.grads_of_keys(on_edges, nodes[0], nodes[3], rows, perm,
-                                                           num_kv_heads)
-    elif tiles is None or tiles.leave_rows:
-        rows = rows if tiles is None else tiles.rest_of(rows)
-        parts, value_parts = (rows.tasks.parts(num_kv_heads, size, dtype)
-                              for size in (channels, value_channels))
-        if short_rows.are_faster(rows, query.dtype):
-            short_rows.grads_of_keys(rows, perm, nodes, terms, softmax, on_edges,
-                                     (grad_key, grad_value), (parts, value_parts))
-        else:
-            tile = Tile.of(query.dtype, rows.num_rows, num_edges, channels, value_channels)
-            launch(grads_of_keys, rows.grid(num_kv_heads, tile.ROWS), *rows.pointers(), perm,
-                   *nodes, *terms, softmax, grad_key, grad_value, parts, value_parts,
-                   parts.size(1), CHANNELS=channels, VALUE_CHANNELS=value_channels, **shape,
-                   **tile._asdict())
-        rows.add(parts, grad_key)
-        rows.add(value_parts, grad_value)
-    if tiles is not None and tiles.have_rows:
-        attention_tiles.grads_of_keys(tiles, rows, perm, nodes, terms, softmax,
-                                      (grad_key, grad_value))
+    grad_key, grad_value = grads_of_nodes(nodes, rows, perm, terms, softmax, on_edges)
     return (grad_query, grad_key, grad_value,
             on_edges.grad_query if has_features else no_grad(query), grad_attr,
             *(query.new_empty(0, heads, dtype=dtype) if grad is None else
               sum_to(grad.t(), values).contiguous()
               for grad, values in ((grad_bias, bias), (grad_gate, gate))))
+
+
+def grads_of_nodes(nodes: list[Tensor], rows: Rows, perm: Tensor, terms: Terms,
+                   softmax: Tensor | None, features: FeatureGrads) -> tuple[Tensor, Tensor]:
+    """Return the gradients of keys and values. The edges in ``rows`` are grouped by key, and
+    ``perm`` has the place of each of these edges in the order by query."""
+    query, key, value, grad_out = nodes
+    (num_queries, heads, channels), (*_, num_kv_heads, value_channels) = query.shape, value.shape
+    are_short, dtype = short_rows.are_faster(rows, query.dtype), accumulation_dtype(query)
+    if softmax is None and not are_short:
+        return with_features.grads_of_keys(features, query, grad_out, rows, perm, num_kv_heads)
+    grad_key, grad_value = (torch.empty_like(x) for x in (key, value))
+    tiles = None if softmax is None else attention_tiles.plan(
+        rows.indptr, rows.column, num_queries, num_kv_heads, max(channels, value_channels),
+        query.dtype, terms)
+    if tiles is None or tiles.leave_rows:
+        rows = rows if tiles is None else tiles.rest_of(rows)
+        parts, value_parts = (rows.tasks.parts(num_kv_heads, size, dtype)
+                              for size in (channels, value_channels))
+        if are_short:
+            short_rows.grads_of_keys(rows, perm, nodes, terms, softmax, features,
+                                     (grad_key, grad_value), (parts, value_parts))
+        else:
+            tile = Tile.of(query.dtype, rows.num_rows, rows.num_edges, channels, value_channels)
+            launch(grads_of_keys, rows.grid(num_kv_heads, tile.ROWS), *rows.pointers(), perm,
+                   *nodes, *terms, softmax, grad_key, grad_value, parts, value_parts,
+                   parts.size(1), HEADS=heads, SHARING=heads // num_kv_heads, CHANNELS=channels,
+                   VALUE_CHANNELS=value_channels, DTYPE=TYPES[dtype], **tile._asdict())
+        rows.add(parts, grad_key)
+        rows.add(value_parts, grad_value)
+    if tiles is not None and tiles.have_rows:
+        attention_tiles.grads_of_keys(tiles, rows, perm, nodes, terms, softmax,
+                                      (grad_key, grad_value))
+    return grad_key, grad_value
 
 
 # Kernels #############################################################################
