@@ -72,16 +72,17 @@ def _launch(function: triton.runtime.KernelInterface, rows: Rows, num_kv_heads: 
     width, value_width = width_of(channels), width_of(value_channels)
     at_once = heads if over_queries else num_kv_heads
     block = min(triton.next_power_of_2(at_once), _VALUES // max(width, value_width))
-    num_bytes = block * max(width, value_width) * query.element_size()
+    num_values = block * (max(width, value_width) + constants.get('FEATURE_WIDTH', 0))
+    num_warps = triton.next_power_of_2(triton.cdiv(num_values * query.element_size(), 1024))
     launch(function, (rows.tasks.number, triton.cdiv(at_once, block)), *rows.pointers(),
            *arguments, HEADS=heads, SHARING=heads // num_kv_heads, CHANNELS=channels,
            VALUE_CHANNELS=value_channels, DTYPE=TYPES[dtype], BLOCK=block, WIDTH=width,
-           VALUE_WIDTH=value_width, **constants, num_warps=min(max(num_bytes // 1024, 1), 4))
+           VALUE_WIDTH=value_width, **constants, num_warps=min(num_warps, 4))
 
 
 def _sizes(attr: Tensor | None) -> dict[str, int]:
     num_features = 0 if attr is None else attr.size(1)
-    return dict(FEATURES=num_features, FEATURE_WIDTH=width_of(num_features))
+    return dict(FEATURES=num_features, FEATURE_WIDTH=0 if attr is None else width_of(num_features))
 
 
 # Kernels #############################################################################
