@@ -194,12 +194,7 @@ def test_models_and_probabilities_wait_for_nothing(gpu):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('faster_above', [0., 1.], ids=['tiles', 'rows'])
-def test_dots_on_edges_wait_for_nothing_and_have_the_numbers_of_cpus(gpu, monkeypatch,
-                                                                     faster_above):
-    from graphattn.ops.triton import tiles
-
-    monkeypatch.setattr(tiles, 'FASTER_ABOVE', {4: faster_above})
+def test_dots_on_edges_wait_for_nothing_and_have_the_numbers_of_cpus(gpu):
     graph, query, key = random_graph(12, 12), *torch.randn(2, 12, 1, 4)
     grad = torch.randn(graph.num_edges, 1)
     weight = torch.zeros(12, 12).index_put((graph.query, graph.key), grad[:, 0])

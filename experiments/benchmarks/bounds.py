@@ -28,7 +28,6 @@ from experiments.benchmarks.machine_code import (
     sampling,
 )
 from experiments.benchmarks.measure import benchmark, progress, run_benchmark
-from experiments.benchmarks.roofline import dots
 from experiments.runs.tables import report
 
 # 'registers' per thread, so that twelve warps fit a processor. 'spilled' bytes per thread outside
@@ -36,8 +35,7 @@ from experiments.runs.tables import report
 # programs fit.
 MAX = {'registers': 168, 'spilled': 48, 'in loop': 8, 'shared': 2**16}
 # Kernels that compute gradients of attention, or tiles, may use all registers of a thread.
-TAKE_ALL = {'grads_of_queries', 'grads_of_keys', 'dot_of_tiles', 'sum_of_tiles', 'try_tiles',
-            'draw_keys'}
+TAKE_ALL = {'grads_of_queries', 'grads_of_keys', 'try_tiles', 'draw_keys'}
 # Attention tiles with several terms, or of 128 channels, need more. With fewer pairs at a time
 # nothing would spill, but the additional instructions would cost more than the spills, which cost 7
 # % at most.
@@ -88,13 +86,11 @@ def main(
 
 def started(dtype: torch.dtype, channels: int, terms: str, degree: int) -> Iterator[Launch]:
     """Yield the launches of all operators and samplers for one setting. Attention is included with
-    and without features of edges, and products along edges by rows and by tiles."""
+    and without features of edges."""
     for num_features in (0, channels):
         for operator, arguments in operators(dtype, channels, terms, degree=degree,
                                              num_features=num_features).items():
             yield from launches(operator, arguments)
-    if dtype == torch.float32:
-        yield from (*dots(channels, faster_above=0.), *dots(channels, faster_above=1.))
     if dtype in (torch.float32, torch.float64):
         yield from (*sampling(dtype, channels), *drawing(dtype, channels))
 

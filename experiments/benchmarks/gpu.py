@@ -1,12 +1,12 @@
-"""Times on a GPU: attention by rows and by tiles, attention along anemoi's meshes, layers that
-sample graphs, and samplers.
+"""Times on a GPU: attention by rows, by short rows and by tiles, attention along anemoi's meshes,
+layers that sample graphs, and samplers.
 
     python -m experiments.benchmarks.gpu
     python -m experiments.benchmarks.gpu --parts '[layers]'
     python -m experiments.benchmarks.gpu --quick --device cpu
 
 The lower bound for attention is the time in which the same GPU copies the vectors that the edges
-gather. ``python -m experiments.benchmarks.roofline`` computes this bound for an H200 without a GPU.
+gather.
 This command checks for memory errors: compute-sanitizer python -m pytest tests/ops/test_backends.py
 -k on_a_gpu
 """
@@ -25,17 +25,21 @@ from jsonargparse.typing import PositiveInt
 from experiments.benchmarks import attention, meshes
 from experiments.benchmarks.layer import bring_to_density, full_attention, train
 from experiments.benchmarks.measure import benchmark, interleave, progress, run_benchmark
-from experiments.benchmarks.roofline import SHAPES
 from experiments.benchmarks.sampler import block_model
 from experiments.runs.tables import report
 from graphattn.functional import edge_probability
 from graphattn.layers import GraphAttention
+from graphattn.ops.attention import triton_short_rows as short_rows
 from graphattn.ops.attention import triton_tiles as attention_tiles
-from graphattn.ops.triton import tiles
 from graphattn.patterns import RandomKeys, parse
 from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg
 from graphattn.sources import BlockModelSource
 
+# Numbers of tokens and of keys per query: 0.25, 1 and 5 % of the pairs, and a long sequence.
+SHAPES = (16384, 41), (16384, 164), (16384, 819), (131072, 64)
+# Numbers of tokens, of keys per query and of heads.
+SHORT_ROWS = ((16384, 4, 16), (16384, 16, 16), (131072, 8, 16), (131072, 8, 4), (131072, 64, 16),
+              (262144, 16, 16))
 LENGTHS, DENSITIES = (4096, 8192, 16384, 32768), (0.0025, 0.01, 0.02, 0.05)
 CLUSTERS = 128
 PATTERNS = ('SlidingWindow(64)', 'SlidingWindow(256)', 'SlidingWindow(64) | GlobalTokens(64)',
@@ -50,8 +54,8 @@ def main(
     channels: PositiveInt = 64,
     dtype: Literal['float32', 'bfloat16', 'float16'] = 'bfloat16',
     rounds: PositiveInt = 20,
-    parts: list[Literal['attention', 'tiles', 'meshes', 'layers', 'sampling']] = (
-        'attention', 'tiles', 'meshes', 'layers', 'sampling'),
+    parts: list[Literal['attention', 'rows', 'tiles', 'meshes', 'layers', 'sampling']] = (
+        'attention', 'rows', 'tiles', 'meshes', 'layers', 'sampling'),
     device: str = 'cuda',
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
@@ -66,16 +70,17 @@ def main(
         quick: Whether to use small sizes, which end within a minute.
         out: The folder of the tables.
     """
-    shapes, grids, lengths, densities = [*SHAPES], meshes.MESHES, LENGTHS, DENSITIES
-    patterns = [*product((4096, 16384), PATTERNS)]
+    shapes, grids, lengths, densities = SHAPES, meshes.MESHES, LENGTHS, DENSITIES
+    patterns, rows = [*product((4096, 16384), PATTERNS)], SHORT_ROWS
     if quick:
-        patterns = [(256, PATTERNS[0])]
+        patterns, rows = [(256, PATTERNS[0])], [(256, 4, 2)]
         shapes, lengths, densities, heads, rounds = [(512, 8)], (256,), (0.05,), 2, 2
         grids = {'small': (64, 128, 8)}
     setting = heads, channels, getattr(torch, dtype), rounds
     drawn = [*product(lengths, densities)]
     cases = {
         'attention': [partial(of_attention, *shape, *setting) for shape in shapes],
+        'rows': [partial(of_rows, *shape, *setting[1:]) for shape in rows],
         'tiles': [partial(of_tiles, n, pattern, *setting) for n, pattern in patterns],
         'meshes': [partial(meshes.measure, *grid, *setting) for grid in grids.items()],
         'layers': [partial(of_layers, *size, *setting) for size in drawn],
@@ -107,6 +112,22 @@ def of_attention(n: int, degree: int, heads: int, channels: int, dtype: torch.dt
         row['ps per edge'] = 1e12 * seconds / edges
         row['times floor'] = seconds / floor
     return rows
+
+
+def of_rows(n: int, degree: int, heads: int, channels: int, dtype: torch.dtype,
+            rounds: int) -> list[dict]:
+    """Return a row with the times of the kernels in which a program computes one head of a row, and
+    in which a program computes all heads. They differ only on a GPU."""
+    graph = RandomKeys(degree).build(n, seed=0)
+    forwards, inputs = attention.cases(graph, heads, channels, dtype)
+
+    def step(faster_below: float) -> None:
+        with patch.object(short_rows, 'FASTER_BELOW', faster_below):
+            torch.autograd.grad(forwards['auto']().sum(), inputs)
+
+    times = interleave({'one head': partial(step, 0), 'all heads': partial(step, n)}, rounds)
+    return [{'n': n, 'keys': degree, 'heads': heads,
+             **{f'{way} ms': 1e3 * seconds for way, seconds in times.items()}}]
 
 
 def of_tiles(n: int, pattern: str, heads: int, channels: int, dtype: torch.dtype,
@@ -164,20 +185,16 @@ def of_layers(n: int, density: float, heads: int, channels: int, dtype: torch.dt
 
 
 def of_sampling(n: int, density: float, rounds: int) -> list[dict]:
-    """Return a row with the time of each sampler on the graph of one head.
-
-    Further rows time the probabilities of the sampled edges, forward and backward, along rows of
-    edges and over tiles of pairs. Rows and tiles differ only on a GPU.
-    """
+    """Return a row with the time of each sampler on the graph of one head, and of the probabilities
+    of the sampled edges, forward and backward."""
     model = block_model(n, density, CLUSTERS)
     factors = [x.detach().requires_grad_() for x in
                (model.query_factor, model.mixing, model.key_factor)]
     graph = sample_bernoulli(FactorModel(*factors))
 
-    def gates(faster_above: float) -> None:
-        with patch.object(tiles, 'FASTER_ABOVE', {CLUSTERS: faster_above}):
-            edge_prob = edge_probability(FactorModel(*factors), graph)
-            torch.autograd.grad(edge_prob.sum(), factors)
+    def gates() -> None:
+        edge_prob = edge_probability(FactorModel(*factors), graph)
+        torch.autograd.grad(edge_prob.sum(), factors)
 
     ways = [(sample, method) for sample, methods in (
         (sample_bernoulli, ('compare', 'thin', 'torch')), (sample_fastrg, ('compiled', 'torch')))
@@ -185,7 +202,7 @@ def of_sampling(n: int, density: float, rounds: int) -> list[dict]:
     cases = {f'{sample.__name__}, {method}':
              lambda sample=sample, method=method: sample(FactorModel(*factors), method=method)
              for sample, method in ways}
-    cases |= {'p_ij, rows': lambda: gates(1.), 'p_ij, tiles': lambda: gates(0.)}
+    cases['p_ij'] = gates
     times = interleave(cases, rounds)
     return [{'n': n, 'density': density, **{f'{name} ms': 1e3 * seconds for name, seconds in
                                             times.items()}}]

@@ -32,7 +32,8 @@ def test_kernels_are_right(way, check, monkeypatch):
         edges_of_a_tile, short = WAYS[way]
         monkeypatch.setattr(tiles, 'EDGES_OF_A_TILE',
                             dict.fromkeys(tiles.EDGES_OF_A_TILE, edges_of_a_tile))
-        monkeypatch.setattr(short_rows, 'FASTER_BELOW', dict.fromkeys((2, 4, 8), short))
+        monkeypatch.setattr(short_rows, 'FASTER_BELOW', short)
+        monkeypatch.setattr(short_rows, 'MAX_BYTES', 2**20)
 
     def attention(query, key, value, graph, **terms):
         backend = 'triton' if query.size(-1) <= MAX_CHANNELS else 'auto'

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from graphattn.functional import edge_probability
-from graphattn.ops.triton import tiles
 from graphattn.samplers import FactorModel
 from tests.graphs import random_graph
 from tests.samplers import test_contract as contract
@@ -53,9 +52,7 @@ def test_graphs(way, test):
 
 
 @pytest.mark.parametrize('clusters', [1, 5, 32, 128, 256, 300])
-@pytest.mark.parametrize('faster_above', [0., 1.])
-def test_probabilities_are_those_of_a_cpu(faster_above, clusters, monkeypatch):
-    monkeypatch.setattr(tiles, 'FASTER_ABOVE', {clusters: faster_above})
+def test_probabilities_are_those_of_a_cpu(clusters):
     model = contract.random_model(70, 50, clusters, density=0.2)
     graph = random_graph(70, 50)
     found = [probabilities(each, graph.to(each.device)) for each in (on_gpu(model), model)]

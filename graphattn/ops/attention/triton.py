@@ -67,7 +67,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, rows: Rows, terms: Terms,
     if tiles is None or tiles.leave_rows:
         rows = rows if tiles is None else tiles.rest_of(rows)
         parts = rows.tasks.parts(heads, value.size(2) + 2, dtype)
-        if short_rows.are_faster(rows, query.dtype):
+        if short_rows.are_faster(rows, key, value):
             short_rows.attend(rows, nodes, terms, out, max_inv_sum, parts, features)
         else:
             sizes = with_features.sizes(query.dtype, rows, channels, value.size(2), features.attr)
@@ -110,7 +110,7 @@ def edge_attention_backward_cuda(
         rows = rows if tiles is None else tiles.rest_of(rows)
         parts = rows.tasks.parts(heads, channels, dtype)
         stages, grads = (out, max_inv_sum, softmax), (grad_query, grad_bias, grad_gate)
-        if short_rows.are_faster(rows, query.dtype):
+        if short_rows.are_faster(rows, key, value):
             short_rows.grads_of_queries(rows, nodes, terms, stages, grads, parts, on_edges)
         else:
             sizes = with_features.sizes(query.dtype, rows, channels, value_channels, edge_attr)
@@ -140,7 +140,7 @@ def grads_of_nodes(nodes: list[Tensor], rows: Rows, perm: Tensor, terms: Terms,
     ``perm`` has the place of each of these edges in the order by query."""
     query, key, value, grad_out = nodes
     (num_queries, heads, channels), (*_, num_kv_heads, value_channels) = query.shape, value.shape
-    are_short, dtype = short_rows.are_faster(rows, query.dtype), accumulation_dtype(query)
+    are_short, dtype = short_rows.are_faster(rows, key, value), accumulation_dtype(query)
     if softmax is None and not are_short:
         return with_features.grads_of_keys(features, query, grad_out, rows, perm, num_kv_heads)
     grad_key, grad_value = (torch.empty_like(x) for x in (key, value))

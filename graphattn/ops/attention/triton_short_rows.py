@@ -25,15 +25,18 @@ from graphattn.ops.triton.softmax import (
     put_part,
 )
 
-# Mean number of edges of a row below which these kernels are faster, measured on an H100 with 16
-# heads of 64 channels. Along long rows, the kernels of one head find more in the cache.
-FASTER_BELOW = {2: 24, 4: 4, 8: 4}  # by the bytes of a value
+# Mean number of edges of a row below which these kernels are faster, and the bytes of a node that a
+# program may read at once. Along longer rows, the kernels of one head find more in the cache; with
+# more bytes, programs have too many registers. Both are measured on an H100.
+FASTER_BELOW, MAX_BYTES = 24, 2048
 _VALUES = 1024  # of a node that a program reads at once
 
 
-def are_faster(rows: Rows, dtype: torch.dtype) -> bool:
+def are_faster(rows: Rows, key: Tensor, value: Tensor) -> bool:
     """Return whether these kernels take less time than those over rows of one head."""
-    return rows.num_edges < FASTER_BELOW[dtype.itemsize] * rows.num_rows
+    width = width_of(max(key.size(2), value.size(2)))
+    num_bytes = min(triton.next_power_of_2(key.size(1)) * width, _VALUES) * key.element_size()
+    return num_bytes <= MAX_BYTES and rows.num_edges < FASTER_BELOW * rows.num_rows
 
 
 def attend(rows: Rows, nodes: list[Tensor], terms: Terms, out: Tensor, max_inv_sum: Tensor,

@@ -9,7 +9,6 @@ from torch import Tensor
 from graphattn.ops.registration import accumulation_dtype
 from graphattn.ops.triton.launch import TYPES, Tile, kernel, launch
 from graphattn.ops.triton.rows import Rows, edges_of_tasks, gather
-from graphattn.ops.triton.tiles import dot_tiles, is_faster, sum_tiles
 from graphattn.ops.weights.triton_weighted_sum import sum_rows
 
 
@@ -19,10 +18,7 @@ def edge_dot_cuda(
     edge_query: Tensor, perm: Tensor, query_ptr: Tensor, key_ptr: Tensor,
 ) -> Tensor:
     dot = query.new_empty(query.size(1), edge_key.numel(), dtype=accumulation_dtype(query))
-    if is_faster(query, key, edge_key.numel(), len(query_ptr) - 1):
-        dot_tiles(query, key, indptr, edge_key, dot)
-    else:
-        dot_rows(query, key, Rows.of(indptr, edge_key), dot)
+    dot_rows(query, key, Rows.of(indptr, edge_key), dot)
     return dot.t().to(query.dtype).contiguous()
 
 
@@ -34,8 +30,6 @@ def edge_dot_backward_cuda(
     grad_dot = grad_dot.t().to(accumulation_dtype(query)).contiguous()
     sums = ((grad_dot, key, indptr, edge_key),
             (grad_dot[:, perm], query, key_indptr, edge_query))
-    if is_faster(query, key, edge_key.numel(), len(query_ptr) - 1):
-        return tuple(sum_tiles(*arguments) for arguments in sums)
     return tuple(sum_rows(weight, x, Rows.of(*rows), x.dtype, skip_zeros=True)
                  for weight, x, *rows in sums)
 

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+__all__ = ['Arriving', 'once_per_graph']
+
 Plan = TypeVar('Plan')
 _OF_GRAPHS = WeakTensorKeyDictionary()  # by the tensor with the columns of a graph
 TIMES_BEFORE_COPY = 8

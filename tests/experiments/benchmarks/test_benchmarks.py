@@ -20,7 +20,6 @@ from experiments.benchmarks import (
     length,
     measure,
     sampler,
-    tiles,
     transformer_conv,
 )
 from experiments.benchmarks.layer import released_algorithm
@@ -47,7 +46,7 @@ in_forks = pytest.mark.usefixtures('measured_in_forks')
 @pytest.mark.parametrize('name', ['atlas', 'attention', 'crossover', 'decoding', 'diffusion',
                                   'distributed', 'encodings', 'gps', 'grids', 'hugging_face',
                                   'layer', 'length', 'long_encoder', 'ordering', 'sampler',
-                                  'scaling', 'tiles', 'windows'])
+                                  'scaling', 'windows'])
 def test_quick_run_leaves_table_and_figure(name, tmp_path, monkeypatch):
     monkeypatch.setattr(length, 'CHANNELS', 16)
     monkeypatch.setattr(length, 'HEADS', 2)
@@ -71,13 +70,6 @@ def test_the_pairs_at_which_calls_of_dense_attention_pay_lie_between_those_measu
     assert 'PAIRS_OF_A_CALL is 24576; measured here: 650.0' in capsys.readouterr().out
 
 
-@pytest.mark.parametrize('density', [1e-7, 1e-4])
-def test_tiles_of_graphs_with_hardly_an_edge(density):
-    for name in tiles.MODELS:
-        rows = tiles.count(256, name, density, [64])
-        assert len(rows) == 3 and all(row['density'] < 5 * density for row in rows)
-
-
 @pytest.mark.slow
 @in_forks
 def test_what_is_measured_on_a_gpu_runs(tmp_path):
@@ -87,7 +79,7 @@ def test_what_is_measured_on_a_gpu_runs(tmp_path):
     for name in ('attention', 'meshes'):
         assert (pd.read_csv(tmp_path / f'gpu_{name}.csv')['ps per edge'] > 0).all()
     assert all(len(pd.read_csv(tmp_path / f'gpu_{name}.csv')) == 1 for name in
-               ('tiles', 'layers', 'sampling'))
+               ('rows', 'tiles', 'layers', 'sampling'))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason='there is a real one')

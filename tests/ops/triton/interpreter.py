@@ -41,7 +41,7 @@ def interpreted(bytes_of_a_tile: int = 2**15, short_rows: float = 0.) -> Iterato
     # A program takes as long whatever it holds, and so fewer of them hold more.
     larger = patch.multiple('graphattn.ops.triton.launch', _BYTES_OF_A_TILE=bytes_of_a_tile,
                             _MAX_ROWS=16, _MAX_EDGES=64)
-    short = patch('graphattn.ops.attention.triton_short_rows.FASTER_BELOW',
-                  dict.fromkeys((2, 4, 8), short_rows))
+    short = patch.multiple('graphattn.ops.attention.triton_short_rows', FASTER_BELOW=short_rows,
+                           MAX_BYTES=2**20)
     with patch.dict(ops._LOADED, triton=backend), larger, short, _AsOnCuda(), as_on_gpus():
         yield

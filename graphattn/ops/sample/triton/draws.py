@@ -29,8 +29,7 @@ MAX_EXPECTED = 64  # expected draws of a task; one warp has registers for twice 
 _MAX_TASKS = 2**22  # with more tasks than this and than draws, most tasks would draw nothing
 _DRAWS_OF_A_PROGRAM, _ROWS, _CLUSTERS, _KEYS = 128, 4, 8, 16
 # Number of draws per pair above which trials of all pairs are faster, and the cost of a call and of
-# an entry of cumulative shares, in draws. The first two are measured on an H100 with 128 clusters,
-# the last is computed: python -m experiments.benchmarks.roofline.
+# an entry of cumulative shares, in draws. The first two are measured on an H100 with 128 clusters.
 _FASTER_BELOW, _CALL, _TABLE_ENTRY = 0.07, 6e6, 1 / 8
 _HIGHEST_BOUND = 0.9  # leads to a rate multiplier of 2.6; a bound of 1 would lead to infinity
 _TYPES = {torch.float32: tl.float32, torch.float64: tl.float64}
