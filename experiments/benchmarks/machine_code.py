@@ -77,11 +77,6 @@ class MachineCode:
     binary: bytes
 
     @property
-    def instructions(self) -> int:
-        """Return the number of instructions of the kernel."""
-        return len(self._lines)
-
-    @property
     def loop(self) -> dict[str, int]:
         """Return how often each instruction occurs in the longest innermost loop, as a dict by
         name."""
