@@ -7,6 +7,7 @@ import torch
 
 from graphattn.functional import edge_attention, edge_feature_attention
 from graphattn.patterns import RandomKeys
+from graphattn.patterns import SlidingWindow
 from graphattn.testing import check_attention
 from graphattn.testing.checks import CHECKS
 from tests.testing.test_backends import declared
@@ -16,6 +17,7 @@ pytest.importorskip('triton', reason="backend 'triton' needs triton")
 from graphattn.ops.attention import triton_short_rows as short_rows  # noqa: E402
 from graphattn.ops.attention import triton_tiles as tiles  # noqa: E402
 from graphattn.ops.triton.launch import MAX_CHANNELS  # noqa: E402
+from graphattn.ops.triton.plans import TIMES_BEFORE_COPY  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings('ignore'),
               pytest.mark.skipif(not torch.cuda.is_available(), reason='no GPU')]
@@ -76,3 +78,21 @@ def test_features_of_edges(degree, num_kv_heads, dtype, num_features):
     for actual, right in zip(found, expected):
         scale = right.abs().max()
         torch.testing.assert_close(actual / scale, right / scale, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])
+def test_a_captured_graph_is_replayed(dtype):
+    """Before and after the numbers of a plan have arrived on the host."""
+    graph = SlidingWindow(40).build(3000).to('cuda')
+    query, key, value = torch.randn(3, 3000, 2, 16, device='cuda', dtype=dtype)
+    expected = edge_attention(query, key, value, graph, backend='triton')
+    for _ in range(2):
+        captured = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(captured):
+            out = edge_attention(query, key, value, graph, backend='triton')
+        out.zero_()
+        captured.replay()
+        torch.testing.assert_close(out, expected)
+        for _ in range(2 * TIMES_BEFORE_COPY):
+            torch.cuda.synchronize()
+            edge_attention(query, key, value, graph, backend='triton')

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-__all__ = ['Arriving', 'once_per_graph']
+__all__ = ['TIMES_BEFORE_COPY', 'Arriving', 'once_per_graph']
 
 Plan = TypeVar('Plan')
 _OF_GRAPHS = WeakTensorKeyDictionary()  # by the tensor with the columns of a graph
@@ -72,9 +72,11 @@ class Arriving:
 
     def now(self) -> int | None:
         """Return the number, or None as long as it has not arrived."""
-        if self._number is None and torch.cuda.is_available():
+        # CUDA refuses copies and queries while it captures a graph.
+        if (self._number is None and torch.cuda.is_available()
+                and not _is_capturing(self._there.device)):
             self._times += 1
-            if self._times == TIMES_BEFORE_COPY and not _is_capturing(self._there.device):
+            if self._times == TIMES_BEFORE_COPY:
                 self._here = torch.empty_like(self._there, device='cpu', pin_memory=True)
                 self._here.copy_(self._there, non_blocking=True)
                 self._event = torch.cuda.Event()
