@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from graphattn.functional import edge_attention, edge_feature_attention
-from graphattn.patterns import RandomKeys
-from graphattn.patterns import SlidingWindow
+from graphattn.patterns import RandomKeys, SlidingWindow
 from graphattn.testing import check_attention
 from graphattn.testing.checks import CHECKS
 from tests.testing.test_backends import declared
