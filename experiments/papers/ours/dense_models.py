@@ -42,7 +42,7 @@ class Sizes(NamedTuple):
 SIZES = {'smoke': Sizes(120, 32, 16, 2, {'gpt2': 2, 'modernbert': 1},
                         {'gpt2': 2, 'modernbert': 2}, 2),
          'small': Sizes(512, 256, 128, 4, {'gpt2': 4, 'modernbert': 2},
-                        {'gpt2': 1000, 'modernbert': 2000}, 8),
+                        {'gpt2': 8000, 'modernbert': 6000}, 8),
          'paper': Sizes(4096, 512, 256, 8, {'gpt2': 4, 'modernbert': 4},
                         {'gpt2': 20_000, 'modernbert': 40_000}, 16)}
 
