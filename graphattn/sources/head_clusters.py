@@ -1,0 +1,123 @@
+"""Hard clusters of the queries and of the keys of a head, and how they are written."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from graphattn._checks import check_kind, check_sides
+from graphattn.patterns import Pattern, SlidingWindow, parse
+
+_NAME = re.compile(r'\s*(\d+) keys of (\d+) clusters\s*(?:\|(.*))?', re.DOTALL)
+
+
+class ClusterKeys(NamedTuple):
+    """The edges that clusters give a head, without the clusters: ``'8 keys of 32 clusters'``.
+
+    Args:
+        keys (int): Number of keys of a query that the pairs of clusters were chosen for, as a mean
+            over the tokens that the clusters were found on. The query itself counts.
+        clusters (int): Number of clusters of queries, and of clusters of keys.
+        beside (Pattern, optional): Further edges.
+    """
+
+    keys: int
+    clusters: int
+    beside: Pattern | None = None
+
+    @staticmethod
+    def read(text: str) -> ClusterKeys | None:
+        """Return what a text such as ``'8 keys of 32 clusters | GlobalTokens(1)'`` describes, or
+        ``None`` if it does not mention clusters in this way.
+
+        Raises:
+            TypeError, ValueError: A number is not positive, or what follows ``|`` is no pattern.
+        """
+        found = _NAME.fullmatch(text)
+        if found is None:
+            return None
+        keys, clusters, beside = found.groups()
+        check_sides(keys=int(keys), clusters=int(clusters))
+        return ClusterKeys(int(keys), int(clusters), None if beside is None else parse(beside))
+
+    @property
+    def pattern(self) -> Pattern:
+        """The edges that do not depend on the content: the query itself, and those beside."""
+        itself = SlidingWindow(0)
+        return itself if self.beside is None else itself | self.beside
+
+    def __repr__(self) -> str:
+        return self._text(repr)
+
+    def __str__(self) -> str:
+        return self._text(str)
+
+    def _text(self, show) -> str:
+        beside = '' if self.beside is None else f' | {show(self.beside)}'
+        return f'{self.keys} keys of {self.clusters} clusters{beside}'
+
+
+@dataclass(frozen=True, eq=False)
+class HeadClusters:
+    """Hard clusters by content of a head.
+
+    A query attends to itself, to the keys of a pattern, and to the keys whose cluster is joined
+    with its own cluster. A token belongs to the cluster of the nearest centroid.
+
+    Args:
+        name (ClusterKeys): Number of clusters, and the pattern.
+        query (Tensor): Centroids of queries before scaling, floating ``[clusters, channels]``.
+        key (Tensor): Centroids of keys, shaped like ``query``.
+        is_edge (Tensor): Which clusters of queries attend to which clusters of keys, bool
+            ``[clusters, clusters]``.
+
+    Raises:
+        TypeError, ValueError: Dtypes or shapes are not as described.
+    """
+
+    name: ClusterKeys
+    query: Tensor
+    key: Tensor
+    is_edge: Tensor
+
+    def __post_init__(self):
+        check_kind('name', self.name, ClusterKeys)
+        count, shape = self.name.clusters, tuple(self.query.shape)
+        if len(shape) != 2 or shape[0] != count or self.key.shape != shape:
+            raise ValueError(f"'query' and 'key' must have shape [{count}, channels], a centroid "
+                             f"for each cluster (got shapes {shape} and {tuple(self.key.shape)})")
+        if self.is_edge.dtype != torch.bool or self.is_edge.shape != (count, count):
+            raise ValueError(f"'is_edge' must be bool of shape [{count}, {count}] (got "
+                             f"{self.is_edge.dtype} of shape {tuple(self.is_edge.shape)})")
+
+    @property
+    def is_random(self) -> bool:
+        """Return whether the edges depend on a seed."""
+        return self.name.pattern.is_random
+
+    def __repr__(self) -> str:
+        return repr(self.name)
+
+    def __str__(self) -> str:
+        return str(self.name)
+
+
+def nearest(points: Tensor, centroids: Tensor) -> Tensor:
+    """Return the number of the nearest centroid of each point.
+
+    Args:
+        points (Tensor): ``[batch, points, channels]``.
+        centroids (Tensor): ``[batch, clusters, channels]``.
+
+    Returns:
+        int64 Tensor ``[batch, points]``.
+    """
+    # |x - c|^2 = |x|^2 - 2 <x, c> + |c|^2, in at least float32, because differences are small.
+    dtype = torch.promote_types(torch.promote_types(points.dtype, centroids.dtype), torch.float)
+    points, centroids = points.to(dtype), centroids.to(dtype)
+    norm = centroids.square().sum(2).unsqueeze(1)
+    return torch.baddbmm(norm, points, centroids.mT, alpha=-2).argmin(2)
