@@ -152,7 +152,8 @@ def _merged(merge: Callable, rows: Rows, others: tuple[Tensor, Tensor, Tensor],
     (indptr, key), num_others = rows, others[2].numel() if num_others is None else num_others
     merged_indptr, merged = torch.empty_like(indptr), key.new_empty(key.numel() + num_others)
     end = merge(*(x.numpy() for x in (indptr, key, *others, merged_indptr, merged)))
-    return merged_indptr, merged[:end].clone()
+    is_full = end > .9 * merged.numel()  # then a copy would free little memory
+    return merged_indptr, merged[:end] if is_full else merged[:end].clone()
 
 
 def find_rows(rows: Rows, others: Rows) -> Tensor | None:

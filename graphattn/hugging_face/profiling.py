@@ -7,12 +7,12 @@ import json
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -22,28 +22,37 @@ from graphattn._checks import check_seed, check_size
 from graphattn.functional.folding import repeat_heads
 from graphattn.hugging_face.attaching import attach, attends, forget, kept, switch
 from graphattn.hugging_face.modules import attention_modules, choose
+from graphattn.hugging_face.own_clusters import (
+    Centroids,
+    ClusterPoints,
+    ClusterSums,
+    counts_of,
+    shapes_of_clusters,
+)
 from graphattn.hugging_face.own_patterns import (
     MAX_TOKENS,
-    Own,
+    Candidate,
     OwnEdges,
     OwnSums,
     candidate,
+    is_found,
     join_edges,
     pattern_of,
 )
 from graphattn.layers.padded import PairRules
 from graphattn.patterns import Pattern
 from graphattn.placement.padded import PaddedTokens
+from graphattn.sources import HeadClusters
 from graphattn.utils.files import write_whole
 from graphattn.utils.reading import check_arrays, json_object
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-__all__ = ['CANDIDATES', 'OWN_KEYS', 'OWN_OFFSETS', 'RANDOM', 'STRIDED', 'WINDOWS', 'Profile',
-           'profile']
+__all__ = ['CANDIDATES', 'CLUSTERS', 'OWN_KEYS', 'OWN_OFFSETS', 'RANDOM', 'STRIDED', 'WINDOWS',
+           'Profile', 'profile']
 
-FORMAT = 2
+FORMAT = 3
 SHARES = .9, .95, .99  # of a row's weight
 KINDS = 'first', 'special', 'other'  # of tokens
 NUM_BINS = 41  # of distances on either side; the last begins at 2^39
@@ -60,8 +69,11 @@ STRIDED = tuple(f'{pattern}{sink}' for sink in ('', ' | GlobalTokens(1)') for pa
 OWN_OFFSETS = tuple(f'{2**power} own offsets{sink}' for sink in ('', ' | GlobalTokens(1)')
                     for power in range(1, 7))
 OWN_KEYS = tuple(f'{2**power} own keys' for power in range(1, 8))
+CLUSTERS = tuple(f'{2**power} keys of 32 clusters{beside}'
+                 for beside in ('', ' | SlidingWindow(3) | GlobalTokens(1)')
+                 for power in range(1, 8))
 CANDIDATES = {'windows': WINDOWS, 'strided': STRIDED, 'offsets': OWN_OFFSETS, 'keys': OWN_KEYS,
-              'random': RANDOM}
+              'clusters': CLUSTERS, 'random': RANDOM}
 BLOCK = 2**20  # weights at once
 MAX_LENGTHS = 8  # whose edges are kept, to compare those of the next input with
 
@@ -110,6 +122,15 @@ class Profile:
             weight behind the position itself; -1 for none, int32 ``[heads, tokens, keys]``.
         own_offsets (ndarray): The offsets with the largest sum of weights, by falling weight behind
             0; again 0 for none, int32 ``[heads, offsets]``.
+        clusters (ndarray): Numbers of clusters that were found, int64. The next fields have those
+            of each number, one after the other.
+        channels (ndarray): Number of channels of each head's queries, int64 ``[heads]``.
+        cluster_query (ndarray): Centroids of queries before scaling, with 0 behind the channels,
+            float32 ``[heads, clusters, channels]``.
+        cluster_key (ndarray): Centroids of keys, shaped like ``cluster_query``.
+        cluster_edges (ndarray): For each cluster of queries and of keys, the mean number of keys of
+            a query if this pair is joined and all pairs with more weight for each pair of tokens,
+            float32 ``[heads, squares of the numbers of clusters]``.
         lengths (ndarray): Lengths of the inputs, int64 ``[inputs]``; those of the first module, if
             modules have different ones. In models that call a module several times, such as ALBERT,
             each of its calls counts as an input of the module.
@@ -137,6 +158,11 @@ class Profile:
     pattern_edges: np.ndarray
     own_keys: np.ndarray
     own_offsets: np.ndarray
+    clusters: np.ndarray
+    channels: np.ndarray
+    cluster_query: np.ndarray
+    cluster_key: np.ndarray
+    cluster_edges: np.ndarray
     lengths: np.ndarray
     fingerprint: dict[str, Any]
 
@@ -154,9 +180,9 @@ class Profile:
                                                  for name, column in columns.items()}}
                 for row, layer in enumerate(self.layer)]
 
-    def pattern(self, row: int, number: int) -> Pattern:
-        """Return a pattern that a fit chooses from, in the head of this row."""
-        return pattern_of(self.patterns[number], self.own_keys[row], self.own_offsets[row])
+    def pattern(self, row: int, number: int) -> Pattern | HeadClusters:
+        """Return what a fit chooses from, in the head of this row: a pattern, or clusters."""
+        return pattern_of(self.patterns[number], vars(self), row)
 
     @property
     def is_causal(self) -> bool:
@@ -243,15 +269,17 @@ def profile(
             the first token. ``profiling.CANDIDATES`` has these and others by name: strided ones,
             and ones with random keys, which change while a sequence grows. ``'4 own offsets'`` are
             the offsets with the largest weight in each head, ``'8 own keys'`` the keys with the
-            largest mean weight at each position, for inputs whose positions mean the same. They are
-            found first, so ``batches`` are read twice. Those of one half of the inputs are measured
+            largest mean weight at each position, for inputs whose positions mean the same. ``'8
+            keys of 32 clusters'`` are the query itself and, by clusters of queries and keys, about
+            7 other keys, at the lengths of these inputs. All these are found first, so ``batches``
+            are read twice, and once more for clusters. Those of one half of the inputs are measured
             on the other half, because no edges fit other inputs as well as those that they are
             found on; the profile has those of all.
         positions (int): Least number of positions that own keys are listed for, if the inputs are
             shorter. Positions that no input has get the keys before them.
         sample (int): Number of rows of each sequence for the measurements that sort rows, drawn at
             random; all rows of shorter sequences.
-        seed (int): Seed of these rows.
+        seed (int): Seed of these rows, and of clusters.
 
     Returns:
         Profile.
@@ -281,7 +309,7 @@ def profile(
     ids = _special_ids(special)
     parsed = [candidate(each) for each in patterns]
     watching = _Watching(sample, seed, {name: _Sums() for name in names}, parsed)
-    finds = any(isinstance(each, Own) for each in parsed)
+    finds = any(map(is_found, parsed))
     batches = list(batches) if finds else batches
     was_training = model.training
     with kept(model):
@@ -290,9 +318,8 @@ def profile(
         try:
             model.eval()
             if finds:
-                finding = _Finding({name: (OwnSums(parsed), OwnSums(parsed)) for name in names})
-                _run_all(model, modules, batches, finding, ids)
-                watching.own = finding.edges(positions)
+                run = partial(_run_all, model, modules, batches, ids=ids)
+                watching.own = _find(names, parsed, run, positions, seed)
             _run_all(model, modules, batches, watching, ids)
         finally:
             model.train(was_training)
@@ -332,6 +359,16 @@ def _run(model: nn.Module, batch: Any, watching: _Attending, ids: Tensor) -> Non
     watching.begin(*(None if tokens is None else torch.isin(tokens, ids.to(tokens.device))
                      for tokens in map(batch.get, ('input_ids', 'decoder_input_ids'))))
     model.base_model(**batch)
+
+
+class Collector(Protocol):
+    """Something that tokens and weights of inputs are added to."""
+
+    def begin(self, query: Tensor, key: Tensor) -> None:
+        """Begin an input, with its tokens ``[heads, length, channels]``."""
+
+    def add(self, rows: Tensor, weight: Tensor) -> None:
+        """Add the weights ``[heads, rows, length]`` of some rows of the input."""
 
 
 # Sums over rows ######################################################################
@@ -397,7 +434,7 @@ class _Attending(ABC):
                 row, slot = tokens.key_slots(torch.arange(first, last, device=query.device))
                 ours, theirs, values = (x[nodes].transpose(0, 1).contiguous()
                                         for x in (query, key, value))
-                one = _Sequence(ours * scale, theirs, row, slot, rules, tokens.batch, softcap,
+                one = _Sequence(ours, theirs, scale, row, slot, rules, tokens.batch, softcap,
                                 None if sink is None else sink.to(ours).view(-1, 1, 1))
                 special = None if is_special is None else is_special[row, slot]
                 out[nodes] = self._see(name, one, values, special).transpose(0, 1)
@@ -413,35 +450,64 @@ class _Attending(ABC):
 
 @dataclass
 class _Finding(_Attending):
-    """Attention that sums the weights of keys and offsets.
+    """Attention whose tokens and weights are collected.
 
     Args:
-        own (dict): By the name of a layer, the sums of its even and of its odd inputs.
+        collectors (dict): By the name of a layer, what its even and its odd inputs are added to.
     """
 
-    own: dict[str, tuple[OwnSums, OwnSums]]
+    collectors: dict[str, tuple[Sequence[Collector], Sequence[Collector]]]
     num_inputs: Counter[str] = field(default_factory=Counter)
 
     def _see(self, name: str, one: _Sequence, value: Tensor, is_special: Tensor | None) -> Tensor:
-        out, sums = torch.empty_like(value), self.own[name][self.num_inputs[name] % 2]
+        out, collectors = torch.empty_like(value), self.collectors[name][self.num_inputs[name] % 2]
+        for each in collectors:
+            each.begin(one.query, one.key)
         for rows in one.blocks():
             weight = one.weights(rows)
             out[:, rows] = weight @ value
-            sums.add(rows, weight)
+            for each in collectors:
+                each.add(rows, weight)
         self.num_inputs[name] += 1
         return out
 
-    def edges(self, positions: int) -> dict[str, tuple[OwnEdges, OwnEdges, OwnEdges]]:
-        """Return by the name of a layer the edges to measure on even inputs, which are those of
-        odd ones if there are any; the edges to measure on odd inputs; and the edges of all."""
-        edges = {}
-        for name, (even, odd) in self.own.items():
-            if not even.is_empty:
-                length = max(even.length, odd.length, positions)
-                of_even = even.edges(length)
-                of_odd = of_even if odd.is_empty else odd.edges(length)
-                edges[name] = of_odd, of_even, even.with_sums(odd).edges(length)
-        return edges
+
+def _find(names: Sequence[str], candidates: Sequence[Candidate], run: Callable[[_Finding], None],
+          positions: int, seed: int) -> dict[str, tuple[OwnEdges, OwnEdges, OwnEdges]]:
+    """Return by the name of a layer the edges to measure on even inputs, which are those of odd
+    ones if there are any; the edges to measure on odd inputs; and the edges of all."""
+    centroids = _find_centroids(names, counts_of(candidates), run, seed)
+    sums = {name: [*map(ClusterSums, of_each)] for name, of_each in centroids.items()}
+    own = {name: (OwnSums(candidates), OwnSums(candidates)) for name in names}
+    finding = _Finding({name: tuple(
+        [own[name][half], *([sums[name][half], sums[name][2]] if name in sums else [])]
+        for half in range(2)) for name in names})
+    run(finding)
+    edges = {}
+    for name, (even, odd) in own.items():
+        if not even.is_empty:
+            length = max(even.length, odd.length, positions)
+            found = [even.edges(length)]
+            found.append(found[0] if odd.is_empty else odd.edges(length))
+            found.append(even.with_sums(odd).edges(length))
+            if name in sums:
+                of_halves = [each.clusters() for each in sums[name] if each.num_rows]
+                of_halves = of_halves if len(of_halves) == 3 else of_halves[:1] * 3
+                found = [replace(one, clusters=clusters) for one, clusters in zip(found, of_halves)]
+            edges[name] = found[1], found[0], found[2]
+    return edges
+
+
+def _find_centroids(names: Sequence[str], counts: Sequence[int], run: Callable[[_Finding], None],
+                    seed: int) -> dict[str, list[dict[int, Centroids]]]:
+    """Return by the name of a layer the centroids of even inputs, of odd ones and of all; nothing
+    if no clusters are needed."""
+    if not counts:
+        return {}
+    points = {name: tuple(ClusterPoints(counts, seed) for _ in range(2)) for name in names}
+    run(_Finding({name: tuple([half] for half in halves) for name, halves in points.items()}))
+    return {name: [even.centroids(), odd.centroids(), even.centroids(odd)]
+            for name, (even, odd) in points.items() if not even.is_empty}
 
 
 @dataclass
@@ -459,12 +525,12 @@ class _Watching(_Attending):
     sample: int
     seed: int
     sums: dict[str, _Sums]
-    patterns: list[Pattern | Own]
+    patterns: list[Candidate]
     own: dict[str, tuple[OwnEdges, OwnEdges, OwnEdges]] = field(default_factory=dict)
 
     def _see(self, name: str, one: _Sequence, value: Tensor, is_special: Tensor | None) -> Tensor:
         sums, out, total = self.sums[name], torch.empty_like(value), _Sums()
-        own = self.own[name][sums.num_inputs % 2] if self.own else None
+        own = self.own[name][sums.num_inputs % 2].on(one.query, one.key) if self.own else None
         for rows in one.blocks():
             weight = one.weights(rows)
             out[:, rows] = weight @ value
@@ -515,8 +581,7 @@ class _Watching(_Attending):
         joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         for name in ('before', 'after'):
             joined[name] = joined[name][:, :size]
-        joined |= join_edges([self.own[name][2] for name in seen] if self.own else [], len(
-            joined['keys']))
+        joined |= join_edges([self.own[name][2] for name in seen] if self.own else [], heads)
         return Profile(
             layers=tuple(seen), layer=np.repeat(np.arange(len(heads)), heads),
             head=np.concatenate(list(map(np.arange, heads))),
@@ -542,8 +607,9 @@ class _Sequence:
     """Queries and keys of one sequence, and the rules between them.
 
     Args:
-        query (Tensor): ``[heads, length, channels]``, scaled.
+        query (Tensor): ``[heads, length, channels]``.
         key (Tensor): Shaped like ``query``.
+        scale (float): Factor of their products.
         row (Tensor): The row of the batch, int64 ``[length]``.
         slot (Tensor): The slots in it, int64 ``[length]``.
         rules (PairRules): Which query may attend to which key.
@@ -554,6 +620,7 @@ class _Sequence:
 
     query: Tensor
     key: Tensor
+    scale: float
     row: Tensor
     slot: Tensor
     rules: PairRules
@@ -570,7 +637,7 @@ class _Sequence:
     def weights(self, rows: Tensor, heads: slice = slice(None)) -> Tensor:
         """Return the weights of some rows, ``[heads, rows, length]``; 0 where a query may attend to
         no key."""
-        logit = self.query[heads, rows] @ self.key[heads].transpose(1, 2)
+        logit = (self.query[heads, rows] * self.scale) @ self.key[heads].transpose(1, 2)
         if self.softcap is not None:
             logit = self.softcap * (logit / self.softcap).tanh()
         for bias in self._terms(rows, heads):
@@ -618,7 +685,7 @@ def _sums_of(weight: Tensor, rows: Tensor, is_special: Tensor | None) -> dict[st
             'keys': (weight > 0).sum((1, 2))}
 
 
-def _sums_along(patterns: Sequence[Pattern | Own], own: OwnEdges | None, weight: Tensor,
+def _sums_along(patterns: Sequence[Candidate], own: OwnEdges | None, weight: Tensor,
                 rows: Tensor, value: Tensor, out: Tensor) -> dict[str, Tensor]:
     """Return the weight, the error and the allowed edges along each pattern,
     ``[heads, patterns]``, and the squared norm of the output, ``[heads]``."""
@@ -634,9 +701,9 @@ def _sums_along(patterns: Sequence[Pattern | Own], own: OwnEdges | None, weight:
             'pattern_edges': torch.cat(edges, dim=1), 'norm': out.square().sum((1, 2))}
 
 
-def _mask(pattern: Pattern | Own, own: OwnEdges | None, rows: Tensor, length: int) -> Tensor:
+def _mask(pattern: Candidate, own: OwnEdges | None, rows: Tensor, length: int) -> Tensor:
     """Return which pairs of consecutive rows are edges, bool ``[heads or 1, rows, length]``."""
-    if isinstance(pattern, Own):
+    if is_found(pattern):
         mask = own.mask(pattern, rows, length)
         beside = pattern.beside
         return mask if beside is None else mask | _mask(beside, None, rows, length).to(mask.device)
@@ -702,7 +769,8 @@ def _check_shapes(values: Mapping[str, np.ndarray], num_patterns: int) -> None:
               **dict.fromkeys(('pattern_share', 'pattern_error', 'pattern_edges'),
                               (heads, num_patterns)),
               'own_keys': (heads, *values['own_keys'].shape[-2:]),
-              'own_offsets': (heads, *values['own_offsets'].shape[-1:])}
+              'own_offsets': (heads, *values['own_offsets'].shape[-1:]),
+              **shapes_of_clusters(values, heads)}
     for name, shape in shapes.items():
         if values[name].shape != shape:
             raise ValueError(f'{name} has shape {values[name].shape}, not {shape}')

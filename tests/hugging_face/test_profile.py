@@ -261,7 +261,7 @@ def test_a_damaged_file_is_refused(tmp_path):
         with pytest.raises(ValueError, match="'path' must be a file that Profile.save wrote"):
             Profile.load(path)
     np.savez(path, format=7)
-    with pytest.raises(ValueError, match='format 7, not 2; profile the model again'):
+    with pytest.raises(ValueError, match='format 7, not 3; profile the model again'):
         Profile.load(path)
     with pytest.raises(FileNotFoundError, match='which does not exist'):
         Profile.load(tmp_path / 'none.npz')
