@@ -14,8 +14,8 @@ from graphattn.sources import (
     GraphSource,
     HeadClusters,
     PatternSource,
-    source_of_each,
 )
+from graphattn.sources.along import source_of_each
 
 __all__ = ['check_head_numbers', 'source_of_heads', 'without_heads']
 

@@ -28,6 +28,7 @@ from graphattn.hugging_face.own_clusters import (
 )
 from graphattn.patterns import EdgeList, Offsets, Pattern, parse
 from graphattn.sources import ClusterKeys, HeadClusters
+from graphattn.sources.head_clusters import read_clusters
 
 __all__ = ['MAX_TOKENS', 'Candidate', 'Own', 'OwnEdges', 'OwnSums', 'candidate', 'is_found',
            'join_edges', 'pattern_of']
@@ -67,7 +68,7 @@ def candidate(given: Pattern | str) -> Candidate:
     if isinstance(given, str):
         found = _OWN.fullmatch(given)
         if found is None:
-            return ClusterKeys.read(given) or parse(given)
+            return read_clusters(given) or parse(given)
         count, kind, beside = found.groups()
         if not 1 <= int(count) <= MAX_TOKENS:
             raise ValueError(f"'patterns' must have from 1 to {MAX_TOKENS} own {kind} (got "

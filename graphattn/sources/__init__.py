@@ -29,7 +29,7 @@ in sorted order:
     (torch.Size([500, 32]), 2, 5)
 """
 
-from graphattn.sources.along import as_source, source_of_each
+from graphattn.sources.along import as_source
 from graphattn.sources.base import GraphSource
 from graphattn.sources.block_model import BlockModelSource
 from graphattn.sources.content_clusters import ContentClusterSource
@@ -41,4 +41,4 @@ from graphattn.sources.structure_source import StructureSource
 
 __all__ = ['BlockModelSource', 'ClusterKeys', 'ContentClusterSource', 'GraphSource',
            'HeadClusters', 'HopMaskSource', 'LearnedMaskSource', 'PatternSource',
-           'StructureSource', 'as_source', 'source_of_each']
+           'StructureSource', 'as_source']

@@ -18,7 +18,7 @@ from graphattn.patterns import Pattern, parse
 from graphattn.patterns.layouts import ranges
 from graphattn.shard import Shard
 from graphattn.sources.base import GraphSource, fold_ptr
-from graphattn.sources.head_clusters import ClusterKeys, HeadClusters, nearest
+from graphattn.sources.head_clusters import ClusterKeys, HeadClusters, nearest, read_clusters
 from graphattn.sources.pattern_source import PatternSource
 
 
@@ -89,7 +89,7 @@ class ContentClusterSource(GraphSource):
 
     @property
     def patterns(self) -> tuple[Pattern | HeadClusters, ...]:
-        """What each head attends along, as for the argument ``pattern``."""
+        """Return what each head attends along, as for the argument ``pattern``."""
         return tuple(HeadClusters(name, **dict(self.clusters[str(head)].named_buffers()))
                      if isinstance(name, ClusterKeys) else name
                      for head, name in enumerate(self.names))
@@ -282,7 +282,7 @@ def ptr_like(values: Sequence[int], ptr: Tensor) -> Tensor:
 def _part(given: Pattern | str | HeadClusters) -> Pattern | ClusterKeys | HeadClusters:
     if isinstance(given, str):
         try:
-            return ClusterKeys.read(given) or parse(given)
+            return read_clusters(given) or parse(given)
         except ValueError as error:
             raise ValueError(f"'pattern' cannot be read: {error}") from error
     if not isinstance(given, Pattern | ClusterKeys | HeadClusters):

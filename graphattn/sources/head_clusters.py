@@ -4,49 +4,43 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from graphattn._checks import check_kind, check_sides
+from graphattn._checks import check_floating, check_kind, check_sides, check_strided
 from graphattn.patterns import Pattern, SlidingWindow, parse
 
 _NAME = re.compile(r'\s*(\d+) keys of (\d+) clusters\s*(?:\|(.*))?', re.DOTALL)
 
 
-class ClusterKeys(NamedTuple):
-    """The edges that clusters give a head, without the clusters: ``'8 keys of 32 clusters'``.
+@dataclass(frozen=True, repr=False)
+class ClusterKeys:
+    """The name of edges along clusters, ``'8 keys of 32 clusters'``, without the clusters.
 
     Args:
         keys (int): Number of keys of a query that the pairs of clusters were chosen for, as a mean
             over the tokens that the clusters were found on. The query itself counts.
         clusters (int): Number of clusters of queries, and of clusters of keys.
         beside (Pattern, optional): Further edges.
+
+    Raises:
+        TypeError, ValueError: A number is not positive, or ``beside`` is no Pattern.
     """
 
     keys: int
     clusters: int
     beside: Pattern | None = None
 
-    @staticmethod
-    def read(text: str) -> ClusterKeys | None:
-        """Return what a text such as ``'8 keys of 32 clusters | GlobalTokens(1)'`` describes, or
-        ``None`` if it does not mention clusters in this way.
-
-        Raises:
-            TypeError, ValueError: A number is not positive, or what follows ``|`` is no pattern.
-        """
-        found = _NAME.fullmatch(text)
-        if found is None:
-            return None
-        keys, clusters, beside = found.groups()
-        check_sides(keys=int(keys), clusters=int(clusters))
-        return ClusterKeys(int(keys), int(clusters), None if beside is None else parse(beside))
+    def __post_init__(self):
+        check_sides(keys=self.keys, clusters=self.clusters)
+        if self.beside is not None:
+            check_kind('beside', self.beside, Pattern)
 
     @property
     def pattern(self) -> Pattern:
-        """The edges that do not depend on the content: the query itself, and those beside."""
+        """Return the edges that do not depend on the content: from the query itself, and those
+        beside."""
         itself = SlidingWindow(0)
         return itself if self.beside is None else itself | self.beside
 
@@ -59,6 +53,20 @@ class ClusterKeys(NamedTuple):
     def _text(self, show) -> str:
         beside = '' if self.beside is None else f' | {show(self.beside)}'
         return f'{self.keys} keys of {self.clusters} clusters{beside}'
+
+
+def read_clusters(text: str) -> ClusterKeys | None:
+    """Return what a text such as ``'8 keys of 32 clusters | GlobalTokens(1)'`` names, or ``None``
+    if it does not name clusters.
+
+    Raises:
+        TypeError, ValueError: A number is not positive, or what follows ``|`` is no pattern.
+    """
+    found = _NAME.fullmatch(text)
+    if found is None:
+        return None
+    keys, clusters, beside = found.groups()
+    return ClusterKeys(int(keys), int(clusters), None if beside is None else parse(beside))
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,13 +94,21 @@ class HeadClusters:
 
     def __post_init__(self):
         check_kind('name', self.name, ClusterKeys)
-        count, shape = self.name.clusters, tuple(self.query.shape)
-        if len(shape) != 2 or shape[0] != count or self.key.shape != shape:
-            raise ValueError(f"'query' and 'key' must have shape [{count}, channels], a centroid "
-                             f"for each cluster (got shapes {shape} and {tuple(self.key.shape)})")
-        if self.is_edge.dtype != torch.bool or self.is_edge.shape != (count, count):
-            raise ValueError(f"'is_edge' must be bool of shape [{count}, {count}] (got "
-                             f"{self.is_edge.dtype} of shape {tuple(self.is_edge.shape)})")
+        check_floating(query=self.query, key=self.key)
+        check_kind('is_edge', self.is_edge, Tensor)
+        check_strided('is_edge', self.is_edge)
+        count = self.name.clusters
+        for name, x, shape in (('query', self.query, (count, *self.query.shape[1:2])),
+                               ('key', self.key, tuple(self.query.shape)),
+                               ('is_edge', self.is_edge, (count, count))):
+            if x.shape != shape or len(shape) != 2:
+                raise ValueError(f"'{name}' must have shape {[*shape]}, as 'name' says {count} "
+                                 f"clusters (got shape {tuple(x.shape)})")
+            if x.device != self.query.device:
+                raise ValueError(f"'{name}' must be on {self.query.device}, the device of 'query' "
+                                 f"(got {x.device})")
+        if self.is_edge.dtype != torch.bool:
+            raise TypeError(f"'is_edge' must be a bool Tensor (got {self.is_edge.dtype})")
 
     @property
     def is_random(self) -> bool:

@@ -13,6 +13,7 @@ from graphattn.graphs import pairs
 from graphattn.layers import fold_heads
 from graphattn.patterns import GlobalTokens, SlidingWindow
 from graphattn.sources import ClusterKeys, ContentClusterSource, HeadClusters, as_source
+from graphattn.sources.head_clusters import read_clusters
 from tests.clusters import cluster_source, mask_by_hand, random_clusters
 
 PTR = torch.tensor([0, 30, 30, 31, 90])
@@ -71,10 +72,10 @@ def test_attention_along_them_is_that_of_the_mask():
 
 def test_clusters_are_written_as_they_are_read():
     for text in ('8 keys of 32 clusters', '4 keys of 2 clusters | GlobalTokens(tokens=1)'):
-        assert repr(ClusterKeys.read(text)) == text
-    name = ClusterKeys.read(' 8 keys of 32 clusters|GlobalTokens(1)')
+        assert repr(read_clusters(text)) == text
+    name = read_clusters(' 8 keys of 32 clusters|GlobalTokens(1)')
     assert name == ClusterKeys(8, 32, GlobalTokens(1))
-    assert ClusterKeys.read('SlidingWindow(3)') is None
+    assert read_clusters('SlidingWindow(3)') is None
     assert as_source(random_clusters(4)).names == (ClusterKeys(3, 5),)
 
 
@@ -103,8 +104,9 @@ def wrong(**changed):
     (lambda: ContentClusterSource([random_clusters(3)], 4), ValueError, 'must have centroids of'),
     (lambda: cluster_source(3, 8)(torch.randn(5, 3, 4), torch.randn(5, 3, 4), torch.tensor([0, 5])),
      ValueError, r"'query' must have shape \[num_tokens, 3, 8\]"),
-    (wrong(key=torch.zeros(3, 4)), ValueError, r"'query' and 'key' must have shape \[2, channels"),
-    (wrong(is_edge=torch.zeros(2, 2)), ValueError, r"'is_edge' must be bool of shape \[2, 2\]"),
+    (wrong(key=torch.zeros(3, 4)), ValueError, r"'key' must have shape \[2, 4\]"),
+    (wrong(query=torch.zeros(3, 4)), ValueError, r"'query' must have shape \[2, 4\]"),
+    (wrong(is_edge=torch.zeros(2, 2)), TypeError, "'is_edge' must be a bool Tensor"),
     (wrong(name='3'), TypeError, "'name' must be a ClusterKeys")])
 def test_what_is_wrong_is_refused(call, error, match):
     with pytest.raises(error, match=match):
