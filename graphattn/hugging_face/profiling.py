@@ -57,6 +57,7 @@ SHARES = .9, .95, .99  # of a row's weight
 KINDS = 'first', 'special', 'other'  # of tokens
 NUM_BINS = 41  # of distances on either side; the last begins at 2^39
 TEXTS = 'layers', 'patterns', 'fingerprint'  # fields that are saved as JSON
+OF_PATTERNS = 'pattern_share', 'pattern_error', 'pattern_edges'  # fields
 WINDOWS = tuple(f'SlidingWindow({2**power - 1}){sink}' for sink in ('', ' | GlobalTokens(1)')
                 for power in range(11))
 RANDOM = (*(f'SlidingWindow({2**power - 1}) | GlobalTokens(1) | RandomKeys({2**power})'
@@ -183,6 +184,22 @@ class Profile:
     def pattern(self, row: int, number: int) -> Pattern | HeadClusters:
         """Return what a fit chooses from, in the head of this row: a pattern, or clusters."""
         return pattern_of(self.patterns[number], vars(self), row)
+
+    def among(self, patterns: Sequence[str]) -> Profile:
+        """Return the profile with some of its patterns only, for a fit that chooses among them.
+
+        Args:
+            patterns (sequence of str): Some of :attr:`patterns`.
+
+        Raises:
+            ValueError: The profile lacks a pattern.
+        """
+        if missing := [each for each in patterns if each not in self.patterns]:
+            raise ValueError(f"'patterns' must contain patterns of this profile (got "
+                             f"{missing[0]!r}); see its attribute 'patterns'")
+        at = list(map(self.patterns.index, patterns))
+        measures = {name: getattr(self, name)[:, at] for name in OF_PATTERNS}
+        return replace(self, patterns=tuple(patterns), **measures)
 
     @property
     def is_causal(self) -> bool:
@@ -766,8 +783,7 @@ def _check_shapes(values: Mapping[str, np.ndarray], num_patterns: int) -> None:
     shapes = {'before': (heads, bins), 'after': (heads, bins), 'kinds': (heads, len(KINDS)),
               'edges': (heads, len(SHARES)), **dict.fromkeys(
                   ('head', 'keys', 'entropy', 'rank', 'same_edges', 'same_distances'), (heads,)),
-              **dict.fromkeys(('pattern_share', 'pattern_error', 'pattern_edges'),
-                              (heads, num_patterns)),
+              **dict.fromkeys(OF_PATTERNS, (heads, num_patterns)),
               'own_keys': (heads, *values['own_keys'].shape[-2:]),
               'own_offsets': (heads, *values['own_offsets'].shape[-1:]),
               **shapes_of_clusters(values, heads)}

@@ -164,6 +164,11 @@ class ContentClusterSource(GraphSource):
                 key_ptr: Tensor, first: Tensor | None = None) -> BipartiteGraph:
         """Return the graph of the pattern and of the clusters of queries and keys. ``first`` is the
         position of the first query of each sequence, 0 if omitted."""
+        with outside_transforms():
+            return self._with_clusters(fixed, clusters, ptr, key_ptr, first)
+
+    def _with_clusters(self, fixed: BipartiteGraph, clusters: tuple[Tensor, Tensor], ptr: Tensor,
+                       key_ptr: Tensor, first: Tensor | None) -> BipartiteGraph:
         if not self.clusters:
             return fixed
         tables = [head.is_edge for head in self.clusters.values()]
