@@ -11,7 +11,6 @@ from torch import nn
 from graphattn.hugging_face import Fit, Profile, attached
 from graphattn.patterns import Pattern
 from graphattn.sources import HeadClusters
-from graphattn.sources.head_clusters import read_clusters
 
 SHARP = 0.1  # error of a head along its pattern, above which clusters are tried
 
@@ -32,7 +31,7 @@ def with_clusters(model: nn.Module, chosen: Fit, profile: Profile,
     for row in np.flatnonzero(chosen.error > SHARP):
         edges = chosen.density[row] * profile.keys[row]
         candidates = [number for number, name in enumerate(profile.patterns)
-                      if read_clusters(name) and profile.pattern_edges[row, number] <= edges]
+                      if 'clusters' in name and profile.pattern_edges[row, number] <= edges]
         if candidates:
             number = max(candidates, key=profile.pattern_edges[row].__getitem__)
             tried, before = profile.pattern(row, number), chosen.pattern(row)
