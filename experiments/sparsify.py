@@ -92,8 +92,8 @@ def main(
         candidates: What to choose from: windows, strided patterns, offsets and keys of each head's
             own, clusters by content, and random keys. Own keys are for models whose inputs have the
             same positions; the model then takes no more than ``length`` tokens. Random keys change
-            while a sequence grows, so that generation needs ``use_cache=False``. Clusters need it
-            too, and their edges grow with the square of the length.
+            while a sequence grows, so that generation needs ``use_cache=False``. The edges of
+            clusters grow with the square of the length.
         learn_graphs: Learn a mask of each head in the first half of the steps, from the fit's edges
             and no denser, and freeze it for the second half; up to 1,024 tokens, and for sequences
             of no more than ``length``.

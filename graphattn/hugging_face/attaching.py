@@ -90,7 +90,8 @@ def attach(
     cache                       dynamic, static, sliding and quantised: rows of the pattern from the
                                 decoded position on. Patterns whose rows depend on the length, such
                                 as random keys, change as a sequence grows; cached tokens then
-                                belong to shorter graphs. Other sources need ``use_cache=False``
+                                belong to shorter graphs. Clusters by content need all keys, so a
+                                cache that drops none. Other sources need ``use_cache=False``
     ``output_attentions``       dense weights, 0 where there is no edge
     fewer heads of keys         not repeated, unless heads own a graph each
     ``softcap``, ``s_aux``      applied; ``sinks`` of each query: an error

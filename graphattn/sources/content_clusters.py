@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from graphattn._checks import check_bool, check_generator, check_sides
-from graphattn._tensors import narrow, outside_transforms, unwrap, without_autocast
+from graphattn._tensors import host_copy, narrow, outside_transforms, unwrap, without_autocast
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pairs import merge_row_ranges, order_pairs, sort_numbers
 from graphattn.graphs.segments import segment_of
-from graphattn.patterns import Pattern, parse
+from graphattn.patterns import Causal, Pattern, parse
 from graphattn.patterns.layouts import ranges
 from graphattn.shard import Shard
 from graphattn.sources.base import GraphSource, fold_ptr
@@ -117,7 +117,26 @@ class ContentClusterSource(GraphSource):
                generator: torch.Generator | None) -> BipartiteGraph:
         fixed = self.fixed.graph(ptr, generator, key_ptr=key_ptr)
         clusters = self._clusters(query, 'query'), self._clusters(key, 'key')
-        return self._joined(fixed, clusters, ptr, ptr if key_ptr is None else key_ptr)
+        return self._joined(fixed, clusters, (ptr, ptr if key_ptr is None else key_ptr))
+
+    @torch.compiler.disable(reason='the edges depend on the values of the tokens')
+    def span_graph(self, query: Tensor, key: Tensor, ptrs: tuple[Tensor, Tensor],
+                   spans: Sequence[tuple[int, int]], *, causal: bool = False) -> BipartiteGraph:
+        """Return the graph of a range of queries of each sequence, with all keys of the sequence.
+
+        Args:
+            query (Tensor): The queries of these ranges, ``[num_queries, heads, head_channels]``.
+            key (Tensor): All keys, ``[num_keys, heads, head_channels]``.
+            ptrs (tuple of Tensor): Where the queries and the keys of each sequence begin.
+            spans (sequence of tuple): Begin and end of each sequence's queries.
+            causal (bool): Keep only edges from earlier keys, and from the query itself.
+        """
+        self.check_tokens(query, key, *ptrs)
+        fixed = self.fixed.span_graph(host_copy(ptrs[1]).diff().tolist(), spans, key.device,
+                                      within=Causal() if causal else None)
+        clusters = self._clusters(query, 'query'), self._clusters(key, 'key')
+        first = _index([begin for begin, _ in spans], key.device)
+        return self._joined(fixed, clusters, ptrs, first, causal)
 
     def rows(
         self,
@@ -133,9 +152,9 @@ class ContentClusterSource(GraphSource):
         check_generator(generator)
         fixed = self.fixed.shard_graph(shard, generator)
         of_keys = shard.gather(self._clusters(key, 'key').t().contiguous()).t()
-        first, _ = zip(*shard.spans()) if shard.lengths else ((), ())
-        return self._joined(fixed, (self._clusters(query, 'query'), of_keys), shard.own_ptr,
-                            shard.ptr, ptr_like(first, shard.ptr))
+        first = [begin for begin, _ in shard.spans()]
+        return self._joined(fixed, (self._clusters(query, 'query'), of_keys),
+                            (shard.own_ptr, shard.ptr), _index(first, key.device))
 
     def causal(self) -> ContentClusterSource:
         source = copy.deepcopy(self)
@@ -160,31 +179,35 @@ class ContentClusterSource(GraphSource):
                      for head, clusters in self.clusters.items()]
             return torch.cat(found) if found else x.new_empty(0, len(x), dtype=torch.long)
 
-    def _joined(self, fixed: BipartiteGraph, clusters: tuple[Tensor, Tensor], ptr: Tensor,
-                key_ptr: Tensor, first: Tensor | None = None) -> BipartiteGraph:
-        """Return the graph of the pattern and of the clusters of queries and keys. ``first`` is the
-        position of the first query of each sequence, 0 if omitted."""
-        with outside_transforms():
-            return self._with_clusters(fixed, clusters, ptr, key_ptr, first)
+    def _joined(self, fixed: BipartiteGraph, clusters: tuple[Tensor, Tensor],
+                ptrs: tuple[Tensor, Tensor], first: Tensor | None = None,
+                causal: bool = False) -> BipartiteGraph:
+        """Return the graph of the pattern and of the clusters of queries and keys.
 
-    def _with_clusters(self, fixed: BipartiteGraph, clusters: tuple[Tensor, Tensor], ptr: Tensor,
-                       key_ptr: Tensor, first: Tensor | None) -> BipartiteGraph:
+        Args:
+            fixed (BipartiteGraph): The graph of the pattern.
+            clusters (tuple of Tensor): Cluster of each query and key, as of :meth:`_clusters`.
+            ptrs (tuple of Tensor): Where the queries and the keys of each sequence begin.
+            first (Tensor, optional): Position of the first query of each sequence; 0 if omitted.
+            causal (bool): Keep no later keys; neither does a causal source.
+        """
         if not self.clusters:
             return fixed
-        tables = [head.is_edge for head in self.clusters.values()]
-        heads = ptr_like([*map(int, self.clusters)], ptr)
-        limit = self._limits(ptr, key_ptr, first) if self.is_causal else None
-        rows = _rows_of_clusters(clusters, tables, heads, ptr, key_ptr, limit)
-        num_nodes = self.heads * clusters[0].size(1)
-        begin, end = (part.new_zeros(self.heads, clusters[0].size(1)).index_copy(0, heads, part)
-                      .flatten() for part in (rows.begin, rows.end))
-        num_keys = self.heads * clusters[1].size(1)
-        indptr, key = merge_row_ranges(fixed.csr, begin, end, narrow(rows.key, num_keys))
-        folded = fold_ptr(ptr, self.heads, num_nodes // self.heads)
-        folded_keys = folded if key_ptr is ptr else fold_ptr(key_ptr, self.heads,
-                                                             num_keys // self.heads)
-        return BipartiteGraph.from_csr(indptr, key, num_keys, query_ptr=folded,
-                                       key_ptr=folded_keys, validate=False)
+        with outside_transforms():
+            heads = _index([*map(int, self.clusters)], fixed.device)
+            limit = self._limits(*ptrs, first) if causal or self.is_causal else None
+            tables = [head.is_edge for head in self.clusters.values()]
+            rows = _rows_of_clusters(clusters, tables, heads, ptrs, limit)
+            num_queries, num_keys = (part.size(1) for part in clusters)
+            begin, end = (part.new_zeros(self.heads, num_queries).index_copy(0, heads, part)
+                          .flatten() for part in (rows.begin, rows.end))
+            bound = self.heads * num_keys
+            indptr, key = merge_row_ranges(fixed.csr, begin, end, narrow(rows.key, bound))
+            folded = fold_ptr(ptrs[0], self.heads, num_queries)
+            is_square = ptrs[0] is ptrs[1]
+            folded_keys = folded if is_square else fold_ptr(ptrs[1], self.heads, num_keys)
+            return BipartiteGraph.from_csr(indptr, key, bound, query_ptr=folded,
+                                           key_ptr=folded_keys, validate=False)
 
     def _limits(self, ptr: Tensor, key_ptr: Tensor, first: Tensor | None) -> Tensor:
         """Return for each query the number of the key at its position, the last one that it may
@@ -231,7 +254,7 @@ class _SharedRows(NamedTuple):
 
 
 def _rows_of_clusters(clusters: tuple[Tensor, Tensor], tables: Sequence[Tensor], heads: Tensor,
-                      ptr: Tensor, key_ptr: Tensor, limit: Tensor | None) -> _SharedRows:
+                      ptrs: tuple[Tensor, Tensor], limit: Tensor | None) -> _SharedRows:
     """Return the keys of each query whose clusters are joined.
 
     A group has the tokens of a cluster in a sequence and head. Keys are sorted by group, and each
@@ -241,16 +264,16 @@ def _rows_of_clusters(clusters: tuple[Tensor, Tensor], tables: Sequence[Tensor],
         clusters (tuple of Tensor): Cluster of each query ``[heads, queries]`` and key.
         tables (sequence of Tensor): Which clusters each head joins, ``[clusters, clusters]``.
         heads (Tensor): Numbers of these heads, int64.
-        ptr, key_ptr (Tensor): Where the queries and the keys of each sequence begin.
+        ptrs (tuple of Tensor): Where the queries and the keys of each sequence begin.
         limit (Tensor, optional): The last key that each query may attend to.
     """
-    num_sequences, num_keys = ptr.numel() - 1, clusters[1].size(1)
-    sizes = ptr_like([len(table) for table in tables], ptr)
+    num_sequences, num_keys, device = ptrs[0].numel() - 1, clusters[1].size(1), heads.device
+    sizes = _index([len(table) for table in tables], device)
     base = num_sequences * (sizes.cumsum(0) - sizes)  # the first group of each head
     of_query, of_key = (base[:, None] + segment_of(each) * sizes[:, None] + part
-                        for part, each in zip(clusters, (ptr, key_ptr)))
+                        for part, each in zip(clusters, ptrs))
     num_groups = num_sequences * int(sizes.sum())
-    node = heads[:, None] * num_keys + torch.arange(num_keys, device=ptr.device)
+    node = heads[:, None] * num_keys + torch.arange(num_keys, device=device)
     grouped = node.flatten()[order_pairs(of_key.flatten(), num_groups)]
     group_ptr = _pointer(of_key.flatten().bincount(minlength=num_groups))
 
@@ -268,7 +291,7 @@ def _rows_of_clusters(clusters: tuple[Tensor, Tensor], tables: Sequence[Tensor],
 
     bound = (int(heads.max()) + 1) * num_keys
     listed = sort_numbers(owner[member] * bound + grouped[at])
-    list_ptr = torch.searchsorted(listed, torch.arange(len(present) + 1, device=ptr.device) * bound)
+    list_ptr = torch.searchsorted(listed, torch.arange(len(present) + 1, device=device) * bound)
     begin, end = list_ptr[slot], list_ptr[slot + 1]
     if limit is not None:
         last = heads[:, None] * num_keys + limit
@@ -280,8 +303,8 @@ def _pointer(count: Tensor) -> Tensor:
     return nn.functional.pad(count.cumsum(0), (1, 0))
 
 
-def ptr_like(values: Sequence[int], ptr: Tensor) -> Tensor:
-    return torch.tensor([*values], dtype=torch.long, device=ptr.device)
+def _index(values: Sequence[int], device: torch.device) -> Tensor:
+    return torch.tensor([*values], dtype=torch.long, device=device)
 
 
 def _part(given: Pattern | str | HeadClusters) -> Pattern | ClusterKeys | HeadClusters:

@@ -11,6 +11,7 @@ from graphattn.hugging_face import (
     attach,
     attached,
     attachment,
+    detach,
     fit,
     head_costs,
     load_attached,
@@ -202,6 +203,25 @@ def test_heads_with_clusters_are_attached_one_by_one_and_detached():
         torch.testing.assert_close(again(TOKENS).last_hidden_state, apart)
     with pytest.raises(ValueError, match="'along' must be one pattern, or a sequence"):
         attach(again, source.causal(), layers=[0], heads=[0, 1, 2, 3])
+
+
+@pytest.mark.parametrize('is_padded', [False, True])
+@pytest.mark.parametrize('family', ['GPT-2', 'Llama'])
+def test_a_sequence_is_generated_along_them_as_without_a_cache(family, is_padded):
+    torch.manual_seed(0)
+    model = new_model(family, {'GPT-2': 'GPT2LMHeadModel', 'Llama': 'LlamaForCausalLM'}[family])
+    found = profile(model, [TOKENS], patterns=['3 keys of 6 clusters | SlidingWindow(1)'])
+    attach(model, fit(found, 1.).along())
+    prompt = TOKENS[:, :10]
+    is_token = torch.arange(10) >= torch.tensor([[4 * is_padded], [0]])
+    options = dict(attention_mask=is_token, do_sample=False, max_new_tokens=8, eos_token_id=None,
+                   pad_token_id=0, output_logits=True, return_dict_in_generate=True)
+    cached, whole = (model.generate(prompt, use_cache=use_cache, **options)
+                     for use_cache in (True, False))
+    assert torch.equal(cached.sequences, whole.sequences)
+    torch.testing.assert_close(cached.logits, whole.logits)
+    dense = detach(model).generate(prompt, **options)
+    assert (torch.stack(dense.logits) - torch.stack(cached.logits)).abs().max() > 1e-3
 
 
 def test_a_profile_whose_clusters_have_other_shapes_is_refused(tmp_path):
