@@ -126,6 +126,10 @@ class ClusterSums:
                                     for count in centroids} for _ in range(2))
         self.members: dict[int, tuple[Tensor, ...]] = {}  # 1 at the cluster of each token
 
+    @property
+    def is_empty(self) -> bool:
+        return self.num_rows == 0
+
     def begin(self, query: Tensor, key: Tensor) -> None:
         """Begin an input."""
         self.members = {count: tuple(F.one_hot(nearest(*pair), count).to(query)

@@ -4,44 +4,33 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from graphattn._checks import check_seed, check_size
-from graphattn.functional.folding import repeat_heads
-from graphattn.hugging_face.attaching import attach, attends, forget, kept, switch
+from graphattn.hugging_face.attaching import attach, forget, kept
+from graphattn.hugging_face.attending import Attending, OneSequence, run_all
+from graphattn.hugging_face.finding import find
 from graphattn.hugging_face.modules import attention_modules, choose
-from graphattn.hugging_face.own_clusters import (
-    Centroids,
-    ClusterPoints,
-    ClusterSums,
-    counts_of,
-    shapes_of_clusters,
-)
+from graphattn.hugging_face.own_clusters import shapes_of_clusters
 from graphattn.hugging_face.own_patterns import (
     MAX_TOKENS,
     Candidate,
     OwnEdges,
-    OwnSums,
     candidate,
     is_found,
     join_edges,
     pattern_of,
 )
-from graphattn.layers.padded import PairRules
 from graphattn.patterns import Pattern
-from graphattn.placement.padded import PaddedTokens
 from graphattn.sources import HeadClusters
 from graphattn.utils.files import write_whole
 from graphattn.utils.reading import check_arrays, json_object
@@ -75,7 +64,6 @@ CLUSTERS = tuple(f'{2**power} keys of 32 clusters{beside}'
                  for power in range(1, 8))
 CANDIDATES = {'windows': WINDOWS, 'strided': STRIDED, 'offsets': OWN_OFFSETS, 'keys': OWN_KEYS,
               'clusters': CLUSTERS, 'random': RANDOM}
-BLOCK = 2**20  # weights at once
 MAX_LENGTHS = 8  # whose edges are kept, to compare those of the next input with
 
 
@@ -335,9 +323,9 @@ def profile(
         try:
             model.eval()
             if finds:
-                run = partial(_run_all, model, modules, batches, ids=ids)
-                watching.own = _find(names, parsed, run, positions, seed)
-            _run_all(model, modules, batches, watching, ids)
+                run = partial(run_all, model, modules, batches, ids=ids)
+                watching.own = find(names, parsed, run, positions, seed)
+            run_all(model, modules, batches, watching, ids)
         finally:
             model.train(was_training)
     if not watching.lengths:
@@ -352,40 +340,6 @@ def _special_ids(special: Any) -> Tensor:
     for number in ids:
         check_size('special', number)
     return torch.tensor([*map(int, ids)], dtype=torch.long)
-
-
-def _run_all(model: nn.Module, modules: dict[str, nn.Module], batches: Iterable[Any],
-             watching: _Attending, ids: Tensor) -> None:
-    for name, module in modules.items():
-        if attends(module):
-            switch(module, replace(module.graph_attachment, is_named=False,
-                                   watch=partial(watching.attend, name)))
-    for batch in batches:
-        _run(model, batch, watching, ids)
-
-
-@torch.no_grad()
-def _run(model: nn.Module, batch: Any, watching: _Attending, ids: Tensor) -> None:
-    batch = {'input_ids': batch} if isinstance(batch, Tensor) else batch
-    if not isinstance(batch, Mapping):
-        raise TypeError(f"'batches' must contain tensors, or dicts of the model's arguments (got "
-                        f"{type(batch).__name__})")
-    batch = {name: value for name, value in batch.items() if name != 'labels'}
-    if getattr(model.config, 'use_cache', None):
-        batch.setdefault('use_cache', False)
-    watching.begin(*(None if tokens is None else torch.isin(tokens, ids.to(tokens.device))
-                     for tokens in map(batch.get, ('input_ids', 'decoder_input_ids'))))
-    model.base_model(**batch)
-
-
-class Collector(Protocol):
-    """Something that tokens and weights of inputs are added to."""
-
-    def begin(self, query: Tensor, key: Tensor) -> None:
-        """Begin an input, with its tokens ``[heads, length, channels]``."""
-
-    def add(self, rows: Tensor, weight: Tensor) -> None:
-        """Add the weights ``[heads, rows, length]`` of some rows of the input."""
 
 
 # Sums over rows ######################################################################
@@ -411,124 +365,7 @@ class _Sums:
 
 
 @dataclass
-class _Attending(ABC):
-    """Attention of sequence after sequence, whose weights are seen in blocks of rows.
-
-    Args:
-        is_special (tuple): Which tokens of the batch are special, in the encoder and in a decoder
-            behind it, ``[batch, length]`` or ``None``.
-        is_first (bool): Whether no layer has seen this batch.
-        lengths (list of int): Lengths of the inputs.
-    """
-
-    is_special: tuple[Tensor | None, ...] = field(default=(None, None), kw_only=True)
-    is_first: bool = field(default=False, kw_only=True)
-    lengths: list[int] = field(default_factory=list, kw_only=True)
-
-    def begin(self, *is_special: Tensor | None) -> None:
-        """Begin a batch."""
-        self.is_special, self.is_first = is_special, True
-
-    def attend(self, name: str, query: Tensor, key: Tensor, value: Tensor, tokens: PaddedTokens,
-               rules: PairRules, *, scale: float | None, softcap: float | None,
-               sink: Tensor | None) -> Tensor:
-        """Return attention, and see its weights."""
-        if not tokens.is_square:
-            raise ValueError("'batches' must contain whole sequences (got keys that are not the "
-                             "tokens of the queries); pass no cache to the model")
-        heads = query.size(2)
-        dtype = value.dtype  # perhaps of 16 bits
-        query, key, value = (x.to(torch.promote_types(dtype, torch.float)) for x in (
-            tokens.queries(query), tokens.keys(key), tokens.keys(value)))
-        key, value = (repeat_heads(x, heads) for x in (key, value))
-        scale = query.size(-1)**-.5 if scale is None else scale
-        has_own = self.is_special[1] is not None and 'decoder' in name.split('.')
-        is_special = self.is_special[has_own]
-        out, ends = value.new_zeros(*query.shape[:2], value.size(-1)), tokens.ptr.tolist()
-        for first, last in zip(ends[:-1], ends[1:]):
-            if last > first:
-                nodes = slice(first, last)
-                row, slot = tokens.key_slots(torch.arange(first, last, device=query.device))
-                ours, theirs, values = (x[nodes].transpose(0, 1).contiguous()
-                                        for x in (query, key, value))
-                one = _Sequence(ours, theirs, scale, row, slot, rules, tokens.batch, softcap,
-                                None if sink is None else sink.to(ours).view(-1, 1, 1))
-                special = None if is_special is None else is_special[row, slot]
-                out[nodes] = self._see(name, one, values, special).transpose(0, 1)
-        if self.is_first:
-            self.lengths += [length for length in tokens.lengths if length]
-            self.is_first = False
-        return tokens.pad_queries(out.to(dtype))
-
-    @abstractmethod
-    def _see(self, name: str, one: _Sequence, value: Tensor, is_special: Tensor | None) -> Tensor:
-        """Return the outputs of a sequence in a layer, ``[heads, length, channels]``."""
-
-
-@dataclass
-class _Finding(_Attending):
-    """Attention whose tokens and weights are collected.
-
-    Args:
-        collectors (dict): By the name of a layer, what its even and its odd inputs are added to.
-    """
-
-    collectors: dict[str, tuple[Sequence[Collector], Sequence[Collector]]]
-    num_inputs: Counter[str] = field(default_factory=Counter)
-
-    def _see(self, name: str, one: _Sequence, value: Tensor, is_special: Tensor | None) -> Tensor:
-        out, collectors = torch.empty_like(value), self.collectors[name][self.num_inputs[name] % 2]
-        for each in collectors:
-            each.begin(one.query, one.key)
-        for rows in one.blocks():
-            weight = one.weights(rows)
-            out[:, rows] = weight @ value
-            for each in collectors:
-                each.add(rows, weight)
-        self.num_inputs[name] += 1
-        return out
-
-
-def _find(names: Sequence[str], candidates: Sequence[Candidate], run: Callable[[_Finding], None],
-          positions: int, seed: int) -> dict[str, tuple[OwnEdges, OwnEdges, OwnEdges]]:
-    """Return by the name of a layer the edges to measure on even inputs, which are those of odd
-    ones if there are any; the edges to measure on odd inputs; and the edges of all."""
-    centroids = _find_centroids(names, counts_of(candidates), run, seed)
-    sums = {name: [*map(ClusterSums, of_each)] for name, of_each in centroids.items()}
-    own = {name: (OwnSums(candidates), OwnSums(candidates)) for name in names}
-    finding = _Finding({name: tuple(
-        [own[name][half], *([sums[name][half], sums[name][2]] if name in sums else [])]
-        for half in range(2)) for name in names})
-    run(finding)
-    edges = {}
-    for name, (even, odd) in own.items():
-        if not even.is_empty:
-            length = max(even.length, odd.length, positions)
-            found = [even.edges(length)]
-            found.append(found[0] if odd.is_empty else odd.edges(length))
-            found.append(even.with_sums(odd).edges(length))
-            if name in sums:
-                of_halves = [each.clusters() for each in sums[name] if each.num_rows]
-                of_halves = of_halves if len(of_halves) == 3 else of_halves[:1] * 3
-                found = [replace(one, clusters=clusters) for one, clusters in zip(found, of_halves)]
-            edges[name] = found[1], found[0], found[2]
-    return edges
-
-
-def _find_centroids(names: Sequence[str], counts: Sequence[int], run: Callable[[_Finding], None],
-                    seed: int) -> dict[str, list[dict[int, Centroids]]]:
-    """Return by the name of a layer the centroids of even inputs, of odd ones and of all; nothing
-    if no clusters are needed."""
-    if not counts:
-        return {}
-    points = {name: tuple(ClusterPoints(counts, seed) for _ in range(2)) for name in names}
-    run(_Finding({name: tuple([half] for half in halves) for name, halves in points.items()}))
-    return {name: [even.centroids(), odd.centroids(), even.centroids(odd)]
-            for name, (even, odd) in points.items() if not even.is_empty}
-
-
-@dataclass
-class _Watching(_Attending):
+class _Watching(Attending):
     """Attention that measures its weights.
 
     Args:
@@ -536,7 +373,7 @@ class _Watching(_Attending):
         seed (int): Seed of these rows.
         sums (dict): Sums of each layer by its name.
         patterns (list): Patterns whose share of the weight is measured.
-        own (dict): Edges of each head by the name of a layer, as :class:`_Finding` returns them.
+        own (dict): Edges of each head by the name of a layer, as :class:`Finding` returns them.
     """
 
     sample: int
@@ -545,7 +382,7 @@ class _Watching(_Attending):
     patterns: list[Candidate]
     own: dict[str, tuple[OwnEdges, OwnEdges, OwnEdges]] = field(default_factory=dict)
 
-    def _see(self, name: str, one: _Sequence, value: Tensor, is_special: Tensor | None) -> Tensor:
+    def _see(self, name: str, one: OneSequence, value: Tensor, is_special: Tensor | None) -> Tensor:
         sums, out, total = self.sums[name], torch.empty_like(value), _Sums()
         own = self.own[name][sums.num_inputs % 2].on(one.query, one.key) if self.own else None
         for rows in one.blocks():
@@ -564,7 +401,7 @@ class _Watching(_Attending):
         self._measure_sample(sums, one)
         return out
 
-    def _measure_sample(self, sums: _Sums, one: _Sequence) -> None:
+    def _measure_sample(self, sums: _Sums, one: OneSequence) -> None:
         """Measure what sorts rows, or needs several at once, head by head."""
         length = len(one.slot)
         rows = _some_rows(length, self.sample, self.seed).to(one.query.device)
@@ -617,71 +454,6 @@ def _means(sums: _Sums) -> dict[str, np.ndarray]:
             'same_edges': rows['same_edges'] / sums.num_same if sums.num_same else none,
             'same_distances': rows['same_distances'] / (sums.num_inputs - 1) if (
                 sums.num_inputs > 1) else none}
-
-
-@dataclass
-class _Sequence:
-    """Queries and keys of one sequence, and the rules between them.
-
-    Args:
-        query (Tensor): ``[heads, length, channels]``.
-        key (Tensor): Shaped like ``query``.
-        scale (float): Factor of their products.
-        row (Tensor): The row of the batch, int64 ``[length]``.
-        slot (Tensor): The slots in it, int64 ``[length]``.
-        rules (PairRules): Which query may attend to which key.
-        batch (int): Number of rows.
-        softcap (float, optional): Bound on the logits.
-        sink (Tensor, optional): Logit of each head's sink, ``[heads, 1, 1]``.
-    """
-
-    query: Tensor
-    key: Tensor
-    scale: float
-    row: Tensor
-    slot: Tensor
-    rules: PairRules
-    batch: int
-    softcap: float | None
-    sink: Tensor | None
-
-    def blocks(self) -> Iterator[Tensor]:
-        """Yield the rows in blocks."""
-        heads, length, _ = self.query.shape
-        return iter(torch.arange(length, device=self.query.device).split(
-            max(1, BLOCK // (length * heads))))
-
-    def weights(self, rows: Tensor, heads: slice = slice(None)) -> Tensor:
-        """Return the weights of some rows, ``[heads, rows, length]``; 0 where a query may attend to
-        no key."""
-        logit = (self.query[heads, rows] * self.scale) @ self.key[heads].transpose(1, 2)
-        if self.softcap is not None:
-            logit = self.softcap * (logit / self.softcap).tanh()
-        for bias in self._terms(rows, heads):
-            is_mask = bias.dtype == torch.bool
-            logit = logit.masked_fill(~bias, -math.inf) if is_mask else logit + bias
-        highest = logit.amax(dim=-1, keepdim=True)
-        if self.sink is not None:
-            highest = highest.maximum(self.sink[heads])
-        highest = highest.masked_fill(highest == -math.inf, 0)
-        weight = (logit - highest).exp()
-        whole = weight.sum(-1, keepdim=True)
-        if self.sink is not None:
-            whole = whole + (self.sink[heads] - highest).exp()
-        return weight / whole.clamp(min=torch.finfo(weight.dtype).tiny)
-
-    def _terms(self, rows: Tensor, heads: slice) -> Iterator[Tensor]:
-        """Yield masks and terms of the logits, ``[heads or 1, rows, length]``."""
-        query, key = torch.broadcast_tensors(self.slot[rows, None], self.slot)
-        if self.rules.causal:
-            yield (key <= query).unsqueeze(0)
-        if self.rules.allows is not None:
-            where = self.row[0].expand(query.numel()), query.flatten(), key.flatten()
-            yield self.rules.allows(*where).view(1, *query.shape)
-        for table in self.rules.tables:
-            of_row = table.expand(self.batch, *table.shape[1:])[self.row[0]]
-            of_row = of_row[heads] if len(of_row) > 1 else of_row
-            yield of_row[:, query, key]
 
 
 def _sums_of(weight: Tensor, rows: Tensor, is_special: Tensor | None) -> dict[str, Tensor]:
