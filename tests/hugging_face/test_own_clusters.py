@@ -16,6 +16,7 @@ from graphattn.hugging_face import (
     head_costs,
     load_attached,
     own_clusters,
+    own_patterns,
     profile,
     save_attached,
 )
@@ -52,6 +53,7 @@ def outputs(model, tokens, along=None, head=0):
 # Measuring ###########################################################################
 
 
+@pytest.mark.slow
 def test_each_half_of_the_inputs_measures_the_clusters_of_the_other():
     model, inputs = new_model('BERT'), TOKENS.split(1)
     found = profile(model, inputs, patterns=CLUSTERS)
@@ -80,6 +82,17 @@ def test_pairs_of_clusters_are_joined_until_queries_have_their_keys(family):
     assert denser.pattern_error.max() < 1e-9
     shares = found.pattern_share[:, 0], found.pattern_edges[:, 0] / found.keys
     assert (shares[0] > shares[1]).all()  # more weight than the same number of average pairs
+
+
+@pytest.mark.parametrize('family', ['BERT', 'Llama'])
+def test_an_attached_model_has_the_edges_that_were_measured(family):
+    model = new_model(family)
+    found = profile(model, [TOKENS[:1]], patterns=CLUSTERS[1:2])
+    attach(model, fit(found, 1.).along())
+    with torch.no_grad():
+        weight = model(TOKENS[:1], output_attentions=True, **OPTIONS[family]).attentions[0]
+    edges = (weight[0] > 0).sum((1, 2)) / LENGTH
+    assert edges.tolist() == pytest.approx(found.pattern_edges[:4, 0].tolist())
 
 
 # Finding #############################################################################
@@ -243,7 +256,6 @@ def test_what_is_no_candidate_is_refused(given):
 
 def test_longer_sequences_than_those_of_own_keys_are_profiled(monkeypatch):
     monkeypatch.setattr(own_clusters, 'MAX_POINTS', LENGTH)
-    from graphattn.hugging_face import own_patterns
     monkeypatch.setattr(own_patterns, 'MAX_TOKENS', LENGTH - 1)
     found = profile(new_model('GPT-2'), [TOKENS], patterns=CANDIDATES['clusters'][:2])
     assert np.isfinite(found.pattern_error).all()
