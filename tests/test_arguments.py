@@ -117,7 +117,7 @@ MEANT = {
     'ContentClusterSource.pattern': ['2 keys of 3 clusters', 'Full'],
     'keys': 2, 'clusters': 3, 'beside': Full(), 'HeadClusters.name': ClusterKeys(2, 3),
     'HeadClusters.query': torch.rand(3, 4), 'HeadClusters.key': torch.rand(3, 4),
-    'HeadClusters.is_edge': torch.rand(3, 3) < .5,
+    'HeadClusters.is_edge': torch.rand(3, 3) < .5, 'first': torch.tensor([0, 1]),
     'pattern': Full(), 'left': Full(), 'right': Full(), 'layout': FreeLayout(5), 'size': 5,
     'EdgeList.tokens': 5, 'pairs': EDGES, 'offsets': (-1, 0, 2),
     'values': '1' * 25, 'PairMask.values': torch.rand(2, 25),

@@ -158,9 +158,9 @@ def _ask(source: GraphSource, query: Tensor, key: Tensor, tokens: PaddedTokens,
     key = repeat_heads(tokens.keys(key), query.size(1)) if source.per_head else tokens.keys(key)
     if isinstance(source, ContentClusterSource) and tokens.first_key == 0:
         _check_length(source, tokens)
-        graph = source.span_graph(query, key, (tokens.query_ptr, tokens.ptr), tokens.spans,
-                                  causal=rules.causal)
-        return graph, rules._replace(causal=False)
+        ptrs = dict(ptr=tokens.ptr) if tokens.is_square else dict(
+            ptr=tokens.query_ptr, key_ptr=tokens.ptr, first=tokens.first_queries)
+        return source(query, key, **ptrs, causal=rules.causal), rules._replace(causal=False)
     if tokens.is_square:
         return source(query, key, tokens.ptr), rules
     if tokens.same_tokens:

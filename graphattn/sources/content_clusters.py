@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from graphattn._checks import check_bool, check_generator, check_sides
+from graphattn._checks import check_bool, check_generator, check_integers, check_sides
 from graphattn._tensors import host_copy, narrow, outside_transforms, unwrap, without_autocast
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pairs import merge_row_ranges, order_pairs, sort_numbers
@@ -106,36 +106,35 @@ class ContentClusterSource(GraphSource):
         ptr: Tensor,
         *,
         key_ptr: Tensor | None = None,
+        first: Tensor | None = None,
+        causal: bool = False,
         generator: torch.Generator | None = None,
     ) -> BipartiteGraph:
-        self.check_tokens(query, key, ptr, key_ptr)
-        check_generator(generator)
-        return self._graph(query, key, ptr, key_ptr, generator)
-
-    @torch.compiler.disable(reason='the edges depend on the values of the tokens')
-    def _graph(self, query: Tensor, key: Tensor, ptr: Tensor, key_ptr: Tensor | None,
-               generator: torch.Generator | None) -> BipartiteGraph:
-        fixed = self.fixed.graph(ptr, generator, key_ptr=key_ptr)
-        clusters = self._clusters(query, 'query'), self._clusters(key, 'key')
-        return self._joined(fixed, clusters, (ptr, ptr if key_ptr is None else key_ptr))
-
-    @torch.compiler.disable(reason='the edges depend on the values of the tokens')
-    def span_graph(self, query: Tensor, key: Tensor, ptrs: tuple[Tensor, Tensor],
-                   spans: Sequence[tuple[int, int]], *, causal: bool = False) -> BipartiteGraph:
-        """Return the graph of a range of queries of each sequence, with all keys of the sequence.
+        """Return the graph over all sequences, as in :class:`GraphSource`.
 
         Args:
-            query (Tensor): The queries of these ranges, ``[num_queries, heads, head_channels]``.
-            key (Tensor): All keys, ``[num_keys, heads, head_channels]``.
-            ptrs (tuple of Tensor): Where the queries and the keys of each sequence begin.
-            spans (sequence of tuple): Begin and end of each sequence's queries.
-            causal (bool): Keep only edges from earlier keys, and from the query itself.
+            query, key, ptr, key_ptr, generator: As in :class:`GraphSource`.
+            first (Tensor, optional): Position of the first query of each sequence among its keys,
+                int64 ``[num_sequences]``, if earlier tokens are in a cache; 0 if omitted.
+            causal (bool): Whether to leave out later keys, as a causal source does.
         """
-        self.check_tokens(query, key, *ptrs)
-        fixed = self.fixed.span_graph(host_copy(ptrs[1]).diff().tolist(), spans, key.device,
+        self.check_tokens(query, key, ptr, key_ptr)
+        check_bool(causal=causal)
+        check_generator(generator)
+        key_ptr = ptr if key_ptr is None else key_ptr
+        if first is not None:
+            _check_first(first, key_ptr)
+        return self._graph(query, key, (ptr, key_ptr), first, causal, generator)
+
+    @torch.compiler.disable(reason='the edges depend on the values of the tokens')
+    def _graph(self, query: Tensor, key: Tensor, ptrs: tuple[Tensor, Tensor], first: Tensor | None,
+               causal: bool, generator: torch.Generator | None) -> BipartiteGraph:
+        counts, lengths = (host_copy(ptr).diff().tolist() for ptr in ptrs)
+        begins = [0] * len(counts) if first is None else host_copy(first).tolist()
+        spans = [(begin, begin + count) for begin, count in zip(begins, counts)]
+        fixed = self.fixed.span_graph(lengths, spans, key.device, generator=generator,
                                       within=Causal() if causal else None)
         clusters = self._clusters(query, 'query'), self._clusters(key, 'key')
-        first = _index([begin for begin, _ in spans], key.device)
         return self._joined(fixed, clusters, ptrs, first, causal)
 
     def rows(
@@ -301,6 +300,17 @@ def _rows_of_clusters(clusters: tuple[Tensor, Tensor], tables: Sequence[Tensor],
 
 def _pointer(count: Tensor) -> Tensor:
     return nn.functional.pad(count.cumsum(0), (1, 0))
+
+
+def _check_first(first: Tensor, key_ptr: Tensor) -> None:
+    check_integers('first', first)
+    if first.shape != key_ptr[:-1].shape or first.device != key_ptr.device:
+        raise ValueError(f"'first' must have shape {[*key_ptr[:-1].shape]}, a position for each "
+                         f"sequence, on {key_ptr.device} (got shape {tuple(first.shape)} on "
+                         f"{first.device})")
+    if bool((first < 0).any() or (first > key_ptr.diff()).any()):
+        raise ValueError(f"'first' must have positions from 0 to the number of keys of each "
+                         f"sequence (got {first.tolist()} for {key_ptr.diff().tolist()} keys)")
 
 
 def _index(values: Sequence[int], device: torch.device) -> Tensor:
