@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from graphattn._checks import check_floating, check_kind, check_sides, check_strided
+from graphattn._checks import check_floating, check_kind, check_size, check_strided
 from graphattn.patterns import Pattern, SlidingWindow, parse
 
+MAX_CLUSTERS = 4096  # of a side, because a table has a value for each pair
 _NAME = re.compile(r'\s*(\d+) keys of (\d+) clusters\s*(?:\|(.*))?', re.DOTALL)
 
 
@@ -21,11 +22,11 @@ class ClusterKeys:
     Args:
         keys (int): Number of keys of a query that the pairs of clusters were chosen for, as a mean
             over the tokens that the clusters were found on. The query itself counts.
-        clusters (int): Number of clusters of queries, and of clusters of keys.
+        clusters (int): Number of clusters of queries, and of clusters of keys, at most 4,096.
         beside (Pattern, optional): Further edges.
 
     Raises:
-        TypeError, ValueError: A number is not positive, or ``beside`` is no Pattern.
+        TypeError, ValueError: A number is out of range, or ``beside`` is no Pattern.
     """
 
     keys: int
@@ -33,7 +34,8 @@ class ClusterKeys:
     beside: Pattern | None = None
 
     def __post_init__(self):
-        check_sides(keys=self.keys, clusters=self.clusters)
+        check_size('keys', self.keys, 1)
+        check_size('clusters', self.clusters, 1, MAX_CLUSTERS)
         if self.beside is not None:
             check_kind('beside', self.beside, Pattern)
 
@@ -60,7 +62,7 @@ def read_clusters(text: str) -> ClusterKeys | None:
     if it does not name clusters.
 
     Raises:
-        TypeError, ValueError: A number is not positive, or what follows ``|`` is no pattern.
+        TypeError, ValueError: A number is out of range, or what follows ``|`` is no pattern.
     """
     found = _NAME.fullmatch(text)
     if found is None:

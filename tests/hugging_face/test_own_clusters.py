@@ -13,6 +13,7 @@ from graphattn.hugging_face import (
     attachment,
     detach,
     fit,
+    fit_to_loss,
     head_costs,
     load_attached,
     own_clusters,
@@ -202,6 +203,15 @@ def test_costs_of_heads_whose_smallest_edges_are_clusters():
         assert costs[5] == pytest.approx(max(loss(model) - dense, 0) / found.pattern_error[5, 0])
 
 
+def test_the_smallest_density_within_a_loss_may_need_clusters():
+    model = new_model('BERT')
+    found = profile(model, [TOKENS], patterns=['Full()', *CLUSTERS])
+    chosen = fit_to_loss(model, found, loss, 1.05)
+    with attached(model, chosen.along()):
+        within = loss(model)
+    assert within <= 1.05 * loss(model) and chosen.clusters and chosen.density.mean() < 1
+
+
 def test_heads_with_clusters_are_attached_one_by_one_and_detached():
     model = new_model('BERT')
     found = profile(model, [TOKENS], patterns=CLUSTERS[:1])
@@ -247,7 +257,7 @@ def test_a_profile_whose_clusters_have_other_shapes_is_refused(tmp_path):
         Profile.load(tmp_path / 'profile.npz')
 
 
-@pytest.mark.parametrize('given', ['0 keys of 3 clusters', '3 keys of 0 clusters',
+@pytest.mark.parametrize('given', ['0 keys of 3 clusters', '3 keys of 0 clusters', '3 keys of 4097 clusters',
                                    '3 keys of 3 clusters | Nothing()', '3 keys of 3 groups'])
 def test_what_is_no_candidate_is_refused(given):
     with pytest.raises(ValueError):
