@@ -278,24 +278,30 @@ def _rows_of_clusters(clusters: tuple[Tensor, Tensor], tables: Sequence[Tensor],
 
     is_present = of_query.flatten().bincount(minlength=num_groups) > 0
     present, slot = is_present.nonzero().flatten(), (is_present.cumsum(0) - 1)[of_query]
-    head = torch.searchsorted(base, present, right=True) - 1
-    cluster = (present - base[head]) % sizes[head]
-    row = (sizes.cumsum(0) - sizes)[head] + cluster  # of all tables
-    degree = torch.cat([table.sum(1) for table in tables])
-    joined = torch.cat([table.nonzero()[:, 1] for table in tables])
-    table_ptr = _pointer(degree)
-    owner, at = ranges(table_ptr[row], table_ptr[row + 1])
-    group = (present - cluster)[owner] + joined[at]
+    owner, group = _joined_groups(present, base, tables)
     member, at = ranges(group_ptr[group], group_ptr[group + 1])
-
     bound = (int(heads.max()) + 1) * num_keys
-    listed = sort_numbers(owner[member] * bound + grouped[at])
+    listed = sort_numbers(owner[member] * bound + grouped[at])  # by group of queries, then by key
     list_ptr = torch.searchsorted(listed, torch.arange(len(present) + 1, device=device) * bound)
     begin, end = list_ptr[slot], list_ptr[slot + 1]
     if limit is not None:
         last = heads[:, None] * num_keys + limit
         end = torch.searchsorted(listed, slot * bound + last, right=True)
     return _SharedRows(begin, end, listed % max(bound, 1))
+
+
+def _joined_groups(present: Tensor, base: Tensor,
+                   tables: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the groups of keys that groups of queries attend to, as two tensors: the index in
+    ``present`` of the group of queries, ascending, and the group of keys."""
+    sizes = _index([len(table) for table in tables], base.device)
+    head = torch.searchsorted(base, present, right=True) - 1
+    cluster = (present - base[head]) % sizes[head]
+    row = (sizes.cumsum(0) - sizes)[head] + cluster  # of all tables, one below the other
+    table_ptr = _pointer(torch.cat([table.sum(1) for table in tables]))
+    joined = torch.cat([table.nonzero()[:, 1] for table in tables])
+    owner, at = ranges(table_ptr[row], table_ptr[row + 1])
+    return owner, (present - cluster)[owner] + joined[at]
 
 
 def _pointer(count: Tensor) -> Tensor:

@@ -257,8 +257,9 @@ def test_a_profile_whose_clusters_have_other_shapes_is_refused(tmp_path):
         Profile.load(tmp_path / 'profile.npz')
 
 
-@pytest.mark.parametrize('given', ['0 keys of 3 clusters', '3 keys of 0 clusters', '3 keys of 4097 clusters',
-                                   '3 keys of 3 clusters | Nothing()', '3 keys of 3 groups'])
+@pytest.mark.parametrize('given', ['0 keys of 3 clusters', '3 keys of 0 clusters',
+                                   '3 keys of 4097 clusters', '3 keys of 3 groups',
+                                   '3 keys of 3 clusters | Nothing()'])
 def test_what_is_no_candidate_is_refused(given):
     with pytest.raises(ValueError):
         profile(new_model('BERT'), [TOKENS], patterns=[given])
