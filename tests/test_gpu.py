@@ -285,7 +285,7 @@ def test_clusters_list_their_edges_there(gpu, causal):
     found = there(to_gpu(query), to_gpu(key), to_gpu(ptr), causal=causal)  # builds the pattern
     gpu.clear()
     found = there(to_gpu(query), to_gpu(key), to_gpu(ptr), causal=causal)
-    assert gpu.total() <= 21, gpu
+    assert gpu.total() <= 25, gpu
     assert types_of(found.csr) == {'cuda'}
     assert [part.on_cpu.tolist() for part in found.csr] == [part.tolist() for part in expected.csr]
 
