@@ -8,7 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from graphattn._checks import check_floating, check_kind, check_size, check_strided
+from graphattn._checks import (
+    check_floating,
+    check_kind,
+    check_sides,
+    check_size,
+    check_strided,
+)
 from graphattn.patterns import Pattern, SlidingWindow, parse
 
 MAX_CLUSTERS = 4096  # of a side, because a table has a value for each pair
@@ -34,7 +40,7 @@ class ClusterKeys:
     beside: Pattern | None = None
 
     def __post_init__(self):
-        check_size('keys', self.keys, 1)
+        check_sides(keys=self.keys)
         check_size('clusters', self.clusters, 1, MAX_CLUSTERS)
         if self.beside is not None:
             check_kind('beside', self.beside, Pattern)
