@@ -90,9 +90,10 @@ def main(
         mask_token: Id of the mask, for a model of masked tokens.
         leave_one_out: Weigh heads by the loss that each costs, measured one by one.
         candidates: What to choose from: windows, strided patterns, offsets and keys of each head's
-            own, and random keys. Own keys are for models whose inputs have the same positions; the
-            model then takes no more than ``length`` tokens. Random keys change while a sequence
-            grows, so that generation needs ``use_cache=False``.
+            own, clusters by content, and random keys. Own keys are for models whose inputs have the
+            same positions; the model then takes no more than ``length`` tokens. Random keys change
+            while a sequence grows, so that generation needs ``use_cache=False``. The edges of
+            clusters grow with the square of the length.
         learn_graphs: Learn a mask of each head in the first half of the steps, from the fit's edges
             and no denser, and freeze it for the second half; up to 1,024 tokens, and for sequences
             of no more than ``length``.
@@ -113,6 +114,9 @@ def main(
         if name not in CANDIDATES:
             raise ValueError(f"'candidates' must contain only names from {', '.join(CANDIDATES)} "
                              f"(got {name!r})")
+    if learn_graphs and 'clusters' in candidates:
+        raise ValueError("'candidates' must not contain 'clusters' if graphs are learned, because "
+                         "the learned masks are of positions (got both)")
     if lora is not None:
         check_lora(lora)
     folder = Path(out)
@@ -143,8 +147,8 @@ def main(
                'share': None if learn_graphs else float(chosen.share.mean()),
                'heads': chosen.as_table(), 'lengths': sizes}
     write_whole(folder / RESULTS, lambda path: path.write_text(json.dumps(results, indent=1)))
-    write_report(folder / 'report.html', sparse, chosen, measured, costs, results,
-                 tokens.size(1))
+    write_report(folder / 'report.html', sparse, chosen, costs, results,
+                 longest_sequence(surgery.held_out))
     for state in (STATE, LEARNING):
         (folder / state).unlink(missing_ok=True)
     print(f"loss {results['dense']:.4f} dense, {results['cut']:.4f} cut, "
@@ -234,6 +238,12 @@ def load_model(folder: Path) -> nn.Module:
                          f"{folder})")
     model = kind.from_pretrained(folder, local_files_only=True)
     return model.float().eval()
+
+
+def longest_sequence(tokens: Tensor) -> Tensor:
+    """Return the sequence with the most tokens, without its padding."""
+    longest = tokens[(tokens != PADDING).sum(1).argmax()]
+    return longest[longest != PADDING]
 
 
 def longest_of(model: nn.Module) -> float:

@@ -26,7 +26,7 @@ from graphattn.models import Encoder, MaskedLanguageModel
 from graphattn.patterns import Full, Mask, save_masks
 from graphattn.patterns.presets import PRESETS
 from graphattn.samplers import FactorModel
-from graphattn.sources import GraphSource, PatternSource
+from graphattn.sources import ClusterKeys, GraphSource, PatternSource
 from graphattn.sources.mask_graph import MaskGraph
 
 PACKAGES = ['graphattn', *(f'graphattn.{name}' for name in (
@@ -114,6 +114,10 @@ MEANT = {
     # patterns, samplers, sources
     'register.name': 'mine', 'build': Full,
     'StructureSource.source': PatternSource(Full()), 'edges': EDGES, 'sequence': 0,
+    'ContentClusterSource.pattern': ['2 keys of 3 clusters', 'Full'],
+    'keys': 2, 'clusters': 3, 'beside': Full(), 'HeadClusters.name': ClusterKeys(2, 3),
+    'HeadClusters.query': torch.rand(3, 4), 'HeadClusters.key': torch.rand(3, 4),
+    'HeadClusters.is_edge': torch.rand(3, 3) < .5, 'first': torch.tensor([0, 1]),
     'pattern': Full(), 'left': Full(), 'right': Full(), 'layout': FreeLayout(5), 'size': 5,
     'EdgeList.tokens': 5, 'pairs': EDGES, 'offsets': (-1, 0, 2),
     'values': '1' * 25, 'PairMask.values': torch.rand(2, 25),

@@ -20,6 +20,7 @@ from graphattn.models import CausalLanguageModel, Encoder, SequenceClassifier, T
 from graphattn.patterns import Causal, RandomKeys, SlidingWindow
 from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg
 from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource, pattern_source
+from tests.clusters import cluster_source
 from tests.graphs import GRAPHS, random_graph
 
 pytest.importorskip('triton', reason="backend 'triton' needs triton")
@@ -269,6 +270,21 @@ def test_sources_build_there_and_keep_what_they_build(gpu):
         assert types_of(graph.csr) == {'cuda'} and graph.is_square and graph.segments.num_pairs
     looks = 1  # at ptr
     assert totals == [looks + 2 * 3, looks, looks] and gpu.total() == looks, totals
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('causal', [False, True])
+def test_clusters_list_their_edges_there(gpu, causal):
+    query, key = torch.randn(2, 10, 3, 4)
+    ptr, source = torch.tensor([0, 6, 10]), cluster_source(3, 4)
+    expected = source(query, key, ptr, causal=causal)
+    there = source.to('cuda')
+    found = there(to_gpu(query), to_gpu(key), to_gpu(ptr), causal=causal)  # builds the pattern
+    gpu.clear()
+    found = there(to_gpu(query), to_gpu(key), to_gpu(ptr), causal=causal)
+    assert gpu.total() <= 25, gpu
+    assert types_of(found.csr) == {'cuda'}
+    assert [part.on_cpu.tolist() for part in found.csr] == [part.tolist() for part in expected.csr]
 
 
 @pytest.mark.slow

@@ -26,6 +26,7 @@ from graphattn.placement.cache import Kept
 from graphattn.placement.exchange import Halo
 from graphattn.placement.padded import PaddedTokens
 from graphattn.sources import BlockModelSource, GraphSource, LearnedMaskSource, PatternSource
+from tests.clusters import cluster_source
 
 SEED, CHANNELS, HEADS, LENGTH = 3, 8, 2, 7
 LENGTHS = [7, 4]
@@ -49,6 +50,7 @@ SOURCES: dict[str, Callable[[], GraphSource]] = {
     'pattern of each head': lambda: PatternSource([WINDOW, RandomKeys(2)]),
     'causal pattern of each head': lambda: PatternSource([WINDOW & Causal(), Causal()]),
     'block model': lambda: BlockModelSource(HEADS, CHANNELS // HEADS, 3),
+    'clusters': lambda: cluster_source(HEADS, CHANNELS // HEADS),
     'frozen mask': frozen_mask,
     'hard mask': mask,
     'soft mask': lambda: mask(mode='soft'),
@@ -164,7 +166,7 @@ def refusal(placement: str, source: str, diffusion: str) -> str | None:
     if placement == 'decoded_in_parallel' and 'limit' in diffusion:
         return "'module' must not have infinitely"
     if placement.startswith('decoded'):
-        if source in ('block model', 'hard mask', 'soft mask'):
+        if source in ('block model', 'clusters', 'hard mask', 'soft mask'):
             return "'source' must"
         if 'limit' in diffusion:
             return "'hops' must be finite"

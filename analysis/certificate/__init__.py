@@ -5,6 +5,7 @@ conditions of universal approximation.
 
     python -m analysis.certificate sparse
     python -m analysis.certificate sparse --n 1024
+    python -m analysis.certificate clustered --n 256 --tokens ids.npy
 """
 
 from analysis.certificate.models import graphs_of_heads

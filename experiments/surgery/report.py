@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 import torch
 from matplotlib.figure import Figure
-from torch import nn
+from torch import Tensor, nn
 
-from analysis.certificate import certificate
+from analysis.certificate import certificate, graphs_of_heads
 from analysis.report.page import page
 from analysis.report.sections import Section
 from analysis.result import Result
 from experiments.surgery.losses import logits_of
-from graphattn.hugging_face import Fit, Profile
-from graphattn.patterns import Causal, parse
+from graphattn.hugging_face import Fit
 from graphattn.style import in_style
 from graphattn.utils.files import write_whole
 
 CERTIFIED = 512  # tokens, at most
+BY_CONTENT = ' The graphs of heads with clusters are those of one sequence.'
 
 
 @dataclass(frozen=True)
@@ -85,26 +85,22 @@ def costs_of_lengths(dense: nn.Module, sparse: nn.Module, longest: int,
     return rows
 
 
-def write_report(path: Path, model: nn.Module, chosen: Fit, profile: Profile,
-                 costs: np.ndarray | None, results: dict[str, Any], length: int) -> None:
+def write_report(path: Path, model: nn.Module, chosen: Fit,
+                 costs: np.ndarray | None, results: dict[str, Any], tokens: Tensor) -> None:
     """Write the page.
 
     Args:
         path (Path): The HTML file.
         model (Module): The sparse model.
         chosen (Fit): The pattern of each head.
-        profile (Profile): The profile of the dense model.
         costs (ndarray, optional): Costs of heads.
         results (dict): Losses and times, as in ``results.json``.
-        length (int): Number of tokens to certify, at most 512.
+        tokens (Tensor): A sequence whose graphs are certified, of at most 512 tokens.
     """
-    length = min(length, CERTIFIED)
-    names = [parse(pattern) & Causal() if profile.is_causal else parse(pattern)
-             for pattern in chosen.patterns]
-    graphs = [pattern.build(length, seed=0, crop=True) for pattern in names]
-    layers = [[graph for graph, at in zip(graphs, chosen.layer) if at == number]
-              for number in range(len(chosen.layers))]
-    proven = certificate(layers)
+    length = min(len(tokens), CERTIFIED)
+    layers = graphs_of_heads(model, length, tokens)
+    proven = certificate([graphs * int(count) if len(graphs) == 1 else graphs
+                          for graphs, count in zip(layers, np.bincount(chosen.layer))])
     heads = [Head(f'{chosen.layer[row]}.{head["head"]}', head['pattern'], head['share'],
                   head['error'], head['density'], None if costs is None else float(costs[row]),
                   float(proven.hops_of_head[row]), float(proven.gap_of_head[row]),
@@ -123,7 +119,8 @@ def write_report(path: Path, model: nn.Module, chosen: Fit, profile: Profile,
             Section('Time', 'Forward pass of one sequence on this machine, dense attention by '
                             'SDPA.', {'length': lengths}),
             Section('Certificate', f'What the graphs can do at {length} tokens, whatever the '
-                                   f'weights are.', {'model': [proven]}),
+                                   f'weights are.{BY_CONTENT if chosen.clusters else ""}',
+                    {'model': [proven]}),
             Section('Heads', 'The pattern of each head, the share of the dense weight that it '
                              'keeps, the error of its output, and measures of its graph.',
                     {'heads': heads},

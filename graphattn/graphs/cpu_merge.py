@@ -6,13 +6,14 @@ from graphattn._jit import jit
 
 
 @jit()
-def merge_rows(indptr, key, other_indptr, other_key, merged_indptr, merged_key):
-    """Write the edges of either graph, and return their number."""
+def merge_rows(indptr, key, other_begin, other_end, other_key, merged_indptr, merged_key):
+    """Write the edges of either graph, and return their number. Row i of the other one begins at
+    ``other_begin[i]`` and ends at ``other_end[i]``."""
     end = 0
     for i in range(len(indptr) - 1):
         merged_indptr[i] = end
         e, last = indptr[i], indptr[i + 1]
-        f, other_last = other_indptr[i], other_indptr[i + 1]
+        f, other_last = other_begin[i], other_end[i]
         while e < last and f < other_last:
             j, other_j = key[e], other_key[f]
             merged_key[end] = min(j, other_j)

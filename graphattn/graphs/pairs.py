@@ -117,13 +117,43 @@ def merge_rows(rows: Rows, others: Rows) -> Rows | None:
     """Return the rows of the edges that are in at least one of two graphs of the same size, or
     ``None`` if sorting all pairs is as fast."""
     merge = _compiled('merge_rows', 'cpu_merge') if _are_many(rows, others) else None
-    if merge is None:
-        return None
-    (indptr, key), (other_indptr, other_key) = rows, others
-    merged_indptr = torch.empty_like(indptr)
-    merged = key.new_empty(key.numel() + other_key.numel())
-    end = merge(*(x.numpy() for x in (indptr, key, other_indptr, other_key, merged_indptr, merged)))
-    return merged_indptr, merged[:end].clone()
+    return None if merge is None else _merged(merge, rows, (others[0][:-1], others[0][1:],
+                                                            others[1]))
+
+
+def merge_row_ranges(rows: Rows, begin: Tensor, end: Tensor, key: Tensor) -> Rows:
+    """Return rows with further keys: ``key[begin[i]:end[i]]`` for query i. Ranges may overlap, so
+    that queries share them.
+
+    Args:
+        rows (tuple of Tensor): The rows.
+        begin, end (Tensor): int64 ``[num_queries]``.
+        key (Tensor): Keys that ascend in each range, of the dtype of the rows' keys.
+    """
+    count = end - begin
+    others = torch.nn.functional.pad(count.cumsum(0), (1, 0)), key
+    num_others = int(others[0][-1])
+    if num_others + rows[1].numel() >= _EDGES_WORTH_COMPILING and all(
+            map(_is_numpys, (*rows, begin, key))):
+        if (merge := _compiled('merge_rows', 'cpu_merge')) is not None:
+            return _merged(merge, rows, (begin, end, key), num_others)
+    query = torch.repeat_interleave(count, output_size=num_others)
+    at = torch.arange(num_others, device=key.device) + (begin - others[0][:-1])[query]
+    num_keys = 1 + max((int(x.long().max()) for x in (key, rows[1]) if x.numel()), default=0)
+    own = torch.repeat_interleave(rows[0].diff(), output_size=rows[1].numel())
+    pair = torch.cat([number_pairs(rows[1].long(), own, num_keys),
+                      number_pairs(key.long()[at], query, num_keys)])
+    indptr, merged = rows_of_pairs(sort_pairs(pair), count.numel(), num_keys)
+    return indptr, merged.to(key.dtype)
+
+
+def _merged(merge: Callable, rows: Rows, others: tuple[Tensor, Tensor, Tensor],
+            num_others: int | None = None) -> Rows:
+    (indptr, key), num_others = rows, others[2].numel() if num_others is None else num_others
+    merged_indptr, merged = torch.empty_like(indptr), key.new_empty(key.numel() + num_others)
+    end = merge(*(x.numpy() for x in (indptr, key, *others, merged_indptr, merged)))
+    is_full = end > .9 * merged.numel()  # then a copy would free little memory
+    return merged_indptr, merged[:end] if is_full else merged[:end].clone()
 
 
 def find_rows(rows: Rows, others: Rows) -> Tensor | None:

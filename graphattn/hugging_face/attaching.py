@@ -38,7 +38,7 @@ from graphattn.hugging_face.state import Attachment
 from graphattn.layers.learned_teleport import check_diffusion, teleport_parameter
 from graphattn.ops import check_backend
 from graphattn.patterns import Pattern
-from graphattn.sources import GraphSource, as_source
+from graphattn.sources import GraphSource, HeadClusters, as_source
 from graphattn.sources.base import copy_beside, place_beside
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = ['attach', 'attached', 'detach']
 
-Along = GraphSource | Pattern | str | None
+Along = GraphSource | Pattern | HeadClusters | str | None
 OLDEST = '5.17'  # earlier versions make masks and pass chosen keys in other ways
 
 
@@ -90,7 +90,8 @@ def attach(
     cache                       dynamic, static, sliding and quantised: rows of the pattern from the
                                 decoded position on. Patterns whose rows depend on the length, such
                                 as random keys, change as a sequence grows; cached tokens then
-                                belong to shorter graphs. Other sources need ``use_cache=False``
+                                belong to shorter graphs. Clusters by content need all keys, so a
+                                cache that drops none. Other sources need ``use_cache=False``
     ``output_attentions``       dense weights, 0 where there is no edge
     fewer heads of keys         not repeated, unless heads own a graph each
     ``softcap``, ``s_aux``      applied; ``sinks`` of each query: an error
@@ -104,7 +105,8 @@ def attach(
         model (PreTrainedModel): A model with attention that uses transformers'
             ``AttentionInterface``.
         along (GraphSource, Pattern, str or None): A source, a pattern, its expression
-            (``'SlidingWindow(64) | GlobalTokens(1)'``) or the name of a preset (``'bigbird'``).
+            (``'SlidingWindow(64) | GlobalTokens(1)'``), the name of a preset (``'bigbird'``), or
+            the HeadClusters of one of the ``heads``.
             ``None`` is for models that choose their own keys and pass ``indices``. A mapping of
             layers, or a list of one for each layer, attaches layers to different graphs; a
             :class:`graphattn.sources.PatternSource` of several patterns does so for heads.
@@ -401,7 +403,7 @@ def forget(model: nn.Module) -> None:
 
 
 def _as_source(along: Along) -> GraphSource | None:
-    if along is not None and not isinstance(along, GraphSource | Pattern | str):
+    if not isinstance(along, Along):
         raise TypeError(f"'along' must be a GraphSource, a Pattern, a str such as "
                         f"'SlidingWindow(3)', or None (got {type(along).__name__})")
     return None if along is None else as_source(along)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,8 +12,9 @@ import numpy as np
 from graphattn._checks import check_kind, check_number
 from graphattn.hugging_face.attaching import attached
 from graphattn.hugging_face.profiling import Profile
-from graphattn.patterns import parse
-from graphattn.sources import PatternSource
+from graphattn.patterns import Pattern, parse
+from graphattn.sources import ContentClusterSource, HeadClusters, PatternSource
+from graphattn.sources.along import source_of_each
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -28,12 +29,14 @@ class Fit:
     Args:
         layers (tuple of str): Names of the attention modules.
         layer (ndarray): Index of each head's module, int64 ``[heads]``.
-        patterns (tuple of str): The expression of each head's pattern.
+        patterns (tuple of str): The expression of each head's pattern, or the name of its clusters,
+            such as ``'8 keys of 32 clusters'``.
         share (ndarray): Share of the head's weight that its edges hold, ``[heads]``; NaN if it is
             not known, as of learned edges.
         error (ndarray): Squared error of the head's output along them, over its squared norm,
             ``[heads]``, or NaN.
         density (ndarray): Share of the allowed pairs that are its edges, ``[heads]``.
+        clusters (dict): The clusters of the heads that have some, by row.
     """
 
     layers: tuple[str, ...]
@@ -42,22 +45,29 @@ class Fit:
     share: np.ndarray
     error: np.ndarray
     density: np.ndarray
+    clusters: Mapping[int, HeadClusters] = field(default_factory=dict)
 
-    def along(self) -> dict[str, PatternSource]:
+    def along(self) -> dict[str, PatternSource | ContentClusterSource]:
         """Return the source of each layer, for :func:`graphattn.hugging_face.attach`."""
         along = {}
         for number, name in enumerate(self.layers):
-            own = [pattern for pattern, at in zip(self.patterns, self.layer) if at == number]
+            rows = np.flatnonzero(self.layer == number).tolist()
+            own = [self.clusters.get(row, self.patterns[row]) for row in rows]
             # Heads that share a graph are faster than heads with equal graphs.
-            along[name] = PatternSource(own[0] if len(set(own)) == 1 else own)
+            is_shared = len(set(own)) == 1 and not self.clusters.keys() & {*rows}
+            along[name] = PatternSource(own[0]) if is_shared else source_of_each(own)
         return along
+
+    def pattern(self, row: int) -> Pattern | HeadClusters:
+        """Return what the head of this row attends along."""
+        return self.clusters[row] if row in self.clusters else parse(self.patterns[row])
 
     def as_table(self) -> list[dict[str, object]]:
         """Return a dict for each head. Long expressions are shortened, and what is not known is
         ``None``."""
         number = [int((self.layer[:row] == at).sum()) for row, at in enumerate(self.layer)]
         return [{'layer': self.layers[at], 'head': number[row],
-                 'pattern': str(parse(self.patterns[row])),
+                 'pattern': str(self.pattern(row)),
                  'share': _known(self.share[row]), 'error': _known(self.error[row]),
                  'density': float(self.density[row])}
                 for row, at in enumerate(self.layer)]
@@ -129,10 +139,11 @@ def fit(profile: Profile, density: float, *, costs: Sequence[float] | None = Non
     budget = density * profile.keys.sum()
     chosen = _within(budget, profile, cost)
     rows = np.arange(num_heads)
-    patterns = tuple(repr(profile.pattern(row, at)) for row, at in enumerate(chosen))
-    return Fit(profile.layers, profile.layer, patterns,
+    along = [profile.pattern(row, at) for row, at in enumerate(chosen)]
+    return Fit(profile.layers, profile.layer, tuple(map(repr, along)),
                profile.pattern_share[rows, chosen], profile.pattern_error[rows, chosen],
-               profile.pattern_edges[rows, chosen] / profile.keys)
+               profile.pattern_edges[rows, chosen] / profile.keys,
+               {row: each for row, each in enumerate(along) if isinstance(each, HeadClusters)})
 
 
 def _within(budget: float, profile: Profile, cost: np.ndarray) -> np.ndarray:

@@ -9,7 +9,13 @@ from torch import nn
 from graphattn._checks import check_size
 from graphattn.hugging_face.modules import heads_of
 from graphattn.patterns import Full, Pattern
-from graphattn.sources import GraphSource, PatternSource
+from graphattn.sources import (
+    ContentClusterSource,
+    GraphSource,
+    HeadClusters,
+    PatternSource,
+)
+from graphattn.sources.along import source_of_each
 
 __all__ = ['check_head_numbers', 'source_of_heads', 'without_heads']
 
@@ -31,17 +37,20 @@ def check_head_numbers(heads: Sequence[int], name: str, module: nn.Module) -> tu
     return tuple(map(int, heads))
 
 
+OF_HEADS = PatternSource | ContentClusterSource  # which list what each head attends along
+
+
 def source_of_heads(source: GraphSource | None, heads: tuple[int, ...], module: nn.Module,
-                    before: PatternSource | None) -> PatternSource:
+                    before: OF_HEADS | None) -> OF_HEADS:
     """Return a source for all heads of a module, in which some heads attend along ``source``.
 
     Args:
         source (GraphSource, optional): A source of one pattern, or of one for each of ``heads``.
         heads (tuple of int): The heads.
         module (nn.Module): Their module.
-        before (PatternSource, optional): The source of heads that are attached already.
+        before (GraphSource, optional): The source of heads that are attached already.
     """
-    if not isinstance(source, PatternSource):
+    if not _lists_heads(source):
         raise ValueError(f"'along' must be one pattern, or a sequence of patterns with one for "
                          f"each head in 'heads' (got {type(source).__name__}, a source for all "
                          f"heads); omit 'heads'")
@@ -57,20 +66,25 @@ def source_of_heads(source: GraphSource | None, heads: tuple[int, ...], module: 
     given = source.patterns if source.per_head else source.patterns * len(heads)
     for head, pattern in zip(heads, given):
         patterns[head] = pattern
-    return PatternSource(patterns, seed)
+    return source_of_each(patterns, seed)
 
 
-def without_heads(source: GraphSource, heads: tuple[int, ...], module: nn.Module) -> PatternSource:
+def without_heads(source: GraphSource, heads: tuple[int, ...], module: nn.Module) -> OF_HEADS:
     """Return a source in which some heads attend to all pairs again."""
     is_shared = isinstance(source, PatternSource) and not source.per_head
-    if not isinstance(source, PatternSource) or is_shared and _draws(source.patterns):
+    if not _lists_heads(source) or is_shared and _draws(source.patterns):
         raise ValueError(f"'heads' must be None, because {source} is a source for all heads of the "
                          f"layer; omit 'heads' to detach the whole layer")
     patterns = [*source.patterns] * (heads_of(module) if is_shared else 1)
     for head in heads:
         patterns[head] = Full()
-    return PatternSource(patterns, source.seed)
+    return source_of_each(patterns, source.seed)
 
 
-def _draws(patterns: Sequence[Pattern]) -> bool:
+def _lists_heads(source: GraphSource | None) -> bool:
+    is_causal = getattr(source, 'is_causal', False)  # which is said of all heads together
+    return isinstance(source, OF_HEADS) and not is_causal
+
+
+def _draws(patterns: Sequence[Pattern | HeadClusters]) -> bool:
     return any(pattern.is_random for pattern in patterns)

@@ -3,14 +3,15 @@
 ``'8 own keys'`` are, at each position of a sequence, the position itself and the 7 keys with the
 largest mean weight there; at positions that no input has, the 7 keys before it.
 ``'4 own offsets'`` are offset 0 and the 3 others with the largest sum of weights.
-``'4 own offsets | GlobalTokens(1)'`` joins them with a pattern.
+``'4 own offsets | GlobalTokens(1)'`` joins them with a pattern. Clusters by content are the
+candidates of :mod:`graphattn.hugging_face.own_clusters`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -19,10 +20,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphattn._checks import check_kind
+from graphattn.hugging_face.own_clusters import (
+    InputClusters,
+    LayerClusters,
+    head_clusters,
+    join_clusters,
+)
 from graphattn.patterns import EdgeList, Offsets, Pattern, parse
+from graphattn.sources import ClusterKeys, HeadClusters
+from graphattn.sources.head_clusters import read_clusters
 
-__all__ = ['MAX_TOKENS', 'Own', 'OwnEdges', 'OwnSums', 'candidate', 'join_edges',
-           'pattern_of']
+__all__ = ['MAX_TOKENS', 'Candidate', 'Own', 'OwnEdges', 'OwnSums', 'candidate', 'is_found',
+           'join_edges', 'pattern_of']
 
 MAX_TOKENS = 4096  # of a sequence
 KEPT, LEAST_KEPT = 4, 64  # keys of a row whose sums are kept: of each that is needed, and at least
@@ -47,7 +56,10 @@ class Own(NamedTuple):
         return f'{self.count} own {self.kind}{beside}'
 
 
-def candidate(given: Pattern | str) -> Pattern | Own:
+Candidate = Pattern | Own | ClusterKeys
+
+
+def candidate(given: Pattern | str) -> Candidate:
     """Read a candidate.
 
     Raises:
@@ -56,7 +68,7 @@ def candidate(given: Pattern | str) -> Pattern | Own:
     if isinstance(given, str):
         found = _OWN.fullmatch(given)
         if found is None:
-            return parse(given)
+            return read_clusters(given) or parse(given)
         count, kind, beside = found.groups()
         if not 1 <= int(count) <= MAX_TOKENS:
             raise ValueError(f"'patterns' must have from 1 to {MAX_TOKENS} own {kind} (got "
@@ -66,21 +78,36 @@ def candidate(given: Pattern | str) -> Pattern | Own:
     return given
 
 
+def is_found(given: Candidate) -> bool:
+    """Return whether a candidate has other edges in each head, which inputs must be read for."""
+    return not isinstance(given, Pattern)
+
+
 @dataclass(frozen=True)
 class OwnEdges:
-    """The keys and the offsets of each head, by falling weight; first the query itself.
+    """The keys and the offsets of each head, by falling weight, and its clusters; first the query
+    itself.
 
     Args:
         keys (Tensor): Keys of each position, -1 for none, int64 ``[heads, tokens, keys]``.
         offsets (Tensor): Offsets of a key from its query, 0 for none, int64 ``[heads, offsets]``.
+        clusters (dict): Clusters by their number; those of an input's tokens after :meth:`on`.
     """
 
     keys: Tensor
     offsets: Tensor
+    clusters: Mapping[int, LayerClusters | InputClusters] = field(default_factory=dict)
 
-    def mask(self, own: Own, rows: Tensor, length: int) -> Tensor:
+    def on(self, query: Tensor, key: Tensor) -> OwnEdges:
+        """Return the edges of an input with these tokens, ``[heads, length, channels]``."""
+        return replace(self, clusters={count: clusters.on(query, key)
+                                       for count, clusters in self.clusters.items()})
+
+    def mask(self, own: Own | ClusterKeys, rows: Tensor, length: int) -> Tensor:
         """Return which pairs of some rows are edges of a candidate, bool
         ``[heads, rows, length]``."""
+        if isinstance(own, ClusterKeys):
+            return self.clusters[own.clusters].mask(own.keys, rows)
         if own.kind == 'keys':
             key = self.keys[:, rows, :own.count]
         else:
@@ -90,38 +117,45 @@ class OwnEdges:
         return is_edge.scatter_(2, key.masked_fill(outside, length), True)[..., :length]
 
 
-def pattern_of(given: str, keys: np.ndarray, offsets: np.ndarray) -> Pattern:
-    """Return the pattern of a candidate in one head.
+def pattern_of(given: str, fields: Mapping[str, np.ndarray], row: int) -> Pattern | HeadClusters:
+    """Return the pattern or the clusters of a candidate in one head.
 
     Args:
         given (str): The candidate.
-        keys (ndarray): The head's keys, ``[tokens, keys]``.
-        offsets (ndarray): The head's offsets, ``[offsets]``.
+        fields (dict): Fields of a profile by their names.
+        row (int): The row of the head.
     """
     own = candidate(given)
     if isinstance(own, Pattern):
         return own
+    if isinstance(own, ClusterKeys):
+        return head_clusters(own, fields, row)
     if own.kind == 'keys':
-        chosen = keys[:, :own.count]
+        chosen = fields['own_keys'][row, :, :own.count]
         query, column = np.nonzero(chosen >= 0)
         edges = torch.from_numpy(np.stack([chosen[query, column], query]).astype(np.int64))
-        pattern: Pattern = EdgeList(len(keys), edges)
+        pattern: Pattern = EdgeList(len(chosen), edges)
     else:
-        pattern = Offsets(tuple(sorted({*offsets[:own.count].tolist()})))
+        pattern = Offsets(tuple(sorted({*fields['own_offsets'][row, :own.count].tolist()})))
     return pattern if own.beside is None else pattern | own.beside
 
 
-def join_edges(layers: Sequence[OwnEdges], num_heads: int) -> dict[str, np.ndarray]:
-    """Return the keys and the offsets of the heads of all layers, by the names of a profile's
-    fields; those of ``num_heads`` heads without any if there are no layers."""
+def join_edges(layers: Sequence[OwnEdges], num_heads: Sequence[int]) -> dict[str, np.ndarray]:
+    """Return the edges of the heads of all layers, by the names of a profile's fields.
+
+    Args:
+        layers (sequence of OwnEdges): Edges of each layer; none without candidates.
+        num_heads (sequence of int): Number of heads of each layer.
+    """
+    clusters = join_clusters([edges.clusters for edges in layers], num_heads)
     if not layers:
-        return {'own_keys': np.zeros((num_heads, 0, 0), np.int32),
-                'own_offsets': np.zeros((num_heads, 0), np.int32)}
+        return {'own_keys': np.zeros((sum(num_heads), 0, 0), np.int32),
+                'own_offsets': np.zeros((sum(num_heads), 0), np.int32), **clusters}
     length = max(edges.keys.size(1) for edges in layers)
     keys = [F.pad(edges.keys, (0, 0, 0, length - edges.keys.size(1)), value=-1) for edges in layers]
     return {'own_keys': torch.cat(keys).cpu().numpy().astype(np.int32),
             'own_offsets': torch.cat([edges.offsets for edges in layers]).cpu().numpy().astype(
-                np.int32)}
+                np.int32), **clusters}
 
 
 class OwnSums:
@@ -134,7 +168,7 @@ class OwnSums:
         candidates (sequence): The candidates of a fit.
     """
 
-    def __init__(self, candidates: Sequence[Pattern | Own]):
+    def __init__(self, candidates: Sequence[Candidate]):
         most = {'keys': 0, 'offsets': 0}
         for own in candidates:
             if isinstance(own, Own):
@@ -153,10 +187,13 @@ class OwnSums:
     def is_empty(self) -> bool:
         return self.by_offset is None
 
+    def begin(self, query: Tensor, key: Tensor) -> None:
+        """Ignore tokens, because the sums are of positions."""
+
     def add(self, rows: Tensor, weight: Tensor) -> None:
         """Add the weights ``[heads, rows, length]`` of some rows of an input."""
         heads, _, length = weight.shape
-        if length > MAX_TOKENS:
+        if length > MAX_TOKENS and (self.num_keys or self.num_offsets):
             raise ValueError(f"'batches' must contain sequences of at most {MAX_TOKENS} tokens for "
                              f"own keys and offsets (got {length}); shorten the sequences, or "
                              f"leave own keys and offsets out of 'patterns'")

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from os import PathLike
@@ -19,35 +16,37 @@ import torch
 from torch import Tensor, nn
 
 from graphattn._checks import check_seed, check_size
-from graphattn.functional.folding import repeat_heads
-from graphattn.hugging_face.attaching import attach, attends, forget, kept, switch
+from graphattn.hugging_face.attaching import attach, forget, kept
+from graphattn.hugging_face.attending import Attending, OneSequence, run_all
+from graphattn.hugging_face.finding import find
 from graphattn.hugging_face.modules import attention_modules, choose
+from graphattn.hugging_face.own_clusters import shapes_of_clusters
 from graphattn.hugging_face.own_patterns import (
     MAX_TOKENS,
-    Own,
+    Candidate,
     OwnEdges,
-    OwnSums,
     candidate,
+    is_found,
     join_edges,
     pattern_of,
 )
-from graphattn.layers.padded import PairRules
 from graphattn.patterns import Pattern
-from graphattn.placement.padded import PaddedTokens
+from graphattn.sources import HeadClusters
 from graphattn.utils.files import write_whole
 from graphattn.utils.reading import check_arrays, json_object
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-__all__ = ['CANDIDATES', 'OWN_KEYS', 'OWN_OFFSETS', 'RANDOM', 'STRIDED', 'WINDOWS', 'Profile',
-           'profile']
+__all__ = ['CANDIDATES', 'CLUSTERS', 'OWN_KEYS', 'OWN_OFFSETS', 'RANDOM', 'STRIDED', 'WINDOWS',
+           'Profile', 'profile']
 
-FORMAT = 2
+FORMAT = 3
 SHARES = .9, .95, .99  # of a row's weight
 KINDS = 'first', 'special', 'other'  # of tokens
 NUM_BINS = 41  # of distances on either side; the last begins at 2^39
 TEXTS = 'layers', 'patterns', 'fingerprint'  # fields that are saved as JSON
+OF_PATTERNS = 'pattern_share', 'pattern_error', 'pattern_edges'  # fields
 WINDOWS = tuple(f'SlidingWindow({2**power - 1}){sink}' for sink in ('', ' | GlobalTokens(1)')
                 for power in range(11))
 RANDOM = (*(f'SlidingWindow({2**power - 1}) | GlobalTokens(1) | RandomKeys({2**power})'
@@ -60,9 +59,11 @@ STRIDED = tuple(f'{pattern}{sink}' for sink in ('', ' | GlobalTokens(1)') for pa
 OWN_OFFSETS = tuple(f'{2**power} own offsets{sink}' for sink in ('', ' | GlobalTokens(1)')
                     for power in range(1, 7))
 OWN_KEYS = tuple(f'{2**power} own keys' for power in range(1, 8))
+CLUSTERS = tuple(f'{2**power} keys of 32 clusters{beside}'
+                 for beside in ('', ' | SlidingWindow(3) | GlobalTokens(1)')
+                 for power in range(1, 8))
 CANDIDATES = {'windows': WINDOWS, 'strided': STRIDED, 'offsets': OWN_OFFSETS, 'keys': OWN_KEYS,
-              'random': RANDOM}
-BLOCK = 2**20  # weights at once
+              'clusters': CLUSTERS, 'random': RANDOM}
 MAX_LENGTHS = 8  # whose edges are kept, to compare those of the next input with
 
 
@@ -110,6 +111,15 @@ class Profile:
             weight behind the position itself; -1 for none, int32 ``[heads, tokens, keys]``.
         own_offsets (ndarray): The offsets with the largest sum of weights, by falling weight behind
             0; again 0 for none, int32 ``[heads, offsets]``.
+        clusters (ndarray): Numbers of clusters that were found, int64. The next fields have those
+            of each number, one after the other.
+        channels (ndarray): Number of channels of each head's queries, int64 ``[heads]``.
+        cluster_query (ndarray): Centroids of queries before scaling, with 0 behind the channels,
+            float32 ``[heads, clusters, channels]``.
+        cluster_key (ndarray): Centroids of keys, shaped like ``cluster_query``.
+        cluster_edges (ndarray): For each cluster of queries and of keys, the mean number of keys of
+            a query if this pair is joined and all pairs with more weight for each pair of tokens,
+            float32 ``[heads, squares of the numbers of clusters]``.
         lengths (ndarray): Lengths of the inputs, int64 ``[inputs]``; those of the first module, if
             modules have different ones. In models that call a module several times, such as ALBERT,
             each of its calls counts as an input of the module.
@@ -137,6 +147,11 @@ class Profile:
     pattern_edges: np.ndarray
     own_keys: np.ndarray
     own_offsets: np.ndarray
+    clusters: np.ndarray
+    channels: np.ndarray
+    cluster_query: np.ndarray
+    cluster_key: np.ndarray
+    cluster_edges: np.ndarray
     lengths: np.ndarray
     fingerprint: dict[str, Any]
 
@@ -154,9 +169,25 @@ class Profile:
                                                  for name, column in columns.items()}}
                 for row, layer in enumerate(self.layer)]
 
-    def pattern(self, row: int, number: int) -> Pattern:
-        """Return a pattern that a fit chooses from, in the head of this row."""
-        return pattern_of(self.patterns[number], self.own_keys[row], self.own_offsets[row])
+    def pattern(self, row: int, number: int) -> Pattern | HeadClusters:
+        """Return what a fit chooses from, in the head of this row: a pattern, or clusters."""
+        return pattern_of(self.patterns[number], vars(self), row)
+
+    def among(self, patterns: Sequence[str]) -> Profile:
+        """Return the profile with some of its patterns only, for a fit that chooses among them.
+
+        Args:
+            patterns (sequence of str): Some of :attr:`patterns`.
+
+        Raises:
+            ValueError: The profile lacks a pattern.
+        """
+        if missing := [each for each in patterns if each not in self.patterns]:
+            raise ValueError(f"'patterns' must contain patterns of this profile (got "
+                             f"{missing[0]!r}); see its attribute 'patterns'")
+        at = list(map(self.patterns.index, patterns))
+        measures = {name: getattr(self, name)[:, at] for name in OF_PATTERNS}
+        return replace(self, patterns=tuple(patterns), **measures)
 
     @property
     def is_causal(self) -> bool:
@@ -243,15 +274,17 @@ def profile(
             the first token. ``profiling.CANDIDATES`` has these and others by name: strided ones,
             and ones with random keys, which change while a sequence grows. ``'4 own offsets'`` are
             the offsets with the largest weight in each head, ``'8 own keys'`` the keys with the
-            largest mean weight at each position, for inputs whose positions mean the same. They are
-            found first, so ``batches`` are read twice. Those of one half of the inputs are measured
+            largest mean weight at each position, for inputs whose positions mean the same. ``'8
+            keys of 32 clusters'`` are the query itself and, by clusters of queries and keys, about
+            7 other keys, at the lengths of these inputs. All these are found first, so ``batches``
+            are read twice, and once more for clusters. Those of one half of the inputs are measured
             on the other half, because no edges fit other inputs as well as those that they are
             found on; the profile has those of all.
         positions (int): Least number of positions that own keys are listed for, if the inputs are
             shorter. Positions that no input has get the keys before them.
         sample (int): Number of rows of each sequence for the measurements that sort rows, drawn at
             random; all rows of shorter sequences.
-        seed (int): Seed of these rows.
+        seed (int): Seed of these rows, and of clusters.
 
     Returns:
         Profile.
@@ -281,7 +314,7 @@ def profile(
     ids = _special_ids(special)
     parsed = [candidate(each) for each in patterns]
     watching = _Watching(sample, seed, {name: _Sums() for name in names}, parsed)
-    finds = any(isinstance(each, Own) for each in parsed)
+    finds = any(map(is_found, parsed))
     batches = list(batches) if finds else batches
     was_training = model.training
     with kept(model):
@@ -290,10 +323,9 @@ def profile(
         try:
             model.eval()
             if finds:
-                finding = _Finding({name: (OwnSums(parsed), OwnSums(parsed)) for name in names})
-                _run_all(model, modules, batches, finding, ids)
-                watching.own = finding.edges(positions)
-            _run_all(model, modules, batches, watching, ids)
+                run = partial(run_all, model, modules, batches, ids=ids)
+                watching.own = find(names, parsed, run, positions, seed)
+            run_all(model, modules, batches, watching, ids)
         finally:
             model.train(was_training)
     if not watching.lengths:
@@ -308,30 +340,6 @@ def _special_ids(special: Any) -> Tensor:
     for number in ids:
         check_size('special', number)
     return torch.tensor([*map(int, ids)], dtype=torch.long)
-
-
-def _run_all(model: nn.Module, modules: dict[str, nn.Module], batches: Iterable[Any],
-             watching: _Attending, ids: Tensor) -> None:
-    for name, module in modules.items():
-        if attends(module):
-            switch(module, replace(module.graph_attachment, is_named=False,
-                                   watch=partial(watching.attend, name)))
-    for batch in batches:
-        _run(model, batch, watching, ids)
-
-
-@torch.no_grad()
-def _run(model: nn.Module, batch: Any, watching: _Attending, ids: Tensor) -> None:
-    batch = {'input_ids': batch} if isinstance(batch, Tensor) else batch
-    if not isinstance(batch, Mapping):
-        raise TypeError(f"'batches' must contain tensors, or dicts of the model's arguments (got "
-                        f"{type(batch).__name__})")
-    batch = {name: value for name, value in batch.items() if name != 'labels'}
-    if getattr(model.config, 'use_cache', None):
-        batch.setdefault('use_cache', False)
-    watching.begin(*(None if tokens is None else torch.isin(tokens, ids.to(tokens.device))
-                     for tokens in map(batch.get, ('input_ids', 'decoder_input_ids'))))
-    model.base_model(**batch)
 
 
 # Sums over rows ######################################################################
@@ -357,95 +365,7 @@ class _Sums:
 
 
 @dataclass
-class _Attending(ABC):
-    """Attention of sequence after sequence, whose weights are seen in blocks of rows.
-
-    Args:
-        is_special (tuple): Which tokens of the batch are special, in the encoder and in a decoder
-            behind it, ``[batch, length]`` or ``None``.
-        is_first (bool): Whether no layer has seen this batch.
-        lengths (list of int): Lengths of the inputs.
-    """
-
-    is_special: tuple[Tensor | None, ...] = field(default=(None, None), kw_only=True)
-    is_first: bool = field(default=False, kw_only=True)
-    lengths: list[int] = field(default_factory=list, kw_only=True)
-
-    def begin(self, *is_special: Tensor | None) -> None:
-        """Begin a batch."""
-        self.is_special, self.is_first = is_special, True
-
-    def attend(self, name: str, query: Tensor, key: Tensor, value: Tensor, tokens: PaddedTokens,
-               rules: PairRules, *, scale: float | None, softcap: float | None,
-               sink: Tensor | None) -> Tensor:
-        """Return attention, and see its weights."""
-        if not tokens.is_square:
-            raise ValueError("'batches' must contain whole sequences (got keys that are not the "
-                             "tokens of the queries); pass no cache to the model")
-        heads = query.size(2)
-        dtype = value.dtype  # perhaps of 16 bits
-        query, key, value = (x.to(torch.promote_types(dtype, torch.float)) for x in (
-            tokens.queries(query), tokens.keys(key), tokens.keys(value)))
-        key, value = (repeat_heads(x, heads) for x in (key, value))
-        scale = query.size(-1)**-.5 if scale is None else scale
-        has_own = self.is_special[1] is not None and 'decoder' in name.split('.')
-        is_special = self.is_special[has_own]
-        out, ends = value.new_zeros(*query.shape[:2], value.size(-1)), tokens.ptr.tolist()
-        for first, last in zip(ends[:-1], ends[1:]):
-            if last > first:
-                nodes = slice(first, last)
-                row, slot = tokens.key_slots(torch.arange(first, last, device=query.device))
-                ours, theirs, values = (x[nodes].transpose(0, 1).contiguous()
-                                        for x in (query, key, value))
-                one = _Sequence(ours * scale, theirs, row, slot, rules, tokens.batch, softcap,
-                                None if sink is None else sink.to(ours).view(-1, 1, 1))
-                special = None if is_special is None else is_special[row, slot]
-                out[nodes] = self._see(name, one, values, special).transpose(0, 1)
-        if self.is_first:
-            self.lengths += [length for length in tokens.lengths if length]
-            self.is_first = False
-        return tokens.pad_queries(out.to(dtype))
-
-    @abstractmethod
-    def _see(self, name: str, one: _Sequence, value: Tensor, is_special: Tensor | None) -> Tensor:
-        """Return the outputs of a sequence in a layer, ``[heads, length, channels]``."""
-
-
-@dataclass
-class _Finding(_Attending):
-    """Attention that sums the weights of keys and offsets.
-
-    Args:
-        own (dict): By the name of a layer, the sums of its even and of its odd inputs.
-    """
-
-    own: dict[str, tuple[OwnSums, OwnSums]]
-    num_inputs: Counter[str] = field(default_factory=Counter)
-
-    def _see(self, name: str, one: _Sequence, value: Tensor, is_special: Tensor | None) -> Tensor:
-        out, sums = torch.empty_like(value), self.own[name][self.num_inputs[name] % 2]
-        for rows in one.blocks():
-            weight = one.weights(rows)
-            out[:, rows] = weight @ value
-            sums.add(rows, weight)
-        self.num_inputs[name] += 1
-        return out
-
-    def edges(self, positions: int) -> dict[str, tuple[OwnEdges, OwnEdges, OwnEdges]]:
-        """Return by the name of a layer the edges to measure on even inputs, which are those of
-        odd ones if there are any; the edges to measure on odd inputs; and the edges of all."""
-        edges = {}
-        for name, (even, odd) in self.own.items():
-            if not even.is_empty:
-                length = max(even.length, odd.length, positions)
-                of_even = even.edges(length)
-                of_odd = of_even if odd.is_empty else odd.edges(length)
-                edges[name] = of_odd, of_even, even.with_sums(odd).edges(length)
-        return edges
-
-
-@dataclass
-class _Watching(_Attending):
+class _Watching(Attending):
     """Attention that measures its weights.
 
     Args:
@@ -453,18 +373,18 @@ class _Watching(_Attending):
         seed (int): Seed of these rows.
         sums (dict): Sums of each layer by its name.
         patterns (list): Patterns whose share of the weight is measured.
-        own (dict): Edges of each head by the name of a layer, as :class:`_Finding` returns them.
+        own (dict): Edges of each head by the name of a layer, as :class:`Finding` returns them.
     """
 
     sample: int
     seed: int
     sums: dict[str, _Sums]
-    patterns: list[Pattern | Own]
+    patterns: list[Candidate]
     own: dict[str, tuple[OwnEdges, OwnEdges, OwnEdges]] = field(default_factory=dict)
 
-    def _see(self, name: str, one: _Sequence, value: Tensor, is_special: Tensor | None) -> Tensor:
+    def _see(self, name: str, one: OneSequence, value: Tensor, is_special: Tensor | None) -> Tensor:
         sums, out, total = self.sums[name], torch.empty_like(value), _Sums()
-        own = self.own[name][sums.num_inputs % 2] if self.own else None
+        own = self.own[name][sums.num_inputs % 2].on(one.query, one.key) if self.own else None
         for rows in one.blocks():
             weight = one.weights(rows)
             out[:, rows] = weight @ value
@@ -481,7 +401,7 @@ class _Watching(_Attending):
         self._measure_sample(sums, one)
         return out
 
-    def _measure_sample(self, sums: _Sums, one: _Sequence) -> None:
+    def _measure_sample(self, sums: _Sums, one: OneSequence) -> None:
         """Measure what sorts rows, or needs several at once, head by head."""
         length = len(one.slot)
         rows = _some_rows(length, self.sample, self.seed).to(one.query.device)
@@ -515,8 +435,7 @@ class _Watching(_Attending):
         joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         for name in ('before', 'after'):
             joined[name] = joined[name][:, :size]
-        joined |= join_edges([self.own[name][2] for name in seen] if self.own else [], len(
-            joined['keys']))
+        joined |= join_edges([self.own[name][2] for name in seen] if self.own else [], heads)
         return Profile(
             layers=tuple(seen), layer=np.repeat(np.arange(len(heads)), heads),
             head=np.concatenate(list(map(np.arange, heads))),
@@ -537,69 +456,6 @@ def _means(sums: _Sums) -> dict[str, np.ndarray]:
                 sums.num_inputs > 1) else none}
 
 
-@dataclass
-class _Sequence:
-    """Queries and keys of one sequence, and the rules between them.
-
-    Args:
-        query (Tensor): ``[heads, length, channels]``, scaled.
-        key (Tensor): Shaped like ``query``.
-        row (Tensor): The row of the batch, int64 ``[length]``.
-        slot (Tensor): The slots in it, int64 ``[length]``.
-        rules (PairRules): Which query may attend to which key.
-        batch (int): Number of rows.
-        softcap (float, optional): Bound on the logits.
-        sink (Tensor, optional): Logit of each head's sink, ``[heads, 1, 1]``.
-    """
-
-    query: Tensor
-    key: Tensor
-    row: Tensor
-    slot: Tensor
-    rules: PairRules
-    batch: int
-    softcap: float | None
-    sink: Tensor | None
-
-    def blocks(self) -> Iterator[Tensor]:
-        """Yield the rows in blocks."""
-        heads, length, _ = self.query.shape
-        return iter(torch.arange(length, device=self.query.device).split(
-            max(1, BLOCK // (length * heads))))
-
-    def weights(self, rows: Tensor, heads: slice = slice(None)) -> Tensor:
-        """Return the weights of some rows, ``[heads, rows, length]``; 0 where a query may attend to
-        no key."""
-        logit = self.query[heads, rows] @ self.key[heads].transpose(1, 2)
-        if self.softcap is not None:
-            logit = self.softcap * (logit / self.softcap).tanh()
-        for bias in self._terms(rows, heads):
-            is_mask = bias.dtype == torch.bool
-            logit = logit.masked_fill(~bias, -math.inf) if is_mask else logit + bias
-        highest = logit.amax(dim=-1, keepdim=True)
-        if self.sink is not None:
-            highest = highest.maximum(self.sink[heads])
-        highest = highest.masked_fill(highest == -math.inf, 0)
-        weight = (logit - highest).exp()
-        whole = weight.sum(-1, keepdim=True)
-        if self.sink is not None:
-            whole = whole + (self.sink[heads] - highest).exp()
-        return weight / whole.clamp(min=torch.finfo(weight.dtype).tiny)
-
-    def _terms(self, rows: Tensor, heads: slice) -> Iterator[Tensor]:
-        """Yield masks and terms of the logits, ``[heads or 1, rows, length]``."""
-        query, key = torch.broadcast_tensors(self.slot[rows, None], self.slot)
-        if self.rules.causal:
-            yield (key <= query).unsqueeze(0)
-        if self.rules.allows is not None:
-            where = self.row[0].expand(query.numel()), query.flatten(), key.flatten()
-            yield self.rules.allows(*where).view(1, *query.shape)
-        for table in self.rules.tables:
-            of_row = table.expand(self.batch, *table.shape[1:])[self.row[0]]
-            of_row = of_row[heads] if len(of_row) > 1 else of_row
-            yield of_row[:, query, key]
-
-
 def _sums_of(weight: Tensor, rows: Tensor, is_special: Tensor | None) -> dict[str, Tensor]:
     """Return sums over rows of weights ``[heads, rows, length]``."""
     heads, _, length = weight.shape
@@ -618,7 +474,7 @@ def _sums_of(weight: Tensor, rows: Tensor, is_special: Tensor | None) -> dict[st
             'keys': (weight > 0).sum((1, 2))}
 
 
-def _sums_along(patterns: Sequence[Pattern | Own], own: OwnEdges | None, weight: Tensor,
+def _sums_along(patterns: Sequence[Candidate], own: OwnEdges | None, weight: Tensor,
                 rows: Tensor, value: Tensor, out: Tensor) -> dict[str, Tensor]:
     """Return the weight, the error and the allowed edges along each pattern,
     ``[heads, patterns]``, and the squared norm of the output, ``[heads]``."""
@@ -634,9 +490,9 @@ def _sums_along(patterns: Sequence[Pattern | Own], own: OwnEdges | None, weight:
             'pattern_edges': torch.cat(edges, dim=1), 'norm': out.square().sum((1, 2))}
 
 
-def _mask(pattern: Pattern | Own, own: OwnEdges | None, rows: Tensor, length: int) -> Tensor:
+def _mask(pattern: Candidate, own: OwnEdges | None, rows: Tensor, length: int) -> Tensor:
     """Return which pairs of consecutive rows are edges, bool ``[heads or 1, rows, length]``."""
-    if isinstance(pattern, Own):
+    if is_found(pattern):
         mask = own.mask(pattern, rows, length)
         beside = pattern.beside
         return mask if beside is None else mask | _mask(beside, None, rows, length).to(mask.device)
@@ -699,10 +555,10 @@ def _check_shapes(values: Mapping[str, np.ndarray], num_patterns: int) -> None:
     shapes = {'before': (heads, bins), 'after': (heads, bins), 'kinds': (heads, len(KINDS)),
               'edges': (heads, len(SHARES)), **dict.fromkeys(
                   ('head', 'keys', 'entropy', 'rank', 'same_edges', 'same_distances'), (heads,)),
-              **dict.fromkeys(('pattern_share', 'pattern_error', 'pattern_edges'),
-                              (heads, num_patterns)),
+              **dict.fromkeys(OF_PATTERNS, (heads, num_patterns)),
               'own_keys': (heads, *values['own_keys'].shape[-2:]),
-              'own_offsets': (heads, *values['own_offsets'].shape[-1:])}
+              'own_offsets': (heads, *values['own_offsets'].shape[-1:]),
+              **shapes_of_clusters(values, heads)}
     for name, shape in shapes.items():
         if values[name].shape != shape:
             raise ValueError(f'{name} has shape {values[name].shape}, not {shape}')

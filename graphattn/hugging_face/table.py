@@ -10,7 +10,7 @@ from torch import nn
 from graphattn._checks import check_kind, check_size
 from graphattn.hugging_face.modules import attention_modules, heads_of
 from graphattn.patterns import Causal, Full, Pattern
-from graphattn.sources import PatternSource
+from graphattn.sources import ContentClusterSource, HeadClusters, PatternSource
 
 __all__ = ['AttachedHeads', 'AttachmentTable', 'attachment']
 
@@ -110,7 +110,7 @@ def _rows(name: str, module: nn.Module, length: int | None) -> Iterator[Attached
         yield AttachedHeads(name, every, f'not attached, {own}', is_attached=False)
         return
     source = getattr(module, 'graph_source', None)
-    if not isinstance(source, PatternSource):
+    if not isinstance(source, PatternSource | ContentClusterSource):
         along = 'keys that the model chooses' if source is None else (
             f'{type(source).__name__}({source.extra_repr()})')
         yield AttachedHeads(name, every, along, hops=state.hops)
@@ -126,19 +126,20 @@ def _rows(name: str, module: nn.Module, length: int | None) -> Iterator[Attached
                             density)
 
 
-def _groups(source: PatternSource,
-            attached: tuple[int, ...] | None) -> dict[tuple[Pattern, bool], list[int]]:
+def _groups(source: PatternSource | ContentClusterSource, attached: tuple[int, ...] | None,
+            ) -> dict[tuple[Pattern | HeadClusters, bool], list[int]]:
     """Return a dict from a pattern, and whether it is attached, to the list of heads along this
     pattern."""
-    groups: dict[tuple[Pattern, bool], list[int]] = {}
+    groups: dict[tuple[Pattern | HeadClusters, bool], list[int]] = {}
     for head, pattern in enumerate(source.patterns):
         groups.setdefault((pattern, attached is None or head in attached), []).append(head)
     return groups
 
 
-def _density(pattern: Pattern, seed: int | None, length: int, is_causal: bool) -> float:
-    if isinstance(pattern, Full):
-        return 1.
+def _density(pattern: Pattern | HeadClusters, seed: int | None, length: int,
+             is_causal: bool) -> float | None:
+    if isinstance(pattern, Full | HeadClusters):
+        return 1. if isinstance(pattern, Full) else None
     pattern = pattern & Causal() if is_causal else pattern
     graph = pattern.build(length, seed=seed, crop=True, device='cpu')
     return graph.num_edges / (length * (length + 1) / 2 if is_causal else length * length)

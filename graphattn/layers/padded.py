@@ -20,7 +20,7 @@ from graphattn.graphs.pair_mask import MaskedPairs, PairMask
 from graphattn.ops import LogitTerms
 from graphattn.patterns import Causal
 from graphattn.placement.padded import EdgePlaces, Padded, PaddedTokens
-from graphattn.sources import GraphSource, PatternSource
+from graphattn.sources import ContentClusterSource, GraphSource, PatternSource
 from graphattn.sources.base import terms_on
 
 NO_TERMS = LogitTerms()
@@ -156,17 +156,22 @@ def _ask(source: GraphSource, query: Tensor, key: Tensor, tokens: PaddedTokens,
         graph = source.span_graph(tokens.lengths, tokens.spans, tokens.device, within=within)
         return graph, rules._replace(causal=False)
     key = repeat_heads(tokens.keys(key), query.size(1)) if source.per_head else tokens.keys(key)
+    if isinstance(source, ContentClusterSource) and tokens.first_key == 0:
+        _check_length(source, tokens)
+        ptrs = dict(ptr=tokens.ptr) if tokens.is_square else dict(
+            ptr=tokens.query_ptr, key_ptr=tokens.ptr, first=tokens.first_queries)
+        return source(query, key, **ptrs, causal=rules.causal), rules._replace(causal=False)
     if tokens.is_square:
         return source(query, key, tokens.ptr), rules
     if tokens.same_tokens:
         raise ValueError(f"the source must be a pattern if a cache or a prefix adds keys before "
-                         f"the queries, because other sources need the query of each key (got "
+                         f"the queries, because other sources need the tokens of all keys (got "
                          f"{type(source).__name__}); omit the prefix, or generate with "
                          f"use_cache=False")
     return source(query, key, tokens.query_ptr, key_ptr=tokens.ptr), rules
 
 
-def _check_length(source: PatternSource, tokens: PaddedTokens) -> None:
+def _check_length(source: GraphSource, tokens: PaddedTokens) -> None:
     longest = max(tokens.lengths, default=0)
     if source.max_length is not None and longest > source.max_length:
         raise ValueError(f"sequences must have at most {source.max_length} tokens, the "

@@ -65,6 +65,6 @@ def ranges(start: Tensor, stop: Tensor) -> tuple[Tensor, Tensor]:
     length = (stop - start).clamp_(min=0)
     end = length.cumsum(0)
     row = torch.repeat_interleave(length)
-    number = torch.arange(row.numel())
+    number = torch.arange(row.numel(), device=row.device)
     number += (start - end + length)[row]
     return row, number

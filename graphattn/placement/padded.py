@@ -138,6 +138,11 @@ class PaddedTokens:
         counts = [last - first for first, last in self.spans]
         return torch.tensor([*accumulate(counts, initial=0)], device=self.device)
 
+    @property
+    def first_queries(self) -> Tensor:
+        """Return the number of keys before the first query of each sequence, int64 ``[batch]``."""
+        return torch.tensor([first for first, _ in self.spans], device=self.device)
+
     def queries(self, x: Tensor) -> Tensor:
         """Return the tokens ``[num_tokens, ...]`` of padded queries ``[batch, num_queries, ...]``,
         one sequence after the other."""

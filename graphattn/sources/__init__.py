@@ -29,12 +29,16 @@ in sorted order:
     (torch.Size([500, 32]), 2, 5)
 """
 
+from graphattn.sources.along import as_source
 from graphattn.sources.base import GraphSource
 from graphattn.sources.block_model import BlockModelSource
+from graphattn.sources.content_clusters import ContentClusterSource
+from graphattn.sources.head_clusters import ClusterKeys, HeadClusters
 from graphattn.sources.hop_mask import HopMaskSource
 from graphattn.sources.learned_mask import LearnedMaskSource
-from graphattn.sources.pattern_source import PatternSource, as_source
+from graphattn.sources.pattern_source import PatternSource
 from graphattn.sources.structure_source import StructureSource
 
-__all__ = ['BlockModelSource', 'GraphSource', 'HopMaskSource', 'LearnedMaskSource',
-           'PatternSource', 'StructureSource', 'as_source']
+__all__ = ['BlockModelSource', 'ClusterKeys', 'ContentClusterSource', 'GraphSource',
+           'HeadClusters', 'HopMaskSource', 'LearnedMaskSource', 'PatternSource',
+           'StructureSource', 'as_source']

@@ -379,14 +379,3 @@ def _pattern(pattern: Pattern | str) -> Pattern:
         return parse(pattern) if isinstance(pattern, str) else pattern
     except ValueError as error:
         raise ValueError(f"'pattern' cannot be read: {error}") from error
-
-
-def as_source(source: GraphSource | Pattern | str) -> GraphSource:
-    """Return ``source`` as a GraphSource: a source unchanged, and a PatternSource of a pattern, of
-    an expression or of the name of a preset."""
-    if isinstance(source, GraphSource) or hasattr(source, 'logit_terms'):  # or a wrapped source
-        return source
-    if not isinstance(source, Pattern | str):
-        raise TypeError(f"'source' must be a GraphSource, a Pattern, or a str such as "
-                        f"'SlidingWindow(3)' (got {type(source).__name__})")
-    return PatternSource(source)

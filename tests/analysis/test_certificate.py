@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,11 +11,13 @@ import torch
 
 from analysis.certificate import certificate, graphs_of_heads, question
 from analysis.certificate.__main__ import main
+from analysis.certificate.models import read_ids
 from analysis.hamiltonian import HamiltonianPath
 from graphattn import BipartiteGraph
 from graphattn.hugging_face import attach, detach, load_attached, save_attached
 from graphattn.patterns import Causal, Full, GlobalTokens, RandomKeys, SlidingWindow
-from graphattn.sources import BlockModelSource, PatternSource
+from graphattn.sources import BlockModelSource, ContentClusterSource, PatternSource
+from tests.clusters import random_clusters
 
 LAYERS = [[SlidingWindow(1).build(12), RandomKeys(1).build(12, seed=3)],
           [GlobalTokens(1).build(12), SlidingWindow(0).build(12)]]
@@ -154,4 +157,32 @@ def test_folders_of_other_things_are_refused(saved, tmp_path, error_line, capsys
     save_attached(model, tmp_path / 'sampled')
     with pytest.raises(SystemExit):
         main([str(tmp_path / 'sampled')])
-    assert "'folder' must contain a model with patterns" in capsys.readouterr().err.split('\n')[-2]
+    assert "'tokens' must be ids of at least 512" in capsys.readouterr().err.split('\n')[-2]
+
+
+@pytest.mark.slow
+def test_graphs_that_depend_on_tokens_are_those_of_the_given_ones(saved, tmp_path):
+    model = load_attached(saved)
+    detach(model)
+    clusters = random_clusters(4)
+    clusters = replace(clusters, query=.05 * clusters.query, key=.05 * clusters.key)
+    attach(model, [ContentClusterSource(['SlidingWindow(2)', clusters], 4), 'SlidingWindow(1)'])
+    save_attached(model, tmp_path / 'clustered')
+    ids = torch.randint(3, 20, (3, 24), generator=torch.Generator().manual_seed(0)).numpy()
+    ids[0, 15:] = -1
+    np.save(tmp_path / 'ids.npy', ids)
+    layers = graphs_of_heads(model, 20, torch.from_numpy(ids[1]))
+    first, second = layers[0]
+    assert first == (SlidingWindow(2) & Causal()).build(20)
+    assert second.num_edges > 40 and bool((second.key <= second.query).all())
+    assert len(layers[1]) == 1
+    other, = graphs_of_heads(model, 20, torch.from_numpy(ids[2]))[0][1:]
+    assert other != second
+    main([str(tmp_path / 'clustered'), '--n', '20', '--tokens', str(tmp_path / 'ids.npy'),
+          '--out', str(tmp_path / 'out')])
+    found, = json.loads((tmp_path / 'out/certificate.json').read_text())['clustered']
+    assert found['density_of_head'] == certificate(layers).density_of_head.tolist()
+    with pytest.raises(ValueError, match="'tokens' must have a sequence of 30 tokens .got at most"):
+        read_ids(tmp_path / 'ids.npy', 30)
+    with pytest.raises(ValueError, match="'tokens' must be an .npy file"):
+        read_ids(tmp_path / 'none.npy', 3)

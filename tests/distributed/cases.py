@@ -29,6 +29,7 @@ from graphattn.models import Encoder, SequenceClassifier
 from graphattn.ops.sample.cpu import thinning
 from graphattn.patterns import GlobalTokens, RandomKeys, SlidingWindow
 from graphattn.sources import BlockModelSource, GraphSource, LearnedMaskSource, PatternSource
+from tests.clusters import cluster_source
 from tests.distributed import decoding, overlapping
 from tests.shards import same_rows
 
@@ -366,6 +367,7 @@ CASES = {
         BlockModelSource(HEADS, 8, 8, preset='repo'), checkpoint_layers=True, hops=2,
         teleport=.1)),
     'frozen masks': frozen,
+    'clusters by content': lambda: compare(encoder(cluster_source(HEADS, 8))),
     'a layer along a given graph': given_graph,
     'ranges of other sizes': lambda: compare(encoder(BlockModelSource(HEADS, 8, 8)), own=uneven),
     'DistributedDataParallel': by_mean,

@@ -16,6 +16,7 @@ from graphattn.models import Encoder
 from graphattn.ops import Backend
 from graphattn.samplers import FactorModel
 from graphattn.sources import BlockModelSource, GraphSource, LearnedMaskSource, PatternSource
+from tests.clusters import cluster_source
 
 # Vector registers, tiles of a row, and what is left of them.
 WIDTHS = st.sampled_from([1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 127, 129, 255,
@@ -352,6 +353,7 @@ SOURCES: dict[str, Callable[[int, int], GraphSource]] = {  # of heads and their 
     'one for each head': lambda heads, _: PatternSource(
         [('Star', 'SlidingWindow(2)', 'RandomKeys(1)')[head % 3] for head in range(heads)]),
     'block model': lambda heads, channels: BlockModelSource(heads, channels, 3),
+    'clusters': cluster_source,
     'block model of the repository': lambda heads, channels: BlockModelSource(
         heads, channels, 3, preset='repo', distribution='poisson', fixed='SlidingWindow(0)'),
     'structured mask': lambda heads, _: LearnedMaskSource(heads, MAX_LENGTH),

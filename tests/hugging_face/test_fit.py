@@ -112,6 +112,17 @@ def test_a_model_attends_along_its_fit(family):
     assert [row['head'] for row in chosen.as_table()] == [0, 1, 2, 3] * 2
 
 
+def test_a_fit_among_some_patterns_is_that_of_a_profile_of_these():
+    model, found = measured('BERT')
+    some = PATTERNS[3:0:-1]
+    names = [repr(parse(pattern)) for pattern in some]
+    expected, chosen = fit(profile(model, [TOKENS], patterns=some), .3), fit(found.among(names), .3)
+    assert chosen.patterns == expected.patterns
+    np.testing.assert_array_equal(chosen.error, expected.error)
+    with pytest.raises(ValueError, match=r"'patterns' must contain .*got 'Full\(\) '"):
+        found.among(['Full() '])
+
+
 def test_costs_are_what_the_loss_rises_without_a_heads_edges():
     model, found = measured('BERT')
     costs = head_costs(model, found, loss)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from graphattn.hugging_face import Profile, attach, attachment, profile, profiling
+from graphattn.hugging_face import Profile, attach, attachment, attending, profile, profiling
 from graphattn.patterns import SlidingWindow
 from tests.test_hugging_face import (
     BATCH,
@@ -80,7 +80,7 @@ def expected_of(weight, is_special):
 @pytest.mark.parametrize('padding', PADDINGS)
 @pytest.mark.parametrize('family', ['BERT', 'Llama', 'Mistral', 'GPT-2', 'T5', *BEYOND_SDPA])
 def test_it_equals_what_output_attentions_gives(family, padding, monkeypatch):
-    monkeypatch.setattr(profiling, 'BLOCK', 7 * 4 * LENGTH)  # several blocks of a sequence
+    monkeypatch.setattr(attending, 'BLOCK', 7 * 4 * LENGTH)  # several blocks of a sequence
     is_token = PADDINGS[padding]
     if family in BEYOND_SDPA:  # their eager attention has sinks or a softcap
         model, batch = beyond_sdpa(family), {'input_ids': TOKENS, 'attention_mask': is_token.long()}
@@ -261,7 +261,7 @@ def test_a_damaged_file_is_refused(tmp_path):
         with pytest.raises(ValueError, match="'path' must be a file that Profile.save wrote"):
             Profile.load(path)
     np.savez(path, format=7)
-    with pytest.raises(ValueError, match='format 7, not 2; profile the model again'):
+    with pytest.raises(ValueError, match='format 7, not 3; profile the model again'):
         Profile.load(path)
     with pytest.raises(FileNotFoundError, match='which does not exist'):
         Profile.load(tmp_path / 'none.npz')

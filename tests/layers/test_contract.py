@@ -26,8 +26,15 @@ from graphattn.models import (
     TokenClassifier,
 )
 from graphattn.patterns import RandomKeys, SlidingWindow
-from graphattn.sources import BlockModelSource, GraphSource, LearnedMaskSource, PatternSource
+from graphattn.sources import (
+    BlockModelSource,
+    ContentClusterSource,
+    GraphSource,
+    LearnedMaskSource,
+    PatternSource,
+)
 from tests.around_source import AroundSource
+from tests.clusters import cluster_source
 
 CHANNELS, HEADS = 8, 2
 PTR = torch.tensor([0, 5, 5, 12])
@@ -36,6 +43,7 @@ SOURCES: dict[str, Callable[[], GraphSource]] = {
     'pattern of each head': lambda: PatternSource([SlidingWindow(1), RandomKeys(2)]),
     'drawn pattern': lambda: PatternSource(RandomKeys(2), seed=None),
     'block model': lambda: BlockModelSource(HEADS, CHANNELS // HEADS, 3),
+    'clusters': lambda: cluster_source(HEADS, CHANNELS // HEADS),
     'learned mask': lambda: LearnedMaskSource(HEADS, 12),
     'soft mask': lambda: LearnedMaskSource(HEADS, 12, mode='soft'),
 }
@@ -224,10 +232,12 @@ def test_a_module_built_on_meta_has_the_loaded_parameters(positions):
         assert_same(evaluate(module), expected)
 
 
-def test_a_state_dict_only_holds_parameters(module):
+def test_a_state_dict_only_holds_parameters_and_clusters(module):
     names = set(module.state_dict())
+    of_clusters = {name for name, _ in module.named_buffers() if 'source.clusters.' in name}
     train(module), evaluate(module)
-    assert set(module.state_dict()) == names == {name for name, _ in module.named_parameters()}
+    assert set(module.state_dict()) == names
+    assert names == {name for name, _ in module.named_parameters()} | of_clusters
     assert all(isinstance(value, Tensor) for value in module.state_dict().values())
 
 
@@ -466,7 +476,7 @@ def test_gradients_by_torch_func(source):
                                        for grad, right in zip(grads.values(), expected)])
     samples = torch.stack([x, 2 * x])
     of_each = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0), randomness='same')
-    if isinstance(source, BlockModelSource):
+    if isinstance(source, BlockModelSource | ContentClusterSource):
         with pytest.raises(NotImplementedError, match='batched by torch.vmap'):
             of_each(parameters, samples)
     else:

@@ -27,6 +27,7 @@ from graphattn.graphs.pair_mask import PairMask
 from graphattn.layers import fold_heads
 from graphattn.patterns import Mask, RandomKeys, SlidingWindow
 from graphattn.sources import BlockModelSource, GraphSource, LearnedMaskSource, PatternSource
+from tests.clusters import cluster_source
 
 SOURCES = {
     'PatternSource': lambda: PatternSource(SlidingWindow(1)),
@@ -43,10 +44,13 @@ SOURCES = {
     'BlockModelSource by Algorithm 1': lambda: BlockModelSource(2, 4, 8, distribution='poisson'),
     'BlockModelSource of the repository': lambda: BlockModelSource(2, 4, 8, preset='repo'),
     'BlockModelSource with self-loops': lambda: BlockModelSource(2, 4, 8, fixed=SlidingWindow(0)),
+    'ContentClusterSource': lambda: cluster_source(2, 4),
+    'ContentClusterSource of a causal model': lambda: cluster_source(2, 4, causal=True),
 }
 DRAW_NOTHING = {'PatternSource', 'PatternSource of a pattern for each head',
                 'PatternSource of masks', 'LearnedMaskSource of probabilities',
-                'LearnedMaskSource in evaluation'}
+                'LearnedMaskSource in evaluation', 'ContentClusterSource',
+                'ContentClusterSource of a causal model'}
 PTR = torch.tensor([0, 5, 6, 6 + 13])
 
 
@@ -81,7 +85,8 @@ def as_graph(edges, ptr):
 def test_every_source_is_tested():
     with_edges_of_one_batch = {'StructureSource', 'HopMaskSource'}  # which has tests of its own
     assert {name.split()[0] for name in SOURCES} == (
-        set(sources.__all__) - {'GraphSource', 'as_source'} - with_edges_of_one_batch)
+        {each for each in sources.__all__ if each.endswith('Source')} - {'GraphSource'}
+        - with_edges_of_one_batch)
 
 
 @every_source

@@ -6,6 +6,7 @@ import torch
 from graphattn.ops.sample.cpu import thinning
 from graphattn.patterns import GlobalTokens, RandomKeys, RandomPairs, SlidingWindow, get
 from graphattn.sources import BlockModelSource, GraphSource, LearnedMaskSource, PatternSource
+from tests.clusters import cluster_source
 from tests.shards import in_threads, same_rows
 
 PTR, HEADS = torch.tensor([0, 21, 21, 29, 83]), 2
@@ -21,6 +22,8 @@ SOURCES = {
     'frozen masks': lambda: LearnedMaskSource(HEADS, 64, init_std=1.).eval(),
     'frozen masks by pairs': lambda: LearnedMaskSource(
         HEADS, 64, mode='dam_unstructured').eval(),
+    'clusters by content': lambda: cluster_source(HEADS, 8),
+    'clusters of a causal model': lambda: cluster_source(HEADS, 8, causal=True),
 }
 
 

@@ -8,9 +8,10 @@ The model is a GPT-2 of 8 layers and 8 heads, trained on microbial communities, 
 ``microformer-mgm`` brings (MIT; pip install --no-deps microformer-mgm). Its data is drawn from the
 model itself, sequences of at least 128 tokens. With ``--trained``, the model is a small GPT-2 or
 ModernBERT, which is first trained on the documentation of the installed Python. At each density,
-graphs are fitted to the heads (:func:`graphattn.hugging_face.fit`), some heads attend along
-clusters by content instead (:mod:`experiments.surgery.clusters`), or all heads attend along a
-window, BigBird's edges or random ones. All are then trained for the same steps.
+graphs are fitted to the heads (:func:`graphattn.hugging_face.fit`), among patterns alone or also
+among clusters by content; some heads of the first fit attend along clusters if these cost less loss
+(:mod:`experiments.surgery.clusters`); or all heads attend along a window, BigBird's edges or random
+ones. All are then trained for the same steps.
 
 ``small`` has 3 seeds at a density of 5 %, and one at others. ``smoke`` has an untrained model.
 """
@@ -51,7 +52,8 @@ from graphattn.patterns import Causal, Full, Pattern, parse
 from graphattn.utils.files import write_whole
 
 CHECKPOINT = 'resources/general_model'  # in the package mgm
-FIT, CLUSTERED, ALL = 'fitted to heads', 'fitted, or clusters', 'all keys'
+FIT, FIT_ALL = 'fitted to heads', 'fitted, also to clusters'
+CLUSTERED, ALL = 'fitted, or clusters', 'all keys'
 BEFORE, AFTER = 'cut', 'adapted'
 LOSS = 'loss over the dense one, %'
 FAMILIES = {
@@ -113,7 +115,7 @@ def main(scale: ScaleName = 'small', trained: Kind | None = None, model: Path | 
     before = setting.loss(dense)
     rows = []
     for density in sizes.densities:
-        for name in (FIT, CLUSTERED, *FAMILIES):
+        for name in (FIT, FIT_ALL, CLUSTERED, *FAMILIES):
             if name in FAMILIES and setting.of_family(name, density) is None:
                 continue
             count = seeds or (sizes.seeds if density in (.05, .3) else 1)
@@ -186,11 +188,13 @@ class Setting(NamedTuple):
         """Return what the model attends along, and the density."""
         if name in FAMILIES:
             return self.of_family(name, density)
-        chosen = fit(measured, density, costs=costs)
-        if name == FIT:
-            return chosen.along(), float(chosen.density.mean())
-        return with_clusters(self.dense, chosen, self.train[:self.sizes.profiled], self._own_loss,
-                             is_causal=self.mask_token is None)
+        among = measured if name == FIT_ALL else of_positions(measured)
+        chosen = fit(among, density, costs=costs)
+        if name == CLUSTERED:
+            others = self.train[self.sizes.profiled:2 * self.sizes.profiled]
+            chosen = with_clusters(self.dense, chosen, measured, partial(
+                mean_loss, tokens=others, loss=self._own_loss, batch_size=8))
+        return chosen.along(), float(chosen.density.mean())
 
     def of_family(self, name: str, density: float) -> tuple[str, float] | None:
         """Return the densest pattern of a family within the density, on the profiled lengths;
@@ -219,6 +223,11 @@ class Setting(NamedTuple):
         return json.loads(path.read_text())
 
 
+def of_positions(measured: Profile) -> Profile:
+    """Return a profile without the clusters among its candidates."""
+    return measured.among([name for name in measured.patterns if 'clusters' not in name])
+
+
 def _allowed(is_causal: bool) -> Pattern:
     """Return the pairs that a model may attend to."""
     return Causal() if is_causal else Full()
@@ -235,6 +244,7 @@ def correlations(measured: Profile, costs: np.ndarray, length: int) -> dict[str,
     Measures of the certificate are those of the graph that holds nearly all of a head's weight: the
     smallest of the profile's patterns with 90 %.
     """
+    measured = of_positions(measured)
     enough = measured.pattern_share >= .9 * measured.pattern_share.max(1, keepdims=True)
     chosen = np.where(enough, measured.pattern_edges, np.inf).argmin(1)
     allowed = _allowed(measured.is_causal)

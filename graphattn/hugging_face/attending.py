@@ -1,0 +1,175 @@
+"""Run a model whose attention is watched, sequence by sequence and some rows at a time."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from graphattn.functional.folding import repeat_heads
+from graphattn.hugging_face.attaching import attends, switch
+from graphattn.layers.padded import PairRules
+from graphattn.placement.padded import PaddedTokens
+
+__all__ = ['Attending', 'OneSequence', 'run_all']
+
+BLOCK = 2**20  # weights at once
+
+
+def run_all(model: nn.Module, modules: dict[str, nn.Module], batches: Iterable[Any],
+            watching: Attending, ids: Tensor) -> None:
+    """Run an attached model on all batches, with the attention that watches in its modules.
+
+    Args:
+        model (Module): The model.
+        modules (dict): Its attention modules by their names.
+        batches (iterable): Arguments of the model, or ids of tokens.
+        watching (Attending): The attention.
+        ids (Tensor): Ids of special tokens.
+    """
+    for name, module in modules.items():
+        if attends(module):
+            switch(module, replace(module.graph_attachment, is_named=False,
+                                   watch=partial(watching.attend, name)))
+    for batch in batches:
+        _run(model, batch, watching, ids)
+
+
+@torch.no_grad()
+def _run(model: nn.Module, batch: Any, watching: Attending, ids: Tensor) -> None:
+    batch = {'input_ids': batch} if isinstance(batch, Tensor) else batch
+    if not isinstance(batch, Mapping):
+        raise TypeError(f"'batches' must contain tensors, or dicts of the model's arguments (got "
+                        f"{type(batch).__name__})")
+    batch = {name: value for name, value in batch.items() if name != 'labels'}
+    if getattr(model.config, 'use_cache', None):
+        batch.setdefault('use_cache', False)
+    watching.begin(*(None if tokens is None else torch.isin(tokens, ids.to(tokens.device))
+                     for tokens in map(batch.get, ('input_ids', 'decoder_input_ids'))))
+    model.base_model(**batch)
+
+
+@dataclass
+class Attending(ABC):
+    """Attention of sequence after sequence, whose weights are seen in blocks of rows.
+
+    Args:
+        is_special (tuple): Which tokens of the batch are special, in the encoder and in a decoder
+            behind it, ``[batch, length]`` or ``None``.
+        is_first (bool): Whether no layer has seen this batch.
+        lengths (list of int): Lengths of the inputs.
+    """
+
+    is_special: tuple[Tensor | None, ...] = field(default=(None, None), kw_only=True)
+    is_first: bool = field(default=False, kw_only=True)
+    lengths: list[int] = field(default_factory=list, kw_only=True)
+
+    def begin(self, *is_special: Tensor | None) -> None:
+        """Begin a batch."""
+        self.is_special, self.is_first = is_special, True
+
+    def attend(self, name: str, query: Tensor, key: Tensor, value: Tensor, tokens: PaddedTokens,
+               rules: PairRules, *, scale: float | None, softcap: float | None,
+               sink: Tensor | None) -> Tensor:
+        """Return attention, and see its weights."""
+        if not tokens.is_square:
+            raise ValueError("'batches' must contain whole sequences (got keys that are not the "
+                             "tokens of the queries); pass no cache to the model")
+        heads = query.size(2)
+        dtype = value.dtype  # perhaps of 16 bits
+        query, key, value = (x.to(torch.promote_types(dtype, torch.float)) for x in (
+            tokens.queries(query), tokens.keys(key), tokens.keys(value)))
+        key, value = (repeat_heads(x, heads) for x in (key, value))
+        scale = query.size(-1)**-.5 if scale is None else scale
+        has_own = self.is_special[1] is not None and 'decoder' in name.split('.')
+        is_special = self.is_special[has_own]
+        out, ends = value.new_zeros(*query.shape[:2], value.size(-1)), tokens.ptr.tolist()
+        for first, last in zip(ends[:-1], ends[1:]):
+            if last > first:
+                nodes = slice(first, last)
+                row, slot = tokens.key_slots(torch.arange(first, last, device=query.device))
+                ours, theirs, values = (x[nodes].transpose(0, 1).contiguous()
+                                        for x in (query, key, value))
+                one = OneSequence(ours, theirs, scale, row, slot, rules, tokens.batch, softcap,
+                                None if sink is None else sink.to(ours).view(-1, 1, 1))
+                special = None if is_special is None else is_special[row, slot]
+                out[nodes] = self._see(name, one, values, special).transpose(0, 1)
+        if self.is_first:
+            self.lengths += [length for length in tokens.lengths if length]
+            self.is_first = False
+        return tokens.pad_queries(out.to(dtype))
+
+    @abstractmethod
+    def _see(self, name: str, one: OneSequence, value: Tensor, is_special: Tensor | None) -> Tensor:
+        """Return the outputs of a sequence in a layer, ``[heads, length, channels]``."""
+
+
+@dataclass
+class OneSequence:
+    """Queries and keys of one sequence, and the rules between them.
+
+    Args:
+        query (Tensor): ``[heads, length, channels]``.
+        key (Tensor): Shaped like ``query``.
+        scale (float): Factor of their products.
+        row (Tensor): The row of the batch, int64 ``[length]``.
+        slot (Tensor): The slots in it, int64 ``[length]``.
+        rules (PairRules): Which query may attend to which key.
+        batch (int): Number of rows.
+        softcap (float, optional): Bound on the logits.
+        sink (Tensor, optional): Logit of each head's sink, ``[heads, 1, 1]``.
+    """
+
+    query: Tensor
+    key: Tensor
+    scale: float
+    row: Tensor
+    slot: Tensor
+    rules: PairRules
+    batch: int
+    softcap: float | None
+    sink: Tensor | None
+
+    def blocks(self) -> Iterator[Tensor]:
+        """Yield the rows in blocks."""
+        heads, length, _ = self.query.shape
+        return iter(torch.arange(length, device=self.query.device).split(
+            max(1, BLOCK // (length * heads))))
+
+    def weights(self, rows: Tensor, heads: slice = slice(None)) -> Tensor:
+        """Return the weights of some rows, ``[heads, rows, length]``; 0 where a query may attend to
+        no key."""
+        logit = (self.query[heads, rows] * self.scale) @ self.key[heads].transpose(1, 2)
+        if self.softcap is not None:
+            logit = self.softcap * (logit / self.softcap).tanh()
+        for bias in self._terms(rows, heads):
+            is_mask = bias.dtype == torch.bool
+            logit = logit.masked_fill(~bias, -math.inf) if is_mask else logit + bias
+        highest = logit.amax(dim=-1, keepdim=True)
+        if self.sink is not None:
+            highest = highest.maximum(self.sink[heads])
+        highest = highest.masked_fill(highest == -math.inf, 0)
+        weight = (logit - highest).exp()
+        whole = weight.sum(-1, keepdim=True)
+        if self.sink is not None:
+            whole = whole + (self.sink[heads] - highest).exp()
+        return weight / whole.clamp(min=torch.finfo(weight.dtype).tiny)
+
+    def _terms(self, rows: Tensor, heads: slice) -> Iterator[Tensor]:
+        """Yield masks and terms of the logits, ``[heads or 1, rows, length]``."""
+        query, key = torch.broadcast_tensors(self.slot[rows, None], self.slot)
+        if self.rules.causal:
+            yield (key <= query).unsqueeze(0)
+        if self.rules.allows is not None:
+            where = self.row[0].expand(query.numel()), query.flatten(), key.flatten()
+            yield self.rules.allows(*where).view(1, *query.shape)
+        for table in self.rules.tables:
+            of_row = table.expand(self.batch, *table.shape[1:])[self.row[0]]
+            of_row = of_row[heads] if len(of_row) > 1 else of_row
+            yield of_row[:, query, key]

@@ -1,0 +1,250 @@
+"""Clusters by content of each head, as candidates of a fit: ``'8 keys of 32 clusters'``.
+
+k-means groups the queries of a head, and its keys. Pairs of clusters are joined by falling weight
+for each pair of tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from graphattn.sources import ClusterKeys, HeadClusters
+from graphattn.sources.head_clusters import nearest
+
+__all__ = ['Centroids', 'ClusterPoints', 'ClusterSums', 'InputClusters', 'LayerClusters',
+           'counts_of', 'head_clusters', 'join_clusters', 'shapes_of_clusters']
+
+MAX_POINTS = 4096  # tokens of each half of the inputs that centroids are found on
+MAX_STEPS = 25  # of k-means
+Centroids = tuple[Tensor, Tensor]  # of queries and of keys, [heads, clusters, channels]
+
+
+class LayerClusters(NamedTuple):
+    """Clusters of all heads of a layer.
+
+    Args:
+        query (Tensor): Centroids of queries, ``[heads, clusters, channels]``.
+        key (Tensor): Centroids of keys, shaped like ``query``.
+        edges (Tensor): Mean number of keys of a query if each pair of clusters is joined, and all
+            pairs of more weight for each pair of tokens; the query itself counts. Infinite for
+            pairs without weight, ``[heads, clusters, clusters]``.
+    """
+
+    query: Tensor
+    key: Tensor
+    edges: Tensor
+
+    def on(self, query: Tensor, key: Tensor) -> InputClusters:
+        """Return the clusters of the tokens ``[heads, length, channels]`` of an input."""
+        return InputClusters(self.edges, nearest(query, self.query), nearest(key, self.key))
+
+
+class InputClusters(NamedTuple):
+    """Clusters of the tokens of an input.
+
+    Args:
+        edges (Tensor): As in :class:`LayerClusters`.
+        of_query (Tensor): Cluster of each query, int64 ``[heads, length]``.
+        of_key (Tensor): Cluster of each key, int64 ``[heads, length]``.
+    """
+
+    edges: Tensor
+    of_query: Tensor
+    of_key: Tensor
+
+    def mask(self, keys: int, rows: Tensor) -> Tensor:
+        """Return which pairs of some rows are edges, bool ``[heads, rows, length]``."""
+        of_query, of_key = self.of_query[:, rows, None], self.of_key[:, None]
+        joined = (self.edges <= keys).gather(1, of_query.expand(-1, -1, self.edges.size(2)))
+        mask = joined.gather(2, of_key.expand(-1, len(rows), -1))
+        mask[:, torch.arange(len(rows), device=rows.device), rows] = True
+        return mask
+
+
+def counts_of(candidates: Sequence[Any]) -> tuple[int, ...]:
+    """Return the numbers of clusters that candidates need, ascending."""
+    return tuple(sorted({each.clusters for each in candidates if isinstance(each, ClusterKeys)}))
+
+
+# Finding #############################################################################
+
+
+class ClusterPoints:
+    """Queries and keys of a layer, of which no more than 4,096 tokens are kept, at random.
+
+    Args:
+        counts (sequence of int): Numbers of clusters.
+        seed (int): Seed of the random tokens and centroids.
+    """
+
+    def __init__(self, counts: Sequence[int], seed: int):
+        self.counts, self.seed = counts, seed
+        self.generator = torch.Generator().manual_seed(seed)
+        self.points: list[Tensor] = []  # queries and keys, [heads, tokens, channels]
+        self.order = torch.empty(0)  # of tokens, at random
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.points
+
+    def begin(self, query: Tensor, key: Tensor) -> None:
+        """Add the tokens of an input."""
+        given = query, key
+        self.points = [torch.cat(pair, dim=1) for pair in zip(self.points, given)] or [*given]
+        self.order = torch.cat([self.order, torch.rand(query.size(1), generator=self.generator)])
+        kept = self.order.argsort()[:MAX_POINTS].sort().values
+        self.order = self.order[kept]
+        self.points = [points[:, kept.to(points.device)] for points in self.points]
+
+    def add(self, rows: Tensor, weight: Tensor) -> None:
+        """Ignore weights, which centroids do not depend on."""
+
+    def centroids(self, other: ClusterPoints | None = None) -> dict[int, Centroids]:
+        """Return centroids by their number, of these tokens and those of ``other``."""
+        points = self.points if other is None or other.is_empty else [
+            torch.cat(pair, dim=1) for pair in zip(self.points, other.points)]
+        return {count: tuple(k_means(each, count, self.seed) for each in points)
+                for count in self.counts}
+
+
+class ClusterSums:
+    """Sums of the weights of a layer between clusters.
+
+    Args:
+        centroids (dict): Centroids by their number.
+    """
+
+    def __init__(self, centroids: Mapping[int, Centroids]):
+        self.centroids, self.num_rows = centroids, 0
+        self.weight, self.pairs = ({count: torch.zeros((), dtype=torch.double)
+                                    for count in centroids} for _ in range(2))
+        self.members: dict[int, tuple[Tensor, ...]] = {}  # 1 at the cluster of each token
+
+    @property
+    def is_empty(self) -> bool:
+        return self.num_rows == 0
+
+    def begin(self, query: Tensor, key: Tensor) -> None:
+        """Begin an input."""
+        self.members = {count: tuple(F.one_hot(nearest(*pair), count).to(query)
+                                     for pair in zip((query, key), centroids))
+                        for count, centroids in self.centroids.items()}
+
+    def add(self, rows: Tensor, weight: Tensor) -> None:
+        """Add the weights ``[heads, rows, length]`` of some rows of the input, without those of a
+        token on itself."""
+        others = weight.clone()
+        others[:, torch.arange(len(rows), device=rows.device), rows] = 0
+        is_pair = (others > 0).to(others)
+        for count, (of_query, of_key) in self.members.items():
+            of_rows = of_query[:, rows].mT
+            for sums, values in ((self.weight, others), (self.pairs, is_pair)):
+                sums[count] = (of_rows @ (values @ of_key)).double() + sums[count].to(values.device)
+        self.num_rows += len(rows)
+
+    def clusters(self) -> dict[int, LayerClusters]:
+        """Return the clusters by their number."""
+        return {count: LayerClusters(*centroids, self._edges(count))
+                for count, centroids in self.centroids.items()}
+
+    def _edges(self, count: int) -> Tensor:
+        weight, pairs = (each[count].flatten(1) for each in (self.weight, self.pairs))
+        order = (weight / pairs.clamp(min=1)).argsort(dim=1, descending=True, stable=True)
+        total = 1 + pairs.gather(1, order).cumsum(1) / self.num_rows
+        edges = torch.empty_like(total).scatter_(1, order, total)
+        return edges.masked_fill(weight <= 0, torch.inf).float().view(-1, count, count)
+
+
+def k_means(points: Tensor, count: int, seed: int) -> Tensor:
+    """Return the centroids of points ``[batch, points, channels]``, ``[batch, count, channels]``.
+
+    Source: Arthur and Vassilvitskii, "k-means++: The advantages of careful seeding" (2007).
+    """
+    generator = torch.Generator().manual_seed(seed)
+    centroids = _first_centroids(points, count, generator)
+    cluster = None
+    for _ in range(MAX_STEPS):
+        before, cluster = cluster, nearest(points, centroids)
+        if before is not None and torch.equal(before, cluster):
+            break
+        at = cluster.unsqueeze(2)
+        total = torch.zeros_like(centroids).scatter_add_(1, at.expand_as(points), points)
+        size = torch.zeros_like(centroids[..., :1]).scatter_add_(1, at, torch.ones_like(points))
+        centroids = torch.where(size > 0, total / size.clamp(min=1), centroids)
+    return centroids
+
+
+def _first_centroids(points: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """Return points that are drawn one by one, in proportion to the squared distance from the
+    nearest one that is drawn already."""
+    batch, num_points, _ = points.shape
+    head = torch.arange(batch, device=points.device)
+    distance = points.new_ones(batch, num_points)
+    chosen = []
+    for number in range(count):
+        whole = distance.cumsum(1, dtype=torch.double).cpu()
+        draw = torch.rand(batch, 1, generator=generator, dtype=torch.double) * whole[:, -1:]
+        at = torch.searchsorted(whole, draw, right=True).clamp(max=num_points - 1)
+        chosen.append(points[head, at.squeeze(1).to(head.device)])
+        own = (points - chosen[-1].unsqueeze(1)).square().sum(2)
+        distance = own if number == 0 else distance.minimum(own)
+    return torch.stack(chosen, dim=1)
+
+
+# Fields of a profile #################################################################
+
+
+def join_clusters(layers: Sequence[Mapping[int, LayerClusters]],
+                  num_heads: Sequence[int]) -> dict[str, np.ndarray]:
+    """Return the clusters of the heads of all layers, by the names of a profile's fields.
+
+    Args:
+        layers (sequence of dict): Clusters of each layer by their number; none without candidates.
+        num_heads (sequence of int): Number of heads of each layer.
+    """
+    counts = [*layers[0]] if layers else []
+    if not counts:
+        heads = sum(num_heads)
+        return {'clusters': np.zeros(0, np.int64), 'channels': np.zeros(heads, np.int64),
+                'cluster_query': np.zeros((heads, 0, 0), np.float32),
+                'cluster_key': np.zeros((heads, 0, 0), np.float32),
+                'cluster_edges': np.zeros((heads, 0), np.float32)}
+    channels = [layer[counts[0]].query.size(2) for layer in layers]
+
+    def joined(name: str) -> np.ndarray:
+        parts = [torch.cat([getattr(each, name) for each in layer.values()], dim=1)
+                 for layer in layers]
+        parts = [F.pad(part, (0, max(channels) - part.size(2))) for part in parts]
+        return torch.cat(parts).float().cpu().numpy()
+
+    edges = [torch.cat([each.edges.flatten(1) for each in layer.values()], dim=1)
+             for layer in layers]
+    return {'clusters': np.array(counts), 'channels': np.repeat(channels, num_heads),
+            'cluster_query': joined('query'), 'cluster_key': joined('key'),
+            'cluster_edges': torch.cat(edges).cpu().numpy()}
+
+
+def shapes_of_clusters(values: Mapping[str, np.ndarray], heads: int) -> dict[str, tuple[int, ...]]:
+    """Return the shapes that the fields of a profile must have."""
+    counts, channels = values['clusters'], int(values['channels'].max(initial=0))
+    centroids = heads, int(counts.sum()), channels
+    return {'clusters': (len(counts),), 'channels': (heads,), 'cluster_query': centroids,
+            'cluster_key': centroids, 'cluster_edges': (heads, int((counts**2).sum()))}
+
+
+def head_clusters(name: ClusterKeys, values: Mapping[str, np.ndarray], row: int) -> HeadClusters:
+    """Return the clusters of a head, from the fields of a profile."""
+    counts = values['clusters']
+    at = counts.tolist().index(name.clusters)
+    first, count = int(counts[:at].sum()), name.clusters
+    query, key = (torch.tensor(values[side][row, first:first + count, :values['channels'][row]])
+                  for side in ('cluster_query', 'cluster_key'))
+    first = int((counts[:at]**2).sum())
+    edges = torch.tensor(values['cluster_edges'][row, first:first + count**2])
+    return HeadClusters(name, query, key, (edges <= name.keys).view(count, count))

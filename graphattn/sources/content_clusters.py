@@ -1,0 +1,339 @@
+"""A pattern for every head, and clusters of tokens by content."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from graphattn._checks import check_bool, check_generator, check_integers, check_sides
+from graphattn._tensors import host_copy, narrow, outside_transforms, unwrap, without_autocast
+from graphattn.graphs.graph import BipartiteGraph
+from graphattn.graphs.pairs import merge_row_ranges, order_pairs, sort_numbers
+from graphattn.graphs.segments import segment_of
+from graphattn.patterns import Causal, Pattern, parse
+from graphattn.patterns.layouts import ranges
+from graphattn.shard import Shard
+from graphattn.sources.base import GraphSource, fold_ptr
+from graphattn.sources.head_clusters import ClusterKeys, HeadClusters, nearest, read_clusters
+from graphattn.sources.pattern_source import PatternSource
+
+
+class ContentClusterSource(GraphSource):
+    r"""Attend along a pattern in each head, and in some heads also along clusters by content.
+
+    A query and a key of head h belong to the cluster of the nearest centroid:
+
+    .. math::
+        c(q_i) = \operatorname{argmin}_c \lVert q_i - Q_{hc} \rVert, \quad
+        d(k_j) = \operatorname{argmin}_d \lVert k_j - K_{hd} \rVert
+
+    and query i attends to the keys of its pattern, and to each key j with
+    :math:`B_{h\,c(q_i)\,d(k_j)}`. This is a stochastic block model of hard memberships and
+    probabilities 0 and 1. The centroids Q and K and the table B are buffers, and are not trained:
+    :func:`graphattn.hugging_face.profile` finds them. For n tokens, k clusters, c channels and E
+    edges, a call takes O(E + nkc) time and O(E + nk) memory. The number of edges grows with the
+    square of the length.
+
+    Args:
+        pattern (sequence): For each head a Pattern, its expression, a :class:`HeadClusters`, or a
+            name such as ``'8 keys of 32 clusters | GlobalTokens(1)'``. A head of that name has
+            clusters that are not joined yet, until :meth:`load_state_dict` fills them.
+        head_channels (int): Size of a head.
+        seed (int, optional): Seed of random patterns, as in :class:`PatternSource`.
+        causal (bool): Whether queries attend to no later key.
+
+    Raises:
+        TypeError: An argument is of the wrong type.
+        ValueError: ``pattern`` is empty or cannot be read, or centroids have another size.
+
+    Example:
+        >>> import torch
+        >>> from graphattn.sources import ClusterKeys, ContentClusterSource, HeadClusters
+        >>> centroids = torch.eye(4, 8)
+        >>> clusters = HeadClusters(ClusterKeys(10, 4), centroids, centroids, torch.eye(4) > 0)
+        >>> source = ContentClusterSource(['SlidingWindow(1)', clusters], head_channels=8)
+        >>> query, key = torch.randn(2, 40, 2, 8)
+        >>> graph = source(query, key, torch.tensor([0, 40]))
+        >>> cluster = (key[:, 1] @ centroids.T).argmax(1), (query[:, 1] @ centroids.T).argmax(1)
+        >>> mask = cluster[1][:, None] == cluster[0]
+        >>> torch.equal(graph.unbatch()[1].to_mask(), mask | torch.eye(40, dtype=torch.bool))
+        True
+    """
+
+    per_head = True
+
+    def __init__(self, pattern: Sequence[Pattern | str | HeadClusters], head_channels: int, *,
+                 seed: int | None = 0, causal: bool = False):
+        super().__init__()
+        if isinstance(pattern, str) or not isinstance(pattern, Sequence):
+            raise TypeError(f"'pattern' must be a sequence with a pattern for each head (got "
+                            f"{type(pattern).__name__})")
+        check_sides(head_channels=head_channels)
+        check_bool(causal=causal)
+        parts = [_part(each) for each in pattern]
+        self.names = tuple(part.name if isinstance(part, HeadClusters) else part for part in parts)
+        fixed = PatternSource([_pattern(name) for name in self.names], seed)
+        self.fixed = fixed.causal() if causal else fixed
+        self.heads, self.max_length = self.fixed.heads, self.fixed.max_length
+        self.head_channels, self.seed, self.is_causal = head_channels, self.fixed.seed, causal
+        self.clusters = nn.ModuleDict({
+            str(head): _Buffers(name.clusters, head_channels)
+            for head, name in enumerate(self.names) if isinstance(name, ClusterKeys)})
+        for head, part in enumerate(parts):
+            if isinstance(part, HeadClusters):
+                self.clusters[str(head)].fill(part)
+
+    @property
+    def patterns(self) -> tuple[Pattern | HeadClusters, ...]:
+        """Return what each head attends along, as for the argument ``pattern``."""
+        return tuple(HeadClusters(name, **dict(self.clusters[str(head)].named_buffers()))
+                     if isinstance(name, ClusterKeys) else name
+                     for head, name in enumerate(self.names))
+
+    def arguments(self) -> dict[str, Any]:
+        PatternSource([_pattern(name) for name in self.names], self.seed).arguments()  # or raises
+        return {'pattern': list(map(repr, self.names)), 'head_channels': self.head_channels,
+                'seed': self.seed, 'causal': self.is_causal}
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        ptr: Tensor,
+        *,
+        key_ptr: Tensor | None = None,
+        first: Tensor | None = None,
+        causal: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> BipartiteGraph:
+        """Return the graph over all sequences, as in :class:`GraphSource`.
+
+        Args:
+            query, key, ptr, key_ptr, generator: As in :class:`GraphSource`.
+            first (Tensor, optional): Position of the first query of each sequence among its keys,
+                int64 ``[num_sequences]``, if earlier tokens are in a cache; 0 if omitted.
+            causal (bool): Whether to leave out later keys, as a causal source does.
+        """
+        self.check_tokens(query, key, ptr, key_ptr)
+        check_bool(causal=causal)
+        check_generator(generator)
+        key_ptr = ptr if key_ptr is None else key_ptr
+        if first is not None:
+            _check_first(first, key_ptr)
+        return self._graph(query, key, (ptr, key_ptr), first, causal, generator)
+
+    @torch.compiler.disable(reason='the edges depend on the values of the tokens')
+    def _graph(self, query: Tensor, key: Tensor, ptrs: tuple[Tensor, Tensor], first: Tensor | None,
+               causal: bool, generator: torch.Generator | None) -> BipartiteGraph:
+        counts, lengths = (host_copy(ptr).diff().tolist() for ptr in ptrs)
+        begins = [0] * len(counts) if first is None else host_copy(first).tolist()
+        spans = [(begin, begin + count) for begin, count in zip(begins, counts)]
+        fixed = self.fixed.span_graph(lengths, spans, key.device, generator=generator,
+                                      within=Causal() if causal else None)
+        clusters = self._clusters(query, 'query'), self._clusters(key, 'key')
+        return self._joined(fixed, clusters, ptrs, first, causal)
+
+    def rows(
+        self,
+        query: Tensor,
+        key: Tensor,
+        shard: Shard,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> BipartiteGraph:
+        """Return rows as in :class:`GraphSource`. Every process receives the clusters of the other
+        processes' keys, one number for each token and head that has clusters."""
+        self.check_tokens(query, key, shard.own_ptr)
+        check_generator(generator)
+        fixed = self.fixed.shard_graph(shard, generator)
+        of_keys = shard.gather(self._clusters(key, 'key').t().contiguous()).t()
+        first = [begin for begin, _ in shard.spans()]
+        return self._joined(fixed, (self._clusters(query, 'query'), of_keys),
+                            (shard.own_ptr, shard.ptr), _index(first, key.device))
+
+    def causal(self) -> ContentClusterSource:
+        source = copy.deepcopy(self)
+        source.fixed, source.is_causal = self.fixed.causal(), True
+        return source
+
+    def check_tokens(self, query: Tensor, key: Tensor, ptr: Tensor,
+                     key_ptr: Tensor | None = None) -> None:
+        super().check_tokens(query, key, ptr, key_ptr)
+        for name, x in (('query', query), ('key', key)):
+            if x.shape[1:] != (self.heads, self.head_channels):
+                raise ValueError(f"'{name}' must have shape [num_tokens, {self.heads}, "
+                                 f"{self.head_channels}], the heads and channels of the source "
+                                 f"(got shape {tuple(x.shape)})")
+
+    def _clusters(self, x: Tensor, side: str) -> Tensor:
+        """Return the cluster of each token in each head that has clusters, int64 ``[heads,
+        num_tokens]``."""
+        with outside_transforms(), without_autocast(x.device):
+            x = unwrap(x)
+            found = [nearest(x[None, :, int(head)], getattr(clusters, side)[None])
+                     for head, clusters in self.clusters.items()]
+            return torch.cat(found) if found else x.new_empty(0, len(x), dtype=torch.long)
+
+    def _joined(self, fixed: BipartiteGraph, clusters: tuple[Tensor, Tensor],
+                ptrs: tuple[Tensor, Tensor], first: Tensor | None = None,
+                causal: bool = False) -> BipartiteGraph:
+        """Return the graph of the pattern and of the clusters of queries and keys.
+
+        Args:
+            fixed (BipartiteGraph): The graph of the pattern.
+            clusters (tuple of Tensor): Cluster of each query and key, as of :meth:`_clusters`.
+            ptrs (tuple of Tensor): Where the queries and the keys of each sequence begin.
+            first (Tensor, optional): Position of the first query of each sequence; 0 if omitted.
+            causal (bool): Keep no later keys; neither does a causal source.
+        """
+        if not self.clusters:
+            return fixed
+        with outside_transforms():
+            heads = _index([*map(int, self.clusters)], fixed.device)
+            limit = self._limits(*ptrs, first) if causal or self.is_causal else None
+            tables = [head.is_edge for head in self.clusters.values()]
+            rows = _rows_of_clusters(clusters, tables, heads, ptrs, limit)
+            num_queries, num_keys = (part.size(1) for part in clusters)
+            begin, end = (part.new_zeros(self.heads, num_queries).index_copy(0, heads, part)
+                          .flatten() for part in (rows.begin, rows.end))
+            bound = self.heads * num_keys
+            indptr, key = merge_row_ranges(fixed.csr, begin, end, narrow(rows.key, bound))
+            folded = fold_ptr(ptrs[0], self.heads, num_queries)
+            is_square = ptrs[0] is ptrs[1]
+            folded_keys = folded if is_square else fold_ptr(ptrs[1], self.heads, num_keys)
+            return BipartiteGraph.from_csr(indptr, key, bound, query_ptr=folded,
+                                           key_ptr=folded_keys, validate=False)
+
+    def _limits(self, ptr: Tensor, key_ptr: Tensor, first: Tensor | None) -> Tensor:
+        """Return for each query the number of the key at its position, the last one that it may
+        attend to."""
+        shift = key_ptr[:-1] - ptr[:-1] + (0 if first is None else first)
+        of_query = segment_of(ptr)
+        own = torch.arange(len(of_query), device=ptr.device) + shift[of_query]
+        return own.minimum(key_ptr[1:][of_query] - 1)
+
+    def extra_repr(self) -> str:
+        names = list(map(str, self.names))
+        return ', '.join(dict.fromkeys(names)) + (', causal=True' if self.is_causal else '')
+
+
+class _Buffers(nn.Module):
+    """The clusters of a head."""
+
+    def __init__(self, clusters: int, channels: int):
+        super().__init__()
+        self.query, self.key = (nn.Buffer(torch.zeros(clusters, channels)) for _ in range(2))
+        self.is_edge = nn.Buffer(torch.zeros(clusters, clusters, dtype=torch.bool))
+
+    def fill(self, clusters: HeadClusters) -> None:
+        if clusters.query.shape != self.query.shape:
+            raise ValueError(f"'pattern' must have centroids of shape {tuple(self.query.shape)}, "
+                             f"the clusters and 'head_channels' (got shape "
+                             f"{tuple(clusters.query.shape)})")
+        for name, buffer in self.named_buffers():
+            buffer.copy_(getattr(clusters, name))
+
+
+class _SharedRows(NamedTuple):
+    """Rows that queries share, because all queries of a cluster have the same keys.
+
+    Args:
+        begin (Tensor): Where the keys of each query begin, int64 ``[heads, queries]``.
+        end (Tensor): Where they end, shaped like ``begin``.
+        key (Tensor): Keys, ascending between ``begin`` and ``end``, int64.
+    """
+
+    begin: Tensor
+    end: Tensor
+    key: Tensor
+
+
+def _rows_of_clusters(clusters: tuple[Tensor, Tensor], tables: Sequence[Tensor], heads: Tensor,
+                      ptrs: tuple[Tensor, Tensor], limit: Tensor | None) -> _SharedRows:
+    """Return the keys of each query whose clusters are joined.
+
+    A group has the tokens of a cluster in a sequence and head. Keys are sorted by group, and each
+    group of queries lists the keys of the groups that it is joined with.
+
+    Args:
+        clusters (tuple of Tensor): Cluster of each query ``[heads, queries]`` and key.
+        tables (sequence of Tensor): Which clusters each head joins, ``[clusters, clusters]``.
+        heads (Tensor): Numbers of these heads, int64.
+        ptrs (tuple of Tensor): Where the queries and the keys of each sequence begin.
+        limit (Tensor, optional): The last key that each query may attend to.
+    """
+    num_sequences, num_keys, device = ptrs[0].numel() - 1, clusters[1].size(1), heads.device
+    sizes = _index([len(table) for table in tables], device)
+    base = num_sequences * (sizes.cumsum(0) - sizes)  # the first group of each head
+    of_query, of_key = (base[:, None] + segment_of(each) * sizes[:, None] + part
+                        for part, each in zip(clusters, ptrs))
+    num_groups = num_sequences * int(sizes.sum())
+    node = heads[:, None] * num_keys + torch.arange(num_keys, device=device)
+    grouped = node.flatten()[order_pairs(of_key.flatten(), num_groups)]
+    group_ptr = _pointer(of_key.flatten().bincount(minlength=num_groups))
+
+    is_present = of_query.flatten().bincount(minlength=num_groups) > 0
+    present, slot = is_present.nonzero().flatten(), (is_present.cumsum(0) - 1)[of_query]
+    owner, group = _joined_groups(present, base, tables)
+    member, at = ranges(group_ptr[group], group_ptr[group + 1])
+    bound = (int(heads.max()) + 1) * num_keys
+    listed = sort_numbers(owner[member] * bound + grouped[at])  # by group of queries, then by key
+    list_ptr = torch.searchsorted(listed, torch.arange(len(present) + 1, device=device) * bound)
+    begin, end = list_ptr[slot], list_ptr[slot + 1]
+    if limit is not None:
+        last = heads[:, None] * num_keys + limit
+        end = torch.searchsorted(listed, slot * bound + last, right=True)
+    return _SharedRows(begin, end, listed % max(bound, 1))
+
+
+def _joined_groups(present: Tensor, base: Tensor,
+                   tables: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the groups of keys that groups of queries attend to, as two tensors: the index in
+    ``present`` of the group of queries, ascending, and the group of keys."""
+    sizes = _index([len(table) for table in tables], base.device)
+    head = torch.searchsorted(base, present, right=True) - 1
+    cluster = (present - base[head]) % sizes[head]
+    row = (sizes.cumsum(0) - sizes)[head] + cluster  # of all tables, one below the other
+    table_ptr = _pointer(torch.cat([table.sum(1) for table in tables]))
+    joined = torch.cat([table.nonzero()[:, 1] for table in tables])
+    owner, at = ranges(table_ptr[row], table_ptr[row + 1])
+    return owner, (present - cluster)[owner] + joined[at]
+
+
+def _pointer(count: Tensor) -> Tensor:
+    return nn.functional.pad(count.cumsum(0), (1, 0))
+
+
+def _check_first(first: Tensor, key_ptr: Tensor) -> None:
+    check_integers('first', first)
+    if first.shape != key_ptr[:-1].shape or first.device != key_ptr.device:
+        raise ValueError(f"'first' must have shape {[*key_ptr[:-1].shape]}, a position for each "
+                         f"sequence, on {key_ptr.device} (got shape {tuple(first.shape)} on "
+                         f"{first.device})")
+    if bool((first < 0).any() or (first > key_ptr.diff()).any()):
+        raise ValueError(f"'first' must have positions from 0 to the number of keys of each "
+                         f"sequence (got {first.tolist()} for {key_ptr.diff().tolist()} keys)")
+
+
+def _index(values: Sequence[int], device: torch.device) -> Tensor:
+    return torch.tensor([*values], dtype=torch.long, device=device)
+
+
+def _part(given: Pattern | str | HeadClusters) -> Pattern | ClusterKeys | HeadClusters:
+    if isinstance(given, str):
+        try:
+            return read_clusters(given) or parse(given)
+        except ValueError as error:
+            raise ValueError(f"'pattern' cannot be read: {error}") from error
+    if not isinstance(given, Pattern | ClusterKeys | HeadClusters):
+        raise TypeError(f"'pattern' must have a Pattern, a str or HeadClusters for each head (got "
+                        f"{type(given).__name__})")
+    return given
+
+
+def _pattern(name: Pattern | ClusterKeys) -> Pattern:
+    return name.pattern if isinstance(name, ClusterKeys) else name
