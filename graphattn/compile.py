@@ -126,7 +126,8 @@ def join(num_nodes: int, dtype: torch.dtype) -> None:
     other graph."""
     from graphattn.graphs.cpu_merge import find_in_rows, merge_rows
     indptr, key = (rows.numpy() for rows in _graph(num_nodes).csr)
-    merge_rows(indptr, key, indptr, key, indptr.copy(), np.empty(2 * key.size, key.dtype))
+    merge_rows(indptr, key, indptr[:-1], indptr[1:], key, indptr.copy(),
+               np.empty(2 * key.size, key.dtype))
     find_in_rows(indptr, key, indptr, key, np.empty(key.size, np.bool_))
 
 
