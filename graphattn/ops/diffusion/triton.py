@@ -1,4 +1,5 @@
-"""Attention over several hops in Triton. Weights are computed once; K sparse products follow."""
+"""Attention over several hops in Triton. The weights are computed once, and each hop is a sparse
+product."""
 
 from __future__ import annotations
 
@@ -90,7 +91,7 @@ def diffuse(weight: Tensor, value: Tensor, teleport: Tensor, rows: Rows,
     dtype = accumulation_dtype(value)
     start = z = value.to(dtype)
     for hop in reversed(range(len(teleport))):
-        # The first hop gathers the original values, which may be in half precision.
+        # The first hop gathers the original values: in half precision, this reads fewer bytes.
         message = sum_rows(weight, value if z is start else z, rows, dtype)
         if len(messages):
             messages[hop] = message.transpose(0, 1)
