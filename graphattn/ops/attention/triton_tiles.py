@@ -35,7 +35,7 @@ _COLUMNS = 32
 # one tile, forward and backward, measured on an H100. With more channels, a program would need more
 # registers than a GPU has.
 EDGES_OF_A_TILE = {16: 350, 32: 400, 64: 300, 128: 330}
-# Fraction by which this number increases with a bias or gate, and with dropout.
+# The fractions that a bias or gate, and dropout, add to this number.
 _MORE_WITH_LOGITS, _MORE_WITH_DROPOUT = 0.25, 0.25
 _FEW_CHANNELS = 64  # up to which the registers of four warps are enough for all sums
 # A block is cut into parts if it has many tiles. Each part has at least this number of tiles, and

@@ -36,7 +36,7 @@ def width_of(channels: int) -> int:
 
 
 class Tile(NamedTuple):
-    """How many rows, edges and channels one program of a kernel over rows loads together."""
+    """Numbers of rows, edges and channels that one program of a kernel over rows loads together."""
 
     ROWS: int
     EDGES: int  # of each row

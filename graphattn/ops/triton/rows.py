@@ -115,7 +115,7 @@ class Rows(NamedTuple):
         return self.column.numel()
 
     def grid(self, heads: int, rows: int) -> tuple[int, int]:
-        """Return the grid of programs, each of which computes ``rows`` tasks of one head. Programs
+        """Return the grid of programs, if a program computes ``rows`` tasks of one head. Programs
         of the same head are consecutive, so that the vectors that they gather stay in the cache."""
         return triton.cdiv(self.tasks.number, rows), heads
 
