@@ -37,21 +37,20 @@ Teleport = float | Sequence[float] | Tensor
 
 
 class Placement:
-    """A placement: where the keys and values of edges lie in memory. In this base class, they are
-    the tensors that the caller passes.
+    """A placement: where the keys and values of edges lie in memory. In this base class, the caller
+    of :func:`drive` passes all of them. A subclass can fetch them, for example from a cache or from
+    other processes.
 
     If each head has its own graph, heads are folded into nodes: the graph then has a node for each
-    token and head (:func:`graphattn.functional.folding.fold_heads`). The given tensors are the
-    query, key and value of the caller. A subclass can fetch further keys and values, for example
-    from a cache or from other processes.
+    token and head (:func:`graphattn.functional.folding.fold_heads`).
 
     Args:
         heads (int, optional): Number of heads, if each head has its own graph; None if all heads
             share the graph.
     """
 
-    # True if the given tensors contain the keys and values of all edges, also after each hop. If
-    # False, the driver calls edges(), keys(), values(), pairs() and attend().
+    # True if the tensors of the caller contain the keys and values of all edges, also after each
+    # hop. If False, the driver calls edges(), keys(), values(), pairs() and attend().
     has_all_values = True
     # True if attend() computes one hop, with a backend that can attend to a part of the keys.
     in_parts = False
@@ -205,8 +204,8 @@ def _check_no_edges(terms: LogitTerms, needs_weights: bool) -> None:
 def _check_one_hop(is_plain: bool, hops: int | float) -> None:
     if not is_plain:
         raise ValueError(f"'hops' must be 1, without a teleport, if edges have features, because "
-                         f"nodes do not hold them for the next hop (got {hops}); use 'edge_bias' "
-                         f"and 'edge_gate' for several hops")
+                         f"features are added to the values of one hop only (got {hops}); use "
+                         f"'edge_bias' and 'edge_gate' for several hops")
 
 
 def _project(x: Tensor, equation: str, projection: Tensor) -> Tensor:

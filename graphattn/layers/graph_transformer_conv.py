@@ -219,7 +219,7 @@ class GraphTransformerConv(TransformerConv):
                                                  dropout_p=dropout_p, backend=self.backend)
 
     def _with_root(self, out: Tensor, root: Tensor | None) -> Tensor:
-        """Join heads and add the root term."""
+        """Return the output of all heads, joined or averaged, plus the root term of each node."""
         out = out.flatten(1) if self.concat else out.mean(dim=1)
         if root is None:
             return out

@@ -144,7 +144,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend as ``torch.nn.MultiheadAttention`` does.
+        """Return the output of attention and the weights, as ``torch.nn.MultiheadAttention`` does.
 
         Args:
             query (Tensor): ``[length, batch, embed_dim]``, with ``batch_first`` ``[batch, length,
@@ -257,8 +257,8 @@ def _table(mask: Tensor | None, sizes: tuple[int, int, int, int],
 @torch.compiler.disable(reason='the values of the mask decide what is added to logits')
 def _padding(mask: Tensor | None, sizes: tuple[int, int], is_batched: bool,
              device: torch.device) -> tuple[Tensor | None, Tensor | None]:
-    """Return a pair: bool ``[batch, key_length]``, ``True`` at tokens, or None if all keys are
-    tokens; and the values added to the logits of the keys, or None."""
+    """Return two tensors ``[batch, key_length]``. The first is bool and ``True`` at tokens, or None
+    if all keys are tokens. The second is added to the logits of the keys, or None."""
     if mask is None:
         return None, None
     _check_mask('key_padding_mask', mask, device)

@@ -26,7 +26,7 @@ from graphattn.ops.weights.schema import attention_weights, weighted_sum
 
 def attend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph, terms: LogitTerms,
            *, by_key: bool) -> Tensor | tuple[Tensor, Tensor]:
-    """Return the output, and the sums of features if there are any."""
+    """Return the output of attention, and the weighted sums of features if edges have features."""
     features = terms.features or (None, None)
     inputs = (query, key, value, *features, terms.bias, terms.gate, terms.sink)
     seed = dropout_seed(terms.dropout_p, query.device)

@@ -48,10 +48,10 @@ class Split(NamedTuple):
         return joined
 
 
-# Least number of edges for each query with far edges, from which on edges are split. A query with
-# far edges is computed twice, and its two outputs are merged, which costs as much time as some
-# edges. The numbers are the CPU time of a training step with split edges, divided by the time of a
-# step that waits for messages, for two processes of one thread and 4 heads of 32 channels:
+# A graph is split if it has at least this number of edges for each query with far edges. Such a
+# query is computed twice, and its two outputs are merged, which takes as long as some edges. CPU
+# time of a training step with split edges, divided by the time of a step that waits for messages,
+# for two processes of one thread and 4 heads of 32 channels:
 #
 # 4,096 tokens: 0.85 to 0.89 for windows, in which 2 % of the queries have far edges. If all queries
 # have far edges: 1.36, 1.26, 1.36, 1.18, 1.05 and 1.05 for 8, 32, 64, 128, 256 and 512 random keys,
