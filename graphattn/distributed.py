@@ -38,11 +38,11 @@ __all__ = ['SequenceParallel', 'sequence_parallel', 'share']
 
 TIMEOUT = timedelta(minutes=5)
 # If processes need at least this share of the keys of other processes, each process sends all its
-# keys without being asked. The number of messages is the same. CPU time of a step relative to
-# requests, on two and four processes of one thread: 0.75 and 0.84 along a block model of 2,048
-# tokens with 26 % of the pairs; 0.96 to 1.03 along 4 to 32 random keys of each of 4,096 tokens,
-# drawn in each step, which need 86 to 100 % of the keys. Keys are sent by all-to-all, because
-# gloo's all-gather is slower: 4.9 instead of 1.7 ms for 4,096 rows of 1 KiB.
+# keys without being asked. The number of messages is the same. CPU time of a step, divided by the
+# time of a step with requests, on two and four processes of one thread: 0.75 and 0.84 along a block
+# model of 2,048 tokens with 26 % of the pairs; 0.96 to 1.03 if each of 4,096 tokens draws 4 to 32
+# random keys in each step, so that processes need 86 to 100 % of the keys. Keys are sent by
+# all-to-all, because gloo's all-gather is slower: 4.9 and 1.7 ms for 4,096 rows of 1 KiB.
 ALL_ABOVE = .98
 
 

@@ -42,7 +42,8 @@ class KeyGrads(NamedTuple):
         """
         items = cut_into_items(edges.indptr, edges.row_ptr, shape[0], _num_parts(edges, shape))
         queries_per_key = shape[0] // inputs[0].size(1)
-        items[:, 4] |= items[:, 0] % queries_per_key > 0  # another head came first
+        # An earlier head of queries already writes to the gradients of the same head of keys.
+        items[:, 4] |= items[:, 0] % queries_per_key > 0
         num_keys = np.where(items[:, 4] == 1, np.diff(edges.column_ptr)[items[:, 3]], 0)
         ends = num_keys.cumsum()
         items[:, 4] = np.where(items[:, 4] == 1, ends - num_keys, -1)

@@ -93,7 +93,7 @@ def _to_key_order(items, progress, csr_values, csc_values, edges):
         first, last = indptr[begin], indptr[end]
         source, target, row = csr_values[head], csc_values[head, first:last], perm[first:last]
         for e in range(len(row)):
-            target[e] = source[np.uint64(row[e])]  # unsigned: no test of its sign
+            target[e] = source[np.uint64(row[e])]  # unsigned, so numba does not test for < 0
         item = next_item(progress, 0)
 
 

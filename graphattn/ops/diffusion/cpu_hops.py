@@ -152,7 +152,8 @@ def _diffuse_backward(
             hop_message = messages[hop, first_head + head]
             message = start[head] if is_first else messages[before, first_head + head]
             for i in range(begin, end):
-                restart = x.dtype.type(0) if is_first else teleport[before, head, i]  # as in y
+                # y is the message mixed with the original values, or the original values alone.
+                restart = x.dtype.type(0) if is_first else teleport[before, head, i]
                 to_start = x.dtype.type(1) if is_first else restart  # factor of the gradient of y
                 if grad_teleport.shape[1] > 0:
                     grad_teleport[hop, head, i] = (dot_of_rows(grad[head], start[head], i)

@@ -225,7 +225,8 @@ def _weigh(weight, key, j, query, terms, max_inv_sum, row_query, head, first, n)
     dots(weight, key[head], j, query[head], 0, row_query, n)
     modify(weight, terms, first, n, head)
     for e in range(n):
-        weight[e] -= max_inv_sum[head, np.uint64(row_query[e]), 0]  # unsigned: no test of its sign
+        # Indices are unsigned, so that numba does not test whether they are negative.
+        weight[e] -= max_inv_sum[head, np.uint64(row_query[e]), 0]
     for e in range(whole_vectors(n)):
         weight[e] = exp(weight[e])
     for e in range(n):

@@ -14,8 +14,8 @@ from graphattn._threads import run_calls
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.ops.sample.factor_model import FactorModel
 
-# Work is counted in draws. A draw took 20 to 50 ns. These are the times of an entry of an alias
-# table, of a product and of the copy of a key.
+# Work is counted in draws of 20 to 50 ns. These are the times of an entry of an alias table, of a
+# product and of the copy of a key, relative to a draw.
 TABLE_ENTRY, PRODUCT, COPY = 1 / 4, 1 / 64, 1 / 64
 _GRAIN = 2**13  # draws from which on one more thread saves time, even if its core is busy
 # Draws of one call, so few that all threads read the tables and keys of the same head. If the
