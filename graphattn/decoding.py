@@ -31,12 +31,13 @@ class KeyValueCache:
     """A cache of the keys and values of all tokens that each layer of a model has processed.
 
     In each call of a model, pass the next tokens, and ``cache.step(ptr)`` instead of ``ptr``.
-    Layers, encoders and models then return the same outputs as for whole sequences, in time
-    proportional to the number of edges of the new queries. The graph must be causal, and is always
-    the graph of sequences of ``length`` tokens. With several hops, the values after each hop are
-    cached too, because later tokens do not change them if edges are causal. If a layer runs twice
-    in one pass, each run has its own cache. Several processes can share a cache
-    (:func:`graphattn.distributed.sequence_parallel`).
+    Layers, encoders and models then return the same outputs as for whole sequences. The time of a
+    call is proportional to the number of edges of the new queries.
+
+    The edges must be causal, and are always the edges of sequences of ``length`` tokens. With
+    several hops, the values after each hop are cached too: edges are causal, so later tokens do not
+    change these values. If a layer runs twice in one pass, each run has its own cache. Several
+    processes can share a cache (:func:`graphattn.distributed.sequence_parallel`).
 
     Args:
         length (int): Final number of tokens of a sequence, and the size of the cache.
@@ -107,7 +108,13 @@ class KeyValueCache:
 
 
 class Step(Shard):
-    """Shard of the new tokens of sequences that will have ``length`` tokens."""
+    """The new tokens of one call of a model: the argument ``ptr`` of layers and models in decoding.
+
+    Args:
+        cache (KeyValueCache): The cache.
+        ptr (Tensor): Where the new tokens of each sequence begin, int64 ``[num_sequences + 1]``.
+        spans (list of tuple): Positions of the new tokens of each sequence, as pairs (begin, end).
+    """
 
     def __init__(self, cache: KeyValueCache, ptr: Tensor, spans: list[tuple[int, int]]):
         self.cache, self.all_spans, self.own_ptr = cache, spans, ptr
@@ -127,8 +134,8 @@ class Step(Shard):
         return token - self.own_ptr[segment] + begin[segment]
 
     def tokens(self) -> Tensor:
-        """Return the index of each token of this process among all tokens of the cache, int64
-        ``[num_own]``."""
+        """Return the index of each new token of this process among all ``num_sequences * length``
+        tokens, int64 ``[num_own]``."""
         return self.positions() + self.ptr[segment_of(self.own_ptr, self.num_own)]
 
     def gather(self, x: Tensor) -> Tensor:
@@ -184,14 +191,15 @@ class Step(Shard):
         return bool((graph.key > self._nodes(heads)[graph.query]).any())
 
     def _nodes(self, heads: int | None) -> Tensor:
-        """Return the index of each token of this process among the nodes of the graph's keys; for
-        each head if heads own graphs."""
+        """Return the index of each new token of this process among the keys of the graph, int64
+        ``[num_own]``. If each head has its own graph, return the indices of all heads, ``[heads *
+        num_own]``."""
         fold = torch.arange(heads or 1, device=self.ptr.device).unsqueeze(1)
         return (self.tokens() + self.num_tokens * fold).flatten()
 
     def _memory(self, layer: nn.Module) -> Kept:
-        """Return the cache of the layer. Raise an error unless its tokens end where the new tokens
-        begin."""
+        """Return the cache of the layer for this run. Raise an error unless the cached tokens end
+        where the new tokens begin."""
         memory = self.cache.of(layer, self._runs[layer])
         begin = [begin for begin, _ in self.all_spans]
         if memory.seen != begin:
@@ -208,7 +216,8 @@ def _not_causal() -> ValueError:
 
 
 class Homes:
-    """Places of the tokens of a cache that several processes share.
+    """For each token of a cache that several processes share, the process that caches this token,
+    and where.
 
     Args:
         num_tokens (int): Number of tokens of the whole cache.
@@ -217,15 +226,21 @@ class Homes:
     """
 
     def __init__(self, num_tokens: int, num_processes: int, device: torch.device):
-        # Later steps may write to these tensors outside of inference mode.
+        # Tensors that are created in inference mode are read-only outside of it, but later steps
+        # write.
         with torch.inference_mode(False):
-            self.owner = torch.full((num_tokens,), -1, device=device)  # process that has the token
+            self.owner = torch.full((num_tokens,), -1, device=device)  # process of each token
             self.number = torch.zeros_like(self.owner)  # index among the tokens of this process
         self.counts = [0] * num_processes  # number of tokens of each process
 
     def put(self, tokens: Tensor, owner: Tensor) -> list[int]:
-        """Assign new tokens to processes, and return the number of tokens of each afterwards. The
-        tokens are assigned again if the step is repeated."""
+        """Assign new tokens to processes, and return the number of tokens of each process
+        afterwards. If a step is repeated, its tokens are assigned again.
+
+        Args:
+            tokens (Tensor): Indices of the new tokens among all tokens of the cache, int64.
+            owner (Tensor): The process of each new token, int64.
+        """
         for process, count in enumerate(self.counts):
             own = tokens[owner == process]
             self.number[own] = count + torch.arange(len(own), device=own.device)
@@ -235,12 +250,12 @@ class Homes:
 
 
 class DividedStep(Step):
-    """Step of a process that shares the cache with others.
+    """The new tokens of one call of a model, if several processes share the cache.
 
     Args:
         step (Step): The new tokens of all processes.
         bounds (list of int, optional): Where the new tokens of each process begin, and the end of
-            the last; every process computes all new tokens if omitted.
+            the last. If None, every process computes all new tokens.
         group (ProcessGroup): The processes.
     """
 
@@ -298,7 +313,8 @@ class DividedStep(Step):
             self._counts = self._homes().put(self._new, self._owner)
         cause = self._causes.get(graph, id(graph))
         if cause not in self._plans:
-            self._plans[cause] = graph, *self._plan(graph, heads)  # a graph that lives keeps its id
+            # The graph is stored too: as long as it lives, no other graph has its id.
+            self._plans[cause] = graph, *self._plan(graph, heads)
         _, halo, part = self._plans[cause]
         return DividedCache(heads, halo, self._group, memory, self._new_rows(heads or 1), part)
 
@@ -309,8 +325,8 @@ class DividedStep(Step):
         return cache.homes
 
     def _new_rows(self, heads: int) -> NewRows:
-        """Return which new nodes this process caches, and where: the nodes of a token one after the
-        other, so that places remain as the number of tokens grows."""
+        """Return the new nodes that this process caches, and their places. The nodes of one token
+        have adjacent places, so that the places do not change as the number of tokens grows."""
         own = self._owner == self._rank
         tokens = self._new[own]
         own = torch.arange(len(tokens), device=tokens.device) if self._is_divided else own.nonzero()
@@ -324,8 +340,8 @@ class DividedStep(Step):
         return self._counts[self._rank] * (heads or 1)
 
     def _plan(self, graph: BipartiteGraph, heads: int | None) -> tuple[Halo, Part | None]:
-        """Return the messages of this step, and the edges from own keys if all processes compute
-        all new tokens."""
+        """Return the nodes that processes exchange in this step. If every process computes all new
+        tokens, also return the edges from the keys of this process, otherwise None."""
         homes, (indptr, key) = self.cache.homes, graph.csr
         node, edge_key = key.long().unique(return_inverse=True)
         head, token = node // self.num_tokens, node % self.num_tokens
@@ -345,8 +361,9 @@ class DividedStep(Step):
         return Halo(near, *sent_to_all(owner, number, self._group)), part
 
     def _sizes_of_all(self, owner: Tensor, has_later_keys: bool) -> Tensor:
-        """Return the number of nodes that each process needs of each. If the graph of a process is
-        not causal, every process raises a ValueError."""
+        """Return the number of nodes that each process needs from each process, int64
+        ``[num_processes, num_processes]``. If the graph of any process is not causal, every process
+        raises a ValueError."""
         num_processes = dist.get_world_size(self._group)
         sizes = owner.new_full((num_processes,), -1) if has_later_keys else owner.bincount(
             minlength=num_processes)
@@ -357,7 +374,8 @@ class DividedStep(Step):
 
 
 def check_shared(step: Step, num_processes: int) -> None:
-    """Raise a ValueError if the tokens of a step's cache do not lie on so many processes."""
+    """Raise a ValueError unless ``num_processes`` processes can share the cache of a step: it must
+    be empty, or shared by this number of processes already."""
     homes = step.cache.homes
     if homes is None and any(step.cache.seen):
         raise ValueError("'ptr' must belong to an empty cache, or to a cache that these processes "

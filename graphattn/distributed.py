@@ -1,7 +1,9 @@
-"""One sequence over several processes: each holds some tokens and the edges of their queries.
+"""Attention that distributes each sequence over several processes. Each process holds some tokens,
+and the edges that end in these tokens.
 
-The keys and values of other processes that a process needs for its edges are its *halo*. They are
-exchanged before attention, and values again for each further hop; gradients return the same way.
+The keys and values that a process needs for its edges, but other processes hold, are its *halo*.
+Processes exchange the halo before attention, and exchange values again before each further hop.
+Gradients return the same way.
 """
 
 from __future__ import annotations
@@ -35,44 +37,48 @@ from graphattn.sources.base import fold_ptr
 __all__ = ['SequenceParallel', 'sequence_parallel', 'share']
 
 TIMEOUT = timedelta(minutes=5)
-# Share of the keys of other processes from which on each process sends all, in as many messages.
-# On two and four processes of one thread, a step along a block model of 2,048 tokens, 26 % of the
-# pairs, took 0.75 and 0.84 times the CPU time; one along 4 to 32 random keys drawn anew for each of
-# 4,096 tokens, which need 86 to 100 %, 0.96 to 1.03 times. gloo's all-gather is slower than its
-# all-to-all of the same rows: 4.9 and 1.7 ms for 4,096 rows of 1 KiB.
+# If processes need at least this share of the keys of other processes, each process sends all its
+# keys without being asked. The number of messages is the same. CPU time of a step, divided by the
+# time of a step with requests, on two and four processes of one thread: 0.75 and 0.84 along a block
+# model of 2,048 tokens with 26 % of the pairs; 0.96 to 1.03 if each of 4,096 tokens draws 4 to 32
+# random keys in each step, so that processes need 86 to 100 % of the keys. Keys are sent by
+# all-to-all, because gloo's all-gather is slower: 4.9 and 1.7 ms for 4,096 rows of 1 KiB.
 ALL_ABOVE = .98
 
 
 def sequence_parallel(module: nn.Module, group: dist.ProcessGroup | DeviceMesh | None = None, *,
                       timeout: timedelta = TIMEOUT) -> SequenceParallel:
-    r"""Distribute each sequence over the processes of a group; each process holds some tokens.
+    r"""Return a module that distributes each sequence over the processes of a group.
 
-    Process r owns the tokens :math:`b_r \le i < b_{r+1}` of a batch and the edges that end in them.
-    Before attention it receives its halo, the keys and values that its edges need and other
-    processes own,
+    Process r holds the tokens :math:`b_r \le i < b_{r+1}` of a batch, and the edges that end in
+    these tokens. Before attention, the process receives its halo: the keys and values that its
+    edges need, but other processes hold. These are the keys and values of the tokens
 
     .. math::
-        \{ j \mid (j \to i) \in E, \; b_r \le i < b_{r+1} \} \setminus \{b_r, \dots, b_{r+1} - 1\},
+        \{ j \mid (j \to i) \in E, \; b_r \le i < b_{r+1} \} \setminus \{b_r, \dots, b_{r+1} - 1\}.
 
-    and diffusion receives the halo of z again for each hop. Outputs and gradients are the same as
-    in one process. With patterns, each process builds its own rows only. With block models, it
-    draws its own rows only, from the memberships of all keys, which every process receives
-    (``heads * clusters`` values per token). Masks must be frozen.
+    With several hops, the process receives the values of these tokens again before each further
+    hop. Outputs and gradients are the same as in one process.
 
-    **Gradients.** The differentiated loss is the *sum* of all processes' losses, and the gradient
-    of a parameter is the sum of ``parameter.grad`` over processes. So for a loss that is a sum over
-    tokens, add the gradients up (``torch.distributed.all_reduce``). ``DistributedDataParallel``,
-    also as Lightning's ``'ddp'``, takes the mean instead: multiply the loss by the number of
-    processes. A loss that all processes compute equally, such as the loss of a class token after
-    :meth:`SequenceParallel.gather`, is correct with the mean.
+    With a pattern, each process builds only the edges that end in its own tokens. With a block
+    model, each process draws only these edges. For this purpose, it receives the memberships of all
+    keys in clusters, ``heads * clusters`` values per token. Learned masks must be frozen.
+
+    **Gradients.** The loss that is differentiated is the *sum* of the losses of all processes. The
+    gradient of a parameter is the sum of ``parameter.grad`` over all processes. So if the loss is a
+    sum over tokens, add the gradients up (``torch.distributed.all_reduce``).
+    ``DistributedDataParallel`` and Lightning's ``'ddp'`` take the mean instead, so multiply the
+    loss by the number of processes. If all processes compute the same loss, for example the loss of
+    a class token after :meth:`SequenceParallel.gather`, the mean is correct.
 
     **Seeds.** All processes need the same parameters and seeds; the first step compares them.
-    Without ``generator``, graphs are drawn from a generator of the wrapper, seeded from torch's
-    default generator. Dropout may then advance the default generator differently in each process.
+    Without ``generator``, graphs are drawn from a generator that the returned module seeds from
+    torch's default generator. So dropout may advance the default generator differently in each
+    process.
 
-    **Failures.** If a process dies, the others raise a RuntimeError that names it, with gloo within
-    seconds. If a process stops or falls behind, they wait for ``timeout`` first. All of this is
-    tested with gloo, and nothing with nccl.
+    **Failures.** If a process dies, the other processes raise a RuntimeError that names this
+    process, with gloo within seconds. If a process stops or falls behind, the other processes wait
+    for ``timeout`` first. All of this is tested with gloo, and nothing with nccl.
 
     Args:
         module (Module): A :class:`~graphattn.layers.GraphAttention`, an
@@ -80,8 +86,8 @@ def sequence_parallel(module: nn.Module, group: dist.ProcessGroup | DeviceMesh |
             another module that is called with ``(x, ptr)`` and passes ``ptr`` on to one of these.
         group (ProcessGroup or DeviceMesh, optional): The processes, or a mesh of one dimension,
             such as ``mesh['cp']`` of a mesh whose other dimension divides the batches. If omitted,
-            a new group of all processes, so that messages do not interfere with those of
-            ``DistributedDataParallel``.
+            a new group of all processes is created. Its messages do not interfere with the messages
+            of ``DistributedDataParallel``.
         timeout (timedelta): How long the new group waits for a process; a given ``group`` has its
             own timeout.
 
@@ -90,8 +96,8 @@ def sequence_parallel(module: nn.Module, group: dist.ProcessGroup | DeviceMesh |
 
     Raises:
         TypeError: An argument is of the wrong type.
-        ValueError: ``module`` has no GraphAttention, or one with infinitely many hops, which would
-            converge at another number of hops in each process.
+        ValueError: ``module`` has no GraphAttention, or has a GraphAttention with infinitely many
+            hops, which would stop after another number of hops in each process.
 
     Source: DeepSpeed-Ulysses and ring attention distribute sequences for dense attention; DistDGL
     (Zheng et al., 2020) distributes graphs with halos.
@@ -132,13 +138,14 @@ def share(ptr: Tensor, graph: BipartiteGraph | None, processes: int) -> list[int
     Args:
         ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``.
         graph (BipartiteGraph, optional): The graph of the whole batch, shared by all heads or with
-            heads folded into nodes. Ranges then have about the same number of edges, up to the
-            edges of a token; otherwise about the same number of tokens.
+            heads folded into nodes. With a graph, the numbers of edges in two ranges differ by
+            about the edges of one token. Without a graph, ranges have about the same number of
+            tokens.
         processes (int): Number of processes.
 
     Returns:
         list of int: Where the range of each process begins, and the end of the last. Every range
-        has a token if there are enough.
+        has at least one token if there are enough tokens.
 
     Raises:
         TypeError, ValueError: An argument is of the wrong type, or ``graph`` has other queries.
@@ -162,14 +169,15 @@ def share(ptr: Tensor, graph: BipartiteGraph | None, processes: int) -> list[int
                          f"for each head (got {graph.num_queries})")
     degree = host_copy(graph.csr[0]).diff().view(-1, num_tokens).sum(0)
     goals = degree.sum() * torch.arange(1, processes, dtype=torch.double) / processes
-    # A token goes to the process in whose part most of its edges lie.
+    # A boundary may cut the edges of a token; the token goes to the process with most of them.
     inner = torch.searchsorted(degree.cumsum(0) - degree.double() / 2, goals)
     first, last = torch.arange(1, processes), num_tokens - processes + torch.arange(1, processes)
     return [0, *inner.clamp(min=first).clamp(max=last.clamp(min=0)).tolist(), num_tokens]
 
 
 class SequenceParallel(nn.Module):
-    """Module returned by :func:`sequence_parallel`."""
+    """Module that computes another module on the tokens of this process, and exchanges keys and
+    values with the other processes. Created by :func:`sequence_parallel`."""
 
     def __init__(self, module: nn.Module, group: dist.ProcessGroup | None, timeout: timedelta):
         super().__init__()
@@ -190,27 +198,32 @@ class SequenceParallel(nn.Module):
 
     def forward(self, x: Tensor, ptr: Tensor | Step, *, own: slice | None = None,
                 generator: torch.Generator | None = None, **arguments: Any) -> Any:
-        """Run the module on the tokens of this process; every process must call it.
+        """Compute the module on the tokens of this process. Every process must call this method.
 
         Args:
-            x (Tensor): Input of the module for own tokens, ``[num_own, ...]``.
+            x (Tensor): Input of the module for own tokens, the tokens of this process, ``[num_own,
+                ...]``.
             ptr (Tensor or Step): Where each sequence of the *whole* batch begins, int64
-                ``[num_sequences + 1]``, the same in all processes. To decode, pass
-                ``cache.step(ptr)`` with a :class:`~graphattn.decoding.KeyValueCache` in each
-                process, and in ``x`` either own tokens, as of a prompt, or in every process all new
-                tokens.
-            own (slice, optional): The range of own tokens in the batch; :meth:`share` if omitted.
-            generator (torch.Generator, optional): In the same state in all processes.
+                ``[num_sequences + 1]``, the same in all processes. To decode, create a
+                :class:`~graphattn.decoding.KeyValueCache` in each process, and pass
+                ``cache.step(ptr)``. Then ``x`` has either own tokens, as in a prompt, or in every
+                process all new tokens.
+            own (slice, optional): The range of own tokens in the batch; the result of :meth:`share`
+                if omitted.
+            generator (torch.Generator, optional): Random generator of sources that draw edges. Its
+                state must be the same in all processes.
             **arguments: Further arguments of the module. Tensors with one row per token have the
-                rows of own tokens; a ``graph`` has own queries and all keys of each sequence.
+                rows of own tokens. A ``graph`` has own tokens as queries, and all tokens of each
+                sequence as keys.
 
         Returns:
             The output of the module for own tokens.
 
         Raises:
-            TypeError, ValueError: In every process, if in one: an argument is of the wrong type,
-                ranges do not cover the batch in the order of processes, or overlap, a process has
-                no token, or processes differ in ``ptr``, parameters, settings or seeds.
+            TypeError, ValueError: An argument is of the wrong type; ranges overlap, or do not cover
+                the batch in the order of processes; a process has no token; or processes differ in
+                ``ptr``, parameters, settings or seeds. If one process raises an error, every
+                process does.
             RuntimeError: There is no process group, or a process has died or did not respond.
         """
         shard = self._shard(x, ptr, own, generator)
@@ -218,20 +231,21 @@ class SequenceParallel(nn.Module):
         return self.module(x, shard, generator=self._drawing(generator), **arguments)
 
     def share(self, ptr: Tensor, graph: BipartiteGraph | None = None) -> slice:
-        """Return the range of this process's tokens, see :func:`share`."""
+        """Return the range of the tokens of this process. The arguments are those of
+        :func:`share`."""
         rank = dist.get_rank(self.group)
         bounds = share(ptr, graph, dist.get_world_size(self.group))
         return slice(bounds[rank], bounds[rank + 1])
 
     def gather(self, x: Tensor) -> Tensor:
-        """Gather the rows of all processes, for a head that reads whole sequences.
+        """Return the rows of all tokens in every process, for example for a classifier that reads
+        whole sequences.
 
         Args:
-            x (Tensor): Rows of own tokens, ``[num_own, ...]``.
+            x (Tensor): Rows of the tokens of this process, ``[num_own, ...]``.
 
         Returns:
-            Tensor ``[num_tokens, ...]``, in every process. The backward pass adds the gradients of
-            all processes.
+            Tensor ``[num_tokens, ...]``. The backward pass sums the gradients of all processes.
 
         Raises:
             TypeError: ``x`` is not a Tensor.
@@ -242,7 +256,8 @@ class SequenceParallel(nn.Module):
 
     @property
     def group(self) -> dist.ProcessGroup:
-        """The process group; all processes create it together at the first use."""
+        """Return the process group. If none was given, all processes create one together at the
+        first use."""
         if self._given_group is not None:
             return self._given_group
         if self._own_group is None:
@@ -266,7 +281,8 @@ class SequenceParallel(nn.Module):
 
     def _shard(self, x: Tensor, ptr: Tensor | Step, own: slice | None,
                generator: torch.Generator | None) -> Shard:
-        """Return the shard of this process after comparing the shards of all processes."""
+        """Return the shard of this process, after checking that the arguments of all processes fit
+        together."""
         error, facts = None, _Facts()
         try:
             facts = self._facts(x, ptr, own, generator)
@@ -315,7 +331,7 @@ class SequenceParallel(nn.Module):
 
 
 def _hops_of(module: nn.Module) -> Iterator[int | float]:
-    """Return the hops of each attention along a graph."""
+    """Yield the number of hops of each graph attention in a module."""
     for part in module.modules():
         if isinstance(part, GraphAttention):
             yield part.attention.hops
@@ -324,8 +340,8 @@ def _hops_of(module: nn.Module) -> Iterator[int | float]:
 
 
 class _Facts(NamedTuple):
-    """Facts that processes compare before each step; digests represent values that must be
-    equal."""
+    """Facts that processes compare before each step. A digest represents a value that must be equal
+    in all processes."""
 
     is_right: int = 0
     start: int = 0
@@ -338,8 +354,13 @@ class _Facts(NamedTuple):
 
 
 def _check_facts(facts: list[_Facts], is_repeated: bool) -> None:
-    """Raise the same error in every process, because all see the same facts. Processes need no
-    ranges of their own if all of them compute the same tokens."""
+    """Raise a ValueError unless the facts of all processes fit together. All processes see the same
+    facts, so every process raises the same error.
+
+    Args:
+        facts (list of _Facts): The facts of each process.
+        is_repeated (bool): Whether every process computes all tokens. Then ranges may overlap.
+    """
     for rank, fact in enumerate(facts):
         if not fact.is_right:
             raise ValueError(f"process {rank} got invalid arguments; see its own error")
@@ -373,7 +394,7 @@ def _digest(*tensors: Tensor) -> int:
     """Return a 63-bit digest of the bytes of tensors."""
     digest = hashlib.sha256()
     for tensor in tensors:
-        # A copy, because numpy() would forbid FSDP to free the storage.
+        # A copy, because FSDP could not free the storage of a tensor that shares it with numpy.
         plain = tensor.detach().to('cpu', copy=True).contiguous().reshape(-1)
         digest.update(f'{tensor.dtype} {tuple(tensor.shape)}'.encode())
         digest.update(plain.view(torch.uint8).numpy().data)
@@ -381,8 +402,8 @@ def _digest(*tensors: Tensor) -> int:
 
 
 def _digest_module(module: nn.Module) -> int:
-    """Return a digest of parameters, buffers and the settings that the module prints. Parameters of
-    which each process holds a part are left out."""
+    """Return a digest of the parameters and buffers of a module, and of the settings in its
+    ``repr``. DTensors are left out, because each process holds another part of them."""
     settings = torch.tensor(list(repr(module).encode()), dtype=torch.uint8)
     whole = [tensor for tensor in (*module.parameters(), *module.buffers())
              if not isinstance(tensor, DTensor)]
@@ -392,15 +413,18 @@ def _digest_module(module: nn.Module) -> int:
 class _Halos:
     """A cache of the halos of the last steps.
 
-    A halo depends on the ranges and the graphs of all processes, because a process sends the rows
-    that the edges of the others need. All processes must find or miss an entry together. So they
-    agree on a key: the cause of a graph, such as its pattern, if every process builds its rows from
-    the same one, or else a number for the graph of each process, which is never reused. An entry is
-    dropped after ``max_age`` steps without use, which all processes count equally; one with numbers
-    also if its graph is gone, because no later key has its number.
+    A halo depends on the token ranges and the graphs of all processes, because a process sends the
+    rows that the edges of other processes need. So all processes must find or miss an entry
+    together, and use the same key. If every process builds its graph from the same cause, such as a
+    pattern, the key is this cause. Otherwise, the key consists of a number for the graph of each
+    process, and no number is used twice.
+
+    An entry is dropped after ``max_age`` steps without use; all processes count the same steps. An
+    entry with numbers is also dropped if its graph no longer exists, because no later key can be
+    equal.
 
     Args:
-        max_age (int): Number of steps.
+        max_age (int): Number of steps without use after which a halo is dropped.
     """
 
     def __init__(self, max_age: int = 4):
@@ -411,14 +435,15 @@ class _Halos:
         self._kept: dict[tuple, tuple[weakref.ref[BipartiteGraph] | None, int, Halo]] = {}
 
     def begin_step(self) -> None:
-        """Count a step, and drop what was not used for long."""
+        """Count a step, and drop halos that are too old or belong to a graph that no longer
+        exists."""
         self._step += 1
         self._kept = {key: entry for key, entry in self._kept.items()
                       if self._step - entry[1] <= self._max_age
                       and (entry[0] is None or entry[0]() is not None)}
 
     def number(self, graph: BipartiteGraph) -> int:
-        """Return the number of a graph of this process in keys."""
+        """Return the number of a graph of this process, which is part of keys."""
         if graph not in self._numbers:
             self._numbers[graph] = next(self._next_number)
         return self._numbers[graph]
@@ -427,20 +452,21 @@ class _Halos:
         self._causes[graph] = cause
 
     def cause(self, graph: BipartiteGraph) -> Hashable | None:
-        """Return what the rows of every process follow from, if that is known."""
+        """Return the cause from which every process builds its graph, or None if it is unknown."""
         return self._causes.get(graph)
 
     def set_given(self, graph: BipartiteGraph) -> None:
-        """Learn that a graph is an argument of the caller, who will use it again."""
+        """Record that a caller passed this graph, and so will probably use it again."""
         self._given[graph] = True
 
     def lasts(self, graph: BipartiteGraph) -> bool:
-        """Return whether later steps use the same rows, which a graph drawn in a step does not
-        have."""
+        """Return whether later steps probably use the same edges. A graph that was drawn in this
+        step has edges that no later step uses."""
         return graph in self._given or graph in self._causes
 
     def get(self, key: tuple, graph: BipartiteGraph, plan: Callable[[], Halo]) -> Halo:
-        """Return the cached halo of a key; on a miss call ``plan``."""
+        """Return the cached halo of a key. If there is none, return the result of ``plan`` and
+        cache it."""
         halo = self._kept[key][2] if key in self._kept else plan()
         owner = None if self.cause(graph) is not None else weakref.ref(graph)
         self._kept[key] = owner, self._step, halo
@@ -448,10 +474,11 @@ class _Halos:
 
 
 class _Shard(Shard):
-    """A process's part of a batch, with the group of processes that hold the rest.
+    """The tokens of a batch that this process computes, and the group of processes that compute the
+    other tokens.
 
     Args:
-        ptr (Tensor): Where each sequence of the whole batch begins.
+        ptr (Tensor): Where each sequence of the whole batch begins, int64 ``[num_sequences + 1]``.
         bounds (list of int): Where the tokens of each process begin, and the end of the last.
         group (ProcessGroup): The processes.
         halos (_Halos): Cache of halos.
@@ -489,7 +516,7 @@ class _Shard(Shard):
         return Exchange(heads, self._halo(graph), self.group)
 
     def _all_say(self, answer: int) -> list[int]:
-        """Return the answers of all processes."""
+        """Return the integers ``answer`` of all processes, in their order."""
         return all_gather(torch.tensor([answer], device=self.ptr.device),
                           self.group).flatten().tolist()
 
@@ -503,9 +530,12 @@ class _Shard(Shard):
             return self.halos.get((key, *self.bounds), graph, lambda: self._plan(graph))
 
     def _plan(self, graph: BipartiteGraph) -> Halo:
-        """Request from each process the nodes that this process needs, or let all send all. With
-        heads folded into nodes, the owner of a token owns the nodes ``head * num_tokens +
-        token``."""
+        """Return the halo of a graph: the nodes that this process needs from each other process, or
+        all nodes if processes need nearly all.
+
+        If heads are folded into nodes, the process that owns a token owns its nodes ``head *
+        num_tokens + token``.
+        """
         bounds, rank = torch.tensor(self.bounds, device=graph.device), dist.get_rank(self.group)
         node = torch.arange(graph.num_keys, device=graph.device)
         head, token = node // self.num_tokens, node % self.num_tokens
@@ -523,18 +553,19 @@ class _Shard(Shard):
         split = None
         if self.halos.lasts(graph):
             split = split_edges(graph, owner, is_needed, rank, *way[:3])
-        # A halo must not keep a graph alive that only this step has drawn.
+        # None or a new graph, because a cached halo must not keep ``graph`` alive.
         return Halo(None if sends_all else subgraph(graph, is_needed), *way, split)
 
 
 def _needs_nearly_all(sizes: Tensor, owned: Tensor) -> bool:
-    """Return whether processes need about all keys of the others.
+    """Return whether processes need nearly all keys of one another.
 
-    Then nothing is requested, and edges keep the numbers of their keys, which saves time in each
-    step that draws a graph. :data:`ALL_ABOVE` bounds what is sent in vain.
+    In this case each process sends all keys without a request, and the indices of keys in edges do
+    not change. This saves time in each step that draws a graph. The share :data:`ALL_ABOVE` limits
+    how many keys are sent although they are not needed.
 
     Args:
-        sizes (Tensor): Number of keys that each process needs of each, int64
+        sizes (Tensor): Number of keys that each process needs from each process, int64
             ``[num_processes, num_processes]``.
         owned (Tensor): Number of keys that each process has, int64 ``[num_processes]``.
     """

@@ -56,8 +56,9 @@ class Shard(ABC):
 
     @abstractmethod
     def gather(self, x: Tensor) -> Tensor:
-        """Return the tensors ``x`` ``[num_own, ...]`` of all processes as one tensor ``[num_tokens,
-        ...]``. The backward pass sends gradients back and sums them."""
+        """Return the tensors ``x`` ``[num_own, ...]`` of all processes as one tensor,
+        ``[num_tokens, ...]``. The backward pass sums the gradients that all processes have for
+        ``x``."""
 
     def built_from(self, graph: BipartiteGraph, cause: Hashable) -> None:
         """Record that every process builds its rows of ``graph`` from the same ``cause``, such as
@@ -66,8 +67,8 @@ class Shard(ABC):
 
     @abstractmethod
     def check_graph(self, graph: BipartiteGraph, heads: int) -> None:
-        """Raise a ValueError in every process unless the graph of each process has the rows of its
-        queries, once for all heads or once for each head."""
+        """Raise a ValueError in every process unless the graph of each process has the queries of
+        this process and all keys, once for all heads or once for each head."""
 
     @abstractmethod
     def place(self, layer: nn.Module, key: Tensor, graph: BipartiteGraph, heads: int | None, *,
@@ -77,8 +78,8 @@ class Shard(ABC):
 
         Args:
             layer (Module): The layer that computes attention.
-            key (Tensor): Keys of the tokens of this process.
-            graph (BipartiteGraph): The graph of the queries of this process and all keys.
+            key (Tensor): Keys of the tokens of this process, ``[num_own, heads, channels]``.
+            graph (BipartiteGraph): The edges from all keys to the queries of this process.
             heads (int, optional): Number of heads, if each head has its own graph; None if all
                 heads share the graph.
             hops (int or float): Number of hops of the layer.
@@ -91,12 +92,14 @@ class Shard(ABC):
         """
 
     def attended(self, layer: nn.Module) -> None:
-        """Record that ``layer`` and its hooks have run for the queries of this process."""
+        """Record that ``layer`` has computed attention for the queries of this process, and its
+        hooks have run."""
         return
 
 
 def check_edges(graph: BipartiteGraph) -> None:
-    """Raise a TypeError if ``graph`` is a soft mask or another type without rows."""
+    """Raise a TypeError unless ``graph`` is a BipartiteGraph. A soft mask has no edges that could
+    be divided over processes."""
     if not isinstance(graph, BipartiteGraph):
         raise TypeError(f"'graph' must be a BipartiteGraph with the queries of this process (got "
                         f"{type(graph).__name__}); call freeze() of a learned mask, so that the "

@@ -1,4 +1,4 @@
-"""Functions for attention along edges, which check arguments once and choose a kernel."""
+"""Functions for attention along edges. They check their arguments and choose a backend."""
 
 from graphattn.functional.attention import attention_weights, edge_attention
 from graphattn.functional.dense import pair_attention

@@ -1,4 +1,5 @@
-"""Checks of arguments, which kernels do not repeat."""
+"""Checks of the arguments of attention functions. Kernels rely on these checks and have no checks
+of their own."""
 
 from __future__ import annotations
 
@@ -31,8 +32,8 @@ def check_arguments(
     """Check the arguments of :func:`edge_attention`, and return ``edge_bias`` and ``edge_gate`` in
     the form that kernels expect: each ``[num_edges, heads or 1]`` or None.
 
-    ``key`` and ``value`` have a row for each key of the graph, or ``num_keys`` rows if an exchange
-    fetches the others later.
+    ``key`` and ``value`` must have a row for each key of the graph. If a placement fetches the
+    other rows later, they must have ``num_keys`` rows.
     """
     _check_graph(graph)
     device, num_keys = graph.device, graph.num_keys if num_keys is None else num_keys
@@ -139,9 +140,9 @@ def check_sink(sink: Tensor, query: Tensor) -> Tensor:
 
 
 def scale_of(query: Tensor) -> float:
-    """Return the default scale of dot products, ``1 / sqrt(channels)``. This scale is always
-    finite, so it is not checked; traced code with a symbolic number of channels could not check
-    it."""
+    """Return the default scale of dot products, ``1 / sqrt(channels)``. The scale is finite for any
+    number of channels, and callers must not check it, because the number is symbolic in traced
+    code."""
     return 1 / math.sqrt(max(query.size(-1), 1))
 
 

@@ -18,17 +18,18 @@ from graphattn.ops import Backend, LogitTerms
 __all__ = ['FASTEST_SPARSE', 'PAIRS_OF_A_CALL', 'choose', 'choose_sparse',
            'choose_weighing']
 
-# By type of device, the number of pairs that take as long as one more call of dense attention. A
-# call computes consecutive segments of one shape. On one core (Zen 5), 4 heads of 32, a training
-# step along complete sequences of n and n + 1 tokens in turn took 1.9, 1.4, 1.2, 1.1 and 0.9 times
-# as long dense as fused, for n = 20, 80, 120, 160 and 240. The value for GPUs is computed: four
-# kernel launches against tiles at 7 ps a pair, 16 heads.
+# By type of device: how many pairs take as long as the overhead of one call of dense attention. One
+# call computes consecutive segments of the same shape. On one core (Zen 5), 4 heads of 32 channels,
+# a training step along complete sequences of alternately n and n + 1 tokens took 1.9, 1.4, 1.2, 1.1
+# and 0.9 times as long by dense as by fused attention, for n = 20, 80, 120, 160 and 240. The value
+# for GPUs is computed: four kernel launches against tiles at 7 ps a pair, 16 heads.
 PAIRS_OF_A_CALL = {'cpu': 3 * 2**13, 'cuda': 2**19}
 
-# By fused backend, the number of pairs of a sequence up to which dense attention is faster along
-# all pairs; there is no limit for other backends. On one core (Zen 5), 4 heads of 32, a forward
-# pass along a complete graph of 64, 128, 192, 256 and 512 tokens took 0.5, 0.8, 1.0, 1.2 and 1.7
-# times as long dense as fused, a training step 0.5, 0.9, 1.1, 1.4 and 1.8 times.
+# By fused backend: the number of pairs of a complete sequence up to which dense attention is
+# faster. For other backends, dense attention is always faster. On one core (Zen 5), 4 heads of 32
+# channels, a forward pass along a complete graph of 64, 128, 192, 256 and 512 tokens took 0.5, 0.8,
+# 1.0, 1.2 and 1.7 times as long by dense as by fused attention, and a training step 0.5, 0.9, 1.1,
+# 1.4 and 1.8 times.
 MOST_DENSE_PAIRS = {'numba': 2**15}
 
 
@@ -52,7 +53,8 @@ def _fastest_on_gpus() -> str:
     return 'gather'
 
 
-# By type of device; loaded now, because compiled code cannot import modules.
+# The name of the fastest backend, by type of device. Backends are loaded here, because compiled
+# code cannot import modules.
 FASTEST_SPARSE = {'cpu': _fastest_on_cpus(), 'cuda': _fastest_on_gpus()}
 
 
@@ -61,16 +63,17 @@ def choose(name: str, query: Tensor, key: Tensor, value: Tensor, graph: Bipartit
     """Return the backend that computes attention for these arguments.
 
     Args:
-        name (str): ``'auto'`` or the name of a backend. query, key, value, graph, terms: The
-        arguments of the attention.
-        needs_weights (bool): Whether weights are returned too. Edge features also need them if a
+        name (str): ``'auto'`` or the name of a backend.
+        query, key, value, graph, terms: The arguments of the attention.
+        needs_weights (bool): Whether weights are returned too. Edge features also need weights if a
             backend has no kernel for features.
-        in_parts (bool): Whether keys are attended to in parts, which dense attention cannot do.
+        in_parts (bool): Whether the placement computes attention to parts of the keys, which dense
+            attention does not support.
 
     Raises:
-        ValueError: The requested backend does not run on the graph's device, or does not support
-            returned weights, the terms of the logits, dropout or the width of heads.
-        NotImplementedError: It lacks the requested derivative.
+        ValueError: The requested backend does not run on the device of the graph, or does not
+            support returned weights, the terms of the logits, dropout or the width of heads.
+        NotImplementedError: The requested backend lacks the requested derivative.
     """
     device, channels = query.device, max(query.size(-1), value.size(-1))
     if name != 'auto':
@@ -112,8 +115,8 @@ def choose_sparse(device: torch.device, channels: int) -> Backend:
 
 
 def in_transform() -> bool:
-    """Return whether forward-mode derivatives or a transform of torch.func is active, because the
-    operators of this library support neither."""
+    """Return whether forward-mode derivatives or a transform of torch.func is active. The operators
+    of this library support neither."""
     takes_forward_derivatives = forward_ad._current_level >= 0
     return takes_forward_derivatives or torch._C._are_functorch_transforms_active()
 
@@ -143,32 +146,35 @@ def _asked_for(name: str, device: torch.device, channels: int, needs_weights: bo
 def _is_faster_dense(graph: BipartiteGraph, terms: LogitTerms) -> bool:
     bias = terms.bias
     if terms.dropout_p > 0 and graph.device.type == 'cpu':
-        # torch then computes all weights: with 64 to 1,024 tokens, 70 to 100 % dense, a training
-        # step took 0.6 to 8 times as long. Also, a checkpoint may begin without gradients, which
-        # the choice below depends on, and different kernels drop different weights.
+        # With dropout, torch materialises all weights: a training step with 64 to 1,024 tokens, 70
+        # to 100 % dense, took 0.6 to 8 times as long as fused. Also, an activation checkpoint runs
+        # its first pass without gradients. If this changed the choice, the second pass would use
+        # another kernel, which drops other weights.
         return False
-    if torch.compiler.is_compiling():  # can neither read sizes nor make a mask
+    if torch.compiler.is_compiling():  # compiled code can neither read sizes nor make a mask
         return (bias is None and graph.num_segments == 1 and guard_or_false(graph.num_edges > 0)
                 and guard_or_false(graph.num_edges == graph.num_pairs)
                 and guard_or_false(_is_short(graph)))
-    # Masks do not pay: on one core (Zen 5), 16 to 2,048 tokens, 65 to 95 % of the pairs, dense
-    # attention under a mask took 0.9 to 10 times as long as fused attention (graphattn atlas). A
-    # bias is a mask too: on two cores, complete graphs of 32 to 1,024 tokens took 1.1 to 5.5 times.
+    # Only complete graphs, because dense attention under a mask is rarely faster: on one core (Zen
+    # 5), 16 to 2,048 tokens, 65 to 95 % of the pairs, it took 0.9 to 10 times as long as fused
+    # attention (graphattn atlas). A bias is a mask too: on two cores, complete graphs of 32 to
+    # 1,024 tokens with a bias took 1.1 to 5.5 times as long.
     return (bias is None and graph.is_complete and graph.num_edges > 0 and _is_short(graph)
             and _fills_calls(graph))
 
 
 def _is_short(graph: BipartiteGraph) -> bool:
-    """Return whether the sequences are so short that dense attention along all pairs is faster than
-    attention along edges, or saves the list of edges."""
+    """Return whether the sequences of a complete graph are short enough for dense attention. Also
+    return True if the edges are not listed in memory yet, because dense attention does not need
+    the list."""
     most = MOST_DENSE_PAIRS.get(FASTEST_SPARSE.get(graph.device.type, ''))
     return (most is None or not graph.is_listed
             or graph.num_edges <= most * graph.num_segments)
 
 
 def _fills_calls(graph: BipartiteGraph) -> bool:
-    """Return whether dense attention has enough pairs for the number of its calls of torch. A
-    single segment always has enough."""
+    """Return whether there are enough pairs that the overhead of the calls of dense attention does
+    not matter. Consecutive segments of the same shape share a call."""
     if graph.num_segments == 1:
         return True
     sizes = torch.stack([host_copy(ptr).diff() for ptr in graph.segments.ptrs])

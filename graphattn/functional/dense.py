@@ -36,8 +36,8 @@ def pair_attention(
 
     The bias of the mask is :math:`-c (1 - M_{ij})` (SparseBERT, Eq. 5 and 6). Sequences of the same
     length are computed together, without padding. All pairs of a sequence are computed, so a NaN in
-    a key or value reaches every query of its sequence. Hard masks are graphs; use
-    :func:`edge_attention` for hard masks.
+    a key or value reaches every query of its sequence. A hard mask is a graph; use
+    :func:`edge_attention` for it.
 
     Args:
         query (Tensor): floating ``[num_tokens, heads, channels]``.

@@ -1,4 +1,8 @@
-"""The driver of attention along a graph, for every placement of keys and values."""
+"""Attention along a graph, for every placement of keys and values.
+
+All callers, such as layers and decoders, compute attention by :func:`drive`. They differ in the
+:class:`Placement` that they pass: where the keys and values of the edges lie in memory.
+"""
 
 from __future__ import annotations
 
@@ -33,24 +37,31 @@ Teleport = float | Sequence[float] | Tensor
 
 
 class Placement:
-    """The plain placement: keys and values are the given tensors.
+    """A placement: where the keys and values of edges lie in memory. In this base class, the caller
+    of :func:`drive` passes all of them. A subclass can fetch them, for example from a cache or from
+    other processes.
+
+    If each head has its own graph, heads are folded into nodes: the graph then has a node for each
+    token and head (:func:`graphattn.functional.folding.fold_heads`).
 
     Args:
-        heads (int, optional): Number of heads with graphs of their own, which are folded into
-            nodes; all heads share a graph if omitted.
+        heads (int, optional): Number of heads, if each head has its own graph; None if all heads
+            share the graph.
     """
 
-    # Whether the given keys and values are those of all edges, after each hop too. Only otherwise,
-    # edges(), keys(), values(), pairs() and attend() are called.
+    # True if the tensors of the caller contain the keys and values of all edges, also after each
+    # hop. If False, the driver calls edges(), keys(), values(), pairs() and attend().
     has_all_values = True
-    in_parts = False  # a backend that attends to parts of the keys computes one hop by attend()
+    # True if attend() computes one hop, with a backend that can attend to a part of the keys.
+    in_parts = False
 
     def __init__(self, heads: int | None = None):
         self.heads = heads
 
     def fold(self, query: Tensor, key: Tensor, value: Tensor,
              teleport: Teleport) -> tuple[Tensor, Tensor, Tensor, Teleport]:
-        """Fold tensors into the nodes of the graph; the teleport too if every head has its own."""
+        """Return query, key, value and teleport for the nodes of the graph. If each head has its
+        own graph, heads are folded into nodes, also those of a teleport ``[heads]``."""
         if self.heads is None:
             return query, key, value, teleport
         if isinstance(teleport, Tensor):
@@ -58,38 +69,42 @@ class Placement:
         return *(self.fold_nodes(x) for x in (query, key, value)), teleport
 
     def fold_nodes(self, x: Tensor) -> Tensor:
-        """Fold values of tokens and heads into the nodes of the graph."""
+        """Return vectors ``[tokens, num_kv_heads, channels]`` for the nodes of the graph. If each
+        head has its own graph, the result is ``[heads * tokens, 1, channels]``."""
         return x if self.heads is None else fold(repeat_heads(x, self.heads))
 
     def fold_sink(self, sink: Tensor, num_tokens: int) -> Tensor:
-        """Return the sinks ``[heads]`` of the nodes' heads, ``[num_queries or 1, heads]``."""
+        """Return sinks ``[heads]`` in the shape that kernels expect: ``[1, heads]``, or if each
+        head has its own graph ``[heads * num_tokens, 1]``."""
         if self.heads is None:
             return sink.unsqueeze(0)
         return sink.repeat_interleave(num_tokens).unsqueeze(1)
 
     def edges(self, graph: BipartiteGraph) -> BipartiteGraph:
-        """Return the graph on the keys that :meth:`keys` returns."""
+        """Return ``graph`` with its edges numbered by the keys that :meth:`keys` returns."""
         return graph
 
     def keys(self, key: Tensor) -> Tensor:
-        """Return the keys that edges start from."""
+        """Return the keys from which edges start, given the keys ``key`` of the caller."""
         return key
 
     def values(self, value: Tensor, hop: int) -> Tensor:
-        """Return the values of those keys before a hop, given the own values."""
+        """Return the values from which edges start before hop number ``hop``, in the order of
+        :meth:`keys`. ``value`` has the values of the caller before this hop."""
         return value
 
     def pairs(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Return keys and the values of one hop."""
+        """Return the results of :meth:`keys` and, for the first hop, of :meth:`values`."""
         return self.keys(key), self.values(value, 0)
 
     def attend(self, kernel: Backend, query: Tensor, key: Tensor, value: Tensor,
                terms: LogitTerms) -> Tensor:
-        """Return the output of one hop, given the own keys and values, if :attr:`in_parts`."""
+        """Return the output of one hop, given the keys and values of the caller. The driver calls
+        this method only if :attr:`in_parts` is True."""
         raise NotImplementedError
 
     def put(self, out: Tensor) -> Tensor:
-        """Return the output in the layout of the layer's queries."""
+        """Return the output of the nodes of the graph in the layout of the caller's query."""
         return out if self.heads is None else unfold(out, self.heads)
 
 
@@ -109,28 +124,34 @@ def drive(
     backend: str | Backend = 'auto',
     needs_weights: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    r"""Compute attention along a graph, and further hops.
+    r"""Return the output of attention along a graph over one or several hops, and optionally the
+    attention weights.
 
     Args:
-        query (Tensor): As in :func:`graphattn.functional.edge_attention`, but heads may have graphs
-            of their own. ``key`` and ``value`` are in the form that the placement expects.
-        graph (BipartiteGraph or MaskedPairs): The edges, or all pairs under a soft mask.
-        terms (LogitTerms): Bias and gate may be ``[num_edges]``, sinks are ``[heads]``; the scale
-            is :math:`1 / \sqrt{C}` if it is ``None``. Edge features need ``hops=1``, and come
-            without a softcap.
+        query (Tensor): Queries of the caller, ``[num_queries, heads, channels]``. The graph has
+            these queries, or one copy of them for each head if each head has its own graph.
+        key (Tensor): Keys of the caller, in the shape that the placement expects.
+        value (Tensor): Values of the caller, in the shape that the placement expects.
+        graph (BipartiteGraph or MaskedPairs): The edges, or all pairs of tokens under a soft mask.
+        terms (LogitTerms): The terms of the logits. Bias and gate may be ``[num_edges]``, and sinks
+            are ``[heads]``. A scale of ``None`` means :math:`1 / \sqrt{C}`. Edge features need one
+            hop without teleport, and no softcap.
         hops (int or float): As in :func:`graphattn.functional.attention_diffusion`.
-        teleport (float, sequence of float or Tensor): As there.
-        placement (Placement): The placement of keys and values.
-        backend (str or Backend): As in :func:`graphattn.functional.edge_attention`; or a backend
-            that returns weights.
-        needs_weights (bool): Whether to return the weights too.
+        teleport (float, sequence of float or Tensor): As in
+            :func:`graphattn.functional.attention_diffusion`.
+        placement (Placement): Where the keys and values of the edges lie.
+        backend (str or Backend): As in :func:`graphattn.functional.edge_attention`, or a
+            :class:`Backend` that returns weights.
+        needs_weights (bool): Whether to return the attention weights too.
 
     Returns:
-        The output, and the weights of one hop ``[num_edges, heads]`` if requested.
+        A pair: the output; and the weights of one hop, ``[num_edges, heads]``, or ``None`` if not
+        requested.
 
     Raises:
-        TypeError, ValueError: As :func:`graphattn.functional.edge_attention`; also for edge
-        features with several hops, and for edge terms with a soft mask.
+        TypeError, ValueError: As :func:`graphattn.functional.edge_attention`. A ValueError is also
+            raised for edge features with several hops, and for a bias, gate or features with a soft
+            mask.
     """
     tokens = query
     query, key, value, teleport = placement.fold(query, key, value, teleport)
@@ -183,8 +204,8 @@ def _check_no_edges(terms: LogitTerms, needs_weights: bool) -> None:
 def _check_one_hop(is_plain: bool, hops: int | float) -> None:
     if not is_plain:
         raise ValueError(f"'hops' must be 1, without a teleport, if edges have features, because "
-                         f"nodes do not hold them for the next hop (got {hops}); use 'edge_bias' "
-                         f"and 'edge_gate' for several hops")
+                         f"features are added to the values of one hop only (got {hops}); use "
+                         f"'edge_bias' and 'edge_gate' for several hops")
 
 
 def _project(x: Tensor, equation: str, projection: Tensor) -> Tensor:
@@ -196,7 +217,9 @@ def _one_hop(
     query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph, terms: LogitTerms,
     placement: Placement, backend: str | Backend, needs_weights: bool,
 ) -> tuple[Tensor | tuple[Tensor, Tensor], Tensor | None]:
-    """Return the output, together with the sums of edge features if any, and the weights."""
+    """Return a pair: the output of one hop, and the attention weights, or None if they were not
+    materialised. If edges have features, the first is itself a pair of the output and the weighted
+    sums of features ``[num_queries, heads, size]``."""
     kernel = backend if isinstance(backend, Backend) else choose(
         backend, query, key, value, graph, terms, needs_weights=needs_weights,
         in_parts=placement.in_parts)
@@ -238,7 +261,8 @@ def _several_hops(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGra
 
 def _placed_hops(kernel: Backend, weight: Tensor, value: Tensor, graph: BipartiteGraph, hops: int,
                  teleport: Teleport, placement: Placement) -> Tensor:
-    """Return own values after all hops. Before each hop the values of other keys are fetched."""
+    """Return the values of the caller's tokens after all hops. Before each hop, the placement
+    fetches the values of all keys."""
     hop, spread = count(), spread_teleport(teleport, hops, value)
     return diffuse(
         lambda weight, z: kernel.weighted_sum(weight, placement.values(z, next(hop)), graph),
@@ -253,7 +277,8 @@ def _weighing(backend: str | Backend, query: Tensor, value: Tensor) -> Backend:
 
 def weigh(kernel: Backend, query: Tensor, key: Tensor, graph: BipartiteGraph,
           terms: LogitTerms) -> Tensor:
-    """Return the weights of edges after dropout, which is the same as in fused kernels."""
+    """Return the attention weights of edges after dropout, ``[num_edges, heads]``. With the same
+    seed, dropout drops the same weights as in fused kernels."""
     if terms.features is not None:
         dot = dot_with_features(EdgeFeatures(*map(accumulated, terms.features)), graph.query)
         terms = terms._replace(bias=edge_logit(dot, terms))

@@ -29,9 +29,10 @@ def edge_feature_attention(
         + W e_{ij} \right), \qquad \alpha_{ij} = \operatorname*{softmax}_{j \in \mathcal{N}(i)}
         \frac{\langle \mathrm{query}_i, \mathrm{key}_j + W e_{ij} \rangle}{\sqrt{C}}
 
-    The projections :math:`W e_{ij}`, a tensor of edges x channels, are never materialised, because
-    :math:`\langle \mathrm{query}_i, W e_{ij} \rangle = \langle W^\top \mathrm{query}_i, e_{ij}
-    \rangle`, and :math:`\sum_j \alpha_{ij} W e_{ij} = W \sum_j \alpha_{ij} e_{ij}`.
+    The projected features :math:`W e_{ij}` would be a tensor of edges x heads x channels. They are
+    never materialised, because :math:`\langle \mathrm{query}_i, W e_{ij} \rangle = \langle W^\top
+    \mathrm{query}_i, e_{ij} \rangle`, and :math:`\sum_j \alpha_{ij} W e_{ij} = W \sum_j \alpha_{ij}
+    e_{ij}`.
 
     Args:
         query (Tensor): floating ``[num_queries, heads, channels]``.

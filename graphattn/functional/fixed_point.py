@@ -10,16 +10,18 @@ import torch
 from scipy.sparse.linalg import LinearOperator, gmres
 from torch import Tensor
 
-_PATIENCE = 200  # steps before GMRES, which stores up to 50 vectors: 1 GiB at most
+_PATIENCE = 200  # number of plain steps before GMRES
+# GMRES stores a vector for each step of a round, and at most this many numbers: 1 GiB of float64.
 _STEPS_OF_A_ROUND, _NUMBERS_KEPT = 50, 2**27
 
 
 def fixed_point(step: Callable[[Tensor], Tensor], z: Tensor, max_steps: int) -> Tensor:
     """Return the solution of ``z = step(z)``, up to rounding.
 
-    Rounding errors may cycle forever, so iteration ends when a step changes values by no more than
-    rounding does, and at the latest after ``max_steps`` steps. If weights mix well, some dozens of
-    steps are enough; otherwise GMRES needs far fewer steps than iteration.
+    Iteration ends when a step changes values by no more than rounding does, or after ``max_steps``
+    steps. Rounding errors may cycle forever, so equality is no criterion. If the weights of a graph
+    mix tokens quickly, some dozens of steps are enough. Otherwise, GMRES needs far fewer steps than
+    iteration.
 
     Args:
         step (Callable): An affine map.
@@ -27,8 +29,8 @@ def fixed_point(step: Callable[[Tensor], Tensor], z: Tensor, max_steps: int) -> 
         max_steps (int): Number of steps after which the influence of any start is within rounding.
 
     Returns:
-        The fixed point, shaped like ``z``. Non-finite values spread as far as infinitely many steps
-        would spread them.
+        The fixed point, shaped like ``z``. Non-finite values reach the same elements as after
+        infinitely many steps.
     """
     z, has_converged = _repeat(step, z, min(max_steps, _PATIENCE))
     if has_converged or max_steps <= _PATIENCE:
@@ -46,10 +48,12 @@ def _repeat(step: Callable[[Tensor], Tensor], z: Tensor, max_steps: int) -> tupl
 
 
 def _solve(step: Callable[[Tensor], Tensor], z: Tensor, max_steps: int) -> tuple[Tensor, bool]:
-    """Solve ``z = step(z)`` by GMRES, and return the solution and whether the method has converged.
-    GMRES stops when a round reduces the error by less than half of what the same number of plain
-    steps should achieve: then the remaining error is rounding, or GMRES fails. Non-finite values
-    are left out during GMRES and spread afterwards."""
+    """Solve ``z = step(z)`` by GMRES, and return the solution and whether GMRES has converged.
+
+    GMRES stops when a round reduces the error too little: by less than half of the digits that the
+    same number of plain steps should gain. Then the remaining error is due to rounding, or GMRES
+    fails. Non-finite values are replaced by 0 during GMRES, and plain steps spread them afterwards.
+    """
     not_finite, is_finite = z, z.isfinite()
     z = _only(is_finite, z)
     offset, eps = _only(is_finite, step(z * 0)), torch.finfo(z.dtype).eps

@@ -1,5 +1,5 @@
-"""Folding of heads into nodes, if each head has its own graph, so that the same code computes
-shared graphs and graphs of heads."""
+"""Folding of heads into nodes. If each head has its own graph, one joint graph contains a copy of
+the nodes for each head. So the same code computes shared graphs and graphs of heads."""
 
 from torch import Tensor
 
@@ -7,11 +7,11 @@ from graphattn._checks import check_sides, check_strided
 
 
 def fold_heads(x: Tensor) -> Tensor:
-    """Return ``[nodes, heads, channels]`` reshaped to ``[heads * nodes, 1, channels]``, beginning
-    with head 0.
+    """Return vectors ``[nodes, heads, channels]`` as ``[heads * nodes, 1, channels]``: first all
+    nodes of head 0, then all nodes of head 1, and so on.
 
-    The graph of folded nodes has its segments in the same order: every sequence of head 0, then
-    every sequence of head 1 (``BipartiteGraph.batch([graph_of_head_0, graph_of_head_1, ...])``).
+    The segments of the joint graph must have the same order: all sequences of head 0, then all
+    sequences of head 1 (``BipartiteGraph.batch([graph_of_head_0, graph_of_head_1, ...])``).
 
     Raises:
         TypeError: ``x`` is not a Tensor.
@@ -27,7 +27,8 @@ def fold(x: Tensor) -> Tensor:
 
 
 def unfold_heads(x: Tensor, heads: int) -> Tensor:
-    """Return ``[heads * nodes, 1, channels]`` reshaped back to ``[nodes, heads, channels]``.
+    """Return vectors ``[heads * nodes, 1, channels]`` as ``[nodes, heads, channels]``, the inverse
+    of :func:`fold_heads`.
 
     Raises:
         TypeError: An argument is of the wrong type.
@@ -47,8 +48,8 @@ def unfold(x: Tensor, heads: int) -> Tensor:
 
 
 def repeat_heads(x: Tensor, heads: int) -> Tensor:
-    """Return keys or values ``[nodes, num_kv_heads, channels]`` as ``[nodes, heads, channels]``,
-    where each head is repeated for the heads of queries that share it."""
+    """Return keys or values ``[nodes, num_kv_heads, channels]`` as ``[nodes, heads, channels]``.
+    Each head is repeated for the heads of queries that share it."""
     return x if x.size(1) == heads else x.repeat_interleave(heads // x.size(1), dim=1)
 
 

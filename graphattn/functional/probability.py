@@ -29,7 +29,7 @@ def edge_probability(model: FactorModel, graph: BipartiteGraph, *,
             the graph.
         graph (BipartiteGraph): Any edges inside the segments of the model.
         known (Tensor, optional): The probabilities, if they are known, ``[num_edges]`` of the dtype
-            of the model. With ``known``, only the gradient of the probabilities is computed.
+            of the model. They are then not computed again, and gradients still reach the model.
 
     Returns:
         Tensor ``[num_edges]`` of the dtype of the model's factors, float32 at least.

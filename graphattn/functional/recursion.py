@@ -20,7 +20,7 @@ from graphattn.ops.edge_math import restart
 def spread_teleport(teleport: float | Sequence[float] | Tensor, hops: int | float,
                     value: Tensor) -> Tensor:
     """Check ``teleport`` and ``hops``, and return the teleport probability of each hop, ``[hops,
-    num_tokens, heads]``. With ``hops=math.inf``, the first dimension is 1; it is 0 if diffusion
+    num_tokens, heads]``. The first dimension is 1 with ``hops=math.inf``, and 0 if diffusion
     returns the values unchanged."""
     if isinstance(teleport, Tensor) and teleport.device != value.device:
         raise ValueError(f"'teleport' must be on {value.device}, the device of the values (got "
@@ -30,7 +30,7 @@ def spread_teleport(teleport: float | Sequence[float] | Tensor, hops: int | floa
     dtype = torch.promote_types(value.dtype, torch.float)
     if isinstance(teleport, Tensor):
         spread = teleport.to(dtype)
-    elif isinstance(teleport, Sequence):  # filled on the device; a copy would synchronise
+    elif isinstance(teleport, Sequence):  # filled on the device, because a copy would synchronise
         each = [value.new_full((1, 1, 1), t, dtype=dtype) for t in teleport]
         spread = torch.cat([value.new_empty(0, 1, 1, dtype=dtype), *each])
     else:
@@ -85,9 +85,9 @@ class _FixedPoint(torch.autograd.Function):
     r"""Autograd function that returns the fixed point :math:`z = (1 - t) A z + t V` without storing
     the hops.
 
-    By the implicit function theorem, the backward pass solves the recursion :math:`y = g + (1 - t)
-    A^\top y`, where g is the gradient of z. Saved tensors are unpacked once per backward pass,
-    because a checkpoint repeats the whole forward pass on each access.
+    By the implicit function theorem, the backward pass solves :math:`y = g + (1 - t) A^\top y`,
+    where g is the gradient of z. It reads ``ctx.saved_tensors`` only once, because an activation
+    checkpoint repeats the whole forward pass at each access.
     """
 
     @staticmethod
@@ -115,8 +115,8 @@ class _FixedPoint(torch.autograd.Function):
 
         def adjoint(y: Tensor) -> Tensor:
             return grad + torch.autograd.grad(after, z, y, retain_graph=True)[0]
-        # The adjoint contracts equally fast, measured by the sum over tokens. The start grad /
-        # teleport already has the exact sum.
+        # The bound on hops also holds for the adjoint, if errors are summed over tokens. Iteration
+        # starts from grad / teleport, which already has the sum over tokens of the solution.
         y = fixed_point(adjoint, grad / teleport, ctx.max_hops)
         found = iter(torch.autograd.grad(after, wanted, y))
         return None, *(next(found) if needed else None for needed in ctx.needs_input_grad[1:])
@@ -124,11 +124,12 @@ class _FixedPoint(torch.autograd.Function):
 
 def _max_hops(one_hop: Callable[[Tensor, Tensor], Tensor], weight: Tensor, value: Tensor,
               teleport: Tensor) -> int:
-    r"""Return the number of hops after which the influence of any start is within rounding.
+    r"""Return the number of hops after which the initial values influence the result by no more
+    than rounding does.
 
-    After k hops, the influence of a start is at most :math:`\rho_k = \max ((1 - t) |A|)^k 1` times
-    its size, and every k further hops reduce it by the same factor. If weights sum to 1,
-    :math:`\rho_1 = 1 - t`.
+    After k hops, the influence of initial values is at most :math:`\rho_k = \max ((1 - t) |A|)^k 1`
+    times their size, and every k further hops reduce it by the same factor. If the weights of each
+    query sum to 1, :math:`\rho_1 = 1 - t`.
     """
     eps, left = torch.finfo(value.dtype).eps, torch.ones_like(value[..., :1])
     for hop in range(1, _HOPS_OF_TRIAL + 1 if value.numel() else 0):
@@ -136,7 +137,7 @@ def _max_hops(one_hop: Callable[[Tensor, Tensor], Tensor], weight: Tensor, value
         left = ((1 - teleport) * one_hop(weight.abs(), left)).nan_to_num(nan=0., posinf=math.inf)
         share = float(left.amax())
         if share < 1 - 4 * eps:
-            smallest = eps / value[..., 0].numel()  # for a sum over tokens too
+            smallest = eps / value[..., 0].numel()  # so that a sum over tokens is exact too
             return hop * (1 + int(math.log(smallest) / math.log(max(share, smallest))))
         if share == math.inf:
             break

@@ -1,4 +1,4 @@
-"""Attention as PyG modules."""
+"""Modules of attention along graphs, with the interfaces of PyG's and torch's layers."""
 
 from graphattn.functional.folding import fold_heads, unfold_heads
 from graphattn.layers.edge_attention import EdgeAttention

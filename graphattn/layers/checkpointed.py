@@ -1,4 +1,5 @@
-"""Activation checkpoints that restore the state of modules and of a generator."""
+"""Activation checkpoints. When the backward pass repeats the forward pass, modules and a generator
+have the same state as in the first pass."""
 
 from __future__ import annotations
 
@@ -15,8 +16,9 @@ from torch.utils.checkpoint import checkpoint
 
 def checkpointed(run: Callable[..., Any], *inputs: Any, generator: torch.Generator | None,
                  **options: Any) -> Any:
-    """Return ``run(*inputs, **options)``, where ``run`` is a module or a method of a module. Only
-    the arguments are stored for the backward pass, which calls ``run`` again."""
+    """Return ``run(*inputs, **options)`` under an activation checkpoint: only the arguments are
+    stored, and the backward pass calls ``run`` again. ``run`` is a module or a method of a
+    module."""
     once_more = partial(checkpoint, run, *inputs, use_reentrant=False, generator=generator,
                         **options)
     if torch.compiler.is_compiling() and generator is None:
@@ -27,13 +29,13 @@ def checkpointed(run: Callable[..., Any], *inputs: Any, generator: torch.Generat
 
 
 class _AsNow:
-    """Context in which modules have the tensors and mode, and a generator has the state, that they
-    had when this object was built. The context can be entered once for each backward pass.
+    """Context that restores the parameters, buffers and training mode of modules, and the state of
+    a generator, from the time when this object was built. It can be entered once for each backward
+    pass.
 
-    The tensors may be arguments of ``torch.func.functional_call``. That call has returned when the
-    backward pass starts, so the modules have other tensors then. torch's ``checkpoint`` restores
-    only the default generator. Parameters that are DTensors are left alone, because FSDP gathers
-    and divides them itself.
+    torch's ``checkpoint`` restores only the default generator. Parameters must be restored because
+    of ``torch.func.functional_call``, which has put other tensors back before the backward pass
+    starts. DTensors are not restored, because FSDP gathers and divides them itself.
     """
 
     def __init__(self, modules: list[nn.Module], generator: torch.Generator | None):

@@ -99,8 +99,8 @@ class EdgeAttention(MessagePassing):
     """
 
     SUPPORTS_FUSED_EDGE_INDEX = True
-    # None stops PyG from generating propagate() for each layer. PyG would need 10 ms and read the
-    # arguments of propagate() from the source code, but the arguments here differ between calls.
+    # None keeps PyG from generating propagate() for each layer. Generation takes 10 ms, and reads
+    # the arguments of propagate() from source code, but here the arguments differ between calls.
     propagate_type = None
     _overrides_fused = _overrides_messages = False
 
@@ -139,7 +139,7 @@ class EdgeAttention(MessagePassing):
         placement: Placement = LOCAL,
         return_attention_weights: bool = False,
     ) -> Tensor | tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Attend along the edges.
+        """Return the output of attention along the edges, and optionally the weights.
 
         Args:
             query (Tensor): ``[num_queries, heads, channels]``. With a plain ``edge_index``,
@@ -198,11 +198,11 @@ class EdgeAttention(MessagePassing):
 
     def propagate(self, edge_index: BipartiteGraph | Adj, size: Size = None,
                   **kwargs: Any) -> Tensor:
-        """Start message passing.
+        """Return the result of message passing.
 
-        For a graph, this method calls ``message_and_aggregate`` directly, without PyG's
-        ``propagate``, unless hooks or a subclass need ``propagate``. PyG prepares the arguments of
-        ``propagate`` in the time that attention over 60 tokens takes.
+        For a graph, this method calls ``message_and_aggregate`` directly, unless hooks or a
+        subclass need PyG's ``propagate``. The preparations in PyG's ``propagate`` would take as
+        long as attention over 60 tokens.
         """
         if isinstance(edge_index, BipartiteGraph):
             if not (self._overrides_fused or has_hooks(self, _ON_FUSED)):

@@ -113,7 +113,8 @@ class EncoderLayer(nn.Module):
         rotation: Tensor | None = None,
         return_graph: bool = False,
     ) -> Tensor | tuple[Tensor, BipartiteGraph | PairMask]:
-        """Apply the layer; arguments and results as in :meth:`GraphAttention.forward`."""
+        """Return the tokens after this layer. The arguments and the results are those of
+        :meth:`GraphAttention.forward`."""
         check_features(x, self.attention.channels, self.attention_norm)
         check_bool(return_graph=return_graph)
         # Other attention modules need not support rotations.
@@ -137,8 +138,8 @@ def activation_of(name: str) -> nn.Module:
 
 
 def check_attention(attention: nn.Module, channels: int, heads: int, **options: object) -> None:
-    """Raise unless ``attention`` can replace graph attention and no option of graph attention is
-    set.
+    """Raise an error unless ``attention`` can replace graph attention, and no option of graph
+    attention is set.
 
     Args:
         attention (nn.Module): See :class:`EncoderLayer`.

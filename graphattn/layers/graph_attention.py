@@ -40,7 +40,8 @@ from graphattn.sources.base import check_same_sequences, fold_ptr, terms_on
 
 
 class GraphAttention(nn.Module):
-    r"""Projections, a graph source, edge-softmax attention, and the output projection.
+    r"""Multi-head attention along the edges of a source, with the projections of queries, keys,
+    values and outputs.
 
     .. math::
         \mathrm{Attn}(X) = \big\Vert_h \mathrm{EdgeAttention}(X W_h^Q, X W_h^K, X W_h^V, G_h) \,
@@ -67,7 +68,7 @@ class GraphAttention(nn.Module):
         teleport (float or sequence of float): Share of its own value that a token keeps at each
             hop: one number for all hops, or one number for each hop. One hop without teleport is
             plain attention.
-        learn_teleport (bool): Whether each head learns its own teleport as the sigmoid of a
+        learn_teleport (bool): Whether each head learns its own teleport, the sigmoid of a
             parameter. A head uses the same teleport in all hops; ``teleport`` is its initial value.
         softcap (float, optional): Bound on the scaled dot products, see
             :func:`graphattn.functional.edge_attention`.
@@ -162,7 +163,7 @@ class GraphAttention(nn.Module):
         return_graph: bool = False,
         return_attention_weights: bool = False,
     ) -> Tensor | tuple[Tensor, BipartiteGraph | PairMask | tuple[Tensor, Tensor]]:
-        """Let the tokens of each sequence attend to one another.
+        """Return the output of attention among the tokens of each sequence.
 
         Args:
             x (Tensor): Tokens of all sequences, one after the other, ``[num_tokens, channels]``.
@@ -354,8 +355,8 @@ def _added(bias: Tensor, other: Tensor | None) -> Tensor:
 
 
 def _check_sequences(name: str, own: Tensor, ptr: Tensor, heads: int, num_tokens: int) -> None:
-    """Raise unless the segments of a graph are the sequences of ``ptr``, once for all heads or once
-    for each head."""
+    """Raise a ValueError unless the segments of a graph are the sequences of ``ptr``, once for all
+    heads or once for each head."""
     if is_traced(ptr):
         return
     own, ptr = host_copy(own), host_copy(ptr)

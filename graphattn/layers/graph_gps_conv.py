@@ -99,7 +99,7 @@ class GraphGPSConv(GPSConv):
         for part in () if attention is None else attention.modules():
             if isinstance(part, MessagePassing):
                 part.explain = False  # explainers weigh only the edges of conv
-        if attention is None:  # a parameter without a gradient would stop several processes
+        if attention is None:  # DistributedDataParallel refuses parameters without a gradient
             self.norm2 = None
 
     def reset_parameters(self) -> None:
@@ -117,7 +117,7 @@ class GraphGPSConv(GPSConv):
                 graph: BipartiteGraph | PairMask | None = None, edge_bias: Tensor | None = None,
                 return_graph: bool = False, **kwargs: Any
                 ) -> Tensor | tuple[Tensor, BipartiteGraph | PairMask | None]:
-        """Apply one layer.
+        """Return the nodes after this layer.
 
         Args:
             x (Tensor): ``[num_nodes, channels]``.

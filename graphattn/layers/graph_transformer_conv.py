@@ -38,7 +38,7 @@ _ON_STEPS = hooks_on(*_STEPS)
 
 
 class GraphTransformerConv(TransformerConv):
-    r"""The graph transformer operator: PyG's ``TransformerConv``, fused.
+    r"""The graph transformer operator: PyG's ``TransformerConv`` with a fused kernel.
 
     .. math::
         x'_i = W_1 x_i + \sum_{j \in \mathcal{N}(i)} \alpha_{ij} (W_2 x_j + W_6 e_{ij}), \qquad
@@ -89,8 +89,8 @@ class GraphTransformerConv(TransformerConv):
         torch.Size([3, 16])
     """
 
-    # PyG compiles these methods for each class. Those compiled for the base class would bypass the
-    # messages that explainers need.
+    # PyG generates these methods for each class. The methods that PyG generated for the base class
+    # would skip the messages that explainers need.
     propagate = MessagePassing.propagate
     edge_updater = MessagePassing.edge_updater
     _overrides_messages = False
@@ -121,7 +121,7 @@ class GraphTransformerConv(TransformerConv):
         edge_attr: Tensor | None = None,
         return_attention_weights: bool | None = None,
     ) -> Tensor | tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Let nodes attend along the edges.
+        """Return the output of attention along the edges, and optionally the weights.
 
         Args:
             x (Tensor or tuple): ``[num_nodes, in_channels]``, or a pair of tensors: the nodes that
@@ -184,8 +184,8 @@ class GraphTransformerConv(TransformerConv):
                                  "tensor instead")
             edge_index = edge_index_of(edge_index)
         elif _is_uncoalesced(edge_index):
-            # PyG reads only tensors that are marked as coalesced, so a view of the tensor is
-            # marked.
+            # PyG reads only tensors that are marked as coalesced. The mark is set on a view, so
+            # that the tensor of the caller does not change.
             marked = edge_index.detach()._coalesced_(True)
             out = super().forward(x, marked, edge_attr, return_attention_weights)
             return out if return_attention_weights is None else (out[0], (edge_index, out[1][1]))
@@ -219,13 +219,13 @@ class GraphTransformerConv(TransformerConv):
                                                  dropout_p=dropout_p, backend=self.backend)
 
     def _with_root(self, out: Tensor, root: Tensor | None) -> Tensor:
-        """Join heads and add the root term."""
+        """Return the output of all heads, joined or averaged, plus the root term of each node."""
         out = out.flatten(1) if self.concat else out.mean(dim=1)
         if root is None:
             return out
         if self.lin_beta is None:
-            # The output of a plain projection has no other reference, so adding in place is safe.
-            # It saves a tensor of the size of the output.
+            # Nothing else refers to the output of a plain projection, so it may be changed in
+            # place, which saves a tensor of this size.
             is_own = root._base is None and _is_product(self.lin_skip)
             return root.add_(out) if is_own else root + out
         share = self.lin_beta(torch.cat([out, root, out - root], dim=-1)).sigmoid()

@@ -14,7 +14,7 @@ from graphattn.functional.recursion import check_hops, check_teleport
 
 def check_diffusion(hops: int | float, teleport: float | Sequence[float],
                     learn_teleport: bool) -> None:
-    """Check the hops and the teleport of a layer."""
+    """Raise an error unless the hops and the teleport of a layer are valid."""
     check_bool(learn_teleport=learn_teleport)
     check_hops(hops)
     check_teleport(teleport, hops)

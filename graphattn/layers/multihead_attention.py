@@ -44,13 +44,13 @@ class MultiheadAttention(nn.MultiheadAttention):
         \mathrm{MultiHead}(Q, K, V) = \big\Vert_h \mathrm{EdgeAttention}(Q W_h^Q, K W_h^K, V W_h^V,
         G_h) \, W^O
 
-    Constructor, call and state dict are torch's; the state dict also has the parameters of the
-    source. Padding on the left or right is removed first. So patterns start at the first token of a
-    sequence, and padded queries have attention 0 before the output projection. The call is
-    self-attention if query and key are the same tensor or share their memory; otherwise query i has
-    the position of key i. In a ``torch.nn.TransformerEncoderLayer``, this module disables torch's
-    fast path for inference, because the fast path would read the weights of this module without
-    calling it.
+    Constructor, call and state dict are the same as in torch, except that the state dict also has
+    the parameters of the source. Padding on the left or right is removed first. So patterns start
+    at the first token of a sequence, and the attention of padded queries is 0 before the output
+    projection. If query and key are the same tensor or share their memory, the call is
+    self-attention. Otherwise, query i has the position of key i. In a
+    ``torch.nn.TransformerEncoderLayer``, this module disables torch's fast path for inference,
+    because the fast path would read the weights of this module without calling it.
 
     Args:
         embed_dim (int): Size of each token.
@@ -144,7 +144,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend as ``torch.nn.MultiheadAttention`` does.
+        """Return the output of attention and the weights, as ``torch.nn.MultiheadAttention`` does.
 
         Args:
             query (Tensor): ``[length, batch, embed_dim]``, with ``batch_first`` ``[batch, length,
@@ -240,8 +240,9 @@ def _check_keys(add_bias_kv: bool, add_zero_attn: bool) -> None:
 
 def _table(mask: Tensor | None, sizes: tuple[int, int, int, int],
            device: torch.device) -> tuple[Tensor, ...]:
-    """Return the mask as ``[batch or 1, heads or 1, query_length, key_length]``: bool with ``True``
-    where a query may attend, or floating. Return an empty tuple without a mask."""
+    """Return a tuple of one table, ``[batch or 1, heads or 1, query_length, key_length]``, or an
+    empty tuple without a mask. A bool table is ``True`` where a query may attend, and a floating
+    table is added to logits."""
     if mask is None:
         return ()
     _check_mask('attn_mask', mask, device)
@@ -256,8 +257,8 @@ def _table(mask: Tensor | None, sizes: tuple[int, int, int, int],
 @torch.compiler.disable(reason='the values of the mask decide what is added to logits')
 def _padding(mask: Tensor | None, sizes: tuple[int, int], is_batched: bool,
              device: torch.device) -> tuple[Tensor | None, Tensor | None]:
-    """Return a pair: bool ``[batch, key_length]``, ``True`` at tokens, or None if all keys are
-    tokens; and the values added to the logits of the keys, or None."""
+    """Return two tensors ``[batch, key_length]``. The first is bool and ``True`` at tokens, or None
+    if all keys are tokens. The second is added to the logits of the keys, or None."""
     if mask is None:
         return None, None
     _check_mask('key_padding_mask', mask, device)
@@ -338,8 +339,8 @@ def from_torch(
 
 def _convert(attention: nn.MultiheadAttention, source: GraphSource, backend: str,
              diffusion: tuple[int | float, float | Sequence[float], bool]) -> MultiheadAttention:
-    """Convert ``attention`` in place and return it. A new module would lose shared, pruned,
-    parametrised or hooked parameters."""
+    """Convert ``attention`` in place and return it. A new module would lose hooks and pruning, and
+    shared or parametrised parameters."""
     kind = type(attention)
     if getattr(kind, 'forward', None) not in (nn.MultiheadAttention.forward,
                                               MultiheadAttention.forward):

@@ -1,4 +1,5 @@
-"""Attention of padded sequences along graphs without padding, for models of other libraries."""
+"""Attention of padded sequences, as models of other libraries compute it. The graphs contain only
+the tokens, without padding."""
 
 from __future__ import annotations
 
@@ -31,12 +32,12 @@ class PairRules(NamedTuple):
 
     Args:
         causal (bool): Whether queries must not attend to later keys.
-        allows (Callable): Function of three int64 tensors, the sequence, the position of the query
-            and the position of the key of each pair. Returns bool, ``True`` where the query may
-            attend.
-        tables (sequence of Tensor): Tables over slots, ``[batch, heads, query, key]``, where batch
-            and heads may be 1. A bool table is ``True`` where a query may attend; a floating table
-            is added to logits.
+        allows (Callable): Function of three int64 tensors: the sequence, the position of the query
+            and the position of the key of each pair. It returns a bool tensor, ``True`` where the
+            query may attend to the key.
+        tables (sequence of Tensor): Masks of padded sequences, ``[batch or 1, heads or 1,
+            num_queries, num_keys]``. A bool mask is ``True`` where a query may attend to a key, and
+            a floating mask is added to logits.
     """
 
     causal: bool = False
@@ -77,7 +78,8 @@ def attend_padded(
     return_attention_weights: bool = False,
     backend: str = 'auto',
 ) -> tuple[Tensor, Tensor | None]:
-    r"""Return attention of padded sequences.
+    r"""Return the output of attention among the tokens of padded sequences, and optionally the
+    weights.
 
     Args:
         query (Tensor): ``[batch, num_queries, heads, channels]``.
@@ -149,7 +151,7 @@ def _warn_of_empty(tokens: PaddedTokens) -> None:
 
 def _ask(source: GraphSource, query: Tensor, key: Tensor, tokens: PaddedTokens,
          rules: PairRules) -> tuple[BipartiteGraph | PairMask, PairRules]:
-    """Return the graph of a source, and the rules that the graph does not satisfy yet."""
+    """Return the graph of a source, and those of the rules that the graph does not obey yet."""
     if isinstance(source, PatternSource):
         _check_length(source, tokens)
         within = Causal() if rules.causal else None
@@ -189,7 +191,8 @@ def _check_alone(rules: PairRules, needs_weights: bool) -> None:
 
 def _obey(rules: PairRules, graph: BipartiteGraph, terms: LogitTerms, tokens: PaddedTokens,
           dtype: torch.dtype) -> tuple[BipartiteGraph, LogitTerms]:
-    """Return the edges that the rules allow, and the logit terms on them."""
+    """Return the graph with only those edges that the rules allow, and the logit terms of these
+    edges."""
     place = tokens.place(graph)
     keep = place.key <= place.query if rules.causal else torch.ones_like(place.key, dtype=bool)
     if rules.allows is not None:
@@ -210,7 +213,7 @@ def _obey(rules: PairRules, graph: BipartiteGraph, terms: LogitTerms, tokens: Pa
 
 
 def _look_up(table: Tensor, place: EdgePlaces, tokens: PaddedTokens) -> Tensor:
-    """Return the values of a table on the edges, ``[num_edges, heads or 1]``."""
+    """Return the value of a mask for each edge, ``[num_edges, heads or 1]``."""
     table = table.movedim(1, -1)
     table = table.expand(tokens.batch, *table.shape[1:])
     where = place.sequence, place.query - tokens.first_query, place.key - tokens.first_key

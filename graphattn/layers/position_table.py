@@ -1,4 +1,4 @@
-"""Fixed tables of positions, computed from their size."""
+"""Tables of fixed values for each position. They are computed, and neither learned nor saved."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 
 class PositionTable(nn.Module, ABC):
-    """Table with values for each position, which are neither learned nor saved.
+    """Module with a table of fixed values for each position.
 
-    The table is computed again whenever the module moves to a device or dtype. So ``to_empty`` of a
-    module on the meta device does not leave the table uninitialised, and a cast to another dtype
+    The table is computed again whenever the module moves to another device or dtype. So
+    ``to_empty`` of a module on the meta device initialises the table, and a cast to another dtype
     starts from unrounded values.
 
     Args:

@@ -10,17 +10,18 @@ from graphattn.layers.position_table import PositionTable, angles
 
 
 class RotaryPositions(PositionTable):
-    r"""Angles by which a position rotates pairs of channels of queries and keys.
+    r"""Module that returns the rotation of pairs of channels of queries and keys at each position.
+    At position i, a query q becomes
 
     .. math::
         \begin{pmatrix} q'_{2j} \\ q'_{2j + 1} \end{pmatrix} =
         \begin{pmatrix} \cos i \theta_j & -\sin i \theta_j \\
         \sin i \theta_j & \cos i \theta_j \end{pmatrix}
         \begin{pmatrix} q_{2j} \\ q_{2j + 1} \end{pmatrix}, \qquad
-        \theta_j = 10000^{-2j / C}
+        \theta_j = 10000^{-2j / C}.
 
-    at position i, so that the product of a query and a key depends only on their distance (Su et
-    al., 2021, Eq. 14 to 16).
+    So the product of a query and a key depends only on their distance (Su et al., 2021, Eq. 14 to
+    16).
 
     Args:
         num_embeddings (int): Number of positions.
@@ -38,19 +39,20 @@ class RotaryPositions(PositionTable):
         super().__init__(num_embeddings, channels)
 
     def numbers(self) -> Tensor:
-        """Return the cosine and sine of each angle, ``[num_embeddings, channels / 2, 2]``."""
+        """Return the cosine and sine of each angle, float64 ``[num_embeddings, channels / 2,
+        2]``."""
         angle = angles(self.num_embeddings, self.channels)
         return torch.stack([angle.cos(), angle.sin()], dim=2)
 
     def forward(self, position: Tensor) -> Tensor:
-        """Return the cosines and sines of positions, ``[num_tokens, channels / 2, 2]``.
-        ``position`` is int64 ``[num_tokens]``."""
+        """Return the cosines and sines for the positions ``position``, int64 ``[num_tokens]``, as
+        ``[num_tokens, channels / 2, 2]``."""
         check_ids('position', position, self.num_embeddings, self.table.device)
         return self.table[position]
 
 
 def rotate(x: Tensor, rotation: Tensor) -> Tensor:
-    """Rotate queries or keys ``[num_tokens, heads, channels]`` by the result of
+    """Return queries or keys ``[num_tokens, heads, channels]`` rotated by ``rotation``, a result of
     :class:`RotaryPositions`."""
     even, odd = x.unflatten(-1, (-1, 2)).unbind(-1)
     cos, sin = rotation.unsqueeze(1).unbind(-1)
@@ -59,7 +61,8 @@ def rotate(x: Tensor, rotation: Tensor) -> Tensor:
 
 
 def check_rotation(rotation: Tensor, x: Tensor, head_channels: int) -> None:
-    """Raise unless the rotation fits the tokens ``x`` and heads of ``head_channels`` channels."""
+    """Raise an error unless ``rotation`` fits the tokens ``x`` and heads of ``head_channels``
+    channels."""
     check_floating(rotation=rotation)
     check_strided('rotation', rotation)
     expected = (x.size(0), head_channels // 2, 2)

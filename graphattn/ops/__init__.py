@@ -20,8 +20,8 @@ BACKENDS = ('reference', 'gather', 'gather_ext', 'csr', 'numba', 'triton', 'sdpa
 
 
 def load(name: str) -> Backend:
-    """Return the backend called ``name``. Backends that are slow to import or need another package
-    are imported on first use.
+    """Return the backend called ``name``. A backend that is slow to import or needs another package
+    is imported on first use.
 
     Raises:
         ValueError: There is no such backend.

@@ -1,4 +1,5 @@
-"""The interface of backends, which includes their capabilities, and the terms of logits."""
+"""The interface of backends with their capabilities, and the terms of logits that backends
+receive."""
 
 from __future__ import annotations
 
@@ -64,8 +65,8 @@ class Backend:
             and the weighted sums of the features, ``[num_queries, heads, size]``.
         attention_part (Callable): Maps ``(query, key, value, graph, terms, seed)`` to the output
             along some of the edges, in the dtype of accumulation, and the row maxima and inverse
-            sums. ``seed`` is the seed of dropout. The function is not differentiable, and accepts
-            neither sinks nor features.
+            sums ``[num_queries, heads, 2]``. ``seed`` is the seed of dropout. The function is not
+            differentiable, and accepts neither sinks nor features.
         attention_part_grads (Callable): Maps ``(grad_out, out, max_inv_sum, query, key, value,
             graph, terms, seed, needs)`` to the gradients of query, key, value, bias and gate along
             some of the edges. The first three arguments are those of attention along all edges.

@@ -1,4 +1,4 @@
-"""Graphs as dense segments, which the definitions of operations use."""
+"""Dense tensors of all pairs of a segment, for the definitions of operations."""
 
 from __future__ import annotations
 

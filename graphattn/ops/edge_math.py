@@ -1,4 +1,4 @@
-"""Arithmetic on edges, for backends that materialise weights."""
+"""Arithmetic on edges in plain torch: logits, softmax, sinks, features, dropout and hops."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from graphattn.ops.backend import EdgeFeatures, LogitTerms
 
 
 def edge_logit(dot: Tensor, terms: LogitTerms) -> Tensor:
-    """Return ``gate * dot * scale + bias``, ``[num_edges, heads]``, with a softcap c
-    ``c * tanh(gate * dot * scale / c) + bias``."""
+    """Return the logits of edges, ``gate * dot * scale + bias``, ``[num_edges, heads]``. A softcap
+    c replaces the first term x by ``c * tanh(x / c)``."""
     logit = dot * terms.scale
     if terms.gate is not None:
         logit = logit * terms.gate
@@ -23,7 +23,7 @@ def edge_logit(dot: Tensor, terms: LogitTerms) -> Tensor:
 
 def edge_softmax(logit: Tensor, query: Tensor, num_queries: int,
                  sink: Tensor | None = None) -> Tensor:
-    """Compute the softmax of logits over the edges of each query.
+    """Return the softmax of logits over the edges of each query.
 
     Args:
         logit (Tensor): ``[num_edges, heads]``.
@@ -44,9 +44,13 @@ def edge_softmax(logit: Tensor, query: Tensor, num_queries: int,
 
 
 def take_sink(sink: Tensor | None, max_inv_sum: Tensor, *sums: Tensor) -> None:
-    """Let the sinks ``[num_queries or 1, heads]`` take their share of the attention weights of each
-    query. The inverse sums ``[num_queries, heads, 2]`` and weighted sums ``[num_queries, heads,
-    channels]`` are reduced in place."""
+    """Include the sinks in a softmax that was computed without them, in place.
+
+    Args:
+        sink (Tensor, optional): The sinks, ``[num_queries or 1, heads]``.
+        max_inv_sum (Tensor): Row maxima and inverse sums of the edges, ``[num_queries, heads, 2]``.
+        *sums (Tensor): Sums weighted by the softmax, ``[num_queries, heads, channels]``.
+    """
     if sink is not None:
         rest = rest_of_sink(sink, max_inv_sum).unsqueeze(-1)
         for x in sums:
@@ -54,8 +58,8 @@ def take_sink(sink: Tensor | None, max_inv_sum: Tensor, *sums: Tensor) -> None:
 
 
 def rest_of_sink(sink: Tensor, max_inv_sum: Tensor) -> Tensor:
-    """Reduce the inverse sums in place by the share of the attention weights that the sinks take,
-    and return the share that is left for the keys, ``[num_queries, heads]``."""
+    """Include the sinks in the inverse sums, in place. Return the factor of the attention weights
+    of each query, ``[num_queries, heads]``: 1 minus the weight of the sink."""
     row_max, inv_sum = max_inv_sum.unbind(-1)
     rest = (row_max - sink - inv_sum.log()).sigmoid()  # never inf * 0
     inv_sum *= rest
@@ -63,10 +67,10 @@ def rest_of_sink(sink: Tensor, max_inv_sum: Tensor) -> Tensor:
 
 
 def sink_grad(sink: Tensor, max_inv_sum: Tensor, delta: Tensor) -> Tensor:
-    """Return the gradient of sinks ``[num_queries or 1, heads]``.
+    """Return the gradient of the sinks, in the shape of ``sink``.
 
     Args:
-        sink (Tensor): The sinks.
+        sink (Tensor): The sinks, ``[num_queries or 1, heads]``.
         max_inv_sum (Tensor): Row maxima and inverse sums, sinks included, ``[num_queries, heads,
             2]``.
         delta (Tensor): The weighted sum of the gradients of each query's weights, ``[num_queries,
@@ -78,8 +82,8 @@ def sink_grad(sink: Tensor, max_inv_sum: Tensor, delta: Tensor) -> Tensor:
 
 
 def grad_of_sink(needed: bool, sink: Tensor | None, max_inv_sum: Tensor, delta: Tensor) -> Tensor:
-    """Return :func:`sink_grad` for softmax statistics of the shape ``[heads, num_queries, 2]``, or
-    an empty tensor unless ``needed``."""
+    """Return the result of :func:`sink_grad` for a ``max_inv_sum`` of shape ``[heads, num_queries,
+    2]``. Return an empty tensor if the gradient is not ``needed``."""
     if needed:
         return sink_grad(sink, max_inv_sum.transpose(0, 1), delta)
     return delta.new_empty(0, delta.size(1))
@@ -93,8 +97,8 @@ def highest_logit(logit: Tensor, query: Tensor, num_queries: int) -> Tensor:
 
 
 def dot_with_features(features: EdgeFeatures, query: Tensor) -> Tensor:
-    """Return the dot product of each edge's query with its features, ``[num_edges, heads]``,
-    computed head by head.
+    """Return the dot product of the features of each edge with ``features.query`` at the query of
+    this edge, ``[num_edges, heads]``. Heads are computed one by one to save memory.
 
     Args:
         features (EdgeFeatures): The features.
@@ -105,32 +109,33 @@ def dot_with_features(features: EdgeFeatures, query: Tensor) -> Tensor:
 
 
 def sum_features(weight: Tensor, features: EdgeFeatures, query: Tensor) -> Tensor:
-    """Return the sum of the edges' features weighted by ``weight``, ``[num_queries, heads, size]``.
-    The other arguments are those of :func:`dot_with_features`."""
+    """Return the sum over the edges of each query of their features times ``weight``,
+    ``[num_queries, heads, size]``. The other arguments are those of :func:`dot_with_features`."""
     nothing = weight.new_zeros(len(features.query), features.attr.size(1))
     return torch.stack([nothing.index_add(0, query, of_head.unsqueeze(1) * features.attr)
                         for of_head in weight.unbind(1)], dim=1)
 
 
 def drop_out(weight: Tensor, seed: Tensor, dropout_p: float) -> Tensor:
-    """Return attention weights ``[num_edges, heads]`` after dropout. A hash of edge and head
-    decides whether a weight is dropped, so fused kernels drop the same weights."""
+    """Return attention weights ``[num_edges, heads]`` after dropout. A hash of the seed, the edge
+    and the head decides whether a weight is dropped, so fused kernels drop the same weights."""
     number = torch.arange(1, weight.numel() + 1, device=weight.device).view_as(weight)
     bits = mix_tensor(seed + number * signed(STEP))
-    # Compares unsigned integers as signed ones, shifted by half of their range.
+    # The bits are unsigned, but torch compares signed integers: both sides are shifted by -2**63.
     is_kept = bits ^ -2**63 >= int(dropout_p * 2**64) - 2**63
     return weight * (is_kept.to(weight.dtype) / (1 - dropout_p))
 
 
 def with_first_derivative(out: Tensor, backend: str) -> Tensor:
-    """Return ``out``, whose second derivative raises an error. Without this function, kernels would
-    return 0 as the second derivative."""
+    """Return ``out`` such that a second derivative raises an error. Without this function, torch
+    would treat the second derivatives of kernels as 0."""
     return _OfFirstOrder.apply(out, backend)
 
 
 class _OfFirstOrder(torch.autograd.Function):
-    """Identity function whose gradient has no derivative. A hook would also fire when callers ask
-    for the gradient of the tensor itself."""
+    """Autograd function that returns its input, and raises an error for second derivatives. It is
+    no hook, because a hook would also fire when callers ask for the gradient of the tensor
+    itself."""
 
     @staticmethod
     def forward(ctx, out, backend):

@@ -1,8 +1,9 @@
-"""Functions that backends have in common. Each calls an operator with the tensors of a graph.
+"""The functions of :class:`~graphattn.ops.backend.Backend` for backends with compiled kernels. Each
+function calls an operator with the tensors of a graph.
 
-With ``by_key=True``, the operator gets the order by key too, which the loops of some devices need
-for gradients of keys. Sorting by key takes time, so the operator gets three empty tensors instead
-if no gradient is needed.
+Some kernels need the edges in the order by key to compute the gradients of keys. Their backends
+pass ``by_key=True``. Sorting the edges takes time, so if no gradient is needed, the operator gets
+three empty tensors instead.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from graphattn.ops.weights.schema import attention_weights, weighted_sum
 
 def attend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph, terms: LogitTerms,
            *, by_key: bool) -> Tensor | tuple[Tensor, Tensor]:
-    """Return the output, and the sums of features if there are any."""
+    """Return the output of attention, and the weighted sums of features if edges have features."""
     features = terms.features or (None, None)
     inputs = (query, key, value, *features, terms.bias, terms.gate, terms.sink)
     seed = dropout_seed(terms.dropout_p, query.device)
@@ -101,7 +102,7 @@ def _needs_gradient(*inputs: Tensor | None) -> bool:
 
 
 def _both_orders(graph: BipartiteGraph, by_key: bool) -> tuple[Tensor, ...]:
-    """Return five tensors: the edges in the order by query, and the edges in the order by key,
-    which are empty unless ``by_key``."""
+    """Return the five tensors that :data:`~graphattn.ops.registration.BOTH_ORDERS` describes. The
+    last three, the order by key, are empty unless ``by_key``."""
     indptr, key = graph.csr
     return indptr, key, *(graph.csc if by_key else (indptr[:0],) * 3)

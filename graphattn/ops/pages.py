@@ -1,4 +1,4 @@
-"""Memory for results that kernels access in random order."""
+"""Memory for large tensors that kernels access in random order."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ HUGE = 1 << 22  # bytes
 
 
 def new_rows(*shape: int, dtype: torch.dtype) -> Tensor:
-    """Return an uninitialised CPU tensor for large arrays of rows, aligned to cache lines.
+    """Return an uninitialised CPU tensor of the given shape. A large tensor is allocated in huge
+    pages, and aligned to cache lines.
 
     On Linux, numpy requests pages of 2 MiB for arrays of 4 MiB or more, and torch does not. With
-    pages of 4 KiB, the first touch of 70 MB takes four times as long, and rows far apart miss the
-    TLB. The tensor is aligned because numpy arrays begin 16 bytes after a cache line, so that each
-    vector of a row would straddle two lines.
+    pages of 4 KiB, the first access to 70 MB takes four times as long, and accesses to distant rows
+    miss the TLB. The memory comes from numpy, but numpy arrays begin 16 bytes after a cache line.
+    Without alignment, each vector of a row would lie in two cache lines.
     """
     num_bytes = math.prod(shape) * dtype.itemsize
     if num_bytes < HUGE:

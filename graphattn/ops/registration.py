@@ -1,4 +1,5 @@
-"""Registration of operators with torch."""
+"""Registration of this library's operators with torch: their schemas, fake kernels and
+gradients."""
 
 from __future__ import annotations
 
@@ -7,8 +8,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-# ``perm`` is the permutation of the edges into the order by key. The three tensors of the order by
-# key are needed for gradients; if no gradient is needed, they are empty.
+# Arguments that describe the edges of a graph, in the order by query (``indptr`` and ``edge_key``)
+# and in the order by key (``key_indptr``, ``edge_query`` and ``perm``, the permutation from the
+# first order to the second). Only gradients need the order by key. If none is needed, its three
+# tensors are empty.
 BOTH_ORDERS = ('Tensor indptr, Tensor edge_key, Tensor key_indptr, Tensor edge_query, '
                'Tensor perm')
 GRAPH = f'{BOTH_ORDERS}, Tensor query_ptr, Tensor key_ptr'
@@ -22,6 +25,9 @@ def define(name: str, arguments: str, results: str, fake: Callable) -> torch._op
         arguments (str): Arguments, in the syntax of torch's schemas.
         results (str): Results, in the syntax of torch's schemas.
         fake (Callable): Fake kernel, which returns results of the right shapes without values.
+
+    Returns:
+        OpOverload: The operator, which kernels are registered for.
     """
     arguments = ' '.join(arguments.split())
     torch.library.define(f'graphattn::{name}', f'({arguments}) -> {results}',
@@ -32,12 +38,18 @@ def define(name: str, arguments: str, results: str, fake: Callable) -> torch._op
 
 def differentiate(operator: torch._ops.OpOverload, backward: Callable,
                   save: Callable) -> Callable:
-    """Register the gradients of an operator. ``backward(ctx, *grads)`` returns a dict from the
-    names of arguments to their gradients.
+    """Register the gradients of an operator.
+
+    Args:
+        operator (OpOverload): The operator.
+        backward (Callable): Maps ``(ctx, *grads)`` to a dict from the names of arguments to their
+            gradients.
+        save (Callable): Function of ``(ctx, inputs, output)`` that stores in ``ctx`` what
+            ``backward`` needs.
 
     Returns:
-        Callable: Function to call instead of the operator, as fast as that of
-        :func:`differentiate_no_more`.
+        Callable: Function to call instead of the operator. Outside torch.compile, it skips torch's
+        slow dispatch, as the function of :func:`differentiate_no_more` does.
     """
     names = [argument.name for argument in operator._schema.arguments]
 
@@ -68,8 +80,8 @@ def differentiate(operator: torch._ops.OpOverload, backward: Callable,
 
 
 def differentiate_no_more(operator: torch._ops.OpOverload) -> Callable:
-    """Make second derivatives of an operator raise an error, because torch would treat them as
-    zero.
+    """Register an error for the derivatives of an operator that computes gradients. Without it,
+    torch would treat second derivatives as zero.
 
     Returns:
         Callable: Function to call instead of the operator. Outside torch.compile, this function
@@ -101,26 +113,26 @@ def accumulation_dtype(tensor: Tensor) -> torch.dtype:
 
 
 def empty_unless(needed: bool, like: Tensor | None, other: Tensor) -> Tensor:
-    """Return an uninitialised tensor with the shape of ``like`` for a gradient, or an empty tensor
-    unless the gradient is ``needed``."""
+    """Return an uninitialised tensor for the gradient of ``like``. Return an empty tensor with the
+    heads of ``other`` if the gradient is not ``needed``."""
     return like.new_empty(like.shape) if needed else other.new_empty(0, other.size(1))
 
 
 def empty_max_inv_sum(query: Tensor) -> Tensor:
-    """Return an uninitialised tensor ``[heads, nodes, 2]`` for the maximum logit of each query and
-    the inverse sum of its weights."""
+    """Return an uninitialised tensor ``[heads, num_queries, 2]`` for the row maxima and inverse
+    sums: the maximum logit m of each query, and 1 over the sum of ``exp(logit - m)``."""
     return query.new_empty(query.size(1), query.size(0), 2, dtype=accumulation_dtype(query))
 
 
 def no_grad(like: Tensor) -> Tensor:
-    """Return an empty tensor like ``like``, which an operator returns for a gradient that is not
-    needed."""
+    """Return an empty tensor of the dtype and device of ``like``. Operators return it for a
+    gradient that is not needed."""
     return like.new_empty(0)
 
 
 def sum_to(grad: Tensor, values: Tensor | None) -> Tensor:
-    """Return the gradient of ``values`` on edges: ``grad`` ``[num_edges, heads]``, summed over
-    heads if all heads share ``values``."""
+    """Return the gradient of ``values`` on edges. This is ``grad`` ``[num_edges, heads]``, summed
+    over heads if all heads share ``values``."""
     if values is None or grad.size(0) != values.size(0):
         return grad
     return (grad.sum(1, keepdim=True) if values.size(1) < grad.size(1) else grad).to(values.dtype)

@@ -1,7 +1,7 @@
 """Placements, which define where the keys and values of edges lie. Each placement has its own file.
 
-A placement contains all code that differs between one ragged batch (:data:`LOCAL`), padded
-sequences, decoding and several processes. The common code is
+A placement contains the code that is specific to one ragged batch (:data:`LOCAL`), to padded
+sequences, to decoding or to several processes. The common code is
 :func:`graphattn.functional.drive.drive`.
 """
 

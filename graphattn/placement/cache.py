@@ -13,8 +13,8 @@ class Cache(Placement):
     """Placement of keys and values in the cache of a layer. The keys and values of new tokens are
     added to the cache.
 
-    The values after each hop are cached too, because later tokens do not change them along causal
-    edges.
+    With several hops, the values after each hop are cached too. Edges are causal, so later tokens
+    do not change these values.
 
     Args:
         heads (int, optional): Number of heads, if each head has its own graph; None if all heads
@@ -55,11 +55,11 @@ class Kept:
 
     def __init__(self, seen: list[int]):
         self.seen = seen
-        self._tensors: dict[str, Tensor] = {}  # rows of all heads and sequences, by name
+        self._tensors: dict[str, Tensor] = {}  # by name: 'key', 'hop 0', 'hop 1', ...
 
     def put(self, name: str, place: Tensor, new: Tensor, num_places: int) -> Tensor:
-        """Store the rows ``new`` at ``place`` under a name, and return all rows that are stored
-        under this name, ``[num_places, heads, channels]``."""
+        """Write the rows ``new`` to the places ``place`` of the tensor called ``name``, and return
+        the first ``num_places`` rows of this tensor, ``[num_places, heads, channels]``."""
         kept = self._tensors.get(name)
         if kept is None:
             kept = self._tensors[name] = _zeros(num_places, new)
@@ -77,7 +77,7 @@ class Kept:
 
 
 def _zeros(num_rows: int, like: Tensor) -> Tensor:
-    # Later calls may write to this tensor outside of inference mode.
+    # A tensor that is created in inference mode is read-only outside of it, but later calls write.
     with torch.inference_mode(False):
         return like.new_zeros(num_rows, *like.shape[1:])
 

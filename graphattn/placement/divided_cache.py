@@ -1,4 +1,8 @@
-"""Placement for decoding over several processes. Each process caches some of the keys."""
+"""Placement for decoding over several processes. Each process caches the keys and values of some
+tokens.
+
+A node is a token, or a token in one head if each head has its own graph.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +22,22 @@ from graphattn.placement.overlap import joined
 
 
 class DividedCache(Exchange):
-    """Keys and values in the caches of several processes.
+    """Placement of keys and values in the caches of several processes.
 
-    New queries are either divided over the processes, or all processes compute all of them. In the
-    second case, each process attends to the keys of its own cache, and the parts are merged. So a
-    process sends one output per query and head, however many edges there are.
+    Either each process computes some of the new queries, or every process computes all of them. In
+    the second case, each process attends only to the keys in its own cache, and the outputs of all
+    processes are merged. So a process sends one output per query and head, regardless of the number
+    of edges.
 
     Args:
-        heads (int, optional): Number of heads that own a graph; all share one if omitted.
+        heads (int, optional): Number of heads, if each head has its own graph; None if all heads
+            share the graph.
         halo (Halo): Nodes that each process sends to every other process.
         group (ProcessGroup): The processes.
         kept (Kept): The cache of the layer.
         new (NewRows): New nodes that this process caches.
-        part (Part, optional): Edges from the keys of this process; ``None`` if queries are divided.
+        part (Part, optional): Edges from the keys of this process; ``None`` if each process
+            computes only some of the new queries.
     """
 
     def __init__(self, heads: int | None, halo: Halo, group: dist.ProcessGroup, kept: Kept,
@@ -56,7 +63,7 @@ class DividedCache(Exchange):
         graph, own, is_in = self._part
         bias, gate = (x if x is None else x[is_in] for x in (terms.bias, terms.gate))
         key, value = self._put('key', key), self._put('hop 0', value)
-        if own is not None:  # because kernels take time for keys without edges too
+        if own is not None:  # kernels would take time for keys without edges too
             key, value = key.index_select(0, own), value.index_select(0, own)
         out, max_inv_sum = kernel.attention_part(
             query, key, value, graph, terms._replace(bias=bias, gate=gate, sink=None), None)
@@ -75,14 +82,14 @@ class DividedCache(Exchange):
 class NewRows(NamedTuple):
     """New nodes that a process caches."""
 
-    rows: Tensor  # their indices among the new nodes, int64
-    place: Tensor  # where to cache them, int64
-    num_places: int  # number of nodes in the cache of this process afterwards
+    rows: Tensor  # indices of these nodes among the new nodes of the call, int64
+    place: Tensor  # their places in the cache of this process, int64
+    num_places: int  # number of nodes in this cache afterwards
 
 
 class Part(NamedTuple):
     """The edges from the keys in the cache of a process."""
 
-    graph: BipartiteGraph  # from some nodes of this cache to all queries
-    own: Tensor | None  # the places of these nodes, int64; None if they are all nodes in order
-    is_in: Tensor  # which edges of the whole graph these are, bool [num_edges]
+    graph: BipartiteGraph  # from those nodes of this cache that have edges to all new queries
+    own: Tensor | None  # places of these nodes, int64; None if they are the whole cache in order
+    is_in: Tensor  # bool [edges of the whole graph]: whether the edge is in this part

@@ -1,4 +1,8 @@
-"""Placement over several processes, each of which holds a part of the tokens."""
+"""Placement over several processes. Each process stores the keys and values of some tokens.
+
+A node is a token, or a token in one head if each head has its own graph. The nodes that a process
+needs but other processes store are its halo.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +20,12 @@ from graphattn.placement.overlap import Split, attend_overlapped
 
 
 class Exchange(Placement):
-    """Keys and values of several processes: before every hop, each receives the rows that its edges
-    need.
+    """Placement of keys and values on several processes. Before every hop, each process receives
+    the keys and values that its edges need.
 
     Args:
-        heads (int, optional): Number of heads that own a graph; all share one if omitted.
+        heads (int, optional): Number of heads, if each head has its own graph; None if all heads
+            share the graph.
         halo (Halo): Nodes that each process sends to every other process.
         group (ProcessGroup): The processes.
     """
@@ -45,7 +50,7 @@ class Exchange(Placement):
         return self._exchanged(value)[0]
 
     def pairs(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Exchange keys and values together."""
+        """Return the keys and values of edges, fetched from all processes in one message."""
         return self._exchanged(key, value)
 
     def attend(self, kernel: Backend, query: Tensor, key: Tensor, value: Tensor,
@@ -53,7 +58,8 @@ class Exchange(Placement):
         return attend_overlapped(kernel, query, key, value, terms, self._halo.split, self._group)
 
     def _exchanged(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Return the rows of each tensor, of any process, that the halo's graph needs."""
+        """Send rows of each tensor to the processes that need them, and return the rows of all
+        processes that the edges of this process need."""
         halo, widths = self._halo, [x.size(-1) for x in tensors]
         rows = torch.cat([x.index_select(0, halo.send) for x in tensors], dim=-1)
         rows = exchanged(rows, halo.send_sizes, halo.receive_sizes, self._group)
@@ -64,18 +70,18 @@ class Exchange(Placement):
 class Halo(NamedTuple):
     """Nodes that each process sends to every other process."""
 
-    graph: BipartiteGraph | None  # from the received nodes to own queries; None if all are received
+    graph: BipartiteGraph | None  # from received nodes to own queries; None: all nodes are received
     send: Tensor  # own nodes to send, in the order of the receiving processes, int64
-    send_sizes: list[int]
-    receive_sizes: list[int]
-    place: Tensor | None  # index of each key among the received nodes; None if in the same order
-    split: Split | None = None  # the same for own and other nodes apart; None if it does not pay
+    send_sizes: list[int]  # number of nodes to send to each process
+    receive_sizes: list[int]  # number of nodes to receive from each process
+    place: Tensor | None  # index of each key among the received nodes; None if the order is equal
+    split: Split | None = None  # to compute while messages arrive; None if that is not faster
 
 
 def sent_to_all(owner: Tensor, number: Tensor,
                 group: dist.ProcessGroup) -> tuple[Tensor, list[int], list[int], Tensor | None]:
-    """Plan an exchange in which every process receives the same nodes. No process sends a request,
-    because each knows what the others need.
+    """Plan an exchange in which every process receives the same nodes. The processes send no
+    requests, because each process knows what the others need.
 
     Args:
         owner (Tensor): The process that owns each node, int64 ``[num_nodes]``.
@@ -93,7 +99,8 @@ def sent_to_all(owner: Tensor, number: Tensor,
 
 def requested(owner: Tensor, number: Tensor, sizes: Tensor,
               group: dist.ProcessGroup) -> tuple[Tensor, list[int], list[int], Tensor | None]:
-    """Request nodes from the processes that own them; every process must call it.
+    """Plan an exchange in which each process receives the nodes that it requests. Every process
+    must call this function, because the requests are messages.
 
     Args:
         owner (Tensor): The process that owns each requested node, int64 ``[num_requested]``.
@@ -113,5 +120,5 @@ def requested(owner: Tensor, number: Tensor, sizes: Tensor,
 
 
 def place_of(order: Tensor) -> Tensor | None:
-    """Return where each element of a permutation stands, or None for the identity."""
+    """Return the inverse of the permutation ``order``, or None if it is the identity."""
     return None if bool((order.diff() > 0).all()) else order.argsort()

@@ -1,4 +1,5 @@
-"""Messages between processes that share a sequence: rows of tensors, and their gradients."""
+"""Messages between processes that share a sequence. A message contains rows of tensors or gradients
+of such rows."""
 
 from __future__ import annotations
 
@@ -11,10 +12,10 @@ from graphattn.placement.roll_call import naming_absent
 
 
 class Message:
-    """Rows that are sent to other processes while this process computes.
+    """Exchange of rows with other processes that runs while this process computes.
 
     Args:
-        rows (Tensor): Own rows, in the order of the receiving processes.
+        rows (Tensor): Rows to send, in the order of the receiving processes.
         send_sizes (list of int): Number of rows for each process.
         receive_sizes (list of int): Number of rows from each process.
         group (ProcessGroup): The processes. All of them must send at the same time.
@@ -27,21 +28,29 @@ class Message:
             self._rows = all_to_all_single(rows.contiguous(), receive_sizes, send_sizes, group)
 
     def wait(self) -> Tensor:
-        """Wait, and return the received rows in the order of the sending processes."""
+        """Return the received rows in the order of the sending processes, after waiting for
+        them."""
         with naming_absent(self._group):
             return wait_tensor(self._rows)
 
 
 def exchanged(rows: Tensor, send_sizes: list[int], receive_sizes: list[int],
               group: dist.ProcessGroup) -> Tensor:
-    """Send rows, in the order of the receiving processes, and return the received rows. The
-    backward pass returns gradients."""
+    """Send rows to other processes, and return the rows received from them. The backward pass sends
+    the gradients of received rows back.
+
+    Args:
+        rows (Tensor): Rows to send, in the order of the receiving processes.
+        send_sizes (list of int): Number of rows for each process.
+        receive_sizes (list of int): Number of rows from each process.
+        group (ProcessGroup): The processes. All of them must call this function.
+    """
     return _Sent.apply(rows, send_sizes, receive_sizes, group)
 
 
 class _Sent(torch.autograd.Function):
-    """Rows of other processes; torch's own function would not name a process that is absent in the
-    backward pass."""
+    """Autograd function of :func:`exchanged`. If a process does not respond in the backward pass,
+    this function names the process in an error, and torch's own function does not."""
 
     @staticmethod
     def forward(rows: Tensor, send_sizes: list[int], receive_sizes: list[int],
@@ -59,15 +68,17 @@ class _Sent(torch.autograd.Function):
 
 
 def gathered(x: Tensor, sizes: list[int], group: dist.ProcessGroup) -> Tensor:
-    """Gather the rows of all processes; process i has ``sizes[i]``."""
+    """Return the rows ``x`` of all processes as one tensor, in the order of the processes. Process
+    i has ``sizes[i]`` rows. The backward pass sums the gradients of all processes."""
     rows = x.repeat(len(sizes), *[1] * (x.dim() - 1))
     return exchanged(rows, [x.size(0)] * len(sizes), sizes, group)
 
 
 def all_to_all(rows: Tensor, send_sizes: list[int] | None, receive_sizes: list[int] | None,
                 group: dist.ProcessGroup) -> Tensor:
-    """Exchange rows and return those received, in the order of the sending processes. Without
-    sizes, every process gets an equal part of the rows."""
+    """Send rows to other processes, and return the received rows in the order of the sending
+    processes. Without sizes, every process gets the same number of rows. There are no
+    gradients."""
     num_rows = rows.size(0) if receive_sizes is None else sum(receive_sizes)
     arrived = rows.new_empty(num_rows, *rows.shape[1:])
     with naming_absent(group):
@@ -76,6 +87,7 @@ def all_to_all(rows: Tensor, send_sizes: list[int] | None, receive_sizes: list[i
 
 
 def all_gather(mine: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """Gather a tensor of every process, ``[num_processes, ...]``."""
+    """Return the tensors ``mine`` ``[...]`` of all processes as one tensor, ``[num_processes,
+    ...]``. There are no gradients."""
     size = dist.get_world_size(group)
     return all_to_all(mine.expand(size, *mine.shape).contiguous(), None, None, group)

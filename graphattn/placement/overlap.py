@@ -1,4 +1,8 @@
-"""Attention to own keys while the keys of other processes are on their way."""
+"""Attention over several processes that overlaps with communication.
+
+A process computes attention to its own keys while it receives the keys of other processes. Then it
+computes attention to the received keys, and merges both.
+"""
 
 from __future__ import annotations
 
@@ -16,59 +20,64 @@ from graphattn.placement.messages import Message
 
 
 class Split(NamedTuple):
-    """The edges of own queries in two parts: near ones from own keys, and far ones from the keys of
-    other processes."""
+    """The edges of the queries of a process in two parts. Near edges start from keys of this
+    process, and far edges start from keys of other processes."""
 
     near: BipartiteGraph
     far: BipartiteGraph  # from the received keys to the queries that have far edges
-    rows: Tensor | None  # these queries, int64; None if all have far edges
+    rows: Tensor | None  # these queries, int64; None if all queries have far edges
     is_far: Tensor  # bool [num_edges]
-    send: Tensor  # own keys for other processes, in the order of these, int64
-    send_sizes: list[int]
-    receive_sizes: list[int]
-    order: Tensor | None  # far key of each received one; None if they arrive in order
+    send: Tensor  # own keys to send, in the order of the receiving processes, int64
+    send_sizes: list[int]  # number of keys to send to each process
+    receive_sizes: list[int]  # number of keys to receive from each process
+    order: Tensor | None  # for each received key, its index in far; None if the order is equal
 
     def in_order(self, received: Tensor) -> Tensor:
-        """Return the rows of far keys from received ones."""
+        """Return rows of far keys, sorted from the order of arrival into the order of ``far``."""
         return received if self.order is None else received.index_select(0, self.order.argsort())
 
     def as_received(self, x: Tensor) -> Tensor:
-        """Return rows of far keys in the order in which these were received."""
+        """Return rows of far keys, sorted from the order of ``far`` into the order of arrival."""
         return x if self.order is None else x.index_select(0, self.order)
 
     def join(self, near: Tensor, far: Tensor) -> Tensor:
-        """Return the values of all edges."""
+        """Return the values of all edges, ``[num_edges, heads]``, from the values of the near edges
+        and of the far edges."""
         joined = near.new_empty(len(self.is_far), near.size(1))
         joined[self.is_far], joined[~self.is_far] = far, near
         return joined
 
 
-# Queries with far edges are visited twice, and their outputs merged, which takes as long as some
-# edges. CPU time of a training step over that of one that waits, for two processes of one thread
-# and 4 heads of 32:
+# A graph is split if it has at least this number of edges for each query with far edges. Such a
+# query is computed twice, and its two outputs are merged, which takes as long as some edges. CPU
+# time of a training step with split edges, divided by the time of a step that waits for messages,
+# for two processes of one thread and 4 heads of 32 channels:
 #
-# 4,096 tokens: 0.85 to 0.89 for windows, where 2 % of the queries have far edges. If all queries
+# 4,096 tokens: 0.85 to 0.89 for windows, in which 2 % of the queries have far edges. If all queries
 # have far edges: 1.36, 1.26, 1.36, 1.18, 1.05 and 1.05 for 8, 32, 64, 128, 256 and 512 random keys,
 # 1.02 for BigBird, 0.96 to 0.99 for a causal graph.
-# 65,536 tokens: windows 0.72; 8, 32 and 256 random keys 1.14, 0.97 and 0.89.
+# 65,536 tokens: 0.72 for windows; 1.14, 0.97 and 0.89 for 8, 32 and 256 random keys.
 #
-# To split the graph takes twice as long as a step, so one that is drawn in a step is not split.
+# Splitting a graph takes twice as long as a step. So a graph that is used in only one step is not
+# split.
 EDGES_OF_A_FAR_QUERY = 256
 
 
 def split_edges(graph: BipartiteGraph, owner: Tensor, is_needed: Tensor, rank: int, send: Tensor,
                 send_sizes: list[int], receive_sizes: list[int]) -> Split | None:
-    """Split the edges of own queries; return None if computing them together is faster. Processes
-    may decide differently, because others receive the same messages either way.
+    """Split the edges of a process into near and far edges. Return None if it is faster to compute
+    all edges together. Processes may decide differently, because the messages are the same in both
+    cases.
 
     Args:
-        graph (BipartiteGraph): From the keys of all processes to own queries.
+        graph (BipartiteGraph): Edges from the keys of all processes to the queries of this process.
         owner (Tensor): The process that owns each key, int64 ``[num_keys]``.
-        is_needed (Tensor): Which keys have edges, bool ``[num_keys]``.
-        rank (int): This process.
-        send (Tensor): Own keys to send, in the order of the receiving processes, this one included.
-        send_sizes (list of int): Number of them for each process.
-        receive_sizes (list of int): Number of keys from each process.
+        is_needed (Tensor): Whether each key has edges, bool ``[num_keys]``.
+        rank (int): The number of this process.
+        send (Tensor): Own keys to send, in the order of the receiving processes. This process is
+            one of them.
+        send_sizes (list of int): Number of keys to send to each process.
+        receive_sizes (list of int): Number of keys to receive from each process.
     """
     is_own = owner == rank
     is_far = ~is_own[graph.key]
@@ -90,8 +99,14 @@ def split_edges(graph: BipartiteGraph, owner: Tensor, is_needed: Tensor, rank: i
 
 
 def subgraph(graph: BipartiteGraph, is_key: Tensor, keep: Tensor | None = None) -> BipartiteGraph:
-    """Return the graph of some of the keys, bool ``[num_keys]``, and of their edges: all of them,
-    or those of ``keep``, bool ``[num_edges]``."""
+    """Return a graph that has only some of the keys and edges.
+
+    Args:
+        graph (BipartiteGraph): The whole graph.
+        is_key (Tensor): Whether to keep each key, bool ``[num_keys]``.
+        keep (Tensor, optional): Whether to keep each edge, bool ``[num_edges]``; all edges if
+            omitted. The keys of these edges must be kept.
+    """
     (indptr, key), number = graph.csr, counts_before(is_key)
     if keep is not None:
         indptr, key = counts_before(keep)[indptr], key[keep]
@@ -110,19 +125,22 @@ def _rows_of(graph: BipartiteGraph, has_edges: Tensor) -> BipartiteGraph:
 
 
 def counts_before(is_in: Tensor) -> Tensor:
-    """Return the number of true values before each position, and of all."""
+    """Return the number of true values before each position of a bool tensor ``[n]``, and their
+    total number at the end, int64 ``[n + 1]``."""
     return torch.cat([is_in.new_zeros(1, dtype=torch.long), is_in.cumsum(0)])
 
 
 @torch.compiler.disable(reason='near edges are computed between the start and end of a message')
 def attend_overlapped(kernel: Backend, query: Tensor, key: Tensor, value: Tensor, terms: LogitTerms,
                       split: Split, group: dist.ProcessGroup) -> Tensor:
-    """Return attention to the keys of all processes; near edges are computed while messages are
-    sent.
+    """Return the attention of own queries to the keys of all processes. Near edges are computed
+    while the keys and values of far edges arrive.
 
     Args:
-        kernel (Backend): A backend that computes parts of an attention.
-        query (Tensor): Own queries; ``key`` and ``value`` are own nodes, too.
+        kernel (Backend): A backend with ``attention_part`` and ``attention_part_grads``.
+        query (Tensor): Queries of this process, ``[num_queries, heads, channels]``.
+        key (Tensor): Keys of this process.
+        value (Tensor): Values of this process.
         terms (LogitTerms): As for kernels, without features.
         split (Split): The edges.
         group (ProcessGroup): The processes.
@@ -136,11 +154,10 @@ def attend_overlapped(kernel: Backend, query: Tensor, key: Tensor, value: Tensor
 
 
 class _Overlapped(torch.autograd.Function):
-    """Attention to near and far keys.
+    """Autograd function of attention along near and far edges.
 
-    The weights of both parts are exponentials of logits minus the same maximum, over the same sum.
-    So the gradients of a part are those of an attention that has the output, the maximum and the
-    sum of both.
+    The softmax of a query is over the near and the far edges together. So the backward pass
+    computes each part with the output, the row maxima and the inverse sums of both parts.
     """
 
     @staticmethod
@@ -186,7 +203,7 @@ class _Overlapped(torch.autograd.Function):
 
 
 class _Side(NamedTuple):
-    """Near or far edges of an attention."""
+    """The near or the far edges, with the arguments that the kernel needs to compute them."""
 
     kernel: Backend
     terms: LogitTerms  # without tensors
@@ -197,7 +214,7 @@ class _Side(NamedTuple):
     def attend(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None,
                gate: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the output of the queries that have such edges, and their row maxima and inverse
-        sums."""
+        sums, ``[queries, heads, 2]``."""
         graph, rows = self._edges()
         return self.kernel.attention_part(_rows(query, rows), key, value, graph,
                                           self._with(bias, gate), self.seed)
@@ -205,7 +222,18 @@ class _Side(NamedTuple):
     def grads(self, of_queries: tuple[Tensor, ...], key: Tensor, value: Tensor,
               bias: Tensor | None, gate: Tensor | None,
               needs: tuple[bool, bool]) -> tuple[Tensor, ...]:
-        """Return the gradients of these queries, of the keys and values, and of bias and gate."""
+        """Return the gradients of the queries that have such edges, of the keys and values, and of
+        bias and gate.
+
+        Args:
+            of_queries (tuple of Tensor): For all queries: the gradient of the output, the output,
+                the row maxima and inverse sums, and the queries.
+            key (Tensor): Keys of such edges.
+            value (Tensor): Values of such edges.
+            bias (Tensor, optional): Bias of all edges.
+            gate (Tensor, optional): Gate of all edges.
+            needs (tuple of bool): Whether the gradients of bias and gate are needed.
+        """
         graph, rows = self._edges()
         return self.kernel.attention_part_grads(
             *(_rows(x, rows) for x in of_queries), key, value, graph, self._with(bias, gate),
@@ -236,7 +264,16 @@ def _add_to(x: Tensor, rows: Tensor | None, added: Tensor) -> None:
 
 def _merge(out: Tensor, max_inv_sum: Tensor, rows: Tensor | None, far_out: Tensor,
            far_max_inv_sum: Tensor) -> None:
-    """Merge what far keys contribute to some queries, in place."""
+    """Merge the attention to far keys into the attention to near keys, in place.
+
+    Args:
+        out (Tensor): Output of near edges, ``[num_queries, heads, channels]``.
+        max_inv_sum (Tensor): Row maxima and inverse sums of near edges, ``[num_queries, heads,
+            2]``.
+        rows (Tensor, optional): The queries that have far edges, int64; all queries if omitted.
+        far_out (Tensor): Output of the far edges of these queries.
+        far_max_inv_sum (Tensor): Row maxima and inverse sums of the far edges of these queries.
+    """
     own_out = _rows(out, rows)
     (own, far), both = joined(torch.stack([_rows(max_inv_sum, rows), far_max_inv_sum]))
     if rows is None:
@@ -248,15 +285,16 @@ def _merge(out: Tensor, max_inv_sum: Tensor, rows: Tensor | None, far_out: Tenso
 
 
 def joined(max_inv_sum: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what each part of the keys contributes to the attention to all of them.
+    """Return the factors that merge attention to several parts of the keys into attention to all
+    keys.
 
     Args:
-        max_inv_sum (Tensor): Maxima of the logits and inverse sums of each part,
-            ``[num_parts, num_queries, heads, 2]``.
+        max_inv_sum (Tensor): Row maxima and inverse sums of each part, ``[num_parts, num_queries,
+            heads, 2]``.
 
     Returns:
-        The factor of each part's output, ``[num_parts, num_queries, heads, 1]``, and the maxima and
-        inverse sums of all keys together, ``[num_queries, heads, 2]``.
+        A pair: the factor of the output of each part, ``[num_parts, num_queries, heads, 1]``; and
+        the row maxima and inverse sums of all keys together, ``[num_queries, heads, 2]``.
     """
     row_max, inv_sum = max_inv_sum.unbind(-1)
     is_empty = inv_sum == 0
@@ -266,5 +304,5 @@ def joined(max_inv_sum: Tensor) -> tuple[Tensor, Tensor]:
     joint_inv_sum = row_sum.sum(0).reciprocal()
     share = (row_sum * joint_inv_sum).masked_fill(is_empty, 0).unsqueeze(-1)
     joint, has_none = torch.stack([joint_max, joint_inv_sum], dim=-1), is_empty.all(0)
-    joint[has_none] = joint.new_tensor([torch.inf, 0])  # as kernels mark rows without keys
+    joint[has_none] = joint.new_tensor([torch.inf, 0])  # kernels mark rows without keys like this
     return share, joint

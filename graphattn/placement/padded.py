@@ -1,4 +1,5 @@
-"""Placement in the slots of padded sequences, whose graphs contain only the tokens."""
+"""Placement in padded sequences. A slot of a padded sequence contains a token or padding, and
+graphs contain only the tokens."""
 
 from __future__ import annotations
 
@@ -18,13 +19,14 @@ class Padded(Placement):
     """Placement of keys and values in padded tensors ``[batch, num_keys, num_kv_heads, channels]``.
     The output is padded too.
 
-    With one hop and fewer edges than keys, keys without edges are left out. So a single query after
-    a cache reads only the keys that it attends to.
+    If there is only one hop, and fewer edges than keys, then only keys with edges are read. This
+    saves time when a single new query attends to a long cache.
 
     Args:
         tokens (PaddedTokens): The slots that contain tokens.
         graph (BipartiteGraph): Edges between tokens, as in :meth:`PaddedTokens.place`.
-        heads (int, optional): Number of heads that own a graph; all share one if omitted.
+        heads (int, optional): Number of heads, if each head has its own graph; None if all heads
+            share the graph.
         hops_end (bool): Whether there is only one hop.
     """
 
@@ -50,9 +52,9 @@ class Padded(Placement):
 class PaddedTokens:
     """Positions of the tokens in padded queries and keys.
 
-    A position is the index of a slot of the keys, counted from the beginning of the sequence. It
-    counts slots that a cache no longer stores. Attention is computed on the tokens alone, one after
-    the other, so padding may be on the left or right.
+    A position is the index of a slot among the keys of a sequence. It also counts the first slots
+    if a cache no longer stores them. Attention is computed on the tokens without padding, so
+    padding may be on the left or right.
 
     Args:
         batch (int): Number of sequences.
@@ -65,9 +67,9 @@ class PaddedTokens:
         first_key (int): Position of the first key.
         same_tokens (bool): Whether the query and the key at one position are the same token.
             Otherwise all queries are tokens, and ``is_token`` describes the keys only.
-        packed (tuple of int, optional): Lengths of the sequences, if a row contains several
-            sequences, one after the other. Every slot must then have a token, and queries and keys
-            must be the same tokens.
+        packed (tuple of int, optional): Lengths of the sequences, if a row of the batch contains
+            several sequences, one after the other. Then every slot must have a token, and queries
+            and keys must be the same tokens.
     """
 
     batch: int
@@ -82,8 +84,8 @@ class PaddedTokens:
 
     @cached_property
     def _token(self) -> tuple[Tensor, Tensor] | None:
-        """A pair of tensors, the sequence and the position of each token; ``None`` if every slot
-        has a token."""
+        """Return a pair of tensors, the sequence and the position of each token, or ``None`` if
+        every slot has a token."""
         behind = self._behind
         if self.is_token is None and self.first_key + self.num_keys == behind:
             return None
@@ -94,18 +96,20 @@ class PaddedTokens:
 
     @property
     def _behind(self) -> int:
-        """The position after the last key that a query may attend to."""
+        """Return the position after the last key that a query may attend to."""
         last_key = self.first_key + self.num_keys
         return min(self.first_query + self.num_queries, last_key) if self.same_tokens else last_key
 
     @cached_property
     def lengths(self) -> list[int]:
-        """Number of keys of each sequence, including keys that a cache no longer stores."""
+        """Return the number of keys of each sequence, including keys that a cache no longer
+        stores."""
         return self._before(self._behind) if self.packed is None else [*self.packed]
 
     @cached_property
     def spans(self) -> list[tuple[int, int]]:
-        """Begin and end of the queries of each sequence among its keys."""
+        """Return the range of the queries of each sequence among its keys, as a pair (begin,
+        end)."""
         if self.packed is not None:
             return [(0, length) for length in self.packed]
         if not self.same_tokens:
@@ -189,7 +193,7 @@ class PaddedTokens:
         return tuple(part[is_behind] for part in self._token)
 
     def place(self, graph: BipartiteGraph) -> EdgePlaces:
-        """Return the places of the edges of a graph.
+        """Return the sequence, the head and the positions of each edge of a graph.
 
         The graph has a segment for each sequence, or for each head and sequence. The keys of the
         graph include keys that a cache no longer stores.
@@ -227,8 +231,8 @@ class EdgePlaces(NamedTuple):
 
     sequence: Tensor
     head: Tensor | None  # None if all heads share the edges
-    query: Tensor  # position
-    key: Tensor
+    query: Tensor  # position of the query
+    key: Tensor  # position of the key
 
 
 def _take(x: Tensor, slot: Tensor | None) -> Tensor:

@@ -1,4 +1,5 @@
-"""Errors that say why a collective has failed, and name the processes that do not respond."""
+"""Errors for failed communication between processes, which name the processes that do not
+respond."""
 
 from __future__ import annotations
 
@@ -17,11 +18,13 @@ LACKING = re.compile('does not support|No backend type')  # in torch's messages
 
 @contextmanager
 def naming_absent(group: dist.ProcessGroup) -> Iterator[None]:
-    """Context that raises a RuntimeError if a collective inside it fails. The error names the
-    processes that do not respond, or the backend if it lacks the collective.
+    """Return a context that explains why a collective of torch.distributed inside it fails. It
+    raises a RuntimeError that names the processes that do not respond, or the backend if the
+    backend lacks the collective.
 
-    A process whose collective fails marks itself in the store of the group, and waits :data:`GRACE`
-    seconds for the marks of the other processes.
+    Each process in which the collective fails writes a mark into the store of the group. Then it
+    waits up to :data:`GRACE` seconds for the marks of the other processes. A process without a mark
+    does not respond.
     """
     try:
         yield
@@ -42,8 +45,7 @@ def _absent(group: dist.ProcessGroup) -> str:
     """Return the names of the processes that do not respond, as text, or an empty string if all
     respond."""
     size, present = dist.get_world_size(group), set()
-    # A thread makes the call, because the call waits for the host of the store, which may have
-    # stopped.
+    # A thread makes the call, because the process that hosts the store may never answer.
     caller = Thread(target=_call, args=(group, present), daemon=True)
     caller.start()
     caller.join(GRACE + 1)
@@ -64,5 +66,5 @@ def _call(group: dist.ProcessGroup, present: set[int]) -> None:
         while len(present) < size and time.monotonic() < end:
             present |= {rank for rank in range(size) if store.check([mark(rank)])}
             time.sleep(.01)
-    except RuntimeError:  # the host of the store has died, or ended after its own call
+    except RuntimeError:  # the process that hosts the store has died or finished
         return

@@ -1,3 +1,3 @@
-"""Attention over edges, including its softmax: the definition and the kernels."""
+"""Attention along edges: the definition, the kernels, and backends that call other libraries."""
 
 __all__ = []

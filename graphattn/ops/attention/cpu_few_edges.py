@@ -1,8 +1,8 @@
-"""Attention along rows of few edges, many rows at a time and without copies of keys.
+"""Attention along rows of few edges, in loops for CPUs that compute many rows together.
 
 For each row and head, :mod:`graphattn.ops.attention.cpu` copies keys, clears sums and fills whole
-vectors of logits. This takes longer than the edges of a molecule. Here the edges of consecutive
-rows share the vectors, and no key is copied.
+SIMD vectors of logits. For a molecule, this takes longer than the computation along its edges.
+Here, the edges of consecutive rows share SIMD vectors, and no key is copied.
 """
 
 from __future__ import annotations
@@ -39,15 +39,16 @@ from graphattn.ops.cpu.softmax import (
 
 
 def has_few_edges(edges: Edges) -> bool:
-    """Return whether rows are short, and the nodes few enough to stay in the cache without a
-    copy."""
+    """Return whether rows have few edges on average, and there are so few edges that their nodes
+    stay in the cache without copies."""
     num_rows, num_edges = len(edges.indptr) - 1, int(edges.indptr[-1])
     return num_edges <= min(_EDGES_OF_A_ROW * num_rows, _MAX_EDGES)
 
 
 def items_of_heads(num_kv_heads: int, edges: Edges, shape: tuple[int, int]) -> np.ndarray:
-    """Return ranges of key heads, int64 ``[num_items, 2]``: first and last. One thread sums the
-    gradients of a head, in the order of edges."""
+    """Return work items, int64 ``[num_items, 2]``. Each item is a range of heads of keys, as its
+    first head and the head after its last. So one thread sums the gradients of a head, in the order
+    of edges."""
     num_items = min(worthwhile_parts(edges, shape, GRAIN), num_kv_heads)
     ends = [num_kv_heads * item // num_items for item in range(num_items + 1)]
     return np.array(list(pairwise(ends)), np.int64)
@@ -62,7 +63,8 @@ _EDGES_OF_A_ROW, _MAX_EDGES = 16, 1 << 14
 @in_threads
 def attend_to_few(items, progress, query, key, value, queries_per_key, terms, out, max_inv_sum,
                   edges):
-    """Compute the output, row maximum and inverse sum of each query."""
+    """Compute the output, the row maximum and the inverse sum of each query in the heads of each
+    work item."""
     indptr, heads = edges.indptr, terms.num_heads
     space = max(max_row_length(indptr), _TILE + LANES)
     weight = np.empty(space, query.dtype)
@@ -105,7 +107,8 @@ def attend_to_few(items, progress, query, key, value, queries_per_key, terms, ou
 def attend_to_few_backward(
         items, progress, query, key, value, grad_out, out, max_inv_sum, queries_per_key, terms,
         grad_query, grad_key, grad_value, grad_bias, grad_gate, edges):
-    """Compute the gradients of queries, edges and keys."""
+    """Compute the gradients of queries, keys, values, bias and gate in the heads of each work
+    item."""
     indptr, heads = edges.indptr, terms.num_heads
     space = max(max_row_length(indptr), _TILE + LANES)
     dot, weight, grad = (np.empty(space, query.dtype), np.empty(space, query.dtype),
@@ -161,7 +164,8 @@ _TILE = 64  # edges processed together; a longer row is processed alone
 
 @jit_inline
 def _end_of_tile(indptr, begin):
-    """Return the end of the range of rows from ``begin`` on that are processed together."""
+    """Return the end of the range of rows that begins at row ``begin`` and is processed
+    together."""
     end = begin + 1
     while end < len(indptr) - 1 and indptr[end + 1] - indptr[begin] <= _TILE:
         end += 1
@@ -170,8 +174,8 @@ def _end_of_tile(indptr, begin):
 
 @jit_inline
 def _put_rows(own_row, key_row, edges, begin, end, head, heads, queries_per_key):
-    """Write the rows of query and key of each edge in ``[nodes * heads, channels]``, and repeat the
-    last edge up to a multiple of four."""
+    """Write the indices of the query and the key of each edge in arrays ``[nodes * heads,
+    channels]``. The last edge is repeated up to a multiple of four."""
     indptr, first = edges.indptr, edges.indptr[begin]
     num_kv_heads, key_head = heads // queries_per_key, head // queries_per_key
     for i in range(begin, end):
@@ -185,7 +189,7 @@ def _put_rows(own_row, key_row, edges, begin, end, head, heads, queries_per_key)
 
 @jit_inline
 def _dots(dot, x, x_row, y, y_row, n):
-    """Write ``dot[e] = <x[x_row[e]], y[y_row[e]]>``."""
+    """Write ``<x[x_row[e]], y[y_row[e]]>`` to ``dot[e]`` for each of ``n`` edges."""
     width = x.shape[1]
     whole = width // LANES * LANES
     some = first_lanes(width - whole)

@@ -1,8 +1,9 @@
-"""Attention along graphs whose rows are ranges of keys, in tiles of consecutive rows.
+"""Attention along edges from ranges of consecutive keys, in loops for CPUs over tiles of
+consecutive queries.
 
-Only the products with keys, values and their gradients are computed by tile. Terms of logits, the
-softmax and dropout are computed by row, as for any other graph. A row of several ranges takes part
-in a tile for each.
+Only the products with keys, values and their gradients are computed in tiles. Terms of logits, the
+softmax and dropout are computed row by row, as for any other graph. If a row has several ranges,
+each range belongs to another tile.
 """
 
 from __future__ import annotations
@@ -53,15 +54,17 @@ from graphattn.ops.cpu.tiles import (
     whole_panels,
 )
 
-# Measured with heads of 32 and 64 channels. In tiles, the forward pass along windows took longer at
-# 64 channels up to 65 keys, and at 32 channels up to 129; the backward pass up to 33 and up to 49.
-MOST, MOST_BACKWARD = 2.15, 3.7  # pairs of tiles that take no longer than an edge by rows
-_FIXED = 8192  # multiplications that take the time of everything else in a row of a tile
+# Number of pairs that tiles compute in the time of one edge in loops over rows, forward and
+# backward. Measured along windows: with tiles, the forward pass took longer up to 65 keys at 64
+# channels and up to 129 keys at 32 channels, and the backward pass up to 33 and up to 49 keys.
+MOST, MOST_BACKWARD = 2.15, 3.7
+_FIXED = 8192  # multiplications that take as long as the overhead of a row of a tile
 
 
 def split_by_tiles(items: np.ndarray, edges: Edges, shape: tuple[int, int], most: float
                    ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the items of segments that are processed by rows, and of those in tiles."""
+    """Return two arrays of work items: the items of segments that loops over rows compute, and the
+    items of segments that loops over tiles compute."""
     are_tiled = in_tiles(edges, most, _FIXED // max(shape[1], 1))
     if not are_tiled.any():
         return items, items[:0]
@@ -75,7 +78,8 @@ def split_by_tiles(items: np.ndarray, edges: Edges, shape: tuple[int, int], most
 @in_threads
 def attend_in_tiles(items, progress, query, key, value, queries_per_key, terms, out, max_inv_sum,
                     edges):
-    """Compute the output, the row maximum and the inverse sum of each query, chunk by chunk."""
+    """Compute the output, the row maximum and the inverse sum of each query, one chunk of keys
+    after the other."""
     indptr, key_ptr, heads = edges.indptr, edges.column_ptr, terms.num_heads
     num_rows, num_kv_heads = max_rows(items), heads // queries_per_key
     position = np.empty(num_rows, np.int64)
@@ -136,8 +140,8 @@ def _attend(begin, end, low, up, head, query, panels, rows, terms, position, row
 
 @jit_inline
 def _weigh(weight, n, position, row_max, row_sum, at, terms, head, out, row):
-    """Turn the dot products of a row with its next ``n`` keys into weights, relative to the maximum
-    so far."""
+    """Replace the dot products of a row with its next ``n`` keys by weights relative to the maximum
+    logit so far, and update the maximum, the sum and the output of the row."""
     if n > 0:
         first = position[at]
         position[at] += n
@@ -157,8 +161,8 @@ def attend_in_tiles_backward(
         items, progress, query, key, value, grad_out, out, max_inv_sum, queries_per_key, terms,
         grad_query, grad_bias, grad_gate, grad_key, grad_value, shared_grad_key, shared_grad_value,
         edges):
-    """Compute the gradients of queries and edges, and each item's part of the gradients of its
-    keys."""
+    """Compute the gradients of queries, bias and gate, and for each work item the part of the
+    gradients of keys and values that its queries contribute."""
     indptr, key_ptr, heads = edges.indptr, edges.column_ptr, terms.num_heads
     num_rows, num_kv_heads = max_rows(items), heads // queries_per_key
     position, deltas = np.empty(num_rows, np.int64), np.empty(num_rows, query.dtype)
@@ -205,8 +209,9 @@ def _attend_backward(
         begin, end, low, up, head, query, grad_out, max_inv_sum, panels, value_panels, rows,
         to_grad, terms, position, deltas, query_tile, grad_tile, dot, grad, weight, kept, total,
         grad_query, grad_bias, grad_gate, edges):
-    """Add the part of the keys from ``low`` to ``up`` to the gradients of the queries from
-    ``begin`` to ``end``, and the part of these queries to the gradients of the keys."""
+    """Add to the gradients of the queries from ``begin`` to ``end`` what the keys from ``low`` to
+    ``up`` contribute, and to the gradients of these keys and values what the queries
+    contribute."""
     heads, dot, grad, weight = terms.num_heads, borrow(dot), borrow(grad), borrow(weight)
     starts, ends = np.empty(ROWS, np.int64), np.empty(ROWS, np.int64)
     for first in range(begin, end, ROWS):

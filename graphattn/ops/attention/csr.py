@@ -1,8 +1,9 @@
-"""torch's CSR products, for all heads at once, without tensors of size edges x channels.
+"""Attention by torch's products of CSR matrices, for all heads at once, without tensors of size
+edges x channels.
 
-Logits are a sampled dense-dense product and the output is a sparse-dense product; both run in MKL
-on a CPU and in cuSPARSE on a GPU. Their gradients are products of the same two kinds, implemented
-here because torch's gradients use a dense [queries, keys] matrix.
+The dot products on edges are a sampled dense-dense product, and the output is a sparse-dense
+product. Both run in MKL on a CPU and in cuSPARSE on a GPU. Their gradients are products of the same
+two kinds. They are implemented here, because torch's gradients use a dense [queries, keys] matrix.
 """
 
 import warnings
@@ -15,8 +16,8 @@ from graphattn.ops.backend import Backend, LogitTerms
 from graphattn.ops.edge_math import edge_logit, edge_softmax, with_first_derivative
 
 with warnings.catch_warnings():
-    # torch warns once per process that its CSR layout is in beta; trigger and hide the warning
-    # here.
+    # torch warns once per process that its CSR layout is in beta. This call triggers the warning
+    # while warnings are hidden.
     warnings.simplefilter('ignore')
     torch.sparse_csr_tensor([0, 0], [], [], size=(1, 1), dtype=torch.float)
 
@@ -44,7 +45,8 @@ def weighted_sum(weight: Tensor, value: Tensor, graph: BipartiteGraph) -> Tensor
 
 @not_compiled
 def edge_dot(query: Tensor, key: Tensor, graph: BipartiteGraph) -> Tensor:
-    """Return ``<query_i, key_j>`` of every edge, ``[num_edges, heads]``, in O(num_edges) memory."""
+    """Return the dot product ``<query_i, key_j>`` of each edge, ``[num_edges, heads]``, in
+    O(num_edges) memory."""
     check_sizes(graph, query.size(1))
     return with_first_derivative(_EdgeDot.apply(query, key, graph), 'csr')
 
@@ -104,12 +106,14 @@ def _product(matrix: Tensor, x: Tensor) -> Tensor:
 
 
 def _folded(x: Tensor) -> Tensor:
-    """Reshape ``[nodes, heads, channels]`` to ``[heads * nodes, channels]``."""
+    """Return vectors ``[nodes, heads, channels]`` as ``[heads * nodes, channels]``, beginning with
+    the nodes of head 0."""
     return x.transpose(0, 1).flatten(0, 1)
 
 
 def _csr(indptr: Tensor, column: Tensor, values: Tensor, num_columns: int) -> Tensor:
-    """Return the block-diagonal matrix of all heads, with values ``[num_edges, heads]``."""
+    """Return a block-diagonal CSR matrix with a block for each head, given its values ``[num_edges,
+    heads]``."""
     num_edges, heads = values.shape
     head = torch.arange(heads, device=indptr.device).unsqueeze(1)
     indptr = torch.cat([(indptr[:-1] + num_edges * head).flatten(),

@@ -1,14 +1,15 @@
-"""FlexAttention: tensor cores multiply every tile of 128 x 128 pairs that holds an edge.
+"""Attention by torch's FlexAttention. Tensor cores multiply every tile of 128 x 128 pairs that
+contains an edge.
 
-On CUDA torch compiles kernels for it. On CPUs, and in float64, its dense definition runs instead,
-which computes all pairs of queries and keys and is slow.
+On CUDA, torch compiles the kernels. On CPUs and in float64, the dense definition in this file runs
+instead. It computes all pairs of queries and keys, so it is slow.
 
-On CUDA the backward pass recomputes weights from logits minus their log-sum-exp, with the rounding
-error of the logits: in float32, at a logit of 10,000, a thousandth of a weight.
+On CUDA, the backward pass recomputes weights from logits minus their log-sum-exp, with the rounding
+error of the logits: in float32 and at a logit of 10,000, a thousandth of a weight.
 
-Masked pairs of a tile are multiplied as well: a key or value that is not finite reaches every query
-of its tiles. Weights and dropout are not supported. In half precision the weights are rounded
-before they multiply values.
+Masked pairs of a tile are multiplied too, so a non-finite key or value reaches every query of its
+tiles. Returned weights and dropout are not supported. In half precision, weights are rounded before
+they multiply values.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from graphattn.ops.backend import Backend, LogitTerms
 from graphattn.ops.edge_math import highest_logit, with_first_derivative
 
 MIN_CHANNELS = 16  # of a head, for tensor cores
-MAX_KERNELS = 64  # per process, the limit of torch's recompilations
+MAX_KERNELS = 64  # of a process: the limit of torch's recompilations
 
 
 @torch.compiler.disable  # the tiles depend on values
@@ -49,7 +50,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
 
 
 def _zeros(query: Tensor, key: Tensor, value: Tensor, terms: LogitTerms) -> Tensor:
-    """Return zeros that depend on every argument."""
+    """Return an output of zeros that depends on every argument, so that all get gradients."""
     arguments = [x for x in (query, key, value, terms.bias, terms.gate, terms.sink)
                  if x is not None]
     out = value.new_zeros(query.size(0), query.size(1), value.size(2))
@@ -60,11 +61,11 @@ def by_definition(query: Tensor, key: Tensor, value: Tensor, block_mask: BlockMa
                   score_mod: Callable[..., Tensor] | None,
                   on_edges: tuple[Tensor | None, Tensor | None], scale: float,
                   sink: Tensor | None) -> Tensor:
-    """Compute attention over all pairs, restricted to the mask.
+    """Return attention along the edges of ``block_mask``, computed on all pairs.
 
-    ``flex_attention`` itself has no gradients on CPUs. torch's own definition recomputes weights
-    from logits minus their log-sum-exp in the backward pass, with the rounding error of the logits.
-    Here the weights are kept.
+    ``flex_attention`` itself has no gradients on CPUs. The backward pass of torch's own definition
+    recomputes weights from logits minus their log-sum-exp, with the rounding error of the logits.
+    Here, the weights are stored.
     """
     dtype, of_group = torch.promote_types(query.dtype, torch.float), query.size(1) // key.size(1)
     key, value = (x.repeat_interleave(of_group, dim=1) for x in (key, value))
@@ -102,16 +103,19 @@ def by_tiles(query: Tensor, key: Tensor, value: Tensor, block_mask: BlockMask,
 
 @cache
 def _compiled() -> Callable[..., Tensor]:
-    """Compile FlexAttention with ``fullgraph``, because its uncompiled form computes all pairs.
-    Sizes that differ between graphs become variables of the kernels. With ``dynamic=True`` the size
-    of tiles would be a variable too, and the indices of every pair are divided by it."""
+    """Return :func:`by_tiles`, compiled as a whole, because the uncompiled form computes all pairs.
+
+    Sizes that differ between calls become variables of the kernels. With ``dynamic=True``, the size
+    of tiles would be a variable too, and this is slow, because the kernels divide by it for every
+    pair.
+    """
     return torch.compile(by_tiles, fullgraph=True)
 
 
 def _on_edges(graph: BipartiteGraph, terms: LogitTerms, query: Tensor,
               ) -> tuple[tuple[Tensor | None, Tensor | None], Tensor | None]:
-    """Return the gate and bias ``[num_edges, heads]``, and the sinks beside this bias,
-    ``[num_queries or 1, heads or 1]``."""
+    """Return the gate and the bias, ``[num_edges, heads]`` each, and the sinks, ``[num_queries or
+    1, heads or 1]``. The maximum of each query is subtracted from both bias and sinks."""
     dtype, shape = torch.promote_types(query.dtype, torch.float), (-1, query.size(1))
     gate, bias, sink = terms.gate, terms.bias, terms.sink
     if gate is not None:
@@ -128,7 +132,8 @@ def _on_edges(graph: BipartiteGraph, terms: LogitTerms, query: Tensor,
 
 
 def _score_mod(graph: BipartiteGraph, softcap: float | None) -> Callable[..., Tensor]:
-    """Return FlexAttention's ``score_mod`` for the logit of a pair."""
+    """Return the ``score_mod`` of FlexAttention, which applies gate, softcap and bias to the logit
+    of a pair."""
     edge_of = _edge_of_pair(graph)
 
     def score_mod(logit: Tensor, sequence: Tensor, head: Tensor, query: Tensor, key: Tensor,
@@ -144,11 +149,12 @@ def _score_mod(graph: BipartiteGraph, softcap: float | None) -> Callable[..., Te
 
 
 def _edge_of_pair(graph: BipartiteGraph) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return a function that finds the edge between a query and a key by bisection in the query's
-    row. If there is none, it returns an arbitrary edge."""
+    """Return a function from a query and a key to the index of the edge between them, found by
+    bisection. If there is no such edge, the function returns an arbitrary edge."""
     indptr, edge_key = graph.indptr, graph.key
     longest = int(indptr.diff().max())
-    # Up to three more than needed, so that graphs with rows of similar length share a kernel.
+    # The number of steps is rounded up to a multiple of 4, so that graphs with rows of similar
+    # length share a kernel.
     num_steps = -(-(longest - 1).bit_length() // 4) * 4
 
     def edge_of_pair(query: Tensor, key: Tensor) -> Tensor:

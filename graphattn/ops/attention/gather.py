@@ -1,7 +1,8 @@
-"""Gather keys to edges, apply the softmax, sum messages: plain torch, on any device.
+"""Attention in plain torch, on any device: keys are gathered to edges, and the weighted values of
+edges are summed at queries.
 
-Supports all derivatives of torch. Saves about three tensors of size edges x heads x channels for
-the backward pass; :mod:`csr` saves none of them.
+This backend supports all derivatives of torch. It saves about three tensors of size edges x heads x
+channels for the backward pass; :mod:`csr` saves none of them.
 """
 
 from torch import Tensor
@@ -24,7 +25,7 @@ def weighted_sum(weight: Tensor, value: Tensor, graph: BipartiteGraph) -> Tensor
 
 
 def edge_dot(query: Tensor, key: Tensor, graph: BipartiteGraph) -> Tensor:
-    """Return ``<query_i, key_j>`` of every edge, ``[num_edges, heads]``."""
+    """Return the dot product ``<query_i, key_j>`` of each edge, ``[num_edges, heads]``."""
     query_i, key_j = query.index_select(0, graph.query), key.index_select(0, graph.key)
     return (query_i * key_j).sum(dim=-1)
 

@@ -1,4 +1,4 @@
-"""The gather kernel on torch-scatter's segment softmax and torch-sparse's sparse product."""
+"""Attention by torch-scatter's segment softmax and torch-sparse's sparse product."""
 
 import torch
 from torch import Tensor
@@ -26,8 +26,8 @@ def attention_weights(query: Tensor, key: Tensor, graph: BipartiteGraph,
     if terms.sink is not None:  # one more edge of each query
         logit = torch.cat([logit, terms.sink.expand(graph.num_queries, logit.size(1))])
         query = torch.cat([query, torch.arange(graph.num_queries, device=query.device)])
-    # torch-scatter's softmax returns NaN for very large logits, and for queries with logits of -inf
-    # only, so subtract the maximum first.
+    # The maximum is subtracted first, because torch-scatter's softmax returns NaN for very large
+    # logits, and if all logits of a query are -inf.
     highest = highest_logit(logit, query, graph.num_queries)[query]
     is_nothing = highest == -torch.inf
     weight = scatter_softmax((logit - highest).masked_fill(is_nothing, 0.), query, **sizes)

@@ -1,7 +1,8 @@
-"""Dense attention under a soft mask, in which every pair of a sequence has a weight.
+"""Dense attention under a soft mask. Every pair of tokens of a sequence has a weight.
 
-Sequences of the same length are computed together, without padding. Weights are stored in one flat
-tensor, ``[sequences, heads, length, length]`` for each length, the shortest sequences first.
+Sequences of the same length are computed together, without padding. The weights are one flat
+tensor: for each length, the shortest first, the elements of a tensor ``[sequences, heads, length,
+length]``.
 """
 
 from __future__ import annotations
@@ -67,13 +68,13 @@ def _bias(pairs: MaskedPairs, length: int, dtype: torch.dtype) -> tuple[Tensor, 
     """Return the bias of each pair minus the maximum of its query, and that maximum."""
     bias = pairs.mask.bias(length)
     bias = bias.to(torch.promote_types(bias.dtype, dtype))
-    # This changes no weight, and avoids the rounding errors of large logits.
+    # Subtracting the maximum changes no weight, and avoids the rounding errors of large logits.
     highest = bias.detach().amax(dim=-1, keepdim=True)
     return bias - highest, highest
 
 
 def _nothing(query: Tensor, key: Tensor, pairs: MaskedPairs) -> Tensor:
-    """Return an output of zeros that keeps every input in the autograd graph when there are no
+    """Return a zero that depends on every input, so that inputs get gradients even if there are no
     pairs."""
     return sum(x[:0].sum() for x in (query, key, pairs.mask.values))
 

@@ -1,7 +1,8 @@
-"""Attention by its definition: weights of edges, then weighted sums of values.
+"""Attention by its definition: the weights of edges, and then weighted sums of values.
 
-Each operation is defined in the ``reference`` of its folder on all pairs of a segment, [queries,
-keys, heads, channels] values, so it is for small graphs. All other backends are tested against it.
+Each operation is defined in the file ``reference`` of its folder, on tensors of all pairs of a
+segment, [queries, keys, heads, channels]. So this backend is for small graphs. Tests compare all
+other backends with it.
 """
 
 from graphattn.ops.backend import Backend, has_values

@@ -1,4 +1,4 @@
-"""Attention in one pass over the edges, and the dot products of queries and keys on them."""
+"""Operators of attention in one pass over the edges, without materialised weights."""
 
 from __future__ import annotations
 
@@ -21,17 +21,19 @@ INPUTS = f'''{VALUES}, Tensor? bias, Tensor? gate, Tensor? sink, {GRAPH}, Tensor
              float scale, float softcap, float dropout_p'''
 
 
-# Keys and values may have fewer heads than queries; each serves several consecutive query heads.
-# Edges may have features [num_edges, size]: their dot product with ``feature_query`` [num_queries,
-# heads, size] is added to the logit, and their weighted sum is returned next to the output. Without
-# features, both are None and size is 0. Sinks are [num_queries or 1, heads], and a softcap of 0 is
-# none.
+# Arguments: keys and values may have fewer heads than queries. Then several consecutive heads of
+# queries share a head of keys and values. Edges may have features, ``edge_attr`` [num_edges, size].
+# Their dot products with ``feature_query`` [num_queries, heads, size] are added to the dot products
+# of queries and keys. Without features, both are None. Sinks are [num_queries or 1, heads]. A
+# softcap of 0 means none.
 #
-# Output [num_queries, heads, value_channels], sums of features [num_queries, heads, size], and row
-# maxima and inverse sums [num_queries, heads, 2]: the maximum logit of the edges, and 1 over the
-# sum of exponentials minus it, sink included. A log-sum-exp would have the rounding error of the
-# logit, which may be larger than the sum. All three have the accumulation dtype, because gradients
-# of logits are small differences that half precision would lose.
+# Results, all in the accumulation dtype, because gradients of logits are small differences that
+# half precision would lose:
+# - the output, [num_queries, heads, value_channels];
+# - the weighted sums of features, [num_queries, heads, size], where size is 0 without features;
+# - the row maxima and inverse sums, [num_queries, heads, 2]: the maximum logit m of the edges of a
+#   query, and 1 over the sum of exp(logit - m), sink included. A log-sum-exp would have the
+#   rounding error of a logit, which may be larger than this sum.
 
 
 def _fake_attention(query: Tensor, key: Tensor, value: Tensor, feature_query: Tensor | None,
@@ -45,8 +47,8 @@ def _fake_attention(query: Tensor, key: Tensor, value: Tensor, feature_query: Te
 edge_attention = define('edge_attention', INPUTS, '(Tensor, Tensor, Tensor)', _fake_attention)
 
 
-# Gradients of the differentiable inputs. The last three are empty if not needed, and those of
-# features if there are none.
+# Results: the gradients of query, key, value, feature_query, edge_attr, bias and gate. A gradient
+# of the last four is empty if it is not needed.
 
 
 def _fake_attention_backward(grad_out, grad_features, out, features, max_inv_sum, query, key, value,
@@ -99,7 +101,8 @@ attend = differentiate(edge_attention, _differentiate_attention, _save_attention
 
 
 def dropout_seed(dropout_p: float, device: torch.device) -> Tensor | None:
-    """Return a seed for dropout from the device's generator, or None without dropout."""
+    """Return a random seed for dropout, int64 ``[1]`` from the generator of the device, or None
+    without dropout."""
     if dropout_p == 0:
         return None
     return torch.randint(-2**63, 2**63 - 1, (1,), device=device)

@@ -1,13 +1,15 @@
-"""Dense attention by torch's ``scaled_dot_product_attention``, for graphs that are nearly full.
+"""Dense attention by torch's ``scaled_dot_product_attention``, for graphs in which nearly all pairs
+are edges.
 
-Complete graphs need no mask. For others, masks are built chunk by chunk, so that at most
-``PAIRS_PER_CHUNK`` pairs are in memory. Masked pairs are multiplied as well: a non-finite key or
-value reaches every query of its segment, and a non-finite query every key's gradient. Gates,
-softcaps, sinks and returned weights are not supported.
+Complete graphs need no mask. For other graphs, masks are built chunk by chunk, so that at most
+``PAIRS_PER_CHUNK`` pairs are in memory. Masked pairs are multiplied too. So a non-finite key or
+value reaches every query of its segment, and a non-finite query reaches the gradients of every key.
+Gates, softcaps, sinks and returned weights are not supported.
 
 torch's fused backward pass recomputes weights from logits minus their log-sum-exp, with the
-rounding error of the logits. At ``MAX_LOGIT`` this is 5e-4 of a weight in float32. Above it,
-weights are kept instead, on CPUs only, because reading logits would synchronise a GPU.
+rounding error of the logits. In float32 and at logits of ``MAX_LOGIT``, this error is 5e-4 of a
+weight. If logits may be larger, a slower kernel of torch stores the weights instead. This holds
+only on CPUs, because reading logits would synchronise a GPU.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
            terms: LogitTerms) -> Tensor:
     edge_bias = terms.bias
     is_full = graph.num_edges == graph.num_pairs and edge_bias is None
-    if is_full and graph.num_segments == 1 and graph.num_keys > 0:  # no sizes to read
+    if is_full and graph.num_segments == 1 and graph.num_keys > 0:  # without reading sizes
         return _attend_to_all(query, key, value, 1, terms)
     # Zero-size term that keeps every input in the autograd graph when there are no pairs.
     arguments = [x for x in (query, key, value, edge_bias) if x is not None]
@@ -59,7 +61,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
 
 def _attend_to_all(query: Tensor, key: Tensor, value: Tensor, num_segments: int, terms: LogitTerms,
                    mask: Tensor | None = None) -> Tensor:
-    """Attend from every query to every key of its segment, except masked pairs."""
+    """Return attention of every query to every key of its segment, except masked pairs. All
+    segments have the same shape."""
     segments = [x.reshape(num_segments, x.size(0) // num_segments, *x.shape[1:]).transpose(1, 2)
                 for x in (query, key, value)]  # Tensor.unflatten takes four times as long
     attended = attend_to_segments(*segments, mask, scale=terms.scale, dropout_p=terms.dropout_p)
@@ -70,8 +73,8 @@ def _attend_to_all(query: Tensor, key: Tensor, value: Tensor, num_segments: int,
 
 def attend_to_segments(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *,
                        scale: float, dropout_p: float) -> Tensor:
-    """Run torch's attention on ``[segments, heads, tokens, channels]``, with a kernel that keeps
-    the weights if logits may be large."""
+    """Return torch's attention for tensors ``[segments, heads, tokens, channels]``. If logits may
+    be large, torch's kernel that stores the weights is used."""
     may_round = torch.is_grad_enabled() or query.dtype.itemsize < 4
     keeps_weights = may_round and _may_be_large(query, key, scale)
     with sdpa_kernel(SDPBackend.MATH) if keeps_weights else nullcontext():
@@ -81,8 +84,8 @@ def attend_to_segments(query: Tensor, key: Tensor, value: Tensor, mask: Tensor |
 
 
 def _refuse_second_derivative(attention: Node) -> None:
-    """Raise an error that names the backend on second derivatives, which torch's fused kernels
-    lack."""
+    """Make second derivatives raise an error that names the backend, if a fused kernel of torch
+    computed ``attention``. These kernels have no second derivatives."""
     if attention.name().startswith('ScaledDotProduct'):
         attention.register_hook(_without_derivative)
 
@@ -94,7 +97,7 @@ def _without_derivative(grads: tuple[Tensor | None, ...], _) -> tuple[Tensor | N
 
 
 class _Last(torch.autograd.Function):
-    """A gradient without a derivative."""
+    """Autograd function that returns a gradient, and raises an error for its derivative."""
 
     @staticmethod
     def forward(ctx, grad: Tensor) -> Tensor:
@@ -106,7 +109,8 @@ class _Last(torch.autograd.Function):
 
 
 def _may_be_large(query: Tensor, key: Tensor, scale: float) -> bool:
-    """Return whether a logit may exceed ``MAX_LOGIT``, judged by the largest entries of vectors."""
+    """Return whether a logit may exceed ``MAX_LOGIT``. The largest entries of queries and keys
+    bound all logits."""
     if query.numel() == 0 or key.numel() == 0 or is_traced(query, key):
         return False
     if query.device.type != 'cpu':  # reading values would synchronise the device on each call
@@ -120,17 +124,18 @@ def _max_abs(x: Tensor) -> float:
 
 
 class _Chunk(NamedTuple):
-    """Queries computed together: consecutive segments of one shape, or a part of one large
-    segment."""
+    """Queries that one call computes: the queries of consecutive segments of the same shape, or
+    some of the queries of one large segment."""
 
-    run: int
+    run: int  # number of the group of segments, which has one tensor of keys
     num_segments: int
-    rows: range
-    columns: range  # keys of all its segments
+    rows: range  # queries of the chunk
+    columns: range  # keys of its segments
 
 
 def _chunks(graph: BipartiteGraph, is_full: bool) -> tuple[list[_Chunk], list[int]]:
-    """Return the chunks of all queries, and the number of keys in each run of segments."""
+    """Return the chunks of all queries, and the number of keys of each run. A run is a group of
+    consecutive segments that one or more chunks compute."""
     shapes = list(zip(*(host_copy(ptr).diff().tolist() for ptr in graph.segments.ptrs)))
     chunks, columns_of_run, segment, row, column = [], [], 0, 0, 0
     while segment < graph.num_segments:
@@ -153,8 +158,12 @@ def _chunks(graph: BipartiteGraph, is_full: bool) -> tuple[list[_Chunk], list[in
 
 def _masks(graph: BipartiteGraph, chunks: list[_Chunk],
            edge_bias: Tensor | None) -> Iterator[Tensor | None]:
-    """Yield the mask of each chunk: boolean ``[segments, 1, rows, columns]``, or the bias of each
-    pair minus the maximum of its query, ``-inf`` where there is no edge."""
+    """Yield the mask of each chunk, or None for a chunk without keys.
+
+    A mask is bool ``[segments, 1, rows, columns]``. With a bias, it is floating ``[segments, heads
+    or 1, rows, columns]``: the bias of each edge minus the maximum of its query, and ``-inf`` for
+    other pairs.
+    """
     bounds = [0, *(chunk.rows.stop for chunk in chunks)]
     num_edges = host_copy(graph.csr[0])[bounds].diff().tolist()
     biases = repeat(None) if edge_bias is None else edge_bias.split(num_edges)

@@ -1,11 +1,15 @@
-"""Attention in one pass over the rows of a graph, with an online softmax and without stored
-weights.
+"""Attention in Triton, in one pass over the edges of each query, with an online softmax and without
+stored weights.
 
-The backward pass goes over the rows of queries, for gradients of queries, bias and gate, and then
-over the rows of keys, for gradients of keys and values. Every sum belongs to one program, so there
-are no atomic additions and results are deterministic. Both passes recompute weights from two values
-per query and head. If edges have features, only the first pass recomputes the weights, and stores
-them, because the second pass would have to gather the features too.
+The backward pass has two parts. The pass over queries computes the gradients of queries, bias and
+gate, and the pass over keys computes the gradients of keys and values. One program computes each
+sum, so there are no atomic additions, and results are deterministic. Both passes recompute weights
+from the row maximum and the inverse sum of each query and head. If edges have features, only the
+pass over queries recomputes weights. It stores them, because otherwise the pass over keys would
+have to gather the features too.
+
+In kernels, i is a query, j is a key, and ``delta`` is the sum over the edges of a query of weight
+times gradient of the weight.
 """
 
 from __future__ import annotations
@@ -58,8 +62,19 @@ def edge_attention_cuda(
 def attend(query: Tensor, key: Tensor, value: Tensor, rows: Rows, terms: Terms,
            tiles: attention_tiles.Tiles | None = None,
            features: FeatureSums = NO_FEATURES) -> tuple[Tensor, Tensor]:
-    """Return the output, and row maxima and inverse sums, ``[num_queries, heads, 2]``. The sums of
-    features are written to ``features.sums``. Features need all rows, without ``tiles``."""
+    """Return the output ``[num_queries, heads, value_channels]``, and the row maxima and inverse
+    sums ``[num_queries, heads, 2]``.
+
+    Args:
+        query (Tensor): ``[num_queries, heads, channels]``.
+        key (Tensor): ``[num_keys, num_kv_heads, channels]``.
+        value (Tensor): ``[num_keys, num_kv_heads, value_channels]``.
+        rows (Rows): The edges grouped by query.
+        terms (Terms): The terms of the logits.
+        tiles (Tiles, optional): The rows that kernels over tiles compute; no rows if omitted.
+        features (FeatureSums): Features of edges, whose weighted sums are written to
+            ``features.sums``. Kernels over tiles do not support features.
+    """
     nodes = [x.contiguous() for x in (query, key, value)]
     (num_queries, heads, channels), dtype = query.shape, accumulation_dtype(query)
     out = query.new_empty(num_queries, heads, value.size(2), dtype=dtype)
@@ -96,7 +111,8 @@ def edge_attention_backward_cuda(
     dtype, (num_queries, heads, channels) = max_inv_sum.dtype, query.shape
     num_edges, value_channels, has_features = edge_key.numel(), value.size(2), edge_attr is not None
     terms = Terms.of(bias, gate, seed, scale, dropout_p, softcap)
-    # grad_out is already rounded, because the output was cast to the dtype of the query.
+    # The cast of grad_out loses nothing: the output was cast to this dtype, so its gradient was
+    # rounded.
     nodes = [x.contiguous() for x in (query, key, value, grad_out.to(query.dtype))]
     grad_query = torch.empty_like(nodes[0])
     softmax = None if has_features else query.new_empty(num_queries, heads, 4, dtype=dtype)
@@ -136,8 +152,17 @@ def edge_attention_backward_cuda(
 
 def grads_of_nodes(nodes: list[Tensor], rows: Rows, perm: Tensor, terms: Terms,
                    softmax: Tensor | None, features: FeatureGrads) -> tuple[Tensor, Tensor]:
-    """Return the gradients of keys and values. The edges in ``rows`` are grouped by key, and
-    ``perm`` has the place of each of these edges in the order by query."""
+    """Return the gradients of keys and values.
+
+    Args:
+        nodes (list of Tensor): Query, key, value, and the gradient of the output.
+        rows (Rows): The edges grouped by key.
+        perm (Tensor): The place of each of these edges in the order by query.
+        terms (Terms): The terms of the logits.
+        softmax (Tensor, optional): Row maximum, inverse sum and delta of each query, in
+            ``[num_queries, heads, 4]``; None if edges have features.
+        features (FeatureGrads): The results of the pass over queries if edges have features.
+    """
     query, key, value, grad_out = nodes
     (num_queries, heads, channels), (*_, num_kv_heads, value_channels) = query.shape, value.shape
     are_short, dtype = short_rows.are_faster(rows, key, value), accumulation_dtype(query)
@@ -182,7 +207,8 @@ def attend_rows(
         VALUE_CHANNELS: tl.constexpr, FEATURES: tl.constexpr, DTYPE: tl.constexpr,
         ROWS: tl.constexpr, EDGES: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
         FEATURE_WIDTH: tl.constexpr):
-    """Compute output, row maxima and inverse sums of some queries, or of parts of their edges."""
+    """Kernel: compute the outputs, row maxima and inverse sums of some queries, or the sums over
+    parts of their edges."""
     row, begin, end, slot, is_task, is_part = edges_of_tasks(
         indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part, ROWS)
     head = tl.program_id(1)
@@ -194,7 +220,7 @@ def attend_rows(
     if edge_attr is not None:
         feature_query_i = gather(feature_query, row, head, HEADS, FEATURES, FEATURE_WIDTH, is_task,
                                  DTYPE)
-        # Three dimensions, because Triton would hold two in one thread.
+        # Three dimensions, because Triton would keep a tensor of two dimensions in one thread.
         feature_sums = tl.zeros([ROWS, 1, FEATURE_WIDTH], DTYPE)
     for first in range(0, tl.max(end - begin, axis=0), EDGES):
         edge = (begin + first)[:, None] + tl.arange(0, EDGES)[None, :]
@@ -247,9 +273,12 @@ def grads_of_queries(
         VALUE_CHANNELS: tl.constexpr, FEATURES: tl.constexpr, DTYPE: tl.constexpr,
         ROWS: tl.constexpr, EDGES: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
         FEATURE_WIDTH: tl.constexpr):
-    """Compute gradients of some queries and of bias and gate of their edges. For the pass over
-    keys, also write max_inv_sum and the mean gradient of weights of each query, side by side. If
-    edges have features, write the gradients of dot products and the weights of edges instead."""
+    """Kernel: compute the gradients of some queries, and of the bias and gate of their edges.
+
+    For the pass over keys, also write the row maximum, the inverse sum and the delta of each query,
+    adjacent in memory. If edges have features, write the gradients of the dot products and the
+    weights of edges instead.
+    """
     row, begin, end, slot, is_task, is_part = edges_of_tasks(
         indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part, ROWS)
     head = tl.program_id(1)
@@ -296,7 +325,7 @@ def grads_of_queries(
             keep = kept(seed, threshold, keep_scale, edge, head, HEADS, DTYPE)
             grad_weight *= keep
             used = weight * keep
-        # Masked, because 0 * nan is nan for non-finite nodes without edges.
+        # Masked, because delta is NaN for a query without edges and with a non-finite gradient.
         grad_logit = tl.where(inside, weight * (grad_weight - delta[:, None]), 0)
         if grad_bias is not None:
             tl.store(grad_bias + head.to(tl.int64) * num_edges + edge, grad_logit, mask=inside)
@@ -332,7 +361,8 @@ def grads_of_keys(
         HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
         VALUE_CHANNELS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, EDGES: tl.constexpr,
         WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr):
-    """Compute gradients of some keys and values, or the sums over parts of their edges."""
+    """Kernel: compute the gradients of some keys and values, or the sums over parts of their
+    edges."""
     row, begin, end, slot, is_task, is_part = edges_of_tasks(
         indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part, ROWS)
     key_head = tl.program_id(1)

@@ -1,4 +1,4 @@
-"""Features of edges in Triton's kernels of attention, and the gradients that need features."""
+"""Features of edges in the Triton kernels of attention, and the gradients that depend on them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from graphattn.ops.weights.triton_weighted_sum import sum_rows
 
 
 class FeatureSums(NamedTuple):
-    """Features of edges, and where the kernel of the forward pass writes their weighted sums. All
-    are None if edges have no features."""
+    """Features of edges, and the tensors to which the forward pass writes their weighted sums. All
+    fields are None if edges have no features."""
 
-    query: Tensor | None = None  # [num_queries, heads, size]
-    attr: Tensor | None = None  # [num_edges, size]
-    sums: Tensor | None = None  # [num_queries, heads, size]
-    parts: Tensor | None = None  # of long rows
+    query: Tensor | None = None  # feature_query of the operator, [num_queries, heads, size]
+    attr: Tensor | None = None  # the features, [num_edges, size]
+    sums: Tensor | None = None  # their weighted sums, [num_queries, heads, size]
+    parts: Tensor | None = None  # workspace for the parts of long rows
 
     @classmethod
     def of(cls, query: Tensor | None, attr: Tensor | None, rows: Rows) -> FeatureSums:
@@ -39,17 +39,17 @@ NO_FEATURES = FeatureSums()
 
 
 class FeatureGrads(NamedTuple):
-    """Features of edges, the gradients of their sums, and where the kernel over queries writes its
-    results. All are None if edges have no features."""
+    """Features of edges, the gradients of their weighted sums, and the tensors to which the pass
+    over queries writes its results. All fields are None if edges have no features."""
 
-    query: Tensor | None = None
+    query: Tensor | None = None  # query, attr and sums as in FeatureSums
     attr: Tensor | None = None
     sums: Tensor | None = None
-    grad_sums: Tensor | None = None
-    grad_query: Tensor | None = None
-    parts: Tensor | None = None
-    grad_dot: Tensor | None = None  # of dot products, [heads, num_edges]
-    weight: Tensor | None = None  # after dropout, [heads, num_edges]
+    grad_sums: Tensor | None = None  # gradients of the sums
+    grad_query: Tensor | None = None  # result: gradients of ``query``
+    parts: Tensor | None = None  # workspace for the parts of long rows
+    grad_dot: Tensor | None = None  # result: gradients of dot products, [heads, num_edges]
+    weight: Tensor | None = None  # result: weights after dropout, [heads, num_edges]
 
     @classmethod
     def of(cls, query: Tensor | None, attr: Tensor | None, sums: Tensor,
@@ -58,7 +58,8 @@ class FeatureGrads(NamedTuple):
             return cls()
         _, heads, size = query.shape
         on_edges = (sums.new_empty(heads, rows.num_edges) for _ in range(2))
-        # grad_sums are already rounded, because the sums were cast to the dtype of the query.
+        # The cast of grad_sums loses nothing: the sums were cast to this dtype, so their gradients
+        # were rounded.
         return cls(query.contiguous(), attr.contiguous(), sums.contiguous(),
                    grad_sums.to(query.dtype).contiguous(),
                    torch.empty_like(query, memory_format=torch.contiguous_format),
@@ -67,7 +68,8 @@ class FeatureGrads(NamedTuple):
 
 def sizes(dtype: torch.dtype, rows: Rows, channels: int, value_channels: int,
           attr: Tensor | None) -> dict[str, int]:
-    """Return the sizes of vectors and tiles that kernels over queries take as constants."""
+    """Return the constants of kernels over queries: numbers of channels and features, and of rows,
+    edges and channels that a program loads together."""
     num_features = 0 if attr is None else attr.size(1)
     tile = Tile.of(dtype, rows.num_rows, rows.num_edges, max(channels, num_features),
                    value_channels)
@@ -78,10 +80,10 @@ def sizes(dtype: torch.dtype, rows: Rows, channels: int, value_channels: int,
 
 def grads_of_keys(features: FeatureGrads, query: Tensor, grad_out: Tensor, rows: Rows,
                   perm: Tensor, num_kv_heads: int) -> tuple[Tensor, Tensor]:
-    """Return the gradients of keys and values from those of dot products and from the weights.
+    """Return the gradients of keys and values, given the gradients of dot products and the weights.
 
     Args:
-        features (FeatureGrads): The results of the kernel over queries.
+        features (FeatureGrads): The results of the pass over queries.
         query (Tensor): ``[num_queries, heads, channels]``.
         grad_out (Tensor): ``[num_queries, heads, value_channels]``.
         rows (Rows): The edges grouped by key.
@@ -99,7 +101,7 @@ def grads_of_keys(features: FeatureGrads, query: Tensor, grad_out: Tensor, rows:
 
 
 def grad_of_attr(features: FeatureGrads, rows: Rows) -> Tensor:
-    """Return the gradient of the features of edges, ``[num_edges, size]``. The edges in ``rows``
+    """Return the gradients of the features of edges, ``[num_edges, size]``. The edges in ``rows``
     are grouped by query."""
     (_, heads, size), dtype = features.query.shape, features.attr.dtype
     grad_attr = torch.empty_like(features.attr)
@@ -117,7 +119,8 @@ def grads_of_features(
         feature_query, grad_features, grad_dot, weight, grad_attr, num_edges,
         HEADS: tl.constexpr, FEATURES: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr,
         EDGES: tl.constexpr, FEATURE_WIDTH: tl.constexpr):
-    """Kernel: compute the gradients of features of the edges of some queries, in all heads."""
+    """Kernel: compute the gradients of the features of the edges of some queries, summed over all
+    heads."""
     row, begin, end, slot, is_task, is_part = edges_of_tasks(
         indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part, ROWS)
     feature = tl.arange(0, FEATURE_WIDTH)

@@ -1,8 +1,9 @@
-"""Attention along short rows: a program computes a row in several heads, edge by edge.
+"""Attention along rows of few edges in Triton. A program computes one row in several heads, edge by
+edge.
 
-The kernels over rows gather many edges of one head at once, so that a row with few edges takes them
-as many instructions as a longer row. Here, the vectors of all heads of a node are read together.
-They are adjacent in memory, and the edges are read once for all heads.
+The other kernels over rows gather many edges of one head at once, so a row with few edges takes
+them as many instructions as a longer row. Here, a program reads the vectors of all heads of a node
+together, because they are adjacent in memory. It also reads the edges only once for all heads.
 """
 
 from __future__ import annotations
@@ -25,15 +26,16 @@ from graphattn.ops.triton.softmax import (
     put_part,
 )
 
-# Mean number of edges of a row below which these kernels are faster, and the bytes of a node that a
-# program may read at once. Along longer rows, the kernels of one head find more in the cache; with
-# more bytes, programs have too many registers. Both are measured on an H100.
+# These kernels are faster if rows have fewer than FASTER_BELOW edges on average, and a program
+# reads at most MAX_BYTES bytes of a node at once. Along longer rows, the kernels of one head find
+# more vectors in the cache. With more bytes, a program needs too many registers. Both numbers are
+# measured on an H100.
 FASTER_BELOW, MAX_BYTES = 24, 2048
-_VALUES = 1024  # of a node that a program reads at once
+_VALUES = 1024  # that a program reads at once: channels of all its heads of a node
 
 
 def are_faster(rows: Rows, key: Tensor, value: Tensor) -> bool:
-    """Return whether these kernels take less time than those over rows of one head."""
+    """Return whether these kernels take less time than the kernels over rows of one head."""
     width = width_of(max(key.size(2), value.size(2)))
     num_bytes = min(triton.next_power_of_2(key.size(1)) * width, _VALUES) * key.element_size()
     return num_bytes <= MAX_BYTES and rows.num_edges < FASTER_BELOW * rows.num_rows
@@ -41,7 +43,18 @@ def are_faster(rows: Rows, key: Tensor, value: Tensor) -> bool:
 
 def attend(rows: Rows, nodes: list[Tensor], terms: Terms, out: Tensor, max_inv_sum: Tensor,
            parts: Tensor, features: FeatureSums) -> None:
-    """Write output, row maxima and inverse sums of the rows, or the sums of their parts."""
+    """Write the outputs, row maxima and inverse sums of the queries, and to ``parts`` the results
+    of the parts of long rows.
+
+    Args:
+        rows (Rows): The edges grouped by query.
+        nodes (list of Tensor): Query, key and value.
+        terms (Terms): The terms of the logits.
+        out (Tensor): The output.
+        max_inv_sum (Tensor): The row maxima and inverse sums.
+        parts (Tensor): Workspace for the parts of long rows.
+        features (FeatureSums): Features of edges, if any.
+    """
     query, key, value = nodes
     _launch(attend_short_rows, rows, key.size(1), query, key, value, *nodes, *terms, out,
             max_inv_sum, parts, *features, parts.size(1), dtype=out.dtype, over_queries=True,
@@ -51,7 +64,19 @@ def attend(rows: Rows, nodes: list[Tensor], terms: Terms, out: Tensor, max_inv_s
 def grads_of_queries(rows: Rows, nodes: list[Tensor], terms: Terms, softmax: tuple[Tensor, ...],
                      grads: tuple[Tensor | None, ...], parts: Tensor,
                      features: FeatureGrads) -> None:
-    """Write the gradients of queries, bias and gate, or the sums of their parts."""
+    """Write the gradients of queries, bias and gate, and to ``parts`` the sums of the parts of long
+    rows.
+
+    Args:
+        rows (Rows): The edges grouped by query.
+        nodes (list of Tensor): Query, key, value, and the gradient of the output.
+        terms (Terms): The terms of the logits.
+        softmax (tuple of Tensor): The output; row maxima and inverse sums; and a tensor for the
+            softmax that the pass over keys reads, or None if edges have features.
+        grads (tuple of Tensor): Tensors for the gradients; None for gradients that are not needed.
+        parts (Tensor): Workspace for the parts of long rows.
+        features (FeatureGrads): Features of edges, if any.
+    """
     query, key, value, _ = nodes
     _launch(grads_of_short_queries, rows, key.size(1), query, key, value, *nodes, *terms, *softmax,
             *grads, parts, *features, parts.size(1), rows.num_edges, dtype=parts.dtype,
@@ -61,7 +86,19 @@ def grads_of_queries(rows: Rows, nodes: list[Tensor], terms: Terms, softmax: tup
 def grads_of_keys(rows: Rows, perm: Tensor, nodes: list[Tensor], terms: Terms, softmax: Tensor,
                   features: FeatureGrads, grads: tuple[Tensor, Tensor],
                   parts: tuple[Tensor, Tensor]) -> None:
-    """Write the gradients of keys and values, or the sums of their parts."""
+    """Write the gradients of keys and values, and to ``parts`` the sums of the parts of long rows.
+
+    Args:
+        rows (Rows): The edges grouped by key.
+        perm (Tensor): The place of each of these edges in the order by query.
+        nodes (list of Tensor): Query, key, value, and the gradient of the output.
+        terms (Terms): The terms of the logits.
+        softmax (Tensor): Row maximum, inverse sum and delta of each query, as the pass over queries
+            writes them.
+        features (FeatureGrads): The results of the pass over queries if edges have features.
+        grads (tuple of Tensor): Tensors for the gradients of keys and of values.
+        parts (tuple of Tensor): Workspaces for the parts of long rows, for keys and for values.
+    """
     query, key, value, _ = nodes
     _launch(grads_of_short_keys, rows, key.size(1), query, key, value, perm, *nodes, *terms,
             softmax, features.grad_dot, features.weight, *grads, *parts, parts[0].size(1),
@@ -93,7 +130,7 @@ def _sizes(attr: Tensor | None) -> dict[str, int]:
 
 @triton.jit
 def _row_of_program(indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part):
-    """Return the values of ``edges_of_tasks`` for the one task of this program, as scalars."""
+    """Return the results of ``edges_of_tasks`` as scalars, for the single task of this program."""
     row, begin, end, slot, is_task, is_part = edges_of_tasks(
         indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part, 1)
     return (tl.max(row, axis=0), tl.max(begin, axis=0), tl.max(end, axis=0), tl.max(slot, axis=0),
@@ -111,7 +148,8 @@ def attend_short_rows(
         VALUE_CHANNELS: tl.constexpr, DTYPE: tl.constexpr, BLOCK: tl.constexpr,
         WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, FEATURES: tl.constexpr,
         FEATURE_WIDTH: tl.constexpr):
-    """Compute output, row maxima and inverse sums of a query, or of a part of its edges."""
+    """Kernel: compute the outputs, row maxima and inverse sums of a query in some heads, or the
+    sums over a part of its edges."""
     row, begin, end, slot, is_task, is_part = _row_of_program(
         indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part)
     head = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -166,7 +204,7 @@ def attend_short_rows(
 
 @triton.jit
 def _features(edge_attr, edge, FEATURES: tl.constexpr, WIDTH: tl.constexpr, DTYPE: tl.constexpr):
-    """Return the features of an edge, ``[1, WIDTH]``."""
+    """Return the features of an edge, ``[1, WIDTH]``. They are 0 from feature ``FEATURES`` on."""
     feature = tl.arange(0, WIDTH)[None, :]
     attr = tl.load(edge_attr + edge * FEATURES + feature, mask=feature < FEATURES, other=0)
     return attr.to(DTYPE)
@@ -184,8 +222,13 @@ def grads_of_short_queries(
         VALUE_CHANNELS: tl.constexpr, DTYPE: tl.constexpr, BLOCK: tl.constexpr,
         WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, FEATURES: tl.constexpr,
         FEATURE_WIDTH: tl.constexpr):
-    """Compute gradients of a query and of bias and gate of its edges. For the pass over keys, also
-    write max_inv_sum and the mean gradient of weights of the query, side by side."""
+    """Kernel: compute the gradients of a query in some heads, and of the bias and gate of its
+    edges.
+
+    For the pass over keys, also write the row maximum, the inverse sum and the delta of the query,
+    adjacent in memory. If edges have features, write the gradients of the dot products and the
+    weights of edges instead.
+    """
     row, begin, end, slot, is_task, is_part = _row_of_program(
         indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part)
     head = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -270,8 +313,9 @@ def grads_of_short_keys(
         HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
         VALUE_CHANNELS: tl.constexpr, DTYPE: tl.constexpr, BLOCK: tl.constexpr,
         WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr):
-    """Compute gradients of a key and its value, or the sums over a part of their edges. Gradients
-    of dot products, and weights, are computed again unless they are given."""
+    """Kernel: compute the gradients of a key and its value in some heads, or the sums over a part
+    of their edges. The gradients of dot products and the weights are computed again, unless the
+    pass over queries has stored them."""
     row, begin, end, slot, is_task, is_part = _row_of_program(
         indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part)
     key_head = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)

@@ -1,8 +1,9 @@
-"""Attention for locally dense edges: tensor cores multiply all pairs of a tile.
+"""Attention along locally dense edges in Triton. Tensor cores multiply all pairs of a tile.
 
-The kernels over rows gather vectors for each edge. If 64 rows have many edges in few tiles, as in
-windows and dense graphs, tiles are faster. Each group of 64 rows is computed in one of the two
-ways. Tiles without edges are skipped, and nothing of the size of all pairs is written.
+A tile has 64 rows and 32 columns. The kernels over rows gather the vectors of each edge. If 64 rows
+have many edges in few tiles, as in windows and dense graphs, kernels over tiles are faster. Each
+block of 64 rows is computed in one of the two ways. Tiles without edges are skipped, and no tensor
+has the size of all pairs.
 """
 
 from __future__ import annotations
@@ -30,47 +31,51 @@ from graphattn.ops.triton.softmax import (
 from graphattn.ops.triton.tiles import MAX_COLUMNS, add_edge_by_edge, edges_of_rows, next_tile
 
 _COLUMNS = 32
-# By the number of channels, the edges whose rows take as long as one tile, forward and backward,
-# measured on an H100. More channels would need more registers than there are.
+# By the number of channels: the number of edges that the kernels over rows compute in the time of
+# one tile, forward and backward, measured on an H100. With more channels, a program would need more
+# registers than a GPU has.
 EDGES_OF_A_TILE = {16: 350, 32: 400, 64: 300, 128: 330}
-_MORE_WITH_LOGITS, _MORE_WITH_DROPOUT = 0.25, 0.25  # more edges: tiles take longer then
-_FEW_CHANNELS = 64  # the registers of four warps suffice for any sums
-# 64 rows with more tiles than this are cut into parts, each with at least this share of the work: a
-# fraction of the work of one of the few hundred programs that a GPU runs at once.
+# The fractions that a bias or gate, and dropout, add to this number.
+_MORE_WITH_LOGITS, _MORE_WITH_DROPOUT = 0.25, 0.25
+_FEW_CHANNELS = 64  # up to which the registers of four warps are enough for all sums
+# A block is cut into parts if it has many tiles. Each part has at least this number of tiles, and
+# at least the share 1 / _SHARE_OF_A_PART of all tiles, which is a fraction of the work of one of
+# the few hundred programs that a GPU runs at once.
 _TILES_OF_A_PART, _SHARE_OF_A_PART = 32, 1024
-_BLOCKS = 256  # of 64 rows that a program cuts
+_BLOCKS = 256  # that a program of cut_blocks cuts
 
 
 class Tiles(NamedTuple):
-    """The rows of a graph that kernels over tiles compute, 64 at a time."""
+    """The blocks of 64 rows of a graph that kernels over tiles compute."""
 
-    num_tiles: Tensor  # of each block of 64 rows, at most; 0 if other kernels compute its rows
-    tasks: Tasks  # of blocks
-    num_blocks: Arriving  # with tiles
+    num_tiles: Tensor  # upper bound for each block; 0 if kernels over rows compute the block
+    tasks: Tasks  # whose places are blocks
+    num_blocks: Arriving  # number of blocks that kernels over tiles compute
 
     @property
     def have_rows(self) -> bool:
-        """Return False once it is known that no row has tiles."""
+        """Return False as soon as the host knows that kernels over tiles compute no row."""
         known = self.num_blocks.now()
         return known is None or known > 0
 
     @property
     def leave_rows(self) -> bool:
-        """Return False once it is known that all rows have tiles."""
+        """Return False as soon as the host knows that kernels over tiles compute all rows."""
         known = self.num_blocks.now()
         return known is None or known < self.num_tiles.numel()
 
     def rest_of(self, rows: Rows) -> Rows:
-        """Return the rows that have no tiles."""
+        """Return ``rows`` such that kernels over rows leave out the rows that kernels over tiles
+        compute."""
         return rows._replace(num_tiles=self.num_tiles)
 
 
 def plan(indptr: Tensor, column: Tensor, num_columns: int, heads: int, channels: int,
          dtype: torch.dtype, terms: Terms) -> Tiles | None:
-    """Return the rows that tiles compute, or ``None`` if there are none because of the dtype or the
-    sizes."""
+    """Return the rows that kernels over tiles compute. Return ``None`` if the dtype or the sizes
+    already show that there are none."""
     edges, num_rows = _edges_of_a_tile(num_columns, channels, dtype, terms), indptr.numel() - 1
-    # Without a look at the graph: 64 rows have fewer edges than a tile needs, on average.
+    # If 64 rows have fewer edges on average than one tile needs, the graph is not examined.
     if edges is None or column.numel() * ROWS_OF_A_TILE < edges * num_rows:
         return None
 
@@ -85,8 +90,8 @@ def plan(indptr: Tensor, column: Tensor, num_columns: int, heads: int, channels:
 
 def _edges_of_a_tile(num_columns: int, channels: int, dtype: torch.dtype,
                      terms: Terms) -> int | None:
-    """Return the number of edges from which on a tile is faster than its edges one by one, or
-    ``None`` if tiles do not support the arguments."""
+    """Return the number of edges of a tile from which on kernels over tiles are faster than kernels
+    over rows, or ``None`` if kernels over tiles do not support the arguments."""
     width = width_of(channels)
     if dtype.itemsize > 2 or width not in EDGES_OF_A_TILE or num_columns > MAX_COLUMNS:
         return None
@@ -95,9 +100,14 @@ def _edges_of_a_tile(num_columns: int, channels: int, dtype: torch.dtype,
 
 
 def choose(indptr: Tensor, column: Tensor, num_columns: int, edges: int) -> tuple[Tensor, Tensor]:
-    """Return how many tiles each block of 64 queries needs at most, int32 ``[num_blocks]``, or 0 if
-    a tile of the block has fewer than ``edges`` edges on average; and the sum of these numbers and
-    how many are above 0."""
+    """Choose the blocks of 64 rows that kernels over tiles compute: those whose tiles have at least
+    ``edges`` edges on average.
+
+    Returns:
+        A pair: an upper bound of the tiles of each block, int32 ``[num_blocks]``, or 0 for blocks
+        that are not chosen; and the sum of these numbers and the number of chosen blocks, int32
+        ``[2]``.
+    """
     num_rows = indptr.numel() - 1
     num_programs = triton.cdiv(num_rows, ROWS_OF_A_TILE)
     num_tiles = torch.empty(num_programs, dtype=torch.int32, device=indptr.device)
@@ -109,7 +119,7 @@ def choose(indptr: Tensor, column: Tensor, num_columns: int, edges: int) -> tupl
 
 def attend(tiles: Tiles, rows: Rows, nodes: list[Tensor], terms: Terms, out: Tensor,
            max_inv_sum: Tensor) -> None:
-    """Write output, row maxima and inverse sums of the tiled rows."""
+    """Write the outputs, row maxima and inverse sums of the rows that ``tiles`` contains."""
     (query, key, value), tasks = nodes, tiles.tasks
     parts = tasks.parts(query.size(1), value.size(2) + 2, out.dtype)
     launch(attend_tiles, (tasks.number, query.size(1)), *_pointers(tiles, rows), *nodes,
@@ -120,7 +130,8 @@ def attend(tiles: Tiles, rows: Rows, nodes: list[Tensor], terms: Terms, out: Ten
 
 def grads_of_queries(tiles: Tiles, rows: Rows, nodes: list[Tensor], terms: Terms,
                      softmax: tuple[Tensor, ...], grads: tuple[Tensor | None, ...]) -> None:
-    """Write the gradients of queries, bias and gate of the tiled rows."""
+    """Write the gradients of the queries that ``tiles`` contains, and of the bias and gate of their
+    edges."""
     (query, key, value, _), tasks = nodes, tiles.tasks
     parts = tasks.parts(query.size(1), query.size(2), softmax[-1].dtype)
     launch(grads_of_tiled_queries, (tasks.number, query.size(1)), *_pointers(tiles, rows), *nodes,
@@ -131,7 +142,8 @@ def grads_of_queries(tiles: Tiles, rows: Rows, nodes: list[Tensor], terms: Terms
 
 def grads_of_keys(tiles: Tiles, rows: Rows, perm: Tensor, nodes: list[Tensor], terms: Terms,
                   softmax: Tensor, grads: tuple[Tensor, Tensor]) -> None:
-    """Write the gradients of the tiled keys and values."""
+    """Write the gradients of the keys and values that ``tiles`` contains. The edges are grouped by
+    key."""
     (query, key, value, _), tasks = nodes, tiles.tasks
     all_parts = [tasks.parts(key.size(1), grad.size(2), softmax.dtype) for grad in grads]
     launch(grads_of_tiled_keys, (tasks.number, key.size(1)), *_pointers(tiles, rows), perm,
@@ -142,7 +154,8 @@ def grads_of_keys(tiles: Tiles, rows: Rows, perm: Tensor, nodes: list[Tensor], t
 
 
 def _tasks(num_tiles: Tensor, totals: Tensor, num_edges: int, heads: int) -> Tasks:
-    """Return tasks of 64 tiled rows, cut into parts if they have a large share of all tiles."""
+    """Return tasks whose places are blocks of 64 rows. Blocks with a large share of all tiles are
+    cut into parts."""
     max_tiles = num_edges // min(EDGES_OF_A_TILE.values())
     max_more = min(_SHARE_OF_A_PART // heads, max_tiles // _TILES_OF_A_PART)
     num_blocks = num_tiles.numel()
@@ -170,8 +183,8 @@ def _constants(query: Tensor, key: Tensor, value: Tensor) -> dict[str, int]:
 
 
 def _num_warps(terms: Terms, *summed: Tensor) -> int:
-    """Return four or eight warps. Eight multiply some pairs twice, but have twice the registers for
-    sums and for values of edges."""
+    """Return the number of warps of a program, four or eight. Eight warps multiply some pairs
+    twice, but have twice as many registers for sums and for values of edges."""
     widths = [width_of(x.size(2)) for x in summed]
     is_alone = len(widths) == 1 and not _has_logits_of_edges(terms)
     return 4 if is_alone or max(widths) <= _FEW_CHANNELS else 8
@@ -187,9 +200,12 @@ def _has_logits_of_edges(terms: Terms) -> bool:
 @kernel
 def choose_tiles(indptr, column, num_tiles, totals, num_rows, num_columns, EDGES: tl.constexpr,
                  ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Compute an upper bound of the tiles of some rows, or 0 if they have fewer than ``EDGES``
-    edges per tile. The range of columns bounds the number of tiles from above and the longest row
-    from below; tiles are counted one by one if the bounds do not decide."""
+    """Kernel: write an upper bound of the number of tiles of a block, or 0 if its tiles have fewer
+    than ``EDGES`` edges on average.
+
+    The range of columns gives an upper bound, and the longest row gives a lower bound. If these
+    bounds do not decide, tiles are counted one by one.
+    """
     first_row = tl.program_id(0).to(tl.int64) * ROWS
     row = first_row + tl.arange(0, ROWS)
     base, edge, end = edges_of_rows(indptr, first_row, row, row < num_rows)
@@ -215,8 +231,8 @@ def choose_tiles(indptr, column, num_tiles, totals, num_rows, num_columns, EDGES
 @kernel
 def cut_blocks(num_tiles, totals, more, place_of_more, num_places, max_more, HEADS: tl.constexpr,
                TILES: tl.constexpr, SHARE: tl.constexpr, BLOCKS: tl.constexpr):
-    """Kernel: cut some blocks of rows into parts that have at least ``TILES`` tiles, and the share
-    ``1 / SHARE`` of the tiles of all heads."""
+    """Kernel: cut some blocks into parts. A part has at least ``TILES`` tiles, and at least the
+    share ``1 / SHARE`` of the tiles of all heads."""
     block = tl.program_id(0) * BLOCKS + tl.arange(0, BLOCKS)
     tiles = tl.load(num_tiles + block, mask=block < num_places, other=0)
     of_a_part = tl.maximum(tl.cdiv(tl.load(totals).to(tl.int64) * HEADS, SHARE), TILES)
@@ -226,8 +242,8 @@ def cut_blocks(num_tiles, totals, more, place_of_more, num_places, max_more, HEA
 
 @triton.jit
 def _columns_between(column, begin, end, num_columns):
-    """Return the first and the last column of the rows. The first is larger if the rows have no
-    edges."""
+    """Return the first and the last column in which any of the rows has an edge. If there are no
+    edges, the first is larger than the last."""
     has_edges = begin < end
     low = tl.load(column + begin, mask=has_edges, other=0).to(tl.int32)
     high = tl.load(column + end - 1, mask=has_edges, other=0).to(tl.int32)
@@ -238,9 +254,9 @@ def _columns_between(column, begin, end, num_columns):
 @triton.jit
 def _rows_of_task(indptr, column, num_tiles, more, place_of_more, num_rows, num_places, max_more,
                   num_columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Return, for this program: rows, whether each is valid, their edges as returned by
-    ``edges_of_rows``, the part for their sums, and whether there is one. A part has the edges to
-    some of the columns.
+    """Return seven values for this program: its rows; whether each row exists; three results as of
+    ``edges_of_rows``; the index of the sums of each row in the workspace of parts; and whether the
+    rows are a part of a block. A part has the edges in a range of columns.
     """
     task = tl.program_id(0).to(tl.int64)
     part = task - num_places  # a further part, if not negative
@@ -269,7 +285,7 @@ def _rows_of_task(indptr, column, num_tiles, more, place_of_more, num_rows, num_
 
 @triton.jit
 def _first_edge(column, begin, end, least):
-    """Find the first edge of each row to column ``least`` or later, by bisection."""
+    """Return the first edge of each row whose column is at least ``least``, by bisection."""
     while tl.max(end - begin, axis=0) > 0:
         middle = begin + (end - begin) // 2
         found = tl.load(column + middle, mask=begin < end, other=0).to(tl.int32)
@@ -287,7 +303,8 @@ def attend_tiles(
         HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
         VALUE_CHANNELS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
         WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr):
-    """Compute output, row maxima and inverse sums of some queries."""
+    """Kernel: compute the outputs, row maxima and inverse sums of a block of queries, or the sums
+    of a part of it."""
     row, is_row, base, first, end, slot, is_part = _rows_of_task(
         indptr, edge_key, num_tiles, more, place_of_more, num_rows, num_places, max_more,
         num_columns, ROWS, COLUMNS)
@@ -306,7 +323,7 @@ def attend_tiles(
         logit = logits(dot, bias, gate, bias_edge_stride, bias_head_stride, gate_edge_stride,
                        gate_head_stride, scale, edge, is_edge, head, SOFTCAP, tl.float32)
         new_max = tl.maximum(row_max, tl.max(logit, axis=1))
-        shift = tl.where(new_max == float('-inf'), 0, new_max)  # else -inf less -inf
+        shift = tl.where(new_max == float('-inf'), 0, new_max)  # avoids -inf - -inf
         rescale = tl.exp(row_max - shift)
         weight = tl.exp(logit - shift[:, None])
         row_sum = row_sum * rescale + tl.sum(weight, axis=1)
@@ -329,10 +346,13 @@ def attend_tiles(
 @triton.jit
 def _add_product(sums, weight, is_edge, x_j, x, j, num_columns, head, HEADS: tl.constexpr,
                  CHANNELS: tl.constexpr, WIDTH: tl.constexpr):
-    """Add the product of matrices; non-finite values reach rows that have an edge to them. Tensor
-    cores round weights, so each weight is split into exact parts; otherwise weights would not sum
-    to their divisor. float16 is multiplied in TF32, because its range is too small for the
-    parts."""
+    """Return ``sums`` plus the product of ``weight`` and ``x_j``. If ``x_j`` has a non-finite
+    value, it reaches only rows with an edge to its column.
+
+    Tensor cores round weights, and rounded weights would not sum to the divisor of the softmax. So
+    each weight is split into parts that tensor cores represent exactly. float16 is multiplied in
+    TF32, because its range is too small for the parts.
+    """
     IS_BF16: tl.constexpr = x_j.dtype == tl.bfloat16
     DTYPE: tl.constexpr = tl.bfloat16 if IS_BF16 else tl.float32
     DIGITS: tl.constexpr = 0xFFFF0000 if IS_BF16 else 0xFFFFE000
@@ -368,8 +388,9 @@ def grads_of_tiled_queries(
         HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
         VALUE_CHANNELS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
         WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr):
-    """Compute gradients of some queries and of bias and gate of their edges; and, for the pass over
-    keys, max_inv_sum and the mean gradient of weights of each query, side by side."""
+    """Kernel: compute the gradients of a block of queries, or the sums of a part of it, and the
+    gradients of bias and gate of the edges. For the pass over keys, also write the row maximum, the
+    inverse sum and the delta of each query, adjacent in memory."""
     row, is_row, base, first, end, slot, is_part = _rows_of_task(
         indptr, edge_key, num_tiles, more, place_of_more, num_rows, num_places, max_more,
         num_columns, ROWS, COLUMNS)
@@ -430,7 +451,7 @@ def grads_of_tiled_keys(
         HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
         VALUE_CHANNELS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
         WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr):
-    """Compute gradients of some keys and values."""
+    """Kernel: compute the gradients of a block of keys and values, or the sums of a part of it."""
     row, is_row, base, begin, end, slot, is_part = _rows_of_task(
         indptr, edge_query, num_tiles, more, place_of_more, num_rows, num_places, max_more,
         num_columns, ROWS, COLUMNS)

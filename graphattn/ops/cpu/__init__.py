@@ -1,3 +1,3 @@
-"""Shared parts of loops for CPUs: vectors, rows, chunks of keys, work items; and their backend."""
+"""Code that all loops for CPUs share, compiled by numba, and the backend of these loops."""
 
 __all__ = []

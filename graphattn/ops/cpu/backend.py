@@ -1,4 +1,4 @@
-"""Loops compiled by numba for CPUs; attention takes one pass over the edges and keeps no weight."""
+"""Backend of loops for CPUs, compiled by numba."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def is_available(device: torch.device) -> bool:
 
 __all__ = ['BACKEND']
 
-# Threads accumulate the gradients of keys query by query, so they need no order by key.
+# With by_key=False, gradients of keys are accumulated in the order by query.
 BACKEND = Backend('numba', is_available, supports_gqa=True,
                   attention=partial(on_graphs.attend, by_key=False),
                   attention_with_features=partial(on_graphs.attend, by_key=False),

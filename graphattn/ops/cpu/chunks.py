@@ -1,4 +1,4 @@
-"""Keys of one head, chunk by chunk in the cache."""
+"""Copies of the keys of one head into the cache, one chunk of consecutive keys after the other."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from graphattn.ops.cpu.jit import jit, jit_inline
 from graphattn.ops.cpu.rows import copy_row, prefetch_row
 from graphattn.ops.pages import HUGE
 
-AHEAD = 4  # rows; the hardware prefetcher covers consecutive rows only
+AHEAD = 4  # rows that are prefetched, because the hardware prefetches only consecutive memory
 
-# The keys, values and their gradients of one head are copied side by side before the edges of a
-# chunk are processed, because each edge reads and writes all four and many edges share a key. In
-# the original tensors other heads lie in between, at a stride that maps to few sets of the cache.
+# Before the edges of a chunk are processed, its keys, values and their gradients are copied side by
+# side, because each edge reads and writes all four, and many edges share a key. In the original
+# tensors, other heads lie in between, at a stride that maps to few sets of the cache.
 
 
 if sys.platform == 'linux':
     @jit_inline
     def ask_for_huge_pages(space):
-        """Request pages of 2 MiB for a large array, as numpy does outside compiled loops. The TLB
-        then covers rows anywhere in it."""
+        """Request pages of 2 MiB for a large array, so that accesses to distant rows do not miss
+        the TLB. Outside compiled loops, numpy requests them."""
         begin = (space.ctypes.data + 4095) // 4096 * 4096
         size = space.ctypes.data + space.nbytes - begin
         if size >= HUGE:
@@ -30,12 +30,13 @@ if sys.platform == 'linux':
 else:
     @jit_inline
     def ask_for_huge_pages(space):
-        """Do nothing: huge pages are requested on Linux only."""
+        """Do nothing, because only Linux supports this request."""
 
 
 @jit_inline
 def aligned(num_rows, width, like):
-    """Return an array aligned to cache lines: a vector across two lines takes twice as long."""
+    """Return an uninitialised array that is aligned to cache lines, because a vector that lies in
+    two lines takes twice as long."""
     space = np.empty(num_rows * width + 64, like.dtype)
     ask_for_huge_pages(space)
     skip = -space.ctypes.data % 64 // space.itemsize
@@ -44,17 +45,17 @@ def aligned(num_rows, width, like):
 
 @jit_inline
 def odd_lines(channels, like):
-    """Pad rows of ``channels`` values, which are read and written in turn, to an odd number of
-    cache lines. A load at a multiple of 4,096 bytes from a value that was just stored waits for the
-    store; of rows of 512 bytes, every eighth has that distance."""
+    """Return ``channels`` rounded up to an odd number of cache lines, for rows that are read and
+    written in turn. On CPUs, a load waits for an earlier store if their addresses differ by a
+    multiple of 4,096 bytes. This holds for every eighth row of 512 bytes."""
     line = 64 // like.itemsize
     return ((channels + line - 1) // line // 2 * 2 + 1) * line
 
 
 @jit
 def gather(rows, shift, x, low, head, heads):
-    """Copy rows of one head of ``x``, from ``low`` on, into the columns of ``rows`` from ``shift``
-    on."""
+    """Copy the vectors of one head of ``x``, from node ``low`` on, to the columns of ``rows`` from
+    ``shift`` on."""
     for j in range(len(rows)):
         row = (low + j) * heads + head
         prefetch_row(x, row + 4 * AHEAD * heads)
@@ -63,7 +64,8 @@ def gather(rows, shift, x, low, head, heads):
 
 @jit
 def put(x, rows, shift, low, head, heads):
-    """Reverse ``gather``."""
+    """Copy the columns of ``rows`` from ``shift`` on to the vectors of one head of ``x``, from node
+    ``low`` on: the reverse of :func:`gather`."""
     for j in range(len(rows)):
         row = (low + j) * heads + head
         prefetch_row(x, row + 4 * AHEAD * heads)
@@ -72,7 +74,7 @@ def put(x, rows, shift, low, head, heads):
 
 @jit_inline
 def clear(rows, shift):
-    """Zero the columns from ``shift`` on."""
+    """Set the columns of ``rows`` from ``shift`` on to 0."""
     for j in range(rows.shape[0]):
         for c in range(shift, rows.shape[1]):
             rows[j, c] = 0
@@ -80,10 +82,12 @@ def clear(rows, shift):
 
 @jit
 def keys_per_chunk(channels, edges, segment):
-    """Return how many keys of a segment are copied at once. The cache holds them at ``channels``
-    values each, unless rows have few edges: then a chunk has enough keys for about
-    ``_EDGES_PER_VISIT`` edges of each row. All items of a segment use the same chunks, because the
-    order of sums depends on them."""
+    """Return the number of keys of a chunk of a segment.
+
+    The keys of a chunk, ``channels`` values each, fit in the cache, unless rows have few edges.
+    Then a chunk is larger, so that a row has about ``_EDGES_PER_VISIT`` edges in it. All items of a
+    segment use the same chunks, because the order of sums depends on them.
+    """
     first_row, last_row = edges.row_ptr[segment], edges.row_ptr[segment + 1]
     num_keys = edges.column_ptr[segment + 1] - edges.column_ptr[segment]
     num_edges = edges.indptr[last_row] - edges.indptr[first_row]
@@ -97,13 +101,14 @@ _EDGES_PER_VISIT = 16
 
 @jit_inline
 def exceeds_cache(rows):
-    """Return whether a chunk is larger than the cache, as happens when rows have few edges."""
+    """Return whether a chunk is larger than the cache, which happens if rows have few edges."""
     return rows.size > _CHUNK
 
 
 @jit_inline
 def prefetch_keys(rows, low, edge_key, first, last):
-    """Prefetch the rows of a query's keys, for chunks larger than the cache."""
+    """Prefetch the keys of the edges from ``first`` to ``last``, for chunks that are larger than
+    the cache."""
     for e in range(first, min(last, first + _EDGES_PER_VISIT)):
         prefetch_row(rows, np.int64(edge_key[e]) - low)
 
@@ -119,7 +124,8 @@ def max_chunk(items, channels, edges):
 
 @jit_inline
 def first_from(up, last_key, edge_key, first, last):
-    """Return the first edge of a row with a key of at least ``up``."""
+    """Return the first of the edges from ``first`` to ``last`` whose key is at least ``up``, or
+    ``last`` if there is none."""
     if up == last_key:
         return last
     while first < last and edge_key[first] < up:

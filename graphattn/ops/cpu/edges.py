@@ -1,4 +1,4 @@
-"""A view of a graph for compiled loops, in either direction."""
+"""The edges of a graph as arrays for compiled loops, in the order by query or by key."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from torch import Tensor
 
 
 class Edges(NamedTuple):
-    """Edges grouped by query or, transposed, by key."""
+    """The edges of a graph, grouped into rows. A row contains the edges of a query, and its columns
+    are keys. In the order by key, a row contains the edges of a key, and its columns are
+    queries."""
 
-    indptr: np.ndarray  # where each row's edges begin
+    indptr: np.ndarray  # where the edges of each row begin
     column: np.ndarray  # the node at the other end of each edge
-    perm: np.ndarray  # transposed: the position of the edge in the order by query
-    row_ptr: np.ndarray  # where each segment's rows begin
-    column_ptr: np.ndarray  # where each segment's columns begin
+    perm: np.ndarray  # in the order by key: the place of each edge in the order by query
+    row_ptr: np.ndarray  # where the rows of each segment begin
+    column_ptr: np.ndarray  # where the columns of each segment begin
 
     @classmethod
     def by_query(cls, indptr: Tensor, edge_key: Tensor, query_ptr: Tensor,
@@ -25,8 +27,9 @@ class Edges(NamedTuple):
 
     @classmethod
     def of_rows(cls, indptr: Tensor, column: Tensor, perm: Tensor | None = None) -> Edges:
-        """Merge all segments into one, for loops over head-major values: the values of one head are
-        close together in memory, so smaller segments gain nothing."""
+        """Return the edges as one segment. This is for loops over values ``[heads, nodes,
+        channels]``: the values of one head are close together in memory, so nothing is gained by
+        processing segments one by one."""
         whole = np.array([0, indptr.numel() - 1])
         perm = _NO_PERM if perm is None else perm.numpy()
         return cls(indptr.numpy(), column.contiguous().numpy(), perm, whole, whole)

@@ -1,4 +1,5 @@
-"""Gathered products along the edges of a row: dot products with its columns, and weighted sums."""
+"""Dot products and weighted sums along the edges of one row. The vectors of its columns are
+gathered from an array."""
 
 from __future__ import annotations
 
@@ -19,14 +20,17 @@ from graphattn.ops.cpu.simd import (
     sum_lanes_of_each,
 )
 
-# Each function processes two vectors of several columns at a time, then a single vector, then some
-# lanes of one. One loop with a test inside takes a tenth longer, and loads of all lanes by a mask
-# are slow without AVX-512.
+# Each function has a loop over two SIMD vectors of several edges at a time, then code for a single
+# vector, and then code for some lanes of a vector. A single loop with a branch takes a tenth
+# longer, and loads with a mask are slow without AVX-512.
+#
+# The vector of edge e begins at element ``column[e] * y.shape[1] + shift`` of the array y.
 
 
 @jit_inline
 def dots(dot, x, row, y, shift, column, n):
-    """Write ``dot[e] = <x[row], y.flat[column[e] * y.shape[1] + shift:]>``."""
+    """Write ``<x[row], y.flat[column[e] * y.shape[1] + shift:]>`` to ``dot[e]`` for each of ``n``
+    edges."""
     width, stride, end = x.shape[1], y.shape[1], n // 4 * 4
     whole = width // LANES * LANES
     for c in range(0, whole - LANES, 2 * LANES):
@@ -75,7 +79,8 @@ def dots(dot, x, row, y, shift, column, n):
 
 @jit_inline
 def add_weighted(total, row, weight, y, shift, column, n):
-    """Add ``sum_e weight[e] * y.flat[column[e] * y.shape[1] + shift:]`` to ``total[row]``."""
+    """Add the weighted sum over ``n`` edges, ``sum_e weight[e] * y.flat[column[e] * y.shape[1] +
+    shift:]``, to ``total[row]``."""
     width, stride, end = total.shape[1], y.shape[1], n // 4 * 4
     whole, zero = width // LANES * LANES, y.dtype.type(0)
     for c in range(0, whole - LANES, 2 * LANES):
@@ -134,8 +139,8 @@ def add_weighted(total, row, weight, y, shift, column, n):
 
 @jit_inline
 def add_weighted_and_dots(total, row, weight, dot, x, y, column, n):
-    """Run ``add_weighted``, and add the ``dots`` of ``x[0]`` to ``dot``, reading every row of ``y``
-    once."""
+    """Do the same as :func:`add_weighted` with a shift of 0, and add ``<x[0], y[column[e]]>`` to
+    ``dot[e]``. Each row of ``y`` is read once."""
     width, end = total.shape[1], n // 4 * 4
     whole, zero = width // LANES * LANES, y.dtype.type(0)
     for c in range(0, whole - LANES, 2 * LANES):
@@ -187,7 +192,8 @@ def add_weighted_and_dots(total, row, weight, dot, x, y, column, n):
 
 @jit_inline
 def scatter(y, shift, weight, x, row, column, n):
-    """Add ``weight[e] * x[row]`` to ``y.flat[column[e] * y.shape[1] + shift:]``."""
+    """Add ``weight[e] * x[row]`` to ``y.flat[column[e] * y.shape[1] + shift:]`` for each of ``n``
+    edges."""
     width, stride = x.shape[1], y.shape[1]
     whole = width // LANES * LANES
     for c in range(0, whole, LANES):
@@ -205,8 +211,8 @@ def scatter(y, shift, weight, x, row, column, n):
 
 @jit_inline
 def add_products(total, x, row, weight, y, shift, to_grad, column, n):
-    """Run ``add_weighted`` of ``y``, and ``scatter`` into the columns ``to_grad`` further, in one
-    pass."""
+    """Do the same as :func:`add_weighted`, and in the same pass as :func:`scatter` with the shift
+    ``shift + to_grad``."""
     width, stride, end = x.shape[1], y.shape[1], n // 2 * 2
     whole, begin, zero = width // LANES * LANES, row * width, y.dtype.type(0)
     for c in range(0, whole - LANES, 2 * LANES):

@@ -1,4 +1,4 @@
-"""Gradients of keys, accumulated by several work items of one segment."""
+"""Gradients of keys to which several work items contribute."""
 
 from __future__ import annotations
 
@@ -15,24 +15,35 @@ from graphattn.ops.pages import new_rows
 
 
 class KeyGrads(NamedTuple):
-    """Gradients of keys and the workspaces in which items accumulate them. For each segment and
-    head of the keys, the first item writes to the gradients and each later item to rows of its own,
-    which are added last and in order. Results have the same bits for any number and speed of
-    threads, because items depend on the problem only."""
+    """Gradients of keys, and workspaces for the parts that work items contribute.
 
-    grads: list[Tensor]  # [num_keys, num_kv_heads, channels]
-    shared: list[Tensor]  # [rows, channels]
-    items: np.ndarray  # the last column is where an item's own rows begin, or -1
+    For each segment and head of keys, the first item writes to the gradients. Each later item
+    writes to its own rows of a workspace, and these rows are added at the end in a fixed order. The
+    items do not depend on the number of threads, so results are the same bit for bit for any number
+    of threads.
+    """
+
+    grads: list[Tensor]  # [num_keys, num_kv_heads, channels] each
+    shared: list[Tensor]  # workspaces, [rows, channels] each
+    items: np.ndarray  # work items; the last column is the first row in the workspace, or -1
     key_ptr: np.ndarray
-    queries_per_key: int  # query heads per key head
+    queries_per_key: int  # number of heads of queries that share a head of keys
 
     @classmethod
     def of(cls, edges: Edges, shape: tuple[int, int], inputs: list[Tensor],
            dtype: torch.dtype) -> KeyGrads:
-        """Allocate the gradients of ``inputs``, ``[num_keys, num_kv_heads, channels]`` each."""
+        """Return uninitialised gradients of ``inputs``, and the work items that compute them.
+
+        Args:
+            edges (Edges): The edges in the order by query.
+            shape (tuple): The number of heads, and of multiplications for each edge of a head.
+            inputs (list of Tensor): ``[num_keys, num_kv_heads, channels]`` each.
+            dtype (torch.dtype): Dtype of the gradients.
+        """
         items = cut_into_items(edges.indptr, edges.row_ptr, shape[0], _num_parts(edges, shape))
         queries_per_key = shape[0] // inputs[0].size(1)
-        items[:, 4] |= items[:, 0] % queries_per_key > 0  # another head came first
+        # An earlier head of queries already writes to the gradients of the same head of keys.
+        items[:, 4] |= items[:, 0] % queries_per_key > 0
         num_keys = np.where(items[:, 4] == 1, np.diff(edges.column_ptr)[items[:, 3]], 0)
         ends = num_keys.cumsum()
         items[:, 4] = np.where(items[:, 4] == 1, ends - num_keys, -1)
@@ -41,11 +52,11 @@ class KeyGrads(NamedTuple):
         return cls(grads, shared, items, edges.column_ptr, queries_per_key)
 
     def targets(self) -> list[np.ndarray | Tensor]:
-        """Return the arrays that kernels write to."""
+        """Return the arrays that loops write to: the gradients, and then the workspaces."""
         return [*node_rows(self.grads[0].dtype, *self.grads), *self.shared]
 
     def sums(self) -> list[Tensor]:
-        """Return the gradients, once all items are done."""
+        """Return the gradients, after adding the workspaces. All items must be done."""
         for head, _, _, segment, row in self.items[self.items[:, 4] >= 0].tolist():
             first, last = self.key_ptr[segment:segment + 2].tolist()
             for grad, shared in zip(self.grads, self.shared):
@@ -54,10 +65,12 @@ class KeyGrads(NamedTuple):
 
 
 def _num_parts(edges: Edges, shape: tuple[int, int]) -> int:
-    """Return the number of parts that edges are cut into, besides heads and segments: four, or
-    parts of ``_EDGES_PER_KEY`` edges for each key. An item writes the gradients of all its keys, so
-    many parts are slow: 51 parts of 20 % of 4,096 x 4,096 pairs, with 4 heads of 32, took 4 to 9 %
-    longer than 12."""
+    """Return the number of parts into which edges are cut, in addition to heads and segments.
+
+    There are at most four parts, or more if each part has at least ``_EDGES_PER_KEY`` edges for
+    each key. An item writes the gradients of all its keys, so many parts are slow: for 20 % of
+    4,096 x 4,096 pairs and 4 heads of 32 channels, 51 parts took 4 to 9 % longer than 12.
+    """
     edges_per_key = int(edges.indptr[-1]) * shape[0] // max(int(edges.column_ptr[-1]), 1)
     most = max(4, min(64, edges_per_key // _EDGES_PER_KEY))
     return min(worthwhile_parts(edges, shape, PART), most)

@@ -1,7 +1,7 @@
-"""Kernels that run in several threads at once, started by compiled code.
+"""Loops that run in several threads at once. Compiled code starts the threads.
 
-Starting a thread from Python took 0.05 to 0.5 ms next to torch's threads, because each one waits
-for the interpreter's lock; from compiled code it takes about 1 us.
+If Python starts a thread, the thread waits for the interpreter's lock, which took 0.05 to 0.5 ms
+beside torch's threads. If compiled code starts a thread, this takes about 1 us.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ _START = ir.FunctionType(_VOID, [_REGION.as_pointer(), _POINTER, ir.IntType(32),
 
 
 def in_threads(kernel: Callable) -> Callable:
-    """Compile ``kernel(*arguments)`` as ``launch(start, num_threads, *arguments)``.
+    """Return a compiled function ``launch(start, num_threads, *arguments)`` that runs
+    ``kernel(*arguments)`` in each of several threads.
 
     Args:
         kernel (Callable): The function that each thread runs. It returns nothing.
 
     Returns:
-        Callable: ``launch``, where ``start`` is the address that
-        :func:`graphattn._threads.start_of_threads` returns. Raises MemoryError if a thread runs out
-        of memory.
+        Callable: ``launch``. Its argument ``start`` is the result of
+        :func:`graphattn._threads.start_of_threads`. It raises a MemoryError if a thread runs out of
+        memory.
     """
     name = f'{kernel.__name__}_in_threads'
     place = dict(co_filename=kernel.__code__.co_filename, co_name=name, co_qualname=name,
@@ -48,12 +49,13 @@ def _launch(start, num_threads, *arguments):
 
 @intrinsic
 def _run_in_threads(typingctx, kernel, start, num_threads, arguments):
-    """Call ``kernel(*arguments)`` in each thread and return how many of the calls failed."""
+    """Call ``kernel(*arguments)`` in each thread, and return the number of calls that failed."""
     of_kernel = kernel.get_call_type(typingctx, arguments.types, {})
     compiled = kernel.dispatcher.overloads[of_kernel.args]
 
     def region_of(context, module, shared_type):
-        """Return ``region(shared)``, the function that each thread runs."""
+        """Return the LLVM function that each thread runs. Its argument is a pointer to the
+        arguments of the kernel and the number of failures."""
         name = module.get_unique_name(f'region.{compiled.fndesc.mangled_name}')
         region = ir.Function(module, _REGION, name)
         region.linkage = 'internal'
@@ -91,8 +93,8 @@ def _run_in_threads(typingctx, kernel, start, num_threads, arguments):
 
 
 def without_owners(context, builder, kind, value):
-    """Return arrays, or tuples of them, that do not count references: the caller holds one, and
-    threads that count in the same place wait for each other."""
+    """Return an array, or a tuple of arrays, that does not count references. The caller must hold a
+    reference. Threads that count references to the same array would wait for one another."""
     if isinstance(kind, types.Array):
         array = context.make_array(kind)(context, builder, value)
         array.meminfo = ir.Constant(array.meminfo.type, None)

@@ -1,8 +1,9 @@
-"""A graph in both orders, by query and by key, and workspaces for a slice of its heads.
+"""The edges of a graph in both orders, by query and by key, and workspaces for a slice of the
+heads.
 
-Values are copied head-major, ``[heads, nodes, channels]``, so that one head's values stay in the
-cache while its edges are processed. Heads are computed in slices of ``EDGES_AT_ONCE`` edges in all,
-and the slices reuse the same workspaces.
+Values are copied into workspaces ``[heads, nodes, channels]``, so that the values of one head stay
+in the cache while its edges are processed. Heads are computed in slices with at most about
+``EDGES_AT_ONCE`` edges together, and all slices use the same workspaces.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ EDGES_AT_ONCE = 1 << 20  # summed over the heads of a slice
 
 
 class Orders(NamedTuple):
-    """The edges by query and by key; the order by key is empty if no gradient is needed."""
+    """The edges in both orders. The order by key is empty if no gradient is needed."""
 
-    csr: Edges
-    csc: Edges
-    perm: Tensor
+    csr: Edges  # by query
+    csc: Edges  # by key
+    perm: Tensor  # the place of each edge of csc in csr
 
     @classmethod
     def of(cls, indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor,
@@ -36,37 +37,48 @@ class Orders(NamedTuple):
                    perm)
 
     def to_key_order(self, csr_values: Tensor) -> Tensor:
-        """Return values ``[heads, num_edges]`` in the order by key."""
+        """Return values ``[heads, num_edges]`` in the order by key, given the values in the order
+        by query."""
         csc_values = torch.empty_like(csr_values, memory_format=torch.contiguous_format)
         run(_to_key_order, self.csc, (len(csr_values), 1), csr_values.contiguous(), csc_values)
         return csc_values
 
     def to_query_order(self, csc_values: Tensor, out: Tensor) -> None:
-        """Copy values in the order by key into ``out``, in the order by query."""
+        """Write values ``[heads, num_edges]`` to ``out`` in the order by query, given the values in
+        the order by key."""
         run(_to_query_order, self.csc, (len(csc_values), 1), csc_values, out)
 
     def values_by_key(self, values: Tensor | None) -> Tensor | None:
-        """Return values ``[num_edges, heads or 1]`` in the order by key."""
+        """Return a bias or gate ``[num_edges, heads or 1]`` in the order by key, given the order by
+        query. Return None for None."""
         if values is None or values.stride(0) == 0:  # None, or one value for all edges
             return values
         return values.detach()[self.perm]
 
 
 def groups_of_heads(num_heads: int, num_edges: int) -> list[slice]:
-    """Return slices of heads, each computed at once in the same workspaces."""
+    """Return slices of the heads. The heads of a slice are computed together."""
     size = min(num_heads, max(1, EDGES_AT_ONCE // max(num_edges, 1)))
     return [slice(first, min(first + size, num_heads)) for first in range(0, num_heads, size)]
 
 
 def workspaces(groups: list[slice], nodes: list[Tensor], edges: list[Tensor] = ()) -> list[Tensor]:
-    """Allocate workspaces for the heads of one slice: ``[heads, nodes, channels]`` for each tensor
-    ``[nodes, heads, channels]`` of ``nodes``, and ``[heads, num_edges]`` for each of ``edges``."""
+    """Return uninitialised workspaces for the heads of one slice.
+
+    Args:
+        groups (list of slice): The slices of the heads.
+        nodes (list of Tensor): Tensors ``[nodes, heads, channels]``. Each gets a workspace
+            ``[heads, nodes, channels]``.
+        edges (list of Tensor): Tensors ``[num_edges]``. Each gets a workspace ``[heads,
+            num_edges]``.
+    """
     heads, dtype = groups[0].stop, accumulation_dtype(nodes[0])
     return [new_rows(heads, len(x), *x.shape[2:], dtype=dtype) for x in (*nodes, *edges)]
 
 
 def head_major(tensor: Tensor, heads: slice, workspace: Tensor) -> Tensor:
-    """Copy a slice of heads of ``[nodes, heads, channels]`` as ``[heads, nodes, channels]``."""
+    """Return a slice of the heads of ``tensor`` ``[nodes, heads, channels]`` as ``[heads, nodes,
+    channels]``, copied into a workspace."""
     own = tensor.detach()[:, heads].transpose(0, 1)
     return workspace[:len(own)].copy_(own)
 
@@ -81,7 +93,7 @@ def _to_key_order(items, progress, csr_values, csc_values, edges):
         first, last = indptr[begin], indptr[end]
         source, target, row = csr_values[head], csc_values[head, first:last], perm[first:last]
         for e in range(len(row)):
-            target[e] = source[np.uint64(row[e])]  # unsigned: no test of its sign
+            target[e] = source[np.uint64(row[e])]  # unsigned, so numba does not test for < 0
         item = next_item(progress, 0)
 
 

@@ -1,4 +1,4 @@
-"""Rows of values in memory: copied, cleared, scaled and added up, a vector at a time."""
+"""Copies, sums and products of rows of arrays, computed in SIMD vectors."""
 
 from __future__ import annotations
 
@@ -23,25 +23,28 @@ from graphattn.ops.cpu.simd import (
 
 
 def node_rows(dtype: torch.dtype, *tensors: Tensor) -> list[np.ndarray]:
-    """View each tensor ``[nodes, heads, channels]`` as ``[nodes * heads, channels]``."""
+    """Return each tensor ``[nodes, heads, channels]`` as an array ``[nodes * heads, channels]`` of
+    ``dtype``, without a copy if possible."""
     rows = [x.detach() if x.dtype == dtype else x.detach().to(dtype) for x in tensors]
     return [x.contiguous().numpy().reshape(x.size(0) * x.size(1), x.size(2)) for x in rows]
 
 
 def edge_rows(x: Tensor, dtype: torch.dtype) -> np.ndarray:
-    """View features ``[num_edges, size]`` as an array."""
+    """Return features ``[num_edges, size]`` as an array of ``dtype``, without a copy if
+    possible."""
     return x.detach().to(dtype).contiguous().numpy()
 
 
 @jit_inline
 def whole_vectors(n):
-    """Round ``n`` up to whole vectors: computing the last values one by one would take longer."""
+    """Return ``n`` rounded up to whole SIMD vectors. Loops compute up to there, because computing
+    the last values one by one would take longer."""
     return (n + LANES - 1) // LANES * LANES
 
 
 @jit
 def consecutive(n, like):
-    """Return columns 0, 1, ... in the dtype of ``like``."""
+    """Return the integers 0, 1, ..., n - 1 in the dtype of ``like``."""
     numbers = np.empty(n, like.dtype)
     for e in range(n):
         numbers[e] = e
@@ -55,8 +58,8 @@ def prefetch_row(x, row):
         prefetch(x, row * width + c)
 
 
-# The last columns are a loop of at most one round: numba counts references to the arrays in calls
-# of a function that ends in a branch, 40 ns each.
+# In these functions, the last columns are a loop of at most one round and not an ``if``. If a
+# function ends in a branch, numba counts references to its arrays in each call, which takes 40 ns.
 
 
 @jit_inline

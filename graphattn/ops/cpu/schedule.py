@@ -1,7 +1,9 @@
-"""Schedules: rows cut into work items with equal numbers of edges, which threads claim one by one.
+"""Division of the rows of a graph into work items, which threads claim one by one.
 
-Threads may differ in speed, and fewer may start than requested, so each claims the next item when
-it is done. A kernel of several phases waits for the items of the previous phase, not for threads.
+A work item is a range of rows of one head and one segment, and all items have about the same number
+of edges. Threads may differ in speed, and fewer threads may start than requested. So a thread
+claims the next item when it has finished one. Between two phases, threads wait until all items of
+the first phase are finished, not until all threads are.
 """
 
 from __future__ import annotations
@@ -18,17 +20,18 @@ from graphattn.ops.cpu.jit import jit, jit_inline
 from graphattn.ops.cpu.rows import whole_vectors
 from graphattn.ops.cpu.simd import LANES, atomic_add, load_acquire
 
-GRAIN = 1 << 16  # multiplications that justify a thread
-PART = 1 << 20  # multiplications that justify a part with gradients of its own
+GRAIN = 1 << 16  # number of multiplications from which on one more thread saves time
+PART = 1 << 20  # the same for one more part with its own gradients of keys
 
 
 def run(kernel, edges: Edges, shape: tuple[int, int], *arguments, num_phases: int = 1,
         items: np.ndarray | None = None) -> None:
-    """Run ``kernel(items, progress, *arguments, edges)`` in threads, fewer if there is little work.
+    """Run ``kernel(items, progress, *arguments, edges)`` in several threads, or in fewer threads if
+    there is little work.
 
     Args:
-        kernel (Callable): Compiled by :func:`graphattn.ops.cpu.launch.in_threads`; claims items
-            until there are none, in each phase.
+        kernel (Callable): A result of :func:`graphattn.ops.cpu.launch.in_threads`. In each phase,
+            it claims items by :func:`next_item` until there are none.
         edges (Edges): The rows of the kernel.
         shape (tuple): The number of heads, and of multiplications for each edge of a head.
         arguments: Further arguments of the kernel; tensors are passed as arrays.
@@ -44,16 +47,16 @@ def run(kernel, edges: Edges, shape: tuple[int, int], *arguments, num_phases: in
 
 
 def cut(edges: Edges, shape: tuple[int, int], items_per_thread: int = 16) -> np.ndarray:
-    """Return work items, each of one head and segment, int64 ``[num_items, 5]``: head, first row,
-    last row, segment, and whether an earlier item has the segment's columns too."""
+    """Return work items, int64 ``[num_items, 5]``: the head, the first row, the row after the last,
+    the segment, and whether an earlier item has the same head and segment."""
     num_threads = _num_threads(edges, shape)
     num_parts = 1 if num_threads == 1 else items_per_thread * num_threads
     return cut_into_items(edges.indptr, edges.row_ptr, shape[0], num_parts)
 
 
 def cut_for_chunks(edges: Edges, shape: tuple[int, int]) -> np.ndarray:
-    """Return fewer items than :func:`cut`, for kernels that copy the keys of each item into the
-    cache: at 1 % of 4,096 x 4,096 pairs, 16 items per thread took a tenth longer than 4."""
+    """Return fewer items than :func:`cut`, for loops that copy all keys of an item into the cache.
+    At 1 % of 4,096 x 4,096 pairs, 16 items per thread took a tenth longer than 4."""
     return cut(edges, shape, items_per_thread=4)
 
 
@@ -62,16 +65,16 @@ def _num_threads(edges: Edges, shape: tuple[int, int]) -> int:
 
 
 def worthwhile_parts(edges: Edges, shape: tuple[int, int], size: int) -> int:
-    """Return how many parts of ``size`` multiplications the work is divided into, independent of
-    the number of threads."""
+    """Return the number of parts of about ``size`` multiplications into which the work can be
+    divided. It does not depend on the number of threads."""
     heads, products = shape
     return 1 + int(edges.indptr[-1]) * heads * products // size
 
 
 @jit
 def cut_into_items(indptr, row_ptr, heads, num_parts):
-    """Cut the sequence of segments and heads where they end, and into parts with equal numbers of
-    edges."""
+    """Return work items as :func:`cut` does. All heads of all segments, one after the other, are
+    cut at the end of each head, and into ``num_parts`` parts with equal numbers of edges."""
     num_segments = len(row_ptr) - 1
     items = np.empty((num_segments * heads + num_parts - 1, 5), np.int64)
     num_edges, end_item, done, part = indptr[-1] * heads, 0, 0, 1
@@ -94,17 +97,20 @@ def cut_into_items(indptr, row_ptr, heads, num_parts):
 
 @jit_inline
 def _put_item(items, item, head, first, last, segment, is_shared):
-    # One by one: numba compiles tuple assignment to generic code, which takes ten times as long.
+    # One by one, because numba compiles the assignment of a tuple to code that takes ten times as
+    # long.
     items[item, 0], items[item, 1], items[item, 2] = head, first, last
     items[item, 3], items[item, 4] = segment, int(is_shared)
 
 
-# ``progress`` counts the work items claimed and the work items finished, in each phase.
+# ``progress`` has two counters for each phase: the work items that are claimed, and the work items
+# that are finished.
 
 
 @jit_inline
 def next_item(progress, phase):
-    """Claim the next work item and return its number, at least ``len(items)`` if none is left."""
+    """Claim the next work item and return its index. If no item is left, the result is
+    ``len(items)`` or more."""
     return atomic_add(progress, 2 * phase)
 
 
@@ -133,7 +139,8 @@ def max_rows(items):
 
 @jit
 def max_row_length(indptr):
-    """Return the size of a buffer for the longest row: whole vectors and one more."""
+    """Return the size of a buffer for the values of the longest row: its number of edges rounded up
+    to whole SIMD vectors, and one more vector."""
     longest = 0
     for i in range(len(indptr) - 1):
         longest = max(longest, indptr[i + 1] - indptr[i])

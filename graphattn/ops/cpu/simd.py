@@ -1,7 +1,7 @@
-"""SIMD vectors as numba types, for CPU kernels.
+"""SIMD vectors as numba types, with their operations as numba intrinsics.
 
-Loops over channels use vectors explicitly, because the compiler would guard each loop against
-overlap of the rows that it reads and writes.
+Loops over channels use vectors explicitly. If the compiler vectorised these loops, it would add
+checks that the rows that a loop reads and writes do not overlap.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LANES = 16
 
 
 class _Vector(types.Type):
-    """A register of ``lanes`` values."""
+    """Numba type of a SIMD vector of ``lanes`` values."""
 
     def __init__(self, dtype: types.Float, lanes: int = LANES):
         self.dtype, self.lanes = dtype, lanes
@@ -36,7 +36,7 @@ class _VectorModel(models.PrimitiveModel):
 
 
 class _Mask(types.Type):
-    """A choice of lanes."""
+    """Numba type of a mask: one bool for each lane of a vector."""
 
     def __init__(self):
         super().__init__(f'Mask({LANES})')
@@ -64,7 +64,7 @@ def splat(typingctx, scalar):
 
 @intrinsic
 def load(typingctx, array, position):
-    """Load the vector that begins at ``array.flat[position]``."""
+    """Return the vector that begins at ``array.flat[position]``."""
     def codegen(context, builder, signature, args):
         pointer = _pointer(context, builder, signature, args, signature.return_type)
         return builder.load(pointer, align=array.dtype.bitwidth // 8)
@@ -73,7 +73,8 @@ def load(typingctx, array, position):
 
 @intrinsic
 def load_four(typingctx, array, position):
-    """Load a result of :func:`sum_lanes_of_each` from memory."""
+    """Return the vector of four values that begins at ``array.flat[position]``, as
+    :func:`sum_lanes_of_each` returns it."""
     def codegen(context, builder, signature, args):
         pointer = _pointer(context, builder, signature, args, signature.return_type)
         return builder.load(pointer, align=array.dtype.bitwidth // 8)
@@ -102,7 +103,8 @@ def first_lanes(typingctx, n):
 
 @intrinsic
 def load_some(typingctx, array, position, mask):
-    """Load the lanes of a mask, and 0 into the others, which may lie outside the array."""
+    """Return the vector that begins at ``array.flat[position]``, with 0 in the lanes that are not
+    in the mask. These lanes may lie outside the array."""
     def codegen(context, builder, signature, args):
         vector = context.get_value_type(signature.return_type)
         pointer = _pointer(context, builder, signature, args, signature.return_type)
@@ -114,7 +116,7 @@ def load_some(typingctx, array, position, mask):
 
 @intrinsic
 def store_some(typingctx, array, position, vector, mask):
-    """Store the lanes of a mask."""
+    """Store the lanes of ``vector`` that are in the mask at ``array.flat[position]``."""
     def codegen(context, builder, signature, args):
         pointer = _pointer(context, builder, signature, args, vector)
         _call_masked(builder, 'store', args[2].type, [
@@ -133,7 +135,8 @@ def _call_masked(builder, name, vector, args, returns):
 
 @intrinsic
 def prefetch(typingctx, array, position):
-    """Prefetch a cache line. Positions outside the array are allowed."""
+    """Prefetch the cache line of ``array.flat[position]``. The position may lie outside the
+    array."""
     def codegen(context, builder, signature, args):
         pointer = _pointer(context, builder, signature, args, types.uint8)
         flags = [ir.IntType(32)(flag) for flag in (0, 3, 1)]  # to read, all levels, data
@@ -183,7 +186,7 @@ def _lanes(index: list[int]) -> ir.Constant:
 
 
 def _fold(builder, vector, combine):
-    """Combine all lanes into one value."""
+    """Return all lanes of a vector combined into one value by the function ``combine``."""
     lanes = vector.type.count
     while lanes > 1:
         lanes //= 2
@@ -210,8 +213,8 @@ def max_lane(typingctx, vector):
 
 @intrinsic
 def sum_lanes_of_each(typingctx, a, b, c, d):
-    """Sum each of four vectors into a lane of the result, in fewer steps than four calls of
-    ``sum_lanes``."""
+    """Return a vector of four values, the sums of the lanes of each of four vectors. This takes
+    fewer steps than four calls of ``sum_lanes``."""
     def codegen(context, builder, signature, args):
         def fold(x, y, low, high):
             return builder.fadd(builder.shuffle_vector(x, y, _lanes(low)),
@@ -232,8 +235,8 @@ def sum_lanes_of_each(typingctx, a, b, c, d):
 
 @intrinsic
 def atomic_add(typingctx, counters, position):
-    """Add 1 to ``counters.flat[position]`` atomically and return the previous value. Earlier writes
-    of this thread are visible to threads that load the sum."""
+    """Add 1 to ``counters.flat[position]`` atomically, and return the previous value. A thread that
+    loads the new value also sees what this thread has written before."""
     def codegen(context, builder, signature, args):
         pointer = _pointer(context, builder, signature, args, types.int64)
         return builder.atomic_rmw('add', pointer, ir.IntType(64)(1), 'acq_rel')
@@ -242,7 +245,7 @@ def atomic_add(typingctx, counters, position):
 
 @intrinsic
 def load_acquire(typingctx, counters, position):
-    """Load ``counters.flat[position]``, to which other threads add."""
+    """Return ``counters.flat[position]``, to which other threads add by :func:`atomic_add`."""
     def codegen(context, builder, signature, args):
         pointer = _pointer(context, builder, signature, args, types.int64)
         return builder.load_atomic(pointer, 'acquire', 8)
@@ -250,8 +253,8 @@ def load_acquire(typingctx, counters, position):
 
 
 def exp(x):
-    """Exponentiate. For float32 this runs in vector registers, has a relative error of 3e-7, and
-    returns 0 below e^-87."""
+    """Return the exponential of ``x``. For float32, it is computed in SIMD vectors with a relative
+    error of 3e-7, and it is 0 for ``x`` below -87."""
     raise NotImplementedError  # compiled code calls the overload
 
 
@@ -264,8 +267,9 @@ def _as_float(typingctx, bits):
 
 @jit(inline=True, fastmath=frozenset({'contract'}))
 def _reduced(x, exponent, ln2_high, ln2_low):
-    """Return the remainder of x. Sums are not reordered here, because that would merge the two
-    parts of ln 2; without fused products the exponential would lose three bits."""
+    """Return ``x`` minus a multiple of ln 2, which is given as the sum of two numbers. The compiler
+    must not reorder these sums, because it would merge the two numbers, but it may fuse products
+    and sums. Without fused products, the exponential would lose three bits."""
     return x - exponent * ln2_high - exponent * ln2_low
 
 
@@ -296,12 +300,13 @@ def _overload_exp(x):
 
 
 def tanh(x):
-    """Return the hyperbolic tangent. For float32 this runs in vector registers, with a relative
-    error of 1e-6."""
+    """Return the hyperbolic tangent of ``x``. For float32, it is computed in SIMD vectors with a
+    relative error of 1e-6."""
     raise NotImplementedError  # compiled code calls the overload
 
 
-# Inlined by LLVM, because numba would warn of its own variables, inlined with those of exp.
+# LLVM inlines this function. If numba inlined it together with exp, numba would warn of its own
+# variables.
 @overload(tanh, jit_options=INLINE)
 def _overload_tanh(x):
     if x != types.float32:
@@ -313,7 +318,7 @@ def _overload_tanh(x):
         size = abs(x)
         square = x * x
         series = x + x * square * (c3 + square * (c5 + square * (c7 + square * c9)))
-        bounded = large if size > large else size  # where it is 1; exp would overflow
+        bounded = large if size > large else size  # tanh is 1 beyond, and exp would overflow
         far = one - two / (exp(two * bounded) + one)
         return series if size < small else (-far if x < zero else far)
     return tanh

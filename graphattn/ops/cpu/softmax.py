@@ -1,4 +1,4 @@
-"""Softmax over the edges of a row: terms of the logits, exponentials, dropout."""
+"""Logits, softmax and dropout along the edges of one row at a time, in loops for CPUs."""
 
 from __future__ import annotations
 
@@ -27,18 +27,21 @@ from graphattn.ops.cpu.splitmix import random_bits
 
 
 class Terms(NamedTuple):
-    """Terms of the logits and dropout. Types do not depend on which terms are passed, because numba
-    would compile each combination; except for the softcap, which slowed the backward pass without
-    one by 7 % as a branch."""
+    """Terms of the logits and parameters of dropout, for a slice of the heads.
+
+    A missing bias or gate is an empty array and not None, because numba compiles a loop again for
+    each combination of types. A missing softcap is None, because a branch would have made the
+    backward pass without a softcap 7 % slower.
+    """
 
     bias: np.ndarray  # [num_edges, heads or 1], or empty
-    gate: np.ndarray
+    gate: np.ndarray  # [num_edges, heads or 1], or empty
     scale: np.floating
-    seed: np.uint64  # of dropout; its words are numbered by edge and head
-    threshold: np.uint64
-    keep_scale: np.floating
-    first_head: int
-    num_heads: int
+    seed: np.uint64  # of dropout; random bits are numbered by edge and head
+    threshold: np.uint64  # a weight is dropped if its random bits are below; 0 without dropout
+    keep_scale: np.floating  # factor of a kept weight
+    first_head: int  # of the slice
+    num_heads: int  # of all slices
     softcap: np.floating | None
 
     @classmethod
@@ -66,16 +69,17 @@ def _of_heads(values: Tensor, heads: slice, dtype: torch.dtype) -> np.ndarray:
 
 
 def _is_everywhere(values: Tensor, number: float) -> bool:
-    """Return whether ``values`` expand a single value, equal to ``number``. Straight-through
-    estimators pass such gates for their gradient."""
+    """Return whether ``values`` are a single number that was expanded to all edges and equals
+    ``number``. Straight-through estimators pass such gates, because they need only the
+    gradient."""
     is_one_number = values.numel() > 0 and values.stride(0) == 0 and values.size(1) == 1
     return is_one_number and values[0, 0].item() == number
 
 
 @jit_inline
 def modify(logit, terms, first, n, head):
-    """Turn dot products into logits: scale, gate, softcap and bias of the edges from ``first``
-    on."""
+    """Replace the dot products of the ``n`` edges from ``first`` on by their logits: apply scale,
+    gate, softcap and bias."""
     scale, gate, bias = terms.scale, terms.gate, terms.bias
     for e in range(whole_vectors(n)):
         logit[e] *= scale
@@ -92,8 +96,8 @@ def modify(logit, terms, first, n, head):
 
 @jit_inline
 def modify_backward(grad, dot, terms, grad_bias, grad_gate, first, n, head):
-    """Turn gradients of logits into gradients of dot products, and write the gradients of bias and
-    gate if requested."""
+    """Replace the gradients of the logits of ``n`` edges by the gradients of their dot products,
+    and write the gradients of bias and gate unless their arrays are empty."""
     if grad_bias.shape[0] > 0:
         for e in range(n):
             grad_bias[first + e, head] = grad[e]
@@ -107,7 +111,7 @@ def modify_backward(grad, dot, terms, grad_bias, grad_gate, first, n, head):
 
 
 def cap(logit, softcap, n):
-    """Apply the softcap to the first ``n`` logits, if there is one."""
+    """Apply the softcap to the first ``n`` logits. Do nothing if ``softcap`` is None."""
     raise NotImplementedError  # compiled code calls the overload
 
 
@@ -123,7 +127,8 @@ def _overload_cap(logit, softcap, n):
 
 
 def multiply_by_slope(grad, dot, softcap, terms, first, n, head):
-    """Multiply gradients by the derivative of the softcap, if there is one."""
+    """Multiply the gradients of ``n`` edges by the derivative of the softcap. Do nothing if
+    ``softcap`` is None."""
     raise NotImplementedError  # compiled code calls the overload
 
 
@@ -157,8 +162,8 @@ def multiply_by_gate(x, terms, first, n, head):
 
 @jit_inline
 def exponentials(logit, n, row_max):
-    """Subtract the maximum so far from the first ``n`` logits, exponentiate them in place, and
-    return the maximum and their sum."""
+    """Replace the first ``n`` logits by ``exp(logit - m)``, where m is the maximum of ``row_max``
+    and of these logits. Return m and the sum of the exponentials."""
     end, bottom = whole_vectors(n), logit.dtype.type(-np.inf)
     for e in range(n, end):
         logit[e] = bottom
@@ -178,11 +183,13 @@ def exponentials(logit, n, row_max):
 @jit_inline
 def differentiate(dot, grad, weight, kept, first, n, row_max, inv_sum, delta, terms, head,
                   grad_bias, grad_gate):
-    """Write the weights of ``n`` edges of a row after dropout to ``weight``, from the dot products
-    ``dot`` of its query with their keys.
+    """Compute the gradients of the dot products of ``n`` edges of a row, and their weights.
 
-    ``grad`` contains the dot products of the output's gradient with the values, and the gradients
-    of ``dot`` replace them. Without dropout, ``kept`` must contain ones."""
+    Before the call, ``dot`` has the dot products of the query with its keys, and ``grad`` has the
+    dot products of the gradient of the output with the values. Afterwards, ``grad`` has the
+    gradients of ``dot``, and ``weight`` has the weights after dropout. ``kept`` is a workspace, and
+    must have ones if there is no dropout.
+    """
     for e in range(whole_vectors(n)):
         weight[e] = dot[e]
     modify(weight, terms, first, n, head)
@@ -199,8 +206,8 @@ def differentiate(dot, grad, weight, kept, first, n, row_max, inv_sum, delta, te
 
 @jit_inline
 def put_max_inv_sum(max_inv_sum, row, row_max, row_sum):
-    """Write the row maximum and the inverse sum of exponentials. An empty row stores ``inf`` and 0,
-    so its weights are 0."""
+    """Write the row maximum and the inverse sum of a row. A row without edges gets ``inf`` and 0,
+    so that its weights are 0."""
     is_nothing = row_sum == 0
     max_inv_sum[row, 0] = np.inf if is_nothing else row_max
     max_inv_sum[row, 1] = 0 if is_nothing else 1 / row_sum
@@ -208,7 +215,7 @@ def put_max_inv_sum(max_inv_sum, row, row_max, row_sum):
 
 @jit_inline
 def drop_out(weight, terms, first, n, head):
-    """Apply dropout to the weights of the edges from ``first`` on."""
+    """Apply dropout to the weights of the ``n`` edges from ``first`` on."""
     if terms.threshold > 0:
         for e in range(n):
             weight[e] *= keep(terms, first + e, head)
@@ -216,6 +223,7 @@ def drop_out(weight, terms, first, n, head):
 
 @jit_inline
 def keep(terms, edge, head):
-    """Return 0 or ``keep_scale``, depending on the random bits of the edge and head."""
+    """Return the factor of the weight of an edge and a head under dropout: 0 or
+    ``keep_scale``."""
     bits = random_bits(terms.seed, edge * terms.num_heads + terms.first_head + head + 1)
     return terms.keep_scale if bits >= terms.threshold else terms.keep_scale * 0

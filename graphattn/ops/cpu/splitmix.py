@@ -1,4 +1,4 @@
-"""Random bits of compiled loops, by SplitMix64."""
+"""SplitMix64 for compiled loops: random bits as a function of a seed and a number."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from graphattn._splitmix import FIRST, SECOND, STEP
 
 @jit(inline=True)
 def random_bits(state, number):
-    """Return 64 random bits of the stream that begins at ``state``."""
+    """Return the 64 random bits with the number ``number`` in the stream of the seed ``state``."""
     return mix(state + uint64(number) * uint64(STEP))
 
 
 @jit(inline=True)
 def mix(bits):
-    """Mix uint64 as :func:`graphattn._splitmix.mix` defines it."""
+    """Return the hash of a uint64 that :func:`graphattn._splitmix.mix` defines."""
     bits = (bits ^ (bits >> uint64(30))) * uint64(FIRST)
     bits = (bits ^ (bits >> uint64(27))) * uint64(SECOND)
     return bits ^ (bits >> uint64(31))

@@ -1,7 +1,8 @@
-"""Tiles of consecutive rows whose columns are ranges: windows, causal and complete graphs, blocks.
+"""Tiles of consecutive rows and ranges of consecutive columns, as in windows, causal graphs,
+complete graphs and blocks.
 
-The rows of a tile share every vector that they load, of a panel of keys or of the channels of a
-value. A range needs no horizontal sums, because a vector holds one channel of many keys.
+All rows of a tile use every SIMD vector that is loaded. Keys are stored in *panels*: a SIMD vector
+has one channel of many consecutive keys, so a dot product needs no sum over the lanes of a vector.
 """
 
 from __future__ import annotations
@@ -30,16 +31,15 @@ from graphattn.ops.cpu.simd import (
 )
 
 _HAS_32_REGISTERS = '+avx512f' in cpu_target.target_context.codegen().magic_tuple()[2]
-ROWS, _VECTORS = (8, 2) if _HAS_32_REGISTERS else (4, 1)  # sums that fit the registers
-PANEL = _VECTORS * LANES
-_ALONE = 2  # the time of an edge outside the common columns, relative to a pair of a tile
+ROWS, _VECTORS = (8, 2) if _HAS_32_REGISTERS else (4, 1)  # of a tile, so that sums fit in registers
+PANEL = _VECTORS * LANES  # number of keys of a panel
+_ALONE = 2  # time of an edge in a column that not all rows share, relative to a pair of a tile
 
 
 @jit
 def in_tiles(edges, most, fixed):
-    """Return for each segment whether tiles take the time of at most ``most`` pairs for each edge.
-
-    A tile takes the time of its pairs, and of ``fixed`` pairs for each row."""
+    """Return for each segment whether tiles compute at most ``most`` pairs for each edge. The
+    overhead of each row of a tile counts as ``fixed`` pairs."""
     num_segments = len(edges.row_ptr) - 1
     are_tiled = np.empty(num_segments, np.bool_)
     for segment in range(num_segments):
@@ -85,15 +85,16 @@ def new_panels(num_columns, x):
 
 @jit_inline
 def new_tile(width, like):
-    """Return space for rows of ``width`` values, which may begin and end inside panels."""
+    """Return an array for the rows of a tile, ``width`` values each. A row may begin and end inside
+    a panel."""
     return aligned(ROWS, (width + 4 * PANEL) // PANEL * PANEL, like).reshape(-1)
 
 
 @jit_inline
 def next_ranges(starts, ends, position, begin, num_rows, begin_item, low, up, edges):
-    """Write the next range of columns of each row of a tile among those from ``low`` to ``up``,
-    numbered from ``low`` on; return where the panels begin that contain them, and where the ranges
-    end."""
+    """Write the next range of columns of each row of a tile to ``starts`` and ``ends``. Only the
+    columns from ``low`` to ``up`` count, and they are numbered from ``low`` on. Return where the
+    panels of all ranges begin, and where the last range ends."""
     indptr, column, left, right = edges.indptr, edges.column, up - low, np.int64(0)
     for r in range(ROWS):
         starts[r] = ends[r] = 0
@@ -109,8 +110,8 @@ def next_ranges(starts, ends, position, begin, num_rows, begin_item, low, up, ed
 
 @jit_inline
 def _end_of_range(column, first, last):
-    """Return the end of the edges from ``first`` on whose columns are consecutive. Columns
-    ascend."""
+    """Return the end of the range of edges that begins at ``first`` and has consecutive columns.
+    The columns of a row ascend, so the end is found by bisection."""
     inside, end, middle = first, last, last - 1
     while inside + 1 < end:
         if column[middle] - column[first] == middle - first:
@@ -123,13 +124,15 @@ def _end_of_range(column, first, last):
 
 @jit_inline
 def stride_of_rows(left, right):
-    """Return the space of a row of a tile: its panels and a vector, an odd number of vectors."""
+    """Return the distance of the rows of a tile in memory: the columns from ``left`` to ``right``
+    in whole panels, and one more vector or two, so that the number of vectors is odd."""
     return (whole_panels(right - left) // LANES + 1 | 1) * LANES
 
 
 @jit
 def gather_panels(panels, x, low, num_keys, head, heads):
-    """Copy rows of one head of ``x``, from ``low`` on, into ``[num_panels, channels, PANEL]``."""
+    """Copy the vectors of one head of ``x``, from node ``low`` on, to panels ``[num_panels,
+    channels, PANEL]``."""
     width = x.shape[1]
     for first in range(0, num_keys, PANEL):
         n = min(PANEL, num_keys - first)
@@ -146,7 +149,7 @@ def gather_panels(panels, x, low, num_keys, head, heads):
 
 @jit_inline
 def gather_tile(tile, x, row, step, num_rows):
-    """Copy rows of ``x`` into ``[ROWS, space]``."""
+    """Copy the rows ``row``, ``row + step``, ... of ``x`` to a tile ``[ROWS, space]``."""
     space = len(tile) // ROWS
     rows = tile.reshape(ROWS, space)
     for r in range(num_rows):
@@ -162,8 +165,8 @@ def prefetch_tile(x, row, step):
 
 @jit_inline
 def tile_dots(dot, stride, x, panels, width, low, up):
-    """Write the dot products of the rows of a tile ``x`` with the keys from ``low``, where a panel
-    begins, to ``up``."""
+    """Write the dot products of the rows of a tile ``x`` with the keys from ``low`` to ``up``. A
+    panel must begin at ``low``."""
     space = len(x) // ROWS
     for key in range(low, up, PANEL):
         tile = no_sums(dot)
@@ -174,11 +177,14 @@ def tile_dots(dot, stride, x, panels, width, low, up):
 
 @jit_inline
 def tile_weighted(total, weight, stride, left, starts, ends, num_rows, y, width):
-    """Write ``sum_j weight[r, j - left] * y[j]`` over the range of each row ``r``, in ascending
-    order of ``j``, so that sums do not depend on the rest of the tile.
+    """Write the weighted sum of each row ``r`` of a tile over its range, ``sum_j weight[r, j -
+    left] * y[j]``, to ``total``.
 
-    All rows share the columns in all ranges. Weights of the other columns are not set to 0, because
-    0 times NaN is NaN. Rows without a range receive any numbers."""
+    The columns are added in ascending order, so that a sum does not depend on the other rows. The
+    columns that all ranges contain are added for all rows together. The other columns are added row
+    by row: weights of 0 would not exclude them, because 0 times NaN is NaN. A row without a range
+    gets arbitrary numbers.
+    """
     begin, end = _common(starts, ends)
     space, y_stride = len(total) // ROWS, y.shape[1]
     for c in range(0, width, PANEL):
@@ -193,7 +199,7 @@ def tile_weighted(total, weight, stride, left, starts, ends, num_rows, y, width)
 
 @jit_inline
 def _add_alone(total, weight, stride, left, starts, ends, begin, end, num_rows, y, c):
-    """Add the columns from ``begin`` to ``end`` of each row."""
+    """Add to the sum of each row its columns from ``begin`` to ``end``, row by row."""
     space = len(total) // ROWS
     for r in range(num_rows):
         for at in range(c, c + PANEL, LANES):
@@ -223,7 +229,7 @@ def tile_scatter(y, shift, weight, stride, left, starts, ends, x, width):
 
 @jit_inline
 def _scatter_alone(y, shift, weight, own, begin, end, x, x_row, c):
-    """Add to the columns from ``begin`` to ``end``."""
+    """Add the row of a tile, times its weights, to the columns from ``begin`` to ``end``."""
     for at in range(c, c + PANEL, LANES):
         one = load(x, x_row + at)
         for j in range(begin, end):
@@ -233,7 +239,7 @@ def _scatter_alone(y, shift, weight, own, begin, end, x, x_row, c):
 
 @jit_inline
 def _common(starts, ends):
-    """Return the range that all ranges of a tile contain."""
+    """Return the range of columns that is part of the range of every row."""
     begin, end = np.int64(0), np.int64(2**62)
     for r in range(ROWS):
         if starts[r] < ends[r]:
@@ -259,8 +265,8 @@ def add_total(x, row, total, r):
 
 @intrinsic
 def borrow(typingctx, array):
-    """Return an array that does not count references: a slice for each row would count two. The
-    caller must hold the array."""
+    """Return ``array`` as an array that does not count references. The caller must hold a
+    reference. Otherwise, the slice of each row would count references twice."""
     def codegen(context, builder, signature, args):
         return without_owners(context, builder, array, args[0])
     return array(array), codegen
@@ -268,7 +274,7 @@ def borrow(typingctx, array):
 
 @intrinsic
 def no_sums(typingctx, like):
-    """Return the zeros of a tile."""
+    """Return the vectors of a tile of zeros."""
     def codegen(context, builder, signature, args):
         zero = ir.Constant(context.get_value_type(vector_of(like)), [0.] * LANES)
         return context.make_tuple(builder, signature.return_type, [zero] * (ROWS * _VECTORS))
@@ -277,7 +283,7 @@ def no_sums(typingctx, like):
 
 @intrinsic
 def load_tile(typingctx, array, position, step):
-    """Load the vectors that begin at ``array.flat[position + r * step]``, for each row ``r``."""
+    """Return the vectors that begin at ``array.flat[position + r * step]``, for each row ``r``."""
     def codegen(context, builder, signature, args):
         return context.make_tuple(builder, signature.return_type, [
             builder.load(pointer, align=array.dtype.bitwidth // 8)
@@ -297,7 +303,8 @@ def store_tile(typingctx, array, position, step, tile):
 
 @intrinsic
 def add_outer(typingctx, tile, x, position, step, y, y_position):
-    """Add ``x.flat[position + r * step] * y.flat[y_position:]`` to each row ``r`` of a tile."""
+    """Return ``tile`` plus ``x.flat[position + r * step] * y.flat[y_position:]`` in each row
+    ``r``."""
     def codegen(context, builder, signature, args):
         one = [args[4], args[5], ir.IntType(64)(0)]
         shared = [builder.load(pointer, align=y.dtype.bitwidth // 8)
@@ -314,8 +321,8 @@ def add_outer(typingctx, tile, x, position, step, y, y_position):
 
 @intrinsic
 def add_inner(typingctx, y, y_position, tile, x, position, step):
-    """Add the rows of a tile, each times ``x.flat[position + r * step]``, to
-    ``y.flat[y_position:]``."""
+    """Add to ``y.flat[y_position:]`` the sum over the rows ``r`` of a tile of the row times
+    ``x.flat[position + r * step]``."""
     def codegen(context, builder, signature, args):
         factors = [_broadcast(builder, builder.load(pointer))
                    for pointer in _scalars(context, builder, x, args[3:], ROWS)]

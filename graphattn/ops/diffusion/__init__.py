@@ -1,4 +1,4 @@
-"""Diffusion of values over several hops by given weights of edges, and attention with diffusion in
-one operation."""
+"""Two operations: diffusion of values over several hops with given weights of edges, and attention
+followed by this diffusion."""
 
 __all__ = []

@@ -1,7 +1,8 @@
-"""Attention over several hops: weights are computed once, then K sparse products.
+"""Attention over several hops, in loops for CPUs. The weights are computed once, and each hop is a
+sparse product.
 
-The backward pass keeps two values per token and head, and the message of every hop. It recomputes
-the weights in the order by key.
+For the backward pass, the forward pass stores the row maximum and the inverse sum of each query and
+head, and the message of every hop. The backward pass recomputes the weights in the order by key.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Diffusion by given weights: K sparse products for a slice of the heads, forward and backward.
+"""Diffusion with given weights, in loops for CPUs: a sparse product for each hop and a slice of the
+heads, forward and backward.
 
-The message of a hop is the weighted sum at each query. Messages are kept for the backward pass,
-hops x values. The backward pass traverses the edges by key and uses each gradient at a query twice:
-multiplied by the weight for the gradient of the key's value, and multiplied by the value for the
+The *message* of a hop is the weighted sum of values at each query. All messages are stored for the
+backward pass. The backward pass goes over the edges in the order by key, and uses the gradient of
+each message twice: times the weight for the gradient of the value, and times the value for the
 gradient of the weight.
 """
 
@@ -26,16 +27,17 @@ from graphattn.ops.cpu.schedule import finish_and_next_item, next_item, run, wai
 class Hops(NamedTuple):
     """Values and teleport of a slice of the heads, and the messages of all heads."""
 
-    start: Tensor  # [heads, nodes, channels]
+    start: Tensor  # the original values, [heads, nodes, channels]
     teleport: Tensor  # [hops, heads, nodes]
     messages: Tensor  # [hops, all heads, nodes, channels], or empty
-    first_head: int
-    spaces: list[Tensor]  # [heads, nodes, channels] each
+    first_head: int  # of the slice
+    spaces: list[Tensor]  # workspaces, [heads, nodes, channels] each
 
     @classmethod
     def of(cls, value: Tensor, teleport: Tensor, messages: Tensor, heads: slice,
            spaces: list[Tensor]) -> Hops:
-        """Copy a slice of the heads into workspaces; the values go into the first."""
+        """Return the values and teleport of a slice of the heads. The values are copied into the
+        first of the workspaces ``spaces``."""
         start = head_major(value, heads, spaces[0])
         teleport = teleport[..., heads].detach().to(start.dtype).transpose(1, 2).contiguous()
         return cls(start, teleport, messages, heads.start,
@@ -43,11 +45,12 @@ class Hops(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Heads, and multiplications for each of their edges."""
+        """Return the number of heads, and of multiplications for each edge of a head."""
         return len(self.start), self.start.size(2)
 
     def diffuse(self, edges: Edges, weight: Tensor) -> Tensor:
-        """Return the values after the last hop."""
+        """Return the values after the last hop, ``[heads, nodes, channels]``. ``weight`` is
+        ``[heads, num_edges]`` in the order by query."""
         after, other, unkept = self.spaces
         messages, first_head = (self.messages, self.first_head) if len(self.messages) else (
             unkept.unsqueeze(0), 0)
@@ -65,16 +68,26 @@ class HopGrads(NamedTuple):
 
     @classmethod
     def of(cls, value: Tensor, teleport: Tensor, needs_teleport: bool) -> HopGrads:
-        """Allocate gradients of the same shapes; ``teleport`` is empty if not needed."""
+        """Return uninitialised gradients of value and teleport. The gradient of the teleport is
+        empty if it is not needed."""
         return cls(torch.empty_like(value),
                    teleport.new_empty(teleport.shape if needs_teleport else 0))
 
     def put(self, heads: slice, csc: Edges, hops: Hops, grad_out: Tensor, weight: Tensor,
             dot: Tensor) -> Tensor:
-        """Compute the gradients of a slice of the heads, whose ``weight`` is in the order by key.
+        """Write the gradients of a slice of the heads.
 
-        Writes the gradient of each weight into ``dot``, unless it is empty, and returns the sum of
-        weight times gradient over the edges of each query.
+        Args:
+            heads (slice): The heads.
+            csc (Edges): The edges in the order by key.
+            hops (Hops): Values and messages of these heads.
+            grad_out (Tensor): Gradient of the output, of all heads.
+            weight (Tensor): Weights of these heads in the order by key.
+            dot (Tensor): The gradients of the weights are written here, unless it is empty.
+
+        Returns:
+            Tensor ``[heads, nodes]``: for each query, the sum over its edges of weight times
+            gradient of the weight.
         """
         start, teleport, messages, first_head, (grad, next_x, x, grad_start) = hops
         head_major(grad_out, heads, grad)
@@ -96,7 +109,7 @@ class HopGrads(NamedTuple):
 
 @in_threads
 def _diffuse(items, progress, start, weight, teleport, messages, first_head, after, other, edges):
-    """Mix the message of each hop with the start values by ``teleport``."""
+    """Compute all hops: the message of each hop, mixed with the original values ``start``."""
     indptr, edge_key = edges.indptr, edges.column
     x = start
     for hop in range(len(teleport) - 1, -1, -1):
@@ -121,10 +134,13 @@ def _diffuse_backward(
         grad_teleport, dot, delta, edges):
     """Compute the gradients of each hop, the last hop first.
 
-    A hop begins with values y: the start values, or the result of the previous hop. ``x`` is the
-    gradient of the hop's message; ``grad`` is the gradient of y, the weighted sum of ``x``.
-    ``next_x`` is the gradient of the previous hop's message. ``dot`` sums ``<x_i, y_j>``, the
-    gradient of each weight, over hops, and ``delta`` sums weight times gradient for each query.
+    Let y be the values before a hop: the original values, or the result of the previous hop. The
+    loop computes from ``x``, the gradient of the message of this hop:
+
+    - ``grad``, the gradient of y, which is the weighted sum of ``x``;
+    - ``next_x``, the gradient of the message of the previous hop;
+    - ``dot``, the gradient of each weight, which is the sum over hops of ``<x_i, y_j>``;
+    - ``delta``, for each query the sum of weight times gradient of the weight.
     """
     indptr, edge_query = edges.indptr, edges.column
     y = np.empty((1, x.shape[2]), x.dtype)
@@ -136,7 +152,8 @@ def _diffuse_backward(
             hop_message = messages[hop, first_head + head]
             message = start[head] if is_first else messages[before, first_head + head]
             for i in range(begin, end):
-                restart = x.dtype.type(0) if is_first else teleport[before, head, i]  # as in y
+                # y is the message mixed with the original values, or the original values alone.
+                restart = x.dtype.type(0) if is_first else teleport[before, head, i]
                 to_start = x.dtype.type(1) if is_first else restart  # factor of the gradient of y
                 if grad_teleport.shape[1] > 0:
                     grad_teleport[hop, head, i] = (dot_of_rows(grad[head], start[head], i)
@@ -165,7 +182,7 @@ def _diffuse_backward(
 
 @jit_inline
 def restart_row(out, row, message, start, teleport, i):
-    """Compute :func:`graphattn.ops.edge_math.restart` for row ``i``."""
+    """Write row ``i`` of the result of :func:`graphattn.ops.edge_math.restart` to ``out[row]``."""
     copy_row(out, row, 0, message, i, 0, message.shape[1])
     if teleport != 0:
         multiply_row(out, row, out.dtype.type(1 - teleport))

@@ -9,10 +9,11 @@ from graphattn.ops.edge_math import restart
 
 def diffuse(one_hop: Callable[[Tensor, Tensor], Tensor], weight: Tensor, value: Tensor,
             teleport: Tensor) -> Tensor:
-    """Return ``Z_K``, where ``Z_0 = V`` and ``Z_{k+1} = (1 - t) A Z_k + t V``.
+    """Return the values ``Z_K`` after K hops of ``Z_{k+1} = (1 - t) A Z_k + t V`` from ``Z_0 = V``.
 
-    As a random walk: the walk begins at the query. If it has made k hops, it ends with probability
-    ``teleport[k]``. The first hop of the walk is the last step of the recursion.
+    This is the expected value at the end of a random walk from the query. A walk that has made k
+    hops ends with probability ``teleport[k]``. The first hop of the walk is the last step of the
+    recursion, so the recursion uses the teleports in reverse order.
 
     Args:
         one_hop (Callable): Maps ``(weight, Z)`` to ``A Z``, the weighted sums of values.

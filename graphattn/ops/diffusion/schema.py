@@ -1,4 +1,8 @@
-"""Operators of diffusion over several hops."""
+"""Operators of diffusion over several hops.
+
+The *message* of a hop is the weighted sum of values at each query, before it is mixed with the
+original values. The backward pass needs the messages of all hops.
+"""
 
 from __future__ import annotations
 

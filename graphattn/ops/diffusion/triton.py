@@ -1,4 +1,5 @@
-"""Attention over several hops in Triton. Weights are computed once; K sparse products follow."""
+"""Attention over several hops in Triton. The weights are computed once, and each hop is a sparse
+product."""
 
 from __future__ import annotations
 
@@ -90,7 +91,7 @@ def diffuse(weight: Tensor, value: Tensor, teleport: Tensor, rows: Rows,
     dtype = accumulation_dtype(value)
     start = z = value.to(dtype)
     for hop in reversed(range(len(teleport))):
-        # The first hop gathers the original values, which may be in half precision.
+        # The first hop gathers the original values: in half precision, this reads fewer bytes.
         message = sum_rows(weight, value if z is start else z, rows, dtype)
         if len(messages):
             messages[hop] = message.transpose(0, 1)
@@ -101,8 +102,8 @@ def diffuse(weight: Tensor, value: Tensor, teleport: Tensor, rows: Rows,
 def hop_grads(grad_out: Tensor, messages: Tensor, weight: Tensor, value: Tensor, teleport: Tensor,
               both: BothOrders, needs_weight: bool,
               needs_teleport: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of ``weight`` ``[heads, num_edges]``, ``value`` and ``teleport``. The
-    gradient of an input that needs none is an empty tensor."""
+    """Return the gradients of ``weight`` ``[heads, num_edges]``, ``value`` and ``teleport``. A
+    gradient that is not needed is an empty tensor."""
     dtype = accumulation_dtype(value)
     start, grad = value.to(dtype), grad_out.to(dtype)
     grad_weight = torch.zeros_like(weight) if needs_weight else weight.new_empty(0)
@@ -124,8 +125,8 @@ def hop_grads(grad_out: Tensor, messages: Tensor, weight: Tensor, value: Tensor,
 
 
 def _before(hop: int, messages: Tensor, value: Tensor, start: Tensor, teleport: Tensor) -> Tensor:
-    """Return the values of all nodes before the hop number ``hop``, ``[nodes, heads,
-    channels]``."""
+    """Return the values ``[nodes, heads, channels]`` before hop number ``hop``. The hop with the
+    largest number is the first one."""
     if hop == len(teleport) - 1:
         return value
     return restart(messages[hop + 1].transpose(0, 1), start, teleport[hop + 1].unsqueeze(-1))

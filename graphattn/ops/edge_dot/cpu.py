@@ -1,4 +1,4 @@
-"""The dot product of query and key on every edge, in O(num_edges) memory."""
+"""The dot products of queries and keys on edges, in loops for CPUs, in O(num_edges) memory."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def edge_dot_backward_cpu(
 
 @in_threads
 def _dot(items, progress, query, key, heads, dot, edges):
-    """Compute the dot product of query and key on each edge."""
+    """Write the dot product of query and key of each edge to ``dot``, ``[num_edges, heads]``."""
     indptr, edge_key, key_ptr = edges.indptr, edges.column, edges.column_ptr
     longest, position = max_row_length(indptr), np.empty(max_rows(items), np.int64)
     row_dot = np.empty(longest, query.dtype)
@@ -93,9 +93,9 @@ def _dot(items, progress, query, key, heads, dot, edges):
 @in_threads
 def _dot_backward(items, progress, query, key, grad_dot, heads, grad_query, grad_key,
                   shared_grad_key, edges):
-    """Compute the gradients of queries, and each item's part of the gradients of its keys. Edges
-    with a gradient of 0 are skipped, even if their nodes are infinite: an estimator leaves half of
-    the gradients 0."""
+    """Write the gradients of queries, and for each work item the part of the gradients of keys that
+    its queries contribute. Edges with a gradient of 0 are skipped, even if their query or key is
+    infinite, because some estimators leave half of the gradients 0."""
     indptr, edge_key, key_ptr = edges.indptr, edges.column, edges.column_ptr
     longest, position = max_row_length(indptr), np.empty(max_rows(items), np.int64)
     weight, weighted_key = np.empty(longest, query.dtype), np.empty(longest, edge_key.dtype)

@@ -1,5 +1,4 @@
-"""The definition of dot products on edges: they are computed for every pair of a segment, and those
-of the edges are selected."""
+"""The definition of dot products on edges, computed on all pairs of a segment."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""The dot products of queries and keys on the edges of a graph."""
+"""Operators of the dot products of queries and keys on the edges of a graph."""
 
 from __future__ import annotations
 

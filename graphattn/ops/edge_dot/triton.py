@@ -1,4 +1,4 @@
-"""The dot product of query and key on every edge, in O(num_edges) memory."""
+"""The dot products of queries and keys on edges in Triton, in O(num_edges) memory."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def edge_dot_backward_cuda(
 
 
 def dot_rows(query: Tensor, key: Tensor, rows: Rows, dot: Tensor, *, add: bool = False) -> None:
-    """Write the dot products into ``dot``, ``[heads, num_edges]``; with ``add``, add the dot
-    products to the values of ``dot``."""
+    """Write the dot product of query and key of each edge to ``dot``, ``[heads, num_edges]``. With
+    ``add``, add it to the value in ``dot``."""
     _, heads, channels = query.shape
     tile = Tile.of(key.dtype, rows.num_rows, rows.num_edges, channels)
     launch(dot_of_rows, rows.grid(heads, tile.ROWS), *rows.pointers(), query.contiguous(),

@@ -10,13 +10,13 @@ from graphattn._tensors import is_traced
 
 
 class CachedMatmul:
-    """Cached product of two batches of matrices. The product is computed again only after a factor
-    or the product was modified in place.
+    """Function that caches the product of two batches of matrices. It computes the product again
+    only if the factors are others, or a factor or the product was modified in place.
 
-    To detect changes, leaves of the autograd graph are compared by value, because changes through
-    ``.data``, as in clamping or averaging weights, do not increment the version of a tensor.
-    Results of operations are compared by version. Each call returns a result with its own autograd
-    graph, so any number of backward passes are possible.
+    Results of operations are compared by version, which in-place changes increment. Leaves of the
+    autograd graph are compared by value, because changes through ``.data``, as in clamping or
+    averaging weights, do not increment the version. Each call returns a result with its own
+    autograd graph, so any number of backward passes are possible.
 
     Args:
         compares_leaves (bool): Whether leaves are compared by value. Pass ``False`` if no caller
@@ -25,8 +25,8 @@ class CachedMatmul:
 
     def __init__(self, compares_leaves: bool = True):
         self._compares_leaves = compares_leaves
-        # This object is replaced as a whole, so that no concurrent thread gets a product of other
-        # factors.
+        # The product and its factors are replaced in one assignment, so that no other thread gets
+        # the product of other factors.
         self._kept: _Kept | None = None
 
     def __call__(self, x: Tensor, y: Tensor, sources: tuple[Tensor, Tensor]) -> Tensor:
@@ -42,8 +42,7 @@ class CachedMatmul:
 
 
 class _Kept:
-    """A cached matrix product, with the values and versions of its factors. A change of a factor
-    changes its values or its version."""
+    """A cached matrix product, with the values and versions of its factors to detect changes."""
 
     def __init__(self, product: Tensor, sources: tuple[Tensor, Tensor], leaves: list[Tensor]):
         self.product = product

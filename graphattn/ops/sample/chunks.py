@@ -1,4 +1,4 @@
-r"""Division of the pairs inside the segments of a model into chunks of bounded size."""
+r"""Division of the pairs of queries and keys inside segments into chunks of bounded size."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from graphattn.graphs.segments import Segments
 
 
 class Chunk(NamedTuple):
-    """Pairs of consecutive rows of one segment, or of all rows of several segments of the same
-    shape, with a piece of the keys."""
+    """Pairs of some rows with a range of keys. A row is a query. The rows are consecutive rows of
+    one segment, or all rows of several segments of the same shape. The range of keys is the whole
+    segment or a *piece* of it."""
 
-    first_query: Tensor  # int64 [segments]
+    first_query: Tensor  # of each segment, int64 [segments]
     num_queries: int  # of each segment
-    first_key: Tensor  # int64 [segments]
-    num_keys: int  # of each segment
+    first_key: Tensor  # of the piece of each segment, int64 [segments]
+    num_keys: int  # of the piece of each segment
     piece: int  # number of earlier pieces of these rows
     offset: int  # number of keys in the earlier pieces
 
@@ -34,8 +35,8 @@ class Chunk(NamedTuple):
         return self.first_key.repeat_interleave(self.num_queries)
 
     def products(self, query_factor: Tensor, key_factor: Tensor, workspace: Tensor) -> Tensor:
-        """Return the product of each row and each key of the chunk, ``[segments * rows, keys]``,
-        stored in ``workspace``."""
+        """Return the product of the factors of each row and each key of the chunk, ``[segments *
+        rows, keys]``. It is stored in ``workspace``."""
         shape = (self.first_query.numel(), self.num_queries, self.num_keys)
         product = workspace[:self.num_pairs].view(shape)
         query = _rows(query_factor, self.first_query, self.num_queries)
@@ -45,9 +46,15 @@ class Chunk(NamedTuple):
 
 def chunks_of(segments: Segments, pairs_per_chunk: int,
               keys_per_piece: int | None = None) -> list[Chunk]:
-    """Return chunks that contain all pairs inside the segments. A chunk has about
-    ``pairs_per_chunk`` pairs, or more if a single row is longer. With ``keys_per_piece``, rows are
-    cut into pieces of this length."""
+    """Return chunks that together contain all pairs inside the segments.
+
+    Args:
+        segments (Segments): The segments.
+        pairs_per_chunk (int): A chunk has at most about this number of pairs, unless a single row
+            is longer.
+        keys_per_piece (int, optional): Rows are cut into pieces of this number of keys; they are
+            not cut if omitted.
+    """
     segment_shape = torch.stack([segments.query_ptr.diff(), segments.key_ptr.diff()], dim=1)
     chunks = []
     for num_queries, num_keys in sorted({(n, m) for n, m in segment_shape.tolist() if n and m}):
@@ -69,8 +76,8 @@ def _nodes(first: Tensor, size: int) -> Tensor:
 
 
 def _rows(factor: Tensor, first: Tensor, size: int) -> Tensor:
-    """Return ``size`` rows of ``factor`` that begin at each row in ``first``, ``[segments, size,
-    k]``. The result is a view for one segment and, on CPUs, for adjacent segments."""
+    """Return for each segment the ``size`` rows of ``factor`` from row ``first`` on, ``[segments,
+    size, k]``. The result is a view for one segment, and on CPUs also for adjacent segments."""
     num_segments = first.numel()
     if num_segments == 1 or first.device.type == 'cpu' and _are_adjacent(first, size):
         factor = factor.narrow(0, int(first[0]), size * num_segments)
@@ -80,6 +87,6 @@ def _rows(factor: Tensor, first: Tensor, size: int) -> Tensor:
 
 
 def _are_adjacent(first: Tensor, size: int) -> bool:
-    """Return whether segments of ``size`` nodes, which begin at the nodes ``first``, follow one
-    another without gaps. The segments must ascend without overlap."""
+    """Return whether there are no gaps between segments of ``size`` nodes that begin at the nodes
+    ``first``. The segments must ascend without overlap."""
     return int(first[-1] - first[0]) == size * (first.numel() - 1)

@@ -1,4 +1,4 @@
-"""Checks of the factors of a model."""
+"""Checks of the factors and segments of a factor model."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from graphattn.graphs.segments import Segments
 
 def check_factors(factors: dict[str, Tensor], query_ptr: Tensor | None,
                   key_ptr: Tensor | None) -> None:
-    """Raise unless the types, shapes, dtypes and devices of ``query_factor``, ``mixing`` and
-    ``key_factor`` agree."""
+    """Raise an error unless the factors ``query_factor``, ``mixing`` and ``key_factor`` are valid
+    and agree in shape and device. The dict ``factors`` has them in this order."""
     check_floating(**factors)
     query_factor, mixing, key_factor = factors.values()
     for name, factor in (('query_factor', query_factor), ('key_factor', key_factor)):
@@ -73,7 +73,7 @@ def _check_nodes_of_heads(factors: dict[str, Tensor]) -> None:
 
 
 def check_segments_of_heads(segments: Segments, num_heads: int, sizes: tuple[int, int]) -> None:
-    """Raise unless all heads have equal numbers of segments, queries and keys."""
+    """Raise a ValueError unless all heads have equal numbers of segments, queries and keys."""
     if num_heads == 1 or len(segments) == 0:
         return
     segments_per_head, rest = divmod(len(segments), num_heads)

@@ -1,4 +1,5 @@
-"""The model of a random bipartite graph. Code that samples graphs from it is elsewhere."""
+"""The model of a random bipartite graph. It stores the probabilities of edges, and draws no
+graph."""
 
 from __future__ import annotations
 
@@ -22,19 +23,20 @@ from graphattn.ops.sample.factor_checks import (
 class FactorModel:
     r"""A model of random bipartite graphs, in which the matrix of edge probabilities has low rank.
 
-    A query and a key of the same segment are joined with probability (or, to
-    :func:`~graphattn.samplers.sample_fastrg`, at rate)
+    A query i and a key j of the same segment have an edge with probability
 
     .. math::
-        p_{ij} + \delta = \hat Q_i \, \hat S \, \hat K_j^\top + \delta,
+        p_{ij} + \delta = \hat Q_i \, \hat S \, \hat K_j^\top + \delta.
 
-    and never if their segments differ. This is the mixed-membership stochastic block model of
-    SBM-Transformer, Sec. 4.1, with memberships :math:`\hat Q` and :math:`\hat K` and the block
-    matrix :math:`\hat S`. Segments mean the same as in :class:`~graphattn.BipartiteGraph`. If each
-    head has its own block matrix, heads are folded into the nodes, head by head: the first
-    ``num_segments / num_heads`` segments belong to head 0.
+    For :func:`~graphattn.samplers.sample_fastrg`, this is the mean number of draws of the pair. A
+    query and a key of different segments never have an edge. This is the mixed-membership
+    stochastic block model of SBM-Transformer, Sec. 4.1, with memberships :math:`\hat Q` and
+    :math:`\hat K` and the block matrix :math:`\hat S`.
 
-    A model can be copied and pickled. A copy has the values of the factors without their gradients.
+    Segments mean the same as in :class:`~graphattn.BipartiteGraph`. If each head has its own block
+    matrix, heads are folded into the nodes, head by head: the first ``num_segments / num_heads``
+    segments belong to head 0. A model can be copied and pickled. A copy has the values of the
+    factors without their gradients.
 
     Args:
         query_factor (Tensor): The membership of each query in each of the k clusters, floating
@@ -116,21 +118,21 @@ class FactorModel:
 
     @property
     def device(self) -> torch.device:
-        """The device of the factors."""
+        """Return the device of the factors."""
         return self.query_factor.device
 
     @property
     def num_segments(self) -> int:
-        """Number of segments: the number of sequences times the number of heads."""
+        """Return the number of segments: the number of sequences times the number of heads."""
         return len(self.segments)
 
     def mixed_query(self) -> Tensor:
         r"""Return the product of query memberships and mixing, :math:`\hat Q \hat S`.
 
         The product of the result with ``key_factor`` is :math:`p_{ij}`. The result is
-        differentiable. It is computed in :attr:`dtype` even under autocast, because probabilities
-        near 0 and 1 need this precision. It is cached until a factor changes, because sampling and
-        edge probabilities both use it.
+        differentiable. It has the dtype :attr:`dtype` even under autocast, because probabilities
+        near 0 and 1 need this precision. It is cached until a factor changes, because both sampling
+        and edge probabilities use it.
 
         Returns:
             floating Tensor ``[num_queries, k]``.
@@ -190,12 +192,12 @@ class FactorModel:
 
     @property
     def highest_probability(self) -> float:
-        """Return the largest number that is accepted as a probability: 1 plus a tolerance for the
+        """Return the largest number that counts as a probability: 1 plus a tolerance for the
         rounding of the factors."""
         return 1 + max(1e-4, *[torch.finfo(dtype).eps for dtype in self._dtypes()])
 
     def check_probability(self, largest: float) -> None:
-        r"""Raise unless ``largest``, the largest :math:`p_{ij}`, is a probability.
+        r"""Raise an error unless ``largest``, the largest :math:`p_{ij}`, is a probability.
 
         Raises:
             ValueError: ``largest`` exceeds 1 by more than the tolerance, or is NaN.

@@ -1,4 +1,4 @@
-"""Inverse-CDF draws from many discrete distributions at once, on any device."""
+"""Draws from many discrete distributions at once by their inverse CDFs, on any device."""
 
 from __future__ import annotations
 
@@ -7,26 +7,40 @@ from torch import Tensor
 
 
 def integer_cdf(share: Tensor, num_distributions: int) -> Tensor:
-    """Return the cumulative shares of the cells of several distributions, one distribution after
-    the other: where each cell begins, int64 ``[share.numel() + 1]``.
+    """Return the cumulative shares of the cells of several distributions, as integers.
 
-    Integers are added without rounding. So a cell of share 0 has no width, and the precision of a
-    distribution does not depend on its position.
+    Integers are added without rounding. So a cell with a share of 0 has no width, and the precision
+    of a distribution does not depend on its position.
+
+    Args:
+        share (Tensor): The share of each cell, floating. The shares of a distribution sum to 1, and
+            the cells of a distribution are adjacent.
+        num_distributions (int): Number of distributions.
+
+    Returns:
+        Tensor: Where each cell begins, and the end of the last, int64 ``[share.numel() + 1]``.
     """
     width = (share * 2**share_bits(num_distributions)).round().long().flatten()
     return torch.cat([width.new_zeros(1), width.cumsum(0)])
 
 
 def share_bits(num_distributions: int) -> int:
-    """Return how many bits each share may have, so that the sum of the shares of
-    ``num_distributions`` distributions fits in int64."""
+    """Return the number of bits of a share such that the shares of ``num_distributions``
+    distributions together fit in int64."""
     return min(62 - num_distributions.bit_length(), 50)
 
 
 def draw_cells(cdf: Tensor, first: Tensor, last: Tensor, generator: torch.Generator | None
                ) -> Tensor:
-    """Return a random cell for each draw, int64 ``[num_draws]``, from the cells ``first:last`` of
-    the draw. Probabilities are proportional to the shares of the cells."""
+    """Return a random cell for each draw, int64 ``[num_draws]``. Draw d chooses among the cells
+    ``first[d]:last[d]`` in proportion to their shares.
+
+    Args:
+        cdf (Tensor): The result of :func:`integer_cdf`.
+        first (Tensor): The first cell of each draw, int64 ``[num_draws]``.
+        last (Tensor): The cell after the last of each draw, int64 ``[num_draws]``.
+        generator (torch.Generator, optional): Random generator.
+    """
     low, high = cdf[first], cdf[last]
     uniform = torch.rand(low.shape, dtype=torch.float64, device=cdf.device, generator=generator)
     # A float64 below 1, times n, rounds to a value below n, so the target stays in first:last.

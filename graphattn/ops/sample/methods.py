@@ -62,7 +62,7 @@ def takes_compiled(model: FactorModel, method: str) -> bool:
 
 
 def check_rate(expected_draws: float, model: FactorModel) -> None:
-    """Raise unless ``expected_draws`` draws from a model fit in memory.
+    """Raise an error unless ``expected_draws`` draws from a model fit in memory.
 
     Raises:
         ValueError: The draws do not fit in memory.

@@ -8,8 +8,9 @@ from torch import Tensor
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.ops.sample.factor_model import FactorModel
 
-# The probability of an edge, as a function of p_ij + exploration. In the Poisson distribution, p_ij
-# + exploration is the mean number of draws, and duplicates merge.
+# By distribution: the probability that a pair is an edge, as a function of p_ij + exploration. In
+# the Poisson distribution, p_ij + exploration is the mean number of draws of the pair, and repeated
+# draws merge.
 DISTRIBUTIONS = {
     'bernoulli': lambda rate: rate.clamp(max=1),
     'poisson': lambda rate: -torch.expm1(-rate),

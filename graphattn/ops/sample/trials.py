@@ -1,4 +1,4 @@
-"""Bernoulli trials of all pairs in plain torch, on any device."""
+"""Random graphs by a Bernoulli trial for each pair, in plain torch, on any device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from graphattn.graphs.pairs import number_pairs, sort_pairs
 from graphattn.ops.sample.chunks import chunks_of
 from graphattn.ops.sample.factor_model import FactorModel
 
-# Products of a chunk fit the caches of a CPU. A GPU is synchronised a few times per chunk.
+# Small enough that the products of a chunk fit in the caches of a CPU, and large enough for a GPU,
+# because each chunk synchronises the GPU a few times.
 PAIRS_PER_CHUNK = {'cpu': 2**20, 'cuda': 2**26}
 
 
@@ -47,10 +48,10 @@ def sample_with_torch(model: FactorModel, generator: torch.Generator | None, *,
 
 
 class _Trials:
-    """Random trials of pairs of nodes. All chunks of pairs share the same large buffers.
+    """Random trials of pairs, with large buffers that all chunks share.
 
-    New buffers for each chunk would fragment memory. They would not fit between the stored edges of
-    earlier chunks, so memory would grow by one buffer per chunk.
+    If each chunk had new buffers, they would not fit between the stored edges of earlier chunks. So
+    memory would grow by the size of the buffers with each chunk.
     """
 
     def __init__(self, device: torch.device):
@@ -60,10 +61,10 @@ class _Trials:
     def successes(self, prob: Tensor, generator: torch.Generator | None) -> Tensor:
         """Return the indices of successful trials, ascending. ``prob`` is overwritten.
 
-        A trial succeeds if a uniform random value is below ``prob``. The first byte of this value
-        decides all but one in 256 trials; the remaining bytes are drawn only for trials that pass
-        or are undecided. This is faster than 24 bits for every trial, and more precise, because
-        values have 32 bits.
+        A trial succeeds if a uniform random value is below its probability. The first byte of this
+        value decides all but one in 256 trials. The remaining bytes are drawn only for trials that
+        the first byte does not fail. This is faster than 24 random bits for every trial, and more
+        precise, because values have 32 bits.
         """
         prob = prob.flatten()
         if prob.numel() > self._noise.numel():
@@ -80,6 +81,6 @@ class _Trials:
 
 def _nonzero(mask: Tensor) -> Tensor:
     if mask.device.type == 'cpu':
-        # For a million entries, of them few true, numpy took 1 ms and torch.nonzero took 3 ms.
+        # For a million entries with few true ones, numpy took 1 ms and torch.nonzero took 3 ms.
         return torch.from_numpy(np.flatnonzero(mask.numpy()))
     return mask.nonzero().flatten()

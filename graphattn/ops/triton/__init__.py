@@ -1,4 +1,3 @@
-"""Code that kernels for NVIDIA's GPUs share (launches, rows, softmax and tiles), and the backend of
-these kernels."""
+"""Code that all kernels for NVIDIA's GPUs share, and the backend of these kernels."""
 
 __all__ = []

@@ -1,5 +1,4 @@
-"""Backend for NVIDIA's GPUs in Triton, in which a program computes one head of some rows of the
-graph."""
+"""Backend of kernels in Triton for NVIDIA's GPUs."""
 
 from __future__ import annotations
 

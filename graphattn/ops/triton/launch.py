@@ -1,4 +1,4 @@
-"""Launches of kernels, with the shapes of tiles and the types of values."""
+"""Launches of Triton kernels, and the sizes and types that kernels take as constants."""
 
 from __future__ import annotations
 
@@ -11,23 +11,22 @@ from torch import Tensor
 
 MAX_CHANNELS = 256
 _MIN_CHANNELS = 16
-_BYTES_OF_A_TILE = 2048  # of rows that the single warp of a program gathers at once
-# More edges of narrow heads, or several rows of wide heads, would need more registers than a GPU
-# has. Programs have several rows only in Triton's interpreter, where this is faster.
+_BYTES_OF_A_TILE = 2048  # of the vectors that the single warp of a program gathers at once
+# Limits of the rows of a program and of the edges that it loads together. Above them, a program
+# needs more registers than a GPU has. Tests in Triton's interpreter use more rows, which is faster.
 _MAX_ROWS, _MAX_EDGES = 1, 32
 
-# Annotations of scalars that Triton would otherwise pass in fewer bits. Triton reads annotations by
-# name.
+# Annotations of scalars, which Triton reads by name. Without them, Triton would pass 32 bits.
 fp64, u64 = tl.float64, tl.uint64
 
-# Decorator of kernels. These sizes differ between graphs, and Triton would otherwise compile
-# specialised versions for 1 and for multiples of 16.
+# Decorator of kernels. The named arguments differ between graphs. Triton would compile another
+# version of a kernel whenever one of them is 1 or a multiple of 16.
 kernel = triton.jit(do_not_specialize=[
     'num_rows', 'num_columns', 'num_tasks', 'num_parts', 'num_places', 'num_edges',
     'max_more', 'part', 'bias_edge_stride', 'bias_head_stride', 'gate_edge_stride',
     'gate_head_stride'])
 
-TYPES = {torch.float32: tl.float32, torch.float64: tl.float64}  # of sums
+TYPES = {torch.float32: tl.float32, torch.float64: tl.float64}  # of accumulation
 
 
 def width_of(channels: int) -> int:
@@ -37,19 +36,18 @@ def width_of(channels: int) -> int:
 
 
 class Tile(NamedTuple):
-    """Number of rows, of edges of a row, and of channels that one program of a kernel loads
-    together."""
+    """Numbers of rows, edges and channels that one program of a kernel over rows loads together."""
 
     ROWS: int
-    EDGES: int
-    WIDTH: int  # channels, a power of two
-    VALUE_WIDTH: int
+    EDGES: int  # of each row
+    WIDTH: int  # channels of a query or key, rounded up to a power of two
+    VALUE_WIDTH: int  # channels of a value, rounded up to a power of two
 
     @classmethod
     def of(cls, dtype: torch.dtype, num_rows: int, num_edges: int, channels: int,
            value_channels: int = 0) -> Tile:
-        """Return a tile. The average length of a row decides the number of edges, and the remaining
-        registers decide the number of rows."""
+        """Return the sizes for a graph. The number of edges follows from the mean number of edges
+        of a row. The number of rows follows from the registers that are left."""
         width, value_width = width_of(channels), width_of(value_channels)
         pairs = min(_MAX_EDGES, _BYTES_OF_A_TILE // (max(width, value_width) * dtype.itemsize))
         edges = min(pairs, max(4, triton.next_power_of_2(num_edges // max(num_rows, 1))))
@@ -58,8 +56,10 @@ class Tile(NamedTuple):
 
 def launch(function: triton.runtime.KernelInterface, grid: tuple[int, ...], *arguments,
            num_warps: int = 1, **constants) -> None:
-    """Launch a kernel on the device of its first argument. A program over rows is one warp. So its
-    sums need no barriers, and while one program waits for memory, a multiprocessor runs others.
+    """Launch a kernel on the device of its first argument.
+
+    By default, a program is one warp. So its sums need no barriers, and while one program waits for
+    memory, a multiprocessor runs others.
     """
     if 0 not in grid:
         with torch.cuda.device_of(arguments[0]):

@@ -1,8 +1,9 @@
-"""Plans: what kernels need to know about a graph beside its edges, computed once for each graph.
+"""Plans: facts about a graph that kernels need beside its edges. A plan is computed once for each
+graph.
 
-The device computes plans, and the host must not wait for it. A plan therefore begins with bounds of
-its numbers. The numbers themselves arrive on the host later, and save the launches that they show
-to be unnecessary.
+The GPU computes plans, and the host must not wait for the GPU. So the host first uses upper bounds
+of the numbers in a plan. The numbers themselves arrive on the host some calls later, and from then
+on the host omits launches that are not needed.
 """
 
 from __future__ import annotations
@@ -17,29 +18,36 @@ from torch.utils.weak import WeakTensorKeyDictionary
 __all__ = ['TIMES_BEFORE_COPY', 'Arriving', 'once_per_graph']
 
 Plan = TypeVar('Plan')
-_OF_GRAPHS = WeakTensorKeyDictionary()  # by the tensor with the columns of a graph
-TIMES_BEFORE_COPY = 8
+_OF_GRAPHS = WeakTensorKeyDictionary()  # the plans of each graph, by the tensor of its columns
+TIMES_BEFORE_COPY = 8  # number of requests after which a number is copied to the host
 
 
 class _Plans(NamedTuple):
-    """The plans of one order of the edges of a graph."""
+    """The plans of a graph, for its edges in one order (by query or by key)."""
 
     indptr: Tensor
-    versions: tuple[int, int]
+    versions: tuple[int, int]  # of indptr and of the columns, which in-place changes increment
     by_name: dict[Hashable, object]
 
 
 def once_per_graph(name: Hashable, indptr: Tensor, column: Tensor,
                    make: Callable[[], Plan]) -> Plan:
-    """Return the plan ``name`` of a graph, which ``make`` returns if it is not known yet.
+    """Return the plan of a graph under ``name``. If there is none, return the result of ``make``
+    and store it.
 
-    A graph is known by its tensors, as long as they live and are not changed in place.
+    Args:
+        name (Hashable): The kind of the plan, with all settings that it depends on.
+        indptr (Tensor): Where the edges of each row begin.
+        column (Tensor): The node at the other end of each edge. Plans are stored as long as both
+            tensors live and are not changed in place.
+        make (Callable): Computes the plan, without arguments.
     """
     plans = _OF_GRAPHS.get(column)
     versions = _version(indptr), _version(column)
     if plans is None or plans.indptr is not indptr or plans.versions != versions:
         plans = _Plans(indptr, versions, {})
-        if not _is_capturing(indptr.device):  # captured kernels compute when they are replayed
+        # While a CUDA graph is captured, kernels do not run yet, so a plan would have no values.
+        if not _is_capturing(indptr.device):
             _OF_GRAPHS[column] = plans
     plan = plans.by_name.get(name)
     if plan is None:
@@ -57,13 +65,13 @@ def _is_capturing(device: torch.device) -> bool:
 
 
 class Arriving:
-    """A number of the device that the host learns without waiting.
+    """An integer on the GPU that is copied to the host without waiting.
 
-    It is copied only once it was asked for a few times, because a graph that serves a single step
-    would not get the time of the copy back.
+    The copy starts at request number :data:`TIMES_BEFORE_COPY`, because it pays off only if the
+    plan is used several times.
 
     Args:
-        number (Tensor): One number, on the device.
+        number (Tensor): The integer, a tensor with one element.
     """
 
     def __init__(self, number: Tensor):
@@ -71,7 +79,7 @@ class Arriving:
         self._number = int(number) if number.device.type == 'cpu' else None
 
     def now(self) -> int | None:
-        """Return the number, or None as long as it has not arrived."""
+        """Return the integer, or None if it has not arrived on the host yet."""
         # CUDA refuses copies and queries while it captures a graph.
         if (self._number is None and torch.cuda.is_available()
                 and not _is_capturing(self._there.device)):

@@ -1,4 +1,10 @@
-"""Rows of a graph as tasks of programs. Long rows are cut into parts."""
+"""Division of the rows of a graph into tasks. A row contains the edges of a query, or the edges of
+a key, and each program of a kernel computes some tasks.
+
+A long row is cut into parts, and each part is a task. The first part of a row has the same number
+as the row, and its *further parts* have numbers above. Programs write the sums of parts into
+workspaces, and a second kernel adds them up.
+"""
 
 from __future__ import annotations
 
@@ -14,30 +20,38 @@ from graphattn.ops.triton.launch import TYPES, kernel, launch, width_of
 from graphattn.ops.triton.plans import Arriving, once_per_graph
 
 EDGES_OF_A_PART, ROWS_OF_A_TILE = 1024, 64
-_NO_PARTS = 2**30
-_PLACES = 1024  # that a program cuts
+_NO_PARTS = 2**30  # edges of a part if no row is cut
+_PLACES = 1024  # rows that a program of cut_rows cuts
 
 
 class Tasks(NamedTuple):
-    """Rows, or groups of consecutive rows, cut into the parts that programs compute.
+    """The tasks of a graph. A task is a part of a *place*, and a place is a row or a group of
+    consecutive rows.
 
-    The first tasks are the first parts of all places, in the order of the places. The other tasks
-    are further parts of long places. The host knows a bound of their number, so that nothing
-    synchronises; programs that are not needed return at once.
+    The first tasks are the first parts of all places, in their order. The other tasks are the
+    further parts of long places. The host knows only an upper bound of the number of further parts,
+    so that nothing synchronises. Programs without a part return at once.
     """
 
-    more: Tensor  # first number and count of the further parts of each place, int32 [2, places]
-    place_of_more: Tensor  # above all places if the part is not needed; last is the sum of both
+    more: Tensor  # for each place, first number and count of its further parts, int32 [2, places]
+    place_of_more: Tensor  # place of each further part, int32 [max_more + 1]; see put_more
     num_places: int
-    max_more: int
-    rows_of_each: int
-    end_of_more: Arriving | None  # None if there are none
+    max_more: int  # upper bound of the number of further parts
+    rows_of_each: int  # number of rows of a place
+    end_of_more: Arriving | None  # num_places plus the number of further parts; None if max_more=0
 
     @classmethod
     def of(cls, num_places: int, max_more: int, like: Tensor, cut: Callable[[Tensor, Tensor], None],
            rows_of_each: int = 1) -> Tasks:
-        """Return tasks for places with at most ``max_more`` further parts, which ``cut`` writes
-        into ``more`` and ``place_of_more`` on the device of ``like``."""
+        """Return the tasks of some places.
+
+        Args:
+            num_places (int): Number of places.
+            max_more (int): Upper bound of the number of further parts.
+            like (Tensor): A tensor on the device of the graph.
+            cut (Callable): Launches a kernel that fills ``more`` and ``place_of_more``.
+            rows_of_each (int): Number of rows of a place.
+        """
         if max_more == 0 or num_places == 0:
             nothing = like.new_empty(1, dtype=torch.int32)
             return cls(nothing, nothing, num_places, 0, rows_of_each, None)
@@ -49,8 +63,8 @@ class Tasks(NamedTuple):
 
     @property
     def most(self) -> int:
-        """Return an upper bound of the number of further parts: the number itself, once it has
-        arrived on the host."""
+        """Return an upper bound of the number of further parts. It is exact as soon as the number
+        has arrived on the host."""
         end = None if self.end_of_more is None else self.end_of_more.now()
         return self.max_more if end is None else end - self.num_places
 
@@ -59,14 +73,15 @@ class Tasks(NamedTuple):
         return self.num_places + self.most
 
     def parts(self, heads: int, channels: int, dtype: torch.dtype) -> Tensor:
-        """Return an uninitialised tensor for the partial sums of long rows, ``[heads, parts,
-        channels]``: first of all further parts, then of the first parts."""
+        """Return an uninitialised tensor for the sums of the parts of long rows, ``[heads, parts,
+        channels]``: first all further parts, then the first parts of the same places."""
         number = max(self.max_more and 2 * self.max_more * self.rows_of_each, 1)
         return self.more.new_empty(heads, number, channels, dtype=dtype)
 
     def add(self, parts: Tensor, out: Tensor, num_tiles: Tensor | None = None) -> None:
-        """Write the sums of the parts of each long row into ``out``, ``[rows, heads, channels]``.
-        Rows with tiles in ``num_tiles`` are left out."""
+        """Write the sum over the parts of each long row to ``out``, ``[num_rows, heads,
+        channels]``. Rows that kernels over tiles compute (above 0 in ``num_tiles``) are left
+        out."""
         num_rows, heads, channels = out.shape
         launch(add_parts, (self.most * self.rows_of_each, heads), parts, out, self.more,
                self.place_of_more, num_tiles, parts.size(1), num_rows, self.max_more, HEADS=heads,
@@ -81,8 +96,8 @@ class Rows(NamedTuple):
     indptr: Tensor  # where the edges of each row begin
     column: Tensor  # the node at the other end of each edge
     tasks: Tasks
-    edges_of_a_part: int  # longer rows are cut
-    num_tiles: Tensor | None = None  # of each 64 rows; above 0 if other kernels compute them
+    edges_of_a_part: int  # longer rows are cut into parts of this number of edges
+    num_tiles: Tensor | None = None  # for each 64 rows; above 0 if kernels over tiles compute them
 
     @classmethod
     def of(cls, indptr: Tensor, column: Tensor) -> Rows:
@@ -100,19 +115,18 @@ class Rows(NamedTuple):
         return self.column.numel()
 
     def grid(self, heads: int, rows: int) -> tuple[int, int]:
-        """Return the grid of programs for tasks of ``rows`` rows and one head. Programs of one head
-        are consecutive, so that gathered vectors stay in the cache."""
+        """Return the grid of programs, if a program computes ``rows`` tasks of one head. Programs
+        of the same head are consecutive, so that the vectors that they gather stay in the cache."""
         return triton.cdiv(self.tasks.number, rows), heads
 
     def pointers(self) -> tuple[Tensor | int | None, ...]:
-        """Return the tensors of the edges and the tasks, which are the first arguments of every
-        kernel over rows."""
+        """Return the first arguments of every kernel over rows: the edges and the tasks."""
         tasks = self.tasks
         return (self.indptr, self.column, tasks.more, tasks.place_of_more, self.num_tiles,
                 self.num_rows, tasks.number, tasks.max_more, self.edges_of_a_part)
 
     def add(self, parts: Tensor, out: Tensor) -> None:
-        """Write the sums of the parts of each long row into ``out``, ``[rows, heads,
+        """Write the sum over the parts of each long row to ``out``, ``[num_rows, heads,
         channels]``."""
         self.tasks.add(parts, out, self.num_tiles)
 
@@ -129,7 +143,8 @@ def _tasks(indptr: Tensor, num_edges: int, edges_of_a_part: int) -> Tasks:
 
 @kernel
 def cut_rows(indptr, more, place_of_more, num_rows, max_more, part, PLACES: tl.constexpr):
-    """Kernel: cut some rows into parts of ``part`` edges."""
+    """Kernel: cut some rows into parts of ``part`` edges, and write where their further parts
+    are."""
     row = tl.program_id(0).to(tl.int64) * PLACES + tl.arange(0, PLACES)
     begin = tl.load(indptr + row, mask=row < num_rows, other=0)
     end = tl.load(indptr + row + 1, mask=row < num_rows, other=0)
@@ -139,9 +154,14 @@ def cut_rows(indptr, more, place_of_more, num_rows, max_more, part, PLACES: tl.c
 
 @triton.jit
 def put_more(count, place, more, place_of_more, num_places, max_more):
-    """Write the first number and the count of the further parts of some places, and their place.
-    Programs take their numbers from a counter. So numbers may differ between runs, but the parts of
-    a place are consecutive, and sums keep their order."""
+    """Give numbers to the further parts of some places, given the ``count`` of each place. Write
+    the first number and the count of each place to ``more``, and the place of each part to
+    ``place_of_more``.
+
+    Programs take numbers from a counter, the last element of ``place_of_more``, which begins at
+    ``num_places``. So numbers may differ between runs, but the parts of a place are consecutive,
+    and sums keep their order.
+    """
     first = tl.cumsum(count, axis=0) - count
     first += tl.atomic_add(place_of_more + max_more, tl.sum(count, axis=0)) - num_places
     tl.store(more + place, first, mask=place < num_places)
@@ -153,9 +173,9 @@ def put_more(count, place, more, place_of_more, num_places, max_more):
 @triton.jit
 def edges_of_tasks(indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part,
                    ROWS: tl.constexpr):
-    """Return six values for each task of this program: the row of the task, where its edges begin
-    and end, the place of its sums among the parts, whether the task is valid, and whether it is a
-    part of a row."""
+    """Return six values for each task of this program: its row; where its edges begin; where they
+    end; the index of its sums in the workspace of parts; whether the task exists; and whether it is
+    a part of a long row."""
     task = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     number = task - num_rows  # of a further part
     is_more = number >= 0
@@ -176,8 +196,8 @@ def edges_of_tasks(indptr, more, row_of_more, num_tiles, num_rows, num_tasks, ma
 @triton.jit
 def gather(x, node, head, HEADS: tl.constexpr, CHANNELS: tl.constexpr, WIDTH: tl.constexpr, mask,
            DTYPE: tl.constexpr):
-    """Load the vectors of nodes in a head, ``[nodes..., WIDTH]``, from ``x`` ``[nodes, HEADS,
-    CHANNELS]``; 0 where masked or out of bounds."""
+    """Return the vectors of nodes in a head, ``[nodes..., WIDTH]``, from ``x`` ``[num_nodes, HEADS,
+    CHANNELS]``. Values are 0 where ``mask`` is false, and from channel ``CHANNELS`` on."""
     channel = tl.arange(0, WIDTH)
     at = (node.to(tl.int64) * HEADS + head) * CHANNELS
     if len(node.shape) == 2:
@@ -192,8 +212,8 @@ def gather(x, node, head, HEADS: tl.constexpr, CHANNELS: tl.constexpr, WIDTH: tl
 @triton.jit
 def put(x, node, head, HEADS: tl.constexpr, CHANNELS: tl.constexpr, WIDTH: tl.constexpr, mask,
         values):
-    """Store the vectors of nodes in a head, ``[nodes, WIDTH]``, in ``x`` ``[nodes, HEADS,
-    CHANNELS]``."""
+    """Write ``values`` ``[nodes, WIDTH]``, the vectors of nodes in a head, to ``x`` ``[num_nodes,
+    HEADS, CHANNELS]`` where ``mask`` is true."""
     channel = tl.arange(0, WIDTH)
     at = (node.to(tl.int64) * HEADS + head) * CHANNELS
     tl.store(x + at[:, None] + channel[None, :], values.to(x.dtype.element_ty),
@@ -202,9 +222,9 @@ def put(x, node, head, HEADS: tl.constexpr, CHANNELS: tl.constexpr, WIDTH: tl.co
 
 @triton.jit
 def parts_of_a_row(more, place_of_more, num_tiles, num_rows, ROWS: tl.constexpr):
-    """Return four values for the row of this program: the row, whether this program sums its parts,
-    and the numbers of its first and last further part. There is a program for each row of each
-    further part, and that of the first one sums."""
+    """Return four values for this program: its row, whether it sums the parts of this row, and the
+    numbers of the first further part of the row and of the one after the last. There is a program
+    for each row of each further part, and only the program of the first further part sums."""
     number, in_place = tl.program_id(0) // ROWS, tl.program_id(0) % ROWS
     place, num_places = tl.load(place_of_more + number).to(tl.int64), tl.cdiv(num_rows, ROWS)
     row = place * ROWS + in_place
@@ -218,8 +238,9 @@ def parts_of_a_row(more, place_of_more, num_tiles, num_rows, ROWS: tl.constexpr)
 
 @triton.jit
 def slot_of_part(number, first, max_more, ROWS: tl.constexpr):
-    """Return the place of the sums of a part of a row of this program. Parts count from ``first``
-    on, and the one before is the first part of the row."""
+    """Return the index of the sums of a part in the workspace of parts, for the row of this
+    program. The number ``first - 1`` means the first part of the row, and larger numbers mean its
+    further parts."""
     slot = tl.where(number < first, max_more + first, number)
     return slot * ROWS + tl.program_id(0) % ROWS
 
@@ -228,7 +249,7 @@ def slot_of_part(number, first, max_more, ROWS: tl.constexpr):
 def add_parts(parts, out, more, place_of_more, num_tiles, num_parts, num_rows, max_more,
               HEADS: tl.constexpr, CHANNELS: tl.constexpr, WIDTH: tl.constexpr,
               DTYPE: tl.constexpr, ROWS: tl.constexpr):
-    """Kernel: sum the parts of each long row in a fixed order."""
+    """Kernel: write the sum over the parts of each long row, in a fixed order."""
     head = tl.program_id(1)
     row, has_parts, first, last = parts_of_a_row(more, place_of_more, num_tiles, num_rows, ROWS)
     if has_parts:

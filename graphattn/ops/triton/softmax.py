@@ -1,4 +1,4 @@
-"""Logits, softmax and dropout in kernels."""
+"""Logits, softmax and dropout in Triton kernels."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class Terms(NamedTuple):
 
     bias: Tensor | None  # [num_edges, heads or 1]
     gate: Tensor | None
-    seed: Tensor | None  # of dropout; random words are numbered by edge and head
+    seed: Tensor | None  # of dropout; the random bits are a function of seed, edge and head
     bias_edge_stride: int
     bias_head_stride: int
     gate_edge_stride: int
     gate_head_stride: int
     scale: float
-    threshold: int  # an edge is dropped if its bits are below this number
-    keep_scale: float
-    softcap: float  # 0 without
+    threshold: int  # a weight is dropped if its 64 random bits are below this number
+    keep_scale: float  # factor of a kept weight, 1 / (1 - dropout_p)
+    softcap: float  # 0 if there is none
 
     @classmethod
     def of(cls, bias: Tensor | None, gate: Tensor | None, seed: Tensor | None, scale: float,
@@ -42,8 +42,8 @@ class Terms(NamedTuple):
 def logits(dot, bias, gate, bias_edge_stride, bias_head_stride, gate_edge_stride,
            gate_head_stride, scale, edge, inside, head, SOFTCAP: tl.constexpr,
            DTYPE: tl.constexpr):
-    """Return the logits of dot products, after scale, gate, softcap and bias; ``-inf`` where there
-    is no edge."""
+    """Return the logits of edges from their dot products: scale, gate, softcap and bias are
+    applied. Logits are ``-inf`` where ``inside`` is false."""
     logit = dot * tl.full((), scale, DTYPE)
     if gate is not None:
         logit *= gates(gate, gate_edge_stride, gate_head_stride, edge, inside, head, DTYPE)
@@ -58,8 +58,8 @@ def logits(dot, bias, gate, bias_edge_stride, bias_head_stride, gate_edge_stride
 @triton.jit
 def before_softcap(grad, dot, gate, gate_edge_stride, gate_head_stride, scale, edge, inside, head,
                    SOFTCAP: tl.constexpr, DTYPE: tl.constexpr):
-    """Return the gradients of logits times the derivative of the softcap; 0 where there is no
-    edge."""
+    """Return the gradients of the scaled and gated dot products, before the softcap, from ``grad``,
+    the gradients of logits. With a softcap, they are 0 where ``inside`` is false."""
     if SOFTCAP > 0:
         bounded = logits(dot, None, gate, 0, 0, gate_edge_stride, gate_head_stride, scale, edge,
                          inside, head, SOFTCAP, DTYPE) / tl.full((), SOFTCAP, DTYPE)
@@ -87,14 +87,15 @@ def gates(gate, edge_stride, head_stride, edge, inside, head, DTYPE: tl.constexp
 
 @triton.jit
 def place(edge_stride, head_stride, edge, head):
-    """Return the offset of an edge and a head, in 64 bits because the offset may exceed 2**31."""
+    """Return the offset of the value of an edge and a head in memory. It has 64 bits, because it
+    may exceed 2**31."""
     return edge * edge_stride + head * tl.full((), head_stride, tl.int64)
 
 
 @triton.jit
 def kept(seed, threshold, keep_scale, edge, head, HEADS: tl.constexpr, DTYPE: tl.constexpr):
-    """Return the factor of each weight under dropout: 0 for a dropped edge, and ``keep_scale`` for
-    a kept edge. The random bits of edge and head decide, which are the same as on CPUs."""
+    """Return the factor of each weight under dropout: 0 for a dropped weight, and ``keep_scale``
+    for a kept weight. The random bits of the seed, edge and head decide, as on CPUs."""
     number = (edge * HEADS + head + 1).to(tl.uint64)
     bits = mix(tl.load(seed).to(tl.uint64, bitcast=True) + number * _STEP)
     return tl.where(bits >= threshold.to(tl.uint64), tl.full((), keep_scale, DTYPE),
@@ -111,8 +112,8 @@ def mix(bits):
 
 @triton.jit
 def put_max_inv_sum(max_inv_sum, at, mask, row_max, inv_sum):
-    """Write the row maxima and the inverse sums of weights. An empty row gets ``inf`` and 0, so
-    that its weights are 0."""
+    """Write the row maxima and inverse sums of some rows. A row without edges gets ``inf`` and 0,
+    so that its weights are 0."""
     tl.store(max_inv_sum + 2 * at, tl.where(inv_sum == 0, float('inf'), row_max), mask=mask)
     tl.store(max_inv_sum + 2 * at + 1, inv_sum, mask=mask)
 
@@ -120,8 +121,8 @@ def put_max_inv_sum(max_inv_sum, at, mask, row_max, inv_sum):
 @triton.jit
 def put_part(parts, slot, mask, sums, row_max, row_sum, CHANNELS: tl.constexpr,
              WIDTH: tl.constexpr):
-    """Write the sums, the maximum logit and the sum of weights of parts of rows, adjacent in
-    memory."""
+    """Write the results of parts of rows to the workspace of parts: the weighted sums, the maximum
+    logit and the sum of exponentials, adjacent in memory."""
     channel, at = tl.arange(0, WIDTH), slot * (CHANNELS + 2)
     tl.store(parts + at[:, None] + channel[None, :], sums,
              mask=mask[:, None] & (channel < CHANNELS)[None, :])
@@ -131,8 +132,16 @@ def put_part(parts, slot, mask, sums, row_max, row_sum, CHANNELS: tl.constexpr,
 
 def join(tasks: Tasks, parts: Tensor, out: Tensor, max_inv_sum: Tensor,
          num_tiles: Tensor | None = None) -> None:
-    """Write the output, the row maximum and the inverse sum of each row that was computed in
-    several parts. Rows with tiles in ``num_tiles`` are left out."""
+    """Write the output, the row maximum and the inverse sum of each row that was cut into parts.
+
+    Args:
+        tasks (Tasks): The tasks, with the parts of each row.
+        parts (Tensor): The results of all parts, ``[heads, parts, channels + 2]``.
+        out (Tensor): The output, ``[num_rows, heads, channels]``.
+        max_inv_sum (Tensor): The row maxima and inverse sums, ``[num_rows, heads, 2]``.
+        num_tiles (Tensor, optional): Above 0 for 64 rows that kernels over tiles compute. These
+            rows are left out.
+    """
     num_rows, heads, channels = out.shape
     launch(join_parts, (tasks.most * tasks.rows_of_each, heads), parts, out, max_inv_sum,
            tasks.more, tasks.place_of_more, num_tiles, parts.size(1), num_rows, tasks.max_more,

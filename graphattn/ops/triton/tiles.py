@@ -1,4 +1,5 @@
-"""Tiles of pairs of a graph: where the next one with edges is, and which of its pairs are edges."""
+"""Tiles of pairs of rows and columns: where the next tile with edges is, and which of its pairs are
+edges."""
 
 from __future__ import annotations
 
@@ -7,15 +8,15 @@ import triton.language as tl
 
 from graphattn.ops.triton.rows import ROWS_OF_A_TILE, gather
 
-MAX_COLUMNS = 2**31 // ROWS_OF_A_TILE - 1  # the edges of a tile's rows are counted in 32 bits
+MAX_COLUMNS = 2**31 // ROWS_OF_A_TILE - 1  # because edges of 64 rows are counted in 32 bits
 
 
 @triton.jit
 def add_edge_by_edge(sums, weight_j, is_added, x, j, num_columns, head, HEADS: tl.constexpr,
                      CHANNELS: tl.constexpr, WIDTH: tl.constexpr, DTYPE: tl.constexpr):
-    """Return ``sums`` plus the weighted sums of the pairs in ``is_added``, without other pairs,
-    which may be non-finite. Vectors are read again, one at a time, because all of them would need
-    too many registers."""
+    """Return ``sums`` plus the weighted sums over the pairs in ``is_added`` only. A product of
+    matrices would include all pairs, and 0 times a non-finite value is NaN. Vectors are read again
+    one by one, because all together would need too many registers."""
     for first in range(tl.min(j, axis=0), tl.max(j, axis=0) + 1):
         node = first + tl.zeros([1], tl.int32)
         x_j = gather(x, node, head, HEADS, CHANNELS, WIDTH, node < num_columns, DTYPE)
@@ -28,8 +29,8 @@ def add_edge_by_edge(sums, weight_j, is_added, x, j, num_columns, head, HEADS: t
 
 @triton.jit
 def edges_of_rows(indptr, first_row, row, is_row):
-    """Return where the edges of consecutive rows begin, and the begin and end of each row, counted
-    from there. Begin and end are in 32 bits, because registers are scarce."""
+    """Return where the edges of consecutive rows begin, and relative to it, where the edges of each
+    row begin and end. The latter have 32 bits, because registers are scarce."""
     base = tl.load(indptr + first_row)
     begin = tl.load(indptr + row, mask=is_row, other=0) - base
     end = tl.load(indptr + row + 1, mask=is_row, other=0) - base
@@ -38,9 +39,13 @@ def edges_of_rows(indptr, first_row, row, is_row):
 
 @triton.jit
 def next_tile(column, edge, end, num_columns, COLUMNS: tl.constexpr):
-    """Return the next tile that has edges at or after ``edge``: its columns; for each pair of a row
-    and a column, the offset of the edge and whether there is an edge; and the number of edges of
-    each row in the tile."""
+    """Return the next tile with edges, given the next edge of each row. A tile has ``COLUMNS``
+    consecutive columns.
+
+    The four results are: its columns; for each pair of a row and a column, the number of edges from
+    ``edge`` to this pair, and whether the pair is an edge; and the number of edges of each row in
+    the tile.
+    """
     number = tl.arange(0, COLUMNS)
     inside = number[None, :] < (end - edge)[:, None]
     found = tl.load(column + (edge[:, None] + number[None, :]), mask=inside, other=0).to(tl.int32)

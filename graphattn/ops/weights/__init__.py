@@ -1,3 +1,3 @@
-"""Softmax weights of edges, and weighted sums of values."""
+"""Two operations: the attention weights of edges, and weighted sums of values."""
 
 __all__ = []

@@ -1,7 +1,7 @@
-"""Materialised weights of edges, their gradients, and one hop along them.
+"""Attention weights of edges, their gradients, and weighted sums of values, in loops for CPUs.
 
-Every sum belongs to one row of the graph or of its transpose, and so to one thread. Results do not
-depend on the number of threads.
+One thread computes each sum over the edges of a query or of a key, so results do not depend on the
+number of threads.
 """
 
 from __future__ import annotations
@@ -109,26 +109,28 @@ def _sum_by_weights(weight: Tensor, x: Tensor, edges: Edges) -> Tensor:
 
 
 class Logits(NamedTuple):
-    """Inputs of the logits of a slice of the heads."""
+    """Queries, keys and terms from which the logits of a slice of the heads are computed."""
 
-    query: Tensor  # [heads, nodes, channels]
-    key: Tensor
+    query: Tensor  # [heads, num_queries, channels]
+    key: Tensor  # [heads, num_keys, channels]
     terms: Terms
 
     @classmethod
     def of(cls, query: Tensor, key: Tensor, terms: Terms, heads: slice,
            spaces: list[Tensor]) -> Logits:
-        """Copy a slice of the heads of query and key into the workspaces."""
+        """Return the logits of a slice of the heads. Queries and keys are copied into the two
+        workspaces ``spaces``."""
         return cls(*(head_major(x, heads, space) for x, space in zip((query, key), spaces)), terms)
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Heads, and multiplications for each of their edges."""
+        """Return the number of heads, and of multiplications for each edge of a head."""
         return len(self.query), self.query.size(2)
 
     def softmax(self, edges: Edges, weight: Tensor, sink: Tensor | None) -> Tensor:
-        """Write the weights beside sinks ``[heads, num_queries or 1]`` into ``weight``, and return
-        the max_inv_sum of each query."""
+        """Write the attention weights to ``weight`` ``[heads, num_edges]``, and return the row
+        maxima and inverse sums, ``[heads, num_queries, 2]``. The softmax includes the sinks
+        ``[heads, num_queries or 1]``."""
         max_inv_sum = self.query.new_empty(*self.query.shape[:2], 2)
         run(_softmax, edges, self.shape, *self, weight, max_inv_sum)
         if sink is not None:
@@ -137,7 +139,8 @@ class Logits(NamedTuple):
         return max_inv_sum
 
     def softmax_by_key(self, csc: Edges, weight: Tensor, max_inv_sum: Tensor) -> None:
-        """Write the weights in the order by key. Bias and gate must be in this order."""
+        """Write the attention weights to ``weight`` in the order by key. Bias and gate must be in
+        this order too."""
         run(_softmax_by_key, csc, self.shape, *self, weight, max_inv_sum)
 
 
@@ -147,13 +150,13 @@ def of_heads(sink: Tensor | None, heads: slice) -> Tensor | None:
 
 
 class EdgeGrads(NamedTuple):
-    """Inputs of the gradients of logits, for a slice of the heads."""
+    """Tensors from which the gradients of logits are computed, for a slice of the heads."""
 
-    weight: Tensor  # by key, [heads, num_edges]
-    max_inv_sum: Tensor  # of the softmax of each query, [heads, num_queries, 2]
-    dot: Tensor  # the gradient of each weight, by key
-    delta: Tensor  # of each query: the weighted sum of ``dot``
-    workspace: Tensor  # for the gradients of logits, by query
+    weight: Tensor  # attention weights after dropout, in the order by key, [heads, num_edges]
+    max_inv_sum: Tensor  # row maxima and inverse sums, [heads, num_queries, 2]
+    dot: Tensor  # gradients of the weights, in the order by key, [heads, num_edges]
+    delta: Tensor  # for each query, the sum of weight times ``dot``, [heads, num_queries]
+    workspace: Tensor  # for the gradients of logits in the order by query
 
 
 class LogitGrads(NamedTuple):
@@ -166,13 +169,15 @@ class LogitGrads(NamedTuple):
 
     @classmethod
     def of(cls, query: Tensor, key: Tensor, bias: Tensor, gate: Tensor) -> LogitGrads:
-        """Allocate gradients of the same shapes; ``bias`` and ``gate`` are empty if not needed."""
+        """Return tensors for the gradients of query, key, bias and gate. ``bias`` and ``gate`` are
+        empty if their gradients are not needed."""
         return cls(torch.empty_like(query), torch.empty_like(key), torch.zeros_like(bias),
                    torch.zeros_like(gate))
 
     def put(self, heads: slice, orders: Orders, logits: Logits, spaces: list[Tensor],
             edges: EdgeGrads) -> None:
-        """Compute the gradients of a slice of the heads."""
+        """Write the gradients of a slice of the heads. ``spaces`` are workspaces for the gradients
+        of query and key."""
         num_heads = len(logits.query)
         grad_query, grad_key = (space[:num_heads] for space in spaces)
         edge_grads = [edges.dot.new_empty(len(grad), num_heads) for grad in (self.bias, self.gate)]
@@ -192,7 +197,8 @@ class LogitGrads(NamedTuple):
 
 @in_threads
 def _softmax(items, progress, query, key, terms, weight, max_inv_sum, edges):
-    """Compute the weights of each query's edges, and the row maxima and inverse sums."""
+    """Compute the attention weights of the edges of each query, and its row maximum and inverse
+    sum."""
     indptr, edge_key = edges.indptr, edges.column
     logit = np.empty(max_row_length(indptr), query.dtype)
     item = next_item(progress, 0)
@@ -215,11 +221,12 @@ def _softmax(items, progress, query, key, terms, weight, max_inv_sum, edges):
 
 @jit_inline
 def _weigh(weight, key, j, query, terms, max_inv_sum, row_query, head, first, n):
-    """Compute the weights of the edges of key ``j``."""
+    """Compute the attention weights of the edges of key ``j`` before dropout."""
     dots(weight, key[head], j, query[head], 0, row_query, n)
     modify(weight, terms, first, n, head)
     for e in range(n):
-        weight[e] -= max_inv_sum[head, np.uint64(row_query[e]), 0]  # unsigned: no test of its sign
+        # Indices are unsigned, so that numba does not test whether they are negative.
+        weight[e] -= max_inv_sum[head, np.uint64(row_query[e]), 0]
     for e in range(whole_vectors(n)):
         weight[e] = exp(weight[e])
     for e in range(n):
@@ -228,7 +235,8 @@ def _weigh(weight, key, j, query, terms, max_inv_sum, row_query, head, first, n)
 
 @in_threads
 def _softmax_by_key(items, progress, query, key, terms, weight, max_inv_sum, edges):
-    """Compute the weights of ``_softmax`` in the order by key."""
+    """Compute the attention weights of the edges of each key, given the row maxima and inverse
+    sums."""
     indptr, edge_query, perm = edges.indptr, edges.column, edges.perm
     row_weight = np.empty(max_row_length(indptr), query.dtype)
     item = next_item(progress, 0)
@@ -251,8 +259,8 @@ def _softmax_by_key(items, progress, query, key, terms, weight, max_inv_sum, edg
 def _softmax_backward(
         items, progress, query, key, terms, weight, max_inv_sum, dot, delta, grad_logit,
         grad_key, grad_bias, grad_gate, edges):
-    """Compute the gradients of keys, and write the gradients of logits to ``grad_logit`` in the
-    order by query."""
+    """Compute the gradients of keys, bias and gate in the order by key, and write the gradients of
+    the dot products to ``grad_logit`` in the order by query."""
     indptr, edge_query, perm = edges.indptr, edges.column, edges.perm
     longest = max_row_length(indptr)
     change, product = np.empty(longest, query.dtype), np.empty(longest, query.dtype)
@@ -283,7 +291,7 @@ def _softmax_backward(
 
 @in_threads
 def weighted_sums(items, progress, x, weight, out, edges):
-    """Compute the weighted sum of each row's columns."""
+    """Compute for each row the weighted sum of ``x`` over its edges."""
     indptr, edge_key = edges.indptr, edges.column
     item = next_item(progress, 0)
     while item < len(items):

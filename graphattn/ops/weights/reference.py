@@ -1,5 +1,5 @@
-"""The definitions of the weights of edges and of weighted sums of values, computed on all pairs of
-a segment."""
+"""The definitions of attention weights and of weighted sums of values, computed on all pairs of a
+segment."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""Operators of softmax weights of edges, and of weighted sums of values."""
+"""Operators of attention weights of edges, and of weighted sums of values."""
 
 from __future__ import annotations
 
@@ -73,7 +73,8 @@ def _differentiate_weights(ctx, grad: Tensor | None, _) -> dict[str, Tensor]:
 differentiate(attention_weights, _differentiate_weights, _save_weights)
 
 
-# Result: the weighted sums of values, one hop on any graph. Weights are [heads, num_edges].
+# Result: for each query, the weighted sum of the values of its keys. Weights are [heads,
+# num_edges], in the order by query.
 
 
 def _fake_sum(weight: Tensor, value: Tensor, indptr: Tensor, *_) -> Tensor:
@@ -83,7 +84,8 @@ def _fake_sum(weight: Tensor, value: Tensor, indptr: Tensor, *_) -> Tensor:
 weighted_sum = define('weighted_sum', f'Tensor weight, Tensor value, {GRAPH}', 'Tensor', _fake_sum)
 
 
-# The transpose of sum_by_weights: for each key, the weighted sum of values at its queries.
+# Result, the transpose of weighted_sum: for each key, the weighted sum of the rows of ``at_query``
+# at its queries. Weights are in the order by query.
 
 
 def _fake_sum_to_keys(weight: Tensor, at_query: Tensor, key_indptr: Tensor, *_) -> Tensor:

@@ -1,4 +1,4 @@
-"""Materialised weights of edges and their gradients, in Triton."""
+"""Attention weights of edges, and their gradients, in Triton."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from graphattn.ops.triton.rows import Rows, edges_of_tasks, gather
 from graphattn.ops.triton.softmax import Terms, kept, logits
 from graphattn.ops.weights.triton_weighted_sum import sum_rows
 
-_EDGES_AT_ONCE = 64  # in programs that load scalars instead of vectors
+_EDGES_AT_ONCE = 64  # of a program that loads only scalars of each edge, and no vectors
 
 
 @torch.library.register_kernel('graphattn::attention_weights', 'cuda')
@@ -56,8 +56,8 @@ class BothOrders(NamedTuple):
     perm: Tensor
 
     def to_keys(self, weight: Tensor, at_query: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return for each key the sum of ``at_query`` over the queries that attend to it, weighted
-        by ``weight``, which is in the order by query."""
+        """Return for each key the weighted sum of ``at_query`` over the queries that attend to this
+        key. ``weight`` ``[heads, num_edges]`` is in the order by query."""
         return sum_rows(weight[:, self.perm], at_query, self.csc, dtype)
 
     def grads(self, grad_logit: Tensor, query: Tensor, key: Tensor, bias: Tensor | None,
@@ -85,16 +85,16 @@ class BothOrders(NamedTuple):
 
 def row_max_inv_sum(query: Tensor, key: Tensor, rows: Rows, terms: Terms,
                     sink: Tensor | None) -> Tensor:
-    """Return the maximum logit of each query and the inverse of the sum of its weights,
-    ``[num_queries, heads, 2]``."""
+    """Return the row maxima and inverse sums of the softmax, sinks included, ``[num_queries, heads,
+    2]``."""
     _, max_inv_sum = attend(query, key, key[..., :0], rows, terms._replace(seed=None))
     take_sink(sink, max_inv_sum)
     return max_inv_sum
 
 
 def weigh(query: Tensor, key: Tensor, rows: Rows, terms: Terms, max_inv_sum: Tensor) -> Tensor:
-    """Return the weights ``[heads, num_edges]`` after dropout, given the row maxima and inverse
-    sums of the softmax."""
+    """Return the attention weights after dropout, ``[heads, num_edges]``, given the row maxima and
+    inverse sums of the softmax."""
     (_, heads, channels), dtype = query.shape, accumulation_dtype(query)
     weight = query.new_empty(heads, rows.num_edges, dtype=dtype)
     tile = Tile.of(query.dtype, rows.num_rows, rows.num_edges, channels)
@@ -107,9 +107,18 @@ def weigh(query: Tensor, key: Tensor, rows: Rows, terms: Terms, max_inv_sum: Ten
 
 def grads_of_logits(weight: Tensor, grad: Tensor, rows: Rows,
                     terms: Terms) -> tuple[Tensor, Tensor]:
-    """Return two tensors: the gradients of logits, ``[heads, num_edges]``, and for each query the
-    weighted sum of the gradients of its edges, ``[num_queries, heads]``. ``weight`` is before
-    dropout, and ``grad`` is the gradient of the weights after dropout."""
+    """Return the gradients of logits, given the gradients of attention weights.
+
+    Args:
+        weight (Tensor): Attention weights before dropout, ``[heads, num_edges]``.
+        grad (Tensor): Gradients of the weights after dropout, ``[heads, num_edges]``.
+        rows (Rows): The edges grouped by query.
+        terms (Terms): The parameters of dropout.
+
+    Returns:
+        A pair: the gradients of logits, ``[heads, num_edges]``; and for each query the sum over its
+        edges of weight times gradient, ``[num_queries, heads]``.
+    """
     heads, num_edges = weight.shape
     grad_logit = torch.empty_like(weight, memory_format=torch.contiguous_format)
     deltas = weight.new_empty(rows.num_rows, heads)
@@ -160,8 +169,8 @@ def softmax_backward(
         indptr, num_rows, weight, grad, seed, threshold: u64, keep_scale: fp64,
         grad_logit, deltas, num_edges, HEADS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr,
         EDGES: tl.constexpr):
-    """Kernel: compute the gradients of the logits of some queries, in two passes over their
-    edges."""
+    """Kernel: compute the gradients of the logits of some queries. The first pass over their edges
+    sums weight times gradient, and the second pass writes the gradients."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     head = tl.program_id(1)
     begin = tl.load(indptr + row, mask=row < num_rows, other=0)

@@ -1,4 +1,5 @@
-"""Weighted sums of the columns of each row in Triton, which hops and the gradients of nodes use."""
+"""Weighted sums over the edges of each row in Triton. A row contains the edges of a query, and its
+columns are keys; in the order by key, a row contains the edges of a key."""
 
 from __future__ import annotations
 
@@ -28,10 +29,17 @@ def sum_to_keys_cuda(
 
 def sum_rows(weight: Tensor, x: Tensor, rows: Rows, dtype: torch.dtype,
              perm: Tensor | None = None, *, skip_zeros: bool = False) -> Tensor:
-    """Return the weighted sums of the columns of each row, ``[rows, heads, channels]`` of
-    ``dtype``. Weights are ``[heads, num_edges]`` in the order of the rows, unless ``perm`` has the
-    place of the weight of each edge. With ``skip_zeros``, weights of 0 add nothing, even if values
-    are infinite."""
+    """Return the weighted sum of ``x`` over the edges of each row, ``[num_rows, heads, channels]``.
+
+    Args:
+        weight (Tensor): ``[heads, num_edges]``.
+        x (Tensor): Vectors of the columns, ``[num_columns, heads, channels]``.
+        rows (Rows): The rows, with the column of each edge.
+        dtype (torch.dtype): Dtype of the result.
+        perm (Tensor, optional): Place of the weight of each edge in ``weight``; weights are in the
+            order of the rows if omitted.
+        skip_zeros (bool): Whether a weight of 0 adds nothing even if ``x`` is infinite or NaN.
+    """
     (_, heads, channels), summed = x.shape, accumulation_dtype(x)
     out = x.new_empty(rows.num_rows, heads, channels, dtype=dtype)
     parts = rows.tasks.parts(heads, channels, summed)

@@ -1,3 +1,3 @@
-"""Samplers for CPUs: compiled loops over rows, each with a random stream of its own."""
+"""Samplers for CPUs: compiled loops over queries. Each query has its own random bits."""
 
 __all__ = []

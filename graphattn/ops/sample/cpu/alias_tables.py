@@ -1,4 +1,4 @@
-"""Alias tables: draws from any discrete distribution by one table lookup (Walker, 1977)."""
+"""Alias tables, in which one lookup draws from any discrete distribution (Walker, 1977)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ _SLOT = 2**32
 
 @jit()
 def fill_tables(first, last, columns, key_ptr, mass, tables):
-    """Compute the tables of columns ``first:last`` of the segments. Each of n equal slots holds at
-    most two keys.
+    """Write the alias tables of the items ``first:last``. There is an item for each pair of a
+    cluster and a segment.
 
-    An entry is (threshold, alias), 32 bits each: bits below the threshold select the slot's own
-    key, others the alias. Shares are integers that add up to n slots exactly, so that a key of
-    share 0 gets no slot, and an alias is always a heavy key.
+    A table divides the n keys of a segment into n equally likely slots. Each slot has its own key
+    and an *alias*, another key. Its entry has two numbers of 32 bits, the threshold and the alias:
+    random bits below the threshold select the own key, and other bits select the alias.
+
+    Shares are integers that sum to n slots exactly. So a key with share 0 is never selected, and an
+    alias is always a heavy key, whose share is larger than a slot.
     """
     longest, num_segments = max_segment_length(key_ptr), len(key_ptr) - 1
     share = np.empty(longest, np.int64)
@@ -30,7 +33,7 @@ def fill_tables(first, last, columns, key_ptr, mass, tables):
         if column_mass <= 0:
             continue
         for j in range(n):
-            # Divided first: slots / mass would overflow if the mass is very small.
+            # The weight is divided first, because slots / mass may overflow if the mass is small.
             share[j] = np.int64(weight[j] / column_mass * slots + 0.5)
             total += share[j]
         num_lights = num_heavies = uint64(0)
@@ -44,8 +47,8 @@ def fill_tables(first, last, columns, key_ptr, mass, tables):
             rest = share[heavies[0]] + n * _SLOT - total
             lights[num_lights], heavies[num_heavies] = 0, heavies[num_heavies - uint64(1)]
             while heavy < num_heavies:
-                # Each step completes one slot: that of the next light key, filled up by the heavy
-                # key, or that of the heavy key, filled up by the next heavy key.
+                # Each step completes one slot: the slot of the next light key, filled up by the
+                # heavy key, or the slot of the heavy key, filled up by the next heavy key.
                 giver, next_light = heavies[heavy], lights[light]
                 next_heavy = heavies[heavy + uint64(1)]
                 light_share, heavy_share = share[next_light], share[next_heavy]
@@ -63,10 +66,10 @@ def fill_tables(first, last, columns, key_ptr, mass, tables):
 
 @jit()
 def look_up(table, cluster, bits, entry, num_keys, first_key, n, seen, seen_groups):
-    """Mark the key that the bits of each draw select from its cluster's table. ``entry`` is a
-    workspace."""
+    """Mark in ``seen`` the key that the random bits of each draw select from the table of its
+    cluster. ``entry`` is a workspace."""
     low, high = uint64(0xFFFFFFFF), uint64(32)
-    # Separate loops for the table and the marks, so that each has many loads in flight.
+    # Two loops, for the table and for the marks, so that each has many loads in flight.
     for d in range(len(bits)):
         slot = (bits[d] >> high) * uint64(n) >> high
         entry[d] = table[cluster[d] * uint64(num_keys) + uint64(first_key) + slot]

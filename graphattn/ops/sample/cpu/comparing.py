@@ -1,13 +1,13 @@
-"""Bernoulli trials of all pairs in one pass: a pair is an edge if a random value is below its
-probability.
+"""Random graphs by a Bernoulli trial for each pair, in loops for CPUs. A pair is an edge if a
+random value is below its probability.
 
-Nearly all trials are decided by 16 random bits and a product of rounded factors, which some CPUs
-compute twice as fast. If the two are too close, the pair's product is computed exactly and compared
-with 47 bits, so the graph does not depend on how products are rounded.
+16 random bits and a product of rounded factors, which some CPUs compute twice as fast, decide
+nearly all trials. If the two numbers are too close, the product of the pair is computed exactly and
+compared with 47 bits. So the graph does not depend on how products are rounded.
 
-The pass is one parallel region. A thread claims a chunk of rows, computes its products and draws
-from them while they are in the cache, then claims the next chunk. No thread waits for another
-before the end, so a core that is busy with other work delays only its own chunks.
+A thread claims a chunk of rows, computes its products, and draws from them while they are in the
+cache. Then it claims the next chunk. No thread waits for another before the end, so a core that is
+busy with other work delays only its own chunks.
 """
 
 from __future__ import annotations
@@ -31,30 +31,34 @@ from graphattn.ops.sample.cpu.rows import from_zero, graph_of_rows, key_dtype
 from graphattn.ops.sample.cpu.vectors import add_and_store_eight, number_of
 from graphattn.ops.sample.factor_model import FactorModel
 
-# A chunk's products fit a core's own cache: 1 MB of bfloat16. Fewer pairs are still cut into
-# several chunks so that threads can share them. Chunks must not depend on the number of threads,
-# because the rounding of products depends on the number of rows.
+# Pairs of a chunk, and number of chunks. The products of a chunk fit in the cache of a core: 1 MB
+# of bfloat16. If there are fewer pairs, they are still cut into several chunks, so that threads can
+# share them. Chunks must not depend on the number of threads, because the rounding of products
+# depends on the number of rows.
 _MAX_PAIRS, _MIN_PAIRS, _NUM_CHUNKS = 2**19, 2**15, 16
-# Multiplying fewer than 32 rows at once takes up to four times as long.
+# Keys of a piece of a row, number of pieces, and rows of a chunk. Multiplying fewer than 32 rows at
+# once takes up to four times as long.
 _KEYS_PER_PIECE, _MAX_PIECES, _MIN_ROWS = 2**11, 2**4, 2**5
-_KEYS_AT_ONCE = 2**22  # allocated by a thread; memory that it does not fill is never touched
-# Longest segment, in keys times clusters, whose products a loop computes as fast as a library. On
-# one core, 60, 256 and 512 keys of 32 clusters took 2.5, 1.2 and 1.5 ns a pair, trial included, and
-# 5.5, 2.7 and 1.6 ns through the library.
+_KEYS_AT_ONCE = 2**22  # that a thread allocates; pages that it does not fill take no memory
+# Longest segment, in keys times clusters, for which a loop computes products as fast as a library.
+# On one core, 60, 256 and 512 keys of 32 clusters took 2.5, 1.2 and 1.5 ns a pair, trial included,
+# and 5.5, 2.7 and 1.6 ns through the library.
 SHORT, _ROWS_AT_ONCE = 2**13, 2**6
-_SMALL = 2**22  # products below which choosing their dtype takes longer than computing them
-# Drawing a pair takes the time of 32 products. If chunks have less work on average, one thread does
-# them all, because several would mostly wait for the interpreter.
+_SMALL = 2**22  # number of products below which choosing their dtype takes longer than the products
+# The trial of a pair takes as long as _PAIR products. If a chunk has less work than _SHARED
+# products on average, one thread computes all chunks, because several threads would mostly wait for
+# the interpreter.
 _PAIR, _SHARED = 2**5, 2**20
 
 
-# The relative error of a bfloat16 product: both factors and the result are rounded by up to 2^-9,
-# and the remainder of 2^-7 covers the sum. Factors below 2^-126 count as 0, which changes no
-# probability as long as no factor exceeds 2^20.
+# The bound 2^-7 on the relative error of a bfloat16 product: both factors and the result are
+# rounded by up to 2^-9 each, and the rest covers the sum. Factors below 2^-126 count as 0, which
+# changes no probability if no factor exceeds 2^20.
 _MARGIN, _MAX_FACTOR = 2.**-7, 2.**20
-_NUM_BITS, _MORE_BITS = 16, 31  # of a trial: the first bits, and further ones if undecided
-_LEFT_OPEN = 2**40  # position in a row's stream of the bits of undecided trials
-# Tables indexed by the outcomes of eight trials as bits: which succeed, and how many.
+_NUM_BITS, _MORE_BITS = 16, 31  # random bits of a trial: the first, and more if it is undecided
+_LEFT_OPEN = 2**40  # position of the bits of undecided trials in the stream of a row
+# Tables by the outcomes of eight trials, as the bits of a number: which trials succeed (their
+# indices come first), and how many.
 _OUTCOMES = np.arange(256)[:, None] >> np.arange(8) & 1
 _SUCCESSES = np.argsort(1 - _OUTCOMES, kind='stable').astype(np.uint16)
 _NUM_SUCCESSES = _OUTCOMES.sum(1).astype(np.uint64)
@@ -62,14 +66,15 @@ _NUM_SUCCESSES = _OUTCOMES.sum(1).astype(np.uint64)
 
 def compare(model: FactorModel, seed: np.uint64, *, pairs_per_chunk: int | None = None,
             product_dtype: torch.dtype | None = None) -> BipartiteGraph:
-    """Draw each pair with its probability.
+    """Return a graph in which each pair of a query and a key is an edge with its probability under
+    ``model``.
 
     Args:
         model (FactorModel): The probabilities.
         seed (numpy.uint64): The seed of all rows.
-        pairs_per_chunk (int, optional): Pairs multiplied at once.
-        product_dtype (torch.dtype, optional): Dtype of the products; the fastest if omitted. It
-            does not change the graph.
+        pairs_per_chunk (int, optional): Number of pairs that are multiplied at once.
+        product_dtype (torch.dtype, optional): Dtype of the products; the fastest if omitted. The
+            graph does not depend on it.
 
     Raises:
         ValueError: A probability exceeds 1.
@@ -89,15 +94,16 @@ def compare(model: FactorModel, seed: np.uint64, *, pairs_per_chunk: int | None 
 
 
 def _is_short(model: FactorModel) -> bool:
-    """Return whether segments are short enough that a loop multiplies them as fast as a library."""
+    """Return whether segments are so short that a loop computes their products as fast as a
+    library."""
     ptr = model.key_ptr.numpy()
     longest = int((ptr[1:] - ptr[:-1]).max(initial=0))
     return longest <= _KEYS_PER_PIECE and 0 < longest * model.num_clusters <= SHORT
 
 
 def _compare_short(model: FactorModel, seed: np.uint64) -> BipartiteGraph | None:
-    """Draw each pair in one pass over rows: product, trial and place in the row. Return ``None`` if
-    a probability exceeds 1."""
+    """Return the result of :func:`compare`, computed in one pass over rows, or ``None`` if a
+    probability exceeds 1."""
     arrays, limits, dtype = pair_arrays(model), _limits(model, model.dtype), key_dtype(model)
     work = model.segments.num_pairs * (model.num_clusters + _PAIR)
     parts = _parts_of_rows(model, min(1 + work // _SHARED, _NUM_CHUNKS))
@@ -112,8 +118,8 @@ def _compare_short(model: FactorModel, seed: np.uint64) -> BipartiteGraph | None
 
 
 def _parts_of_rows(model: FactorModel, num_parts: int) -> list[tuple[int, int, int]]:
-    """Return ranges of rows with about equal numbers of pairs: first row, last row, number of
-    pairs."""
+    """Return ranges of rows with about equal numbers of pairs. Each is a tuple: the first row, the
+    row after the last, and the number of pairs."""
     if num_parts == 1:
         return [(0, model.num_queries, model.segments.num_pairs)]
     query_ptr = model.query_ptr.numpy()
@@ -126,7 +132,7 @@ def _parts_of_rows(model: FactorModel, num_parts: int) -> list[tuple[int, int, i
 
 
 def _run(calls: list[tuple], *, is_shared: bool) -> None:
-    """Run calls in threads if ``is_shared``, else one by one."""
+    """Run the calls ``(function, *arguments)`` in threads if ``is_shared``, else one by one."""
     if is_shared and len(calls) > 1:
         return run_calls(calls)
     for function, *arguments in calls:
@@ -134,8 +140,9 @@ def _run(calls: list[tuple], *, is_shared: bool) -> None:
 
 
 def _limits(model: FactorModel, dtype: torch.dtype) -> tuple[np.floating, ...]:
-    """Return the multiples of a product in ``dtype`` that bound the probability from below and
-    above, the probability that exploration adds, and the highest valid probability."""
+    """Return four numbers: the factors of a product in ``dtype`` that give a lower and an upper
+    bound of the exact product; the probability that exploration adds; and the highest valid
+    probability."""
     margin = _MARGIN if dtype == torch.bfloat16 else (
         (model.num_clusters + 4) * torch.finfo(dtype).eps)
     real = np.float64 if model.dtype == torch.float64 else np.float32
@@ -144,7 +151,7 @@ def _limits(model: FactorModel, dtype: torch.dtype) -> tuple[np.floating, ...]:
 
 
 class _Comparison:
-    """Draws the rows of a graph chunk by chunk."""
+    """Trials of all pairs of a model, chunk by chunk, in several threads."""
 
     def __init__(self, model: FactorModel, seed: np.uint64, chunks: list[Chunk],
                  product_dtype: torch.dtype | None):
@@ -162,7 +169,7 @@ class _Comparison:
 
     def run(self) -> BipartiteGraph:
         num_pairs = max((chunk.num_pairs for chunk in self.chunks), default=0)
-        # One for each concurrent call; pop and append are atomic.
+        # One workspace for each concurrent call; pop and append of lists are atomic.
         idle = [_Workspace(num_pairs, self.num_pairs, self.rounded[0].dtype, key_dtype(self.model))
                 for _ in range(min(torch.get_num_threads(), len(self.chunks)))]
         self._run([(self._draw, number, idle) for number in range(len(self.chunks))])
@@ -194,7 +201,7 @@ class _Comparison:
 
 
 class _Workspace:
-    """Buffers for one thread at a time: the products of a chunk, and keys."""
+    """Buffers that one thread uses at a time: for the products of a chunk, and for keys."""
 
     def __init__(self, num_pairs: int, num_keys: int, dtype: torch.dtype, key_dtype: np.dtype):
         self._keys_at_once = min(num_keys + 8, _KEYS_AT_ONCE)
@@ -203,21 +210,21 @@ class _Workspace:
         self._keys = np.empty(0, key_dtype)
 
     def keys_for(self, num_pairs: int) -> np.ndarray:
-        """Return a buffer for ``num_pairs`` keys and 8 more, because keys are stored 8 at a
-        time."""
+        """Return a buffer for ``num_pairs`` keys. It has space for 8 more, because loops store 8
+        keys at a time."""
         if self._keys.size < num_pairs + 8:
             self._keys = np.empty(max(num_pairs + 8, self._keys_at_once), self._keys.dtype)
         return self._keys
 
     def take_keys(self, size: int) -> np.ndarray:
-        """Return the first ``size`` keys, and keep the rest of the buffer for later calls."""
+        """Return the first ``size`` keys of the buffer. The rest is used in later calls."""
         taken, self._keys = self._keys[:size], self._keys[size:]
         return taken
 
 
 def _fastest_dtype(query: Tensor, key_factor: Tensor, highest: float) -> torch.dtype:
-    """Return the dtype of products: bfloat16 if the CPU multiplies it faster, no probability needs
-    a check, and no factor is too large or too small for it."""
+    """Return the dtype of products. It is bfloat16 if the CPU multiplies bfloat16 faster, no
+    probability can exceed ``highest``, and no factor is too large for bfloat16."""
     dtype = query.dtype
     if dtype != torch.float32 or not query.numel() or not key_factor.numel():
         return dtype
@@ -229,8 +236,8 @@ def _fastest_dtype(query: Tensor, key_factor: Tensor, highest: float) -> torch.d
 
 @cache
 def _bfloat16_is_faster() -> bool:
-    """Return whether products are faster in bfloat16 than in float32. Some CPUs multiply it in
-    hardware, others in several steps."""
+    """Return whether this CPU computes products faster in bfloat16 than in float32. Some CPUs have
+    instructions for bfloat16, and others need several steps."""
     return _seconds_to_multiply(torch.bfloat16) < .8 * _seconds_to_multiply(torch.float32)
 
 
@@ -245,7 +252,8 @@ def _seconds_to_multiply(dtype: torch.dtype) -> float:
 
 
 def _as_array(prob: Tensor) -> np.ndarray:
-    """Return the array of ``prob``; for bfloat16, which numpy lacks, the array of its bits."""
+    """Return ``prob`` as an array. For bfloat16, which numpy does not have, the array has its bits
+    as uint16."""
     if prob.dtype == torch.bfloat16:
         return prob.view(torch.int16).numpy().view(np.uint16)
     return prob.numpy()
@@ -254,8 +262,8 @@ def _as_array(prob: Tensor) -> np.ndarray:
 @jit()
 def _draw_rows(first, last, seed, below, above, exploration, highest, query_factor, key_factor,
                query_ptr, key_ptr, keys, size, found):
-    """Draw the keys of the rows ``first:last``. ``found`` is their number, or -1 if a probability
-    exceeds ``highest`` or is NaN."""
+    """Write the keys of the edges of the rows ``first:last`` to ``keys``, and their number to
+    ``found``. The number is -1 if a probability exceeds ``highest`` or is NaN."""
     max_keys, num_clusters, end = max_segment_length(key_ptr), key_factor.shape[1], 0
     columns = np.empty(num_clusters * max_keys, key_factor.dtype)
     products = np.empty(_ROWS_AT_ONCE * max_keys, key_factor.dtype)
@@ -305,10 +313,13 @@ def _multiply(query, columns, prob):
 @jit()
 def _compare_rows(seed, first_query, first_key, offset, prob, below, above, exploration, highest,
                   query_factor, key_factor, keys, size):
-    """Draw the keys of a piece of each row. Return their number, or -1 if a probability exceeds
-    ``highest`` or is NaN. Each probability is between ``below`` and ``above`` times ``prob``. The
-    piece begins ``offset`` keys into the row, and its four quarters share words of 64 random
-    bits."""
+    """Write the keys of the edges of each row, within a piece of its keys, to ``keys``. Return
+    their number, or -1 if a probability exceeds ``highest`` or is NaN.
+
+    ``prob`` has rounded products: the exact products are between ``below`` and ``above`` times
+    ``prob``. The piece begins ``offset`` keys after the begin of the row. The four quarters of a
+    piece share words of 64 random bits.
+    """
     num_rows, num_keys = prob.shape
     rows_per_segment, quarter = num_rows // len(first_query), num_keys // 4
     trials = np.zeros(num_keys + 8, np.uint8)
@@ -352,8 +363,8 @@ def _compare_rows(seed, first_query, first_key, offset, prob, below, above, expl
 @jit(inline=True)
 def _try_quarters(stream, offset, p0, p1, p2, p3, trial0, trial1, trial2, trial3, low, high, least,
                   highest):
-    """Run the trials of the quarters of a piece, and return whether a probability exceeds
-    ``highest``."""
+    """Write the outcomes of the trials in the four quarters of a piece, and return whether a
+    probability exceeds ``highest``."""
     is_refused = False
     for j in range(len(p0)):
         bits = random_bits(stream, offset + j)
@@ -368,7 +379,8 @@ def _try_quarters(stream, offset, p0, p1, p2, p3, trial0, trial1, trial2, trial3
 
 @jit(inline=True)
 def _first_bits(stream, offset, quarter, j):
-    """Return the first bits of a trial in :func:`_try_quarters`, or after the last quarter."""
+    """Return the first bits of trial ``j`` of a piece: the same as in :func:`_try_quarters`, or
+    bits of its own if the trial is after the last quarter."""
     if j >= 4 * quarter:
         return random_bits(stream, offset + j - 3 * quarter) & uint64(0xFFFF)
     return random_bits(stream, offset + j % quarter) >> uint64(16 * (j // quarter)) & uint64(0xFFFF)
@@ -376,7 +388,8 @@ def _first_bits(stream, offset, quarter, j):
 
 @jit(inline=True)
 def _try(bits, p, low, high, least):
-    """Return 3 if the trial succeeds, 2 if it depends on further bits, 0 if it fails."""
+    """Return the outcome of a trial: 3 if it succeeds, 0 if it fails, and 2 if more bits must
+    decide."""
     number, draw = number_of(p), np.int32(bits)
     succeeds = draw < np.int32(number * low + least)
     may_succeed = draw <= np.int32(number * high + least)
@@ -392,7 +405,7 @@ def _succeeds(bits, stream, position, exact, exploration):
 
 @jit()
 def _copy_chunk(first_query, num_queries, keys, start, size, key):
-    """Copy the pieces of a chunk's rows to their places in the graph."""
+    """Copy the keys that a chunk has found to their places in the graph."""
     end = 0
     for segment in range(len(first_query)):
         for query in range(first_query[segment], first_query[segment] + num_queries):

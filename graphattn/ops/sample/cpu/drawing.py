@@ -1,4 +1,5 @@
-"""Independent draws of keys, row by row: Algorithm 1 in time linear in the draws."""
+"""Independent draws of keys for each query, by Algorithm 1 of SBM-Transformer, in time linear in
+the number of draws."""
 
 from __future__ import annotations
 
@@ -15,8 +16,9 @@ from graphattn.ops.sample.cpu.random_bits import random_bits, stream_of, uniform
 @jit()
 def draw_rows(first, last, seed, num_draws, query, cluster_mass, query_segment, key_ptr, tables,
               keys, begin, size):
-    """Draw ``num_draws[i]`` times for each row: a cluster, then a key from it. Keep distinct
-    keys."""
+    """Write the distinct keys among ``num_draws[i]`` draws of each row i in ``first:last``, and
+    their number to ``size``. A draw chooses a cluster, and then a key from the table of this
+    cluster."""
     num_clusters, num_keys = tables.shape
     half = 1
     while 2 * half < num_clusters:
@@ -53,8 +55,8 @@ def draw_rows(first, last, seed, num_draws, query, cluster_mass, query_segment, 
 
 @jit()
 def _search(cdf, half, target, cell):
-    """Find the first cell that ends above each target. All targets advance together, so no branch
-    is predicted."""
+    """Write for each target the first cell that ends above it, by bisection of ``cdf``. All targets
+    take the same steps, so that there are no branches to predict."""
     for d in range(len(target)):
         cell[d] = 0
     step = half
@@ -67,7 +69,8 @@ def _search(cdf, half, target, cell):
 
 @jit()
 def _collect(seen, seen_groups, n, keys):
-    """Write the marked keys in ascending order, clear their marks, and return their number."""
+    """Write the marked keys to ``keys`` in ascending order, clear their marks, and return their
+    number."""
     end = uint64(0)
     for group in range(n // 4096 + 1):
         if seen_groups[group]:

@@ -1,7 +1,7 @@
 """Random bits of compiled loops.
 
-Every row has a random stream of its own, which begins at a hash of the seed and the row, so that
-the graph does not depend on the distribution of rows to threads.
+Each row has its own stream of random bits, a function of the seed and the row. So the graph does
+not depend on which thread computes which row.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from graphattn.ops.cpu import splitmix
 
 
 def draw_seed(generator: torch.Generator | None) -> np.uint64:
-    """Draw a seed for all rows from a torch generator."""
+    """Return a random seed for all rows, drawn from a generator of torch."""
     seed = torch.empty((), dtype=torch.long).random_(-2**63, None, generator=generator)
     return np.uint64(seed.item() % 2**64)
 
 
 def seed_from_row(seed: np.uint64, row: int) -> np.uint64:
-    """Return the seed for rows that begin at ``row`` of ``seed``."""
+    """Return a seed such that its row 0 has the same stream as row ``row`` of ``seed``."""
     return np.uint64((int(seed) + row * ROW) % 2**64)
 
 
 @jit(inline=True)
 def stream_of(seed, row):
-    """Return the stream of a row."""
+    """Return the stream of a row, as the argument of :func:`random_bits`."""
     return splitmix.mix(seed + uint64(row) * uint64(ROW))
 
 
 @jit(inline=True)
 def random_bits(stream, position):
-    """Return 64 random bits of a position, from 0 on."""
+    """Return the 64 random bits at a position of a stream. Positions begin at 0."""
     return splitmix.random_bits(stream, uint64(position) + uint64(1))
 
 
 @jit(inline=True)
 def uniform(bits):
-    """Turn 64 random bits into a value in [0, 1)."""
+    """Return 64 random bits as a float64 in [0, 1)."""
     return np.float64(bits >> uint64(11)) * 2.**-53

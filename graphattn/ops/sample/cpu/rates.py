@@ -1,4 +1,4 @@
-"""The rates of all pairs, as arrays for compiled loops."""
+"""The rates of draws of all pairs, as arrays for compiled loops, and sums of rates."""
 
 from __future__ import annotations
 
@@ -15,21 +15,23 @@ from graphattn.ops.sample.factor_model import FactorModel
 
 
 def pair_factors(model: FactorModel) -> tuple[Tensor, Tensor]:
-    """Return the factors of :math:`p_{ij}` for compiled loops, without gradients."""
+    """Return the two factors of :math:`p_{ij}` for compiled loops, without gradients: the
+    memberships of queries times the mixing, and the memberships of keys."""
     mixed_query = model.mixed_query().detach()
     return mixed_query, model.key_factor.detach().to(mixed_query.dtype).contiguous()
 
 
 def pair_arrays(model: FactorModel) -> tuple[np.ndarray, ...]:
-    """Return :func:`pair_factors`, and where the queries and the keys of each segment begin."""
+    """Return four arrays: the two results of :func:`pair_factors`, and where the queries and the
+    keys of each segment begin."""
     query, key_factor = pair_factors(model)
     query_ptr, key_ptr = model.segments.ptrs
     return query.numpy(), key_factor.numpy(), query_ptr.numpy(), key_ptr.numpy()
 
 
 class Rates:
-    """Factors of the rates, with exploration as one more cluster, and their column sums and maxima
-    over segments."""
+    """The factors of the rates of all pairs, and the sum and the maximum of the key factor over the
+    keys of each segment. Exploration is one more cluster."""
 
     def __init__(self, model: FactorModel):
         query, key_factor = model.rate_factors()
@@ -41,12 +43,12 @@ class Rates:
         self._for_each_column(_reduce_column, PRODUCT, self.mass, self.peak)
 
     def of_queries(self) -> np.ndarray:
-        """Return each query's sum of rates over the keys of its segment, float64
+        """Return for each query the sum of its rates over the keys of its segment, float64
         ``[num_queries]``."""
         return self._per_query(self.mass)
 
     def bounds(self) -> np.ndarray:
-        """Return an upper bound of each query's rates, float64 ``[num_queries]``."""
+        """Return for each query an upper bound of its rates, float64 ``[num_queries]``."""
         return self._per_query(self.peak)
 
     def draw(self, num_draws: np.ndarray, seed: np.uint64) -> Rows:
@@ -79,7 +81,8 @@ class Rates:
 
 @jit(fastmath=REORDERED_SUMS)
 def _dot_rows(first, last, query, per_cluster, query_segment, total):
-    """Sum the products of each row with the values of its segment."""
+    """Write the product of each row of ``query`` with the row of ``per_cluster`` of its segment to
+    ``total``."""
     for i in range(first, last):
         segment = query_segment[i]
         total[i] = 0.
@@ -89,7 +92,8 @@ def _dot_rows(first, last, query, per_cluster, query_segment, total):
 
 @jit(fastmath=REORDERED_SUMS)
 def _reduce_column(first, last, columns, key_ptr, mass, peak):
-    """Compute the sum and the largest entry of each column of each segment."""
+    """Write the sum and the maximum of each cluster over the keys of each segment, for the items
+    ``first:last``. There is an item for each pair of a cluster and a segment."""
     num_segments = len(key_ptr) - 1
     for item in range(first, last):
         column, segment = item // num_segments, item % num_segments
@@ -102,7 +106,8 @@ def _reduce_column(first, last, columns, key_ptr, mass, peak):
 
 @jit(fastmath=REORDERED_SUMS)
 def product_of_rows(x, i, y, j):
-    """Multiply two rows, one of each factor: the rate of a pair."""
+    """Return the product of row ``i`` of one factor and row ``j`` of the other factor, which is the
+    rate of a pair."""
     total = x.dtype.type(0)
     for v in range(x.shape[1]):
         total += x[i, v] * y[j, v]
@@ -111,7 +116,7 @@ def product_of_rows(x, i, y, j):
 
 @jit(fastmath=REORDERED_SUMS)
 def sum_of_products(query, key, query_ptr, key_ptr):
-    """Sum the rates of all pairs of a segment, over all segments."""
+    """Return the sum of the rates of all pairs inside the segments."""
     num_clusters = query.shape[1]
     query_mass, key_mass, total = np.empty(num_clusters), np.empty(num_clusters), 0.
     for segment in range(len(query_ptr) - 1):

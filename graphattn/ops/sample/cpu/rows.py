@@ -1,4 +1,5 @@
-"""Rows of keys, and the division of compiled loops over rows among threads."""
+"""Keys of the edges of each query, and the division of compiled loops over queries among
+threads."""
 
 from __future__ import annotations
 
@@ -13,20 +14,22 @@ from graphattn._threads import run_calls
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.ops.sample.factor_model import FactorModel
 
-# Work is counted in draws, which took 20 to 50 ns.
+# Work is counted in draws of 20 to 50 ns. These are the times of an entry of an alias table, of a
+# product and of the copy of a key, relative to a draw.
 TABLE_ENTRY, PRODUCT, COPY = 1 / 4, 1 / 64, 1 / 64
-_GRAIN = 2**13  # draws that justify a thread, which may have to wait for a busy core
-# Draws of one call, so that threads read the tables and keys of the same head: with those of two
-# heads of 16,384 tokens in the shared cache, a draw takes up to twice as long.
+_GRAIN = 2**13  # draws from which on one more thread saves time, even if its core is busy
+# Draws of one call, so few that all threads read the tables and keys of the same head. If the
+# shared cache has those of two heads of 16,384 tokens, a draw takes up to twice as long.
 _SHARE = 2**17
 
 
 class Rows(NamedTuple):
-    """Keys of all rows, relative to the segment and ascending, with gaps between rows."""
+    """The keys of the edges of each query, ascending. Keys are counted from the first key of the
+    segment, and there are gaps between the rows of two queries."""
 
     keys: np.ndarray  # uint32
-    begin: np.ndarray  # int64 [num_queries], where each row begins in ``keys``
-    size: np.ndarray  # int64 [num_queries]
+    begin: np.ndarray  # where the row of each query begins in ``keys``, int64 [num_queries]
+    size: np.ndarray  # number of keys of each query, int64 [num_queries]
 
     def to_graph(self, model: FactorModel) -> BipartiteGraph:
         indptr = from_zero(self.size)
@@ -37,25 +40,31 @@ class Rows(NamedTuple):
 
 
 def key_dtype(model: FactorModel) -> type:
-    """Return the dtype of a graph's keys."""
+    """Return the smallest dtype for the keys of a graph: uint16 if they fit, else int32."""
     return np.uint16 if model.num_keys <= 2**16 else np.int32
 
 
 def graph_of_rows(model: FactorModel, indptr: np.ndarray, key: np.ndarray) -> BipartiteGraph:
-    """Build a graph with the segments of ``model``. The arrays come from numpy, because it requests
-    huge pages and torch does not."""
+    """Return a graph with the segments of ``model``, given its CSR arrays. numpy allocates them,
+    because numpy requests huge pages, and torch does not."""
     return BipartiteGraph._of(torch.from_numpy(indptr), torch.from_numpy(key), model.num_keys,
                               model.segments, None)
 
 
 def from_zero(size: np.ndarray) -> np.ndarray:
-    """Return the offsets of consecutive pieces: where each begins, then the end of the last."""
+    """Return the offsets of consecutive pieces of the given sizes: where each piece begins, and the
+    end of the last."""
     return np.concatenate([[0], np.cumsum(size)])
 
 
 def in_threads(kernel: Callable, work: np.ndarray, *arguments) -> None:
-    """Run ``kernel(first, last, *arguments)`` on ranges of equal work. ``work`` is cumulative, in
-    draws."""
+    """Run ``kernel(first, last, *arguments)`` in threads, on ranges of items with about equal work.
+
+    Args:
+        kernel (Callable): A compiled loop over the items ``first:last``.
+        work (numpy.ndarray): The cumulative work of the items, in draws, ``[num_items + 1]``.
+        *arguments: Further arguments of the kernel.
+    """
     total = int(work[-1])
     num_parts = min(max(torch.get_num_threads(), total // _SHARE), 1 + total // _GRAIN)
     cuts = np.searchsorted(work, work[-1] * np.arange(1, num_parts) // num_parts)
@@ -66,7 +75,8 @@ def in_threads(kernel: Callable, work: np.ndarray, *arguments) -> None:
 
 @jit()
 def _copy_rows(first, last, keys, begin, size, first_key, indptr, key):
-    """Copy rows without gaps, and turn keys relative to the segment into keys of the graph."""
+    """Copy the keys of the rows ``first:last`` to ``key`` without gaps, counted from the first key
+    of the graph."""
     for i in range(first, last):
         for e in range(size[i]):
             key[indptr[i] + e] = first_key[i] + keys[begin[i] + e]

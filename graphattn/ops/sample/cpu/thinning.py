@@ -1,4 +1,5 @@
-"""Thinning: pairs are drawn at higher rates, and some dropped so that the distribution is exact."""
+"""Random graphs by thinning, in loops for CPUs: pairs are drawn at higher rates, and some are
+dropped, so that the distribution is exact."""
 
 from __future__ import annotations
 
@@ -18,23 +19,27 @@ from graphattn.ops.sample.methods import bound_is_too_high
 
 __all__ = ['Thinning', 'faster_thinning', 'is_faster', 'may_be_faster']
 
-# Draws per pair above which the product over all pairs takes less time than thinning. On one
-# core, with 16, 32 and 128 clusters, they took 21, 27 and 46 ms and 7, 8 and 12 ms at 1 % of
-# 4,096 x 4,096 pairs, 28, 36 and 58 ms and 39, 35 and 45 ms at 10 %, 32, 40 and 53 ms and 64, 59
-# and 79 ms at 15 %.
+# Number of draws per pair above which trials of all pairs are faster than thinning. On one core,
+# along 4,096 x 4,096 pairs with 16, 32 and 128 clusters:
+#
+# at 1 % of the pairs, trials took 21, 27 and 46 ms, and thinning 7, 8 and 12 ms;
+# at 10 % of the pairs, trials took 28, 36 and 58 ms, and thinning 39, 35 and 45 ms;
+# at 15 % of the pairs, trials took 32, 40 and 53 ms, and thinning 64, 59 and 79 ms.
 _FASTER_BELOW = 0.1
 _HIGHEST_BOUND = 0.9  # has a rate multiplier of 2.6; a bound of 1 would have infinity
 
 
 class Thinning:
-    r"""Draws at higher rates than :math:`p_{ij} + \delta`, then drops the excess.
+    r"""Sampler that draws pairs at higher rates than :math:`p_{ij} + \delta`, and then drops some.
 
-    A pair drawn at rate :math:`c_i p` is seen, once or more, with probability
-    :math:`1 - e^{-c_i p}`, independently of the others. This is at least p if the multiplier
-    :math:`c_i \ge -\log(1 - p) / p`. That grows with p, so its value at an upper bound of the row's
-    probabilities serves the whole row. A pair that was seen is kept with probability :math:`p / (1
-    - e^{-c_i p}) \le 1`, by a coin of its own, so it is an edge with probability p. The probability
-    of keeping is at least :math:`1 / c_i`, nearly 1 for small bounds, so few coins need p.
+    A pair with probability p that is drawn at the rate :math:`c_i p` appears at least once with
+    probability :math:`1 - e^{-c_i p}`, independently of other pairs. This is at least p if the rate
+    multiplier is :math:`c_i \ge -\log(1 - p) / p`. The right-hand side grows with p, so its value
+    at an upper bound of the probabilities of query i holds for all pairs of the query.
+
+    A pair that appears is kept with probability :math:`p / (1 - e^{-c_i p})`, so it is an edge with
+    probability p. A random *coin* of each pair decides. The probability of keeping is at least
+    :math:`1 / c_i`, which is nearly 1 for small bounds, so p must be computed only for few pairs.
     """
 
     def __init__(self, model: FactorModel):
@@ -48,14 +53,14 @@ class Thinning:
         return self.rate_multiplier * self.rates.of_queries()
 
     def is_faster(self) -> bool:
-        """Return whether thinning takes less time than comparing all pairs."""
+        """Return whether thinning takes less time than a trial for each pair."""
         return is_faster(self.bound, self.num_draws, *_sizes(self.model))
 
     def sample(self, generator: torch.Generator | None) -> BipartiteGraph:
-        """Draw each pair with its probability.
+        """Return a graph in which each pair is an edge with its probability.
 
         Raises:
-            ValueError: The bound of a row is not below 1.
+            ValueError: The bound of the probabilities of a query is not below 1.
         """
         if np.isinf(self.rate_multiplier).any():
             query = int(np.isinf(self.rate_multiplier).argmax())
@@ -65,7 +70,13 @@ class Thinning:
 
     def thinned(self, num_draws: np.ndarray, seed: np.uint64,
                 coin_seed: np.uint64) -> BipartiteGraph:
-        """Thin ``num_draws[i]`` draws of each query."""
+        """Return a graph from ``num_draws[i]`` draws of each query i, after thinning.
+
+        Args:
+            num_draws (numpy.ndarray): Number of draws of each query, int64.
+            seed (numpy.uint64): Seed of the draws.
+            coin_seed (numpy.uint64): Seed of the coins.
+        """
         rows = self.rates.draw(num_draws, seed)
         self._thin(rows, coin_seed)
         return rows.to_graph(self.model)
@@ -78,7 +89,7 @@ class Thinning:
 
 
 def faster_thinning(model: FactorModel) -> Thinning | None:
-    """Return the thinning of the model if it takes less time than comparing all pairs, else
+    """Return the thinning of the model if it takes less time than a trial for each pair, else
     None."""
     sizes = _sizes(model)
     if not may_be_faster(*sizes) or not _is_less_work(_expected_edges(model), *sizes):
@@ -88,7 +99,8 @@ def faster_thinning(model: FactorModel) -> Thinning | None:
 
 
 def _expected_edges(model: FactorModel) -> float:
-    """Return the expected number of edges, a lower bound of the number of draws."""
+    """Return the expected number of edges, which is a lower bound of the expected number of
+    draws."""
     return sum_of_products(*pair_arrays(model)) + model.exploration * model.segments.num_pairs
 
 
@@ -97,13 +109,13 @@ def _sizes(model: FactorModel) -> tuple[int, int]:
 
 
 def may_be_faster(table_entries: int, num_pairs: int) -> bool:
-    """Return whether :func:`is_faster` could be true, before rates are computed."""
+    """Return whether :func:`is_faster` can be true, judged without the rates."""
     return _is_less_work(0, table_entries, num_pairs)
 
 
 def is_faster(bound: np.ndarray, num_draws: np.ndarray, table_entries: int,
               num_pairs: int) -> bool:
-    """Return whether thinning takes less time than comparing all pairs.
+    """Return whether thinning takes less time than a trial for each pair.
 
     Args:
         bound (numpy.ndarray): Upper bound of the probabilities of each query.
@@ -116,13 +128,13 @@ def is_faster(bound: np.ndarray, num_draws: np.ndarray, table_entries: int,
 
 
 def _is_less_work(num_draws: float, table_entries: int, num_pairs: int) -> bool:
-    """Return whether draws and their tables take less time than comparing all pairs."""
+    """Return whether draws and their tables take less time than a trial for each pair."""
     return num_draws + TABLE_ENTRY * table_entries < _FASTER_BELOW * num_pairs
 
 
 def _rate_multiplier(bound: np.ndarray) -> np.ndarray:
-    """Return the rate multiplier of each row: the rate of a draw over the probability of the
-    pair."""
+    """Return the rate multiplier of each query: the rate at which a pair is drawn, divided by the
+    probability of the pair."""
     is_certain = ~(bound < 1)  # NaN too
     low = np.where(is_certain, 0.5, np.maximum(bound, np.finfo(float).tiny))
     return np.where(is_certain, np.inf, -np.log1p(-low) / low)
@@ -130,7 +142,8 @@ def _rate_multiplier(bound: np.ndarray) -> np.ndarray:
 
 @jit()
 def _thin_rows(first, last, seed, keys, begin, size, first_key, rate_multiplier, query, key_factor):
-    """Keep a key of rate p, drawn at rate ``rate_multiplier[i] * p``, with probability ``p / (1 -
+    """Drop some of the keys of the rows ``first:last``, in place. A key with probability p, drawn
+    at the rate ``rate_multiplier[i] * p``, is kept with probability ``p / (1 -
     exp(-rate_multiplier[i] * p))``."""
     for i in range(first, last):
         stream, end = stream_of(seed, i), begin[i]

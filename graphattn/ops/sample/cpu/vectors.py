@@ -1,4 +1,4 @@
-"""LLVM instructions as numba intrinsics."""
+"""LLVM instructions for bfloat16 and for SIMD stores, as numba intrinsics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ _WORD = ir.IntType(32)
 
 @intrinsic
 def number_of(typingctx, stored):
-    """Convert the 16 bits of a bfloat16 to float32; return values of other types unchanged."""
+    """Return a bfloat16, given as 16 bits, as float32. Values of other types are returned
+    unchanged."""
     if stored != uint16:
         return stored(stored), lambda context, builder, signature, args: args[0]
 
@@ -24,7 +25,7 @@ def number_of(typingctx, stored):
 @intrinsic
 def add_and_store_eight(typingctx, array, position, number, table, row):
     """Store ``number + table[row]`` at ``array[position:position + 8]`` in one instruction.
-    ``number`` is uint64, ``table`` uint16 ``[rows, 8]``."""
+    ``number`` is uint64, and ``table`` is uint16 ``[rows, 8]``."""
     def codegen(context, builder, signature, args):
         lane, short = context.get_value_type(array.dtype), ir.IntType(16)
         eight, zero = ir.VectorType(lane, 8), ir.Constant(ir.VectorType(_WORD, 8), [0] * 8)

@@ -1,5 +1,4 @@
-"""Samplers for NVIDIA's GPUs in Triton, in which a program computes some rows or a tile of
-pairs."""
+"""Samplers in Triton for NVIDIA's GPUs: a trial for each pair, or draws of keys for each query."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Draws of keys row by row in Triton, for NVIDIA's GPUs, in time linear in the draws.
+"""Draws of keys for each query in Triton, for NVIDIA's GPUs, in time linear in the number of draws.
 
-A task is a row, or a piece of a row with many draws, limited to some of the keys. The draws of a
-task stay in the registers of one program. Each draw chooses a cluster, and then a key of this
-cluster, by bisection of cumulative shares. Draws are sorted, and duplicates are dropped. For the
-exact distribution, thinning drops further draws.
+A task is a query, or if a query has many draws, a query with a piece of the keys of its segment.
+The draws of a task stay in the registers of one program. Each draw chooses a cluster, and then a
+key of this cluster, by bisection of cumulative shares. Draws are sorted, and duplicates are
+dropped. For the exact distribution, thinning drops further draws.
 """
 
 from __future__ import annotations
@@ -26,12 +26,14 @@ from graphattn.ops.sample.methods import MAX_DRAWS, bound_is_too_high, check_rat
 __all__ = ['MAX_EXPECTED', 'Draws', 'draw', 'thin']
 
 MAX_EXPECTED = 64  # expected draws of a task; one warp has registers for twice this number
-_MAX_TASKS = 2**22  # with more tasks than this and than draws, most tasks would draw nothing
+_MAX_TASKS = 2**22  # limit of tasks if they are more than the draws: most would draw nothing
+# Sizes that a program computes: draws, rows of multiply_rows, clusters at a time of _thin, and keys
+# and clusters of measure_keys.
 _DRAWS_OF_A_PROGRAM, _ROWS, _CLUSTERS, _KEYS = 128, 4, 8, 16
-# Number of draws per pair above which trials of all pairs are faster, and the cost of a call and of
+# Number of draws per pair above which trials of all pairs are faster; and the time of a call and of
 # an entry of cumulative shares, in draws. The first two are measured on an H100 with 128 clusters.
 _FASTER_BELOW, _CALL, _TABLE_ENTRY = 0.07, 6e6, 1 / 8
-_HIGHEST_BOUND = 0.9  # leads to a rate multiplier of 2.6; a bound of 1 would lead to infinity
+_HIGHEST_BOUND = 0.9  # has a rate multiplier of 2.6; a bound of 1 would have infinity
 _TYPES = {torch.float32: tl.float32, torch.float64: tl.float64}
 # An annotation of scalars, which Triton reads by name. Without it, Triton would pass 32 bits.
 fp64 = tl.float64
@@ -39,13 +41,14 @@ fp64 = tl.float64
 
 def draw(model: FactorModel, generator: torch.Generator | None, *,
          by_name: bool) -> BipartiteGraph | None:
-    """Return a graph drawn by Algorithm 1, or ``None`` if a few keys have more draws than fit in
-    registers.
+    """Return a graph drawn by Algorithm 1 of SBM-Transformer, or ``None`` if a few keys have more
+    draws than fit in registers.
 
     Args:
-        model (FactorModel): The rates.
-        generator (torch.Generator, optional): Random generator on the device of the model. by_name
-            (bool): Whether to raise an error instead of returning ``None``.
+        model (FactorModel): The model, whose probabilities are rates of draws here.
+        generator (torch.Generator, optional): Random generator on the device of the model.
+        by_name (bool): Whether the caller named this method. Then an error is raised instead of
+            returning ``None``.
 
     Raises:
         ValueError: The expected draws do not fit in memory, or ``by_name`` is set and they do not
@@ -68,7 +71,7 @@ def thin(model: FactorModel, generator: torch.Generator | None, *,
     """
     max_pairs = model.num_queries * model.num_keys // model.num_heads
     if not by_name and not _is_faster(0, model.key_factor.numel(), max_pairs):
-        return None  # without synchronisation
+        return None  # without synchronising the GPU
     draws = Draws(model, generator, thins=True)
     if by_name:
         draws.check_bound()
@@ -78,14 +81,14 @@ def thin(model: FactorModel, generator: torch.Generator | None, *,
 
 
 class Draws:
-    """The number of keys that each query of a model draws, on the GPU and as copies on the host.
-    The copies synchronise the GPU.
+    """Draws of keys by the queries of a model. The constructor draws how many keys each query
+    draws, and copies the totals to the host, which synchronises the GPU.
 
     Args:
-        model (FactorModel): The rates.
-        generator (torch.Generator, optional): On the device of the model.
-        thins (bool): Whether rows draw at higher rates, from which thinning makes the exact
-            distribution.
+        model (FactorModel): The model, whose probabilities are rates of draws here.
+        generator (torch.Generator, optional): Random generator on the device of the model.
+        thins (bool): Whether to draw at higher rates and drop some draws by thinning, which leads
+            to the exact distribution.
     """
 
     def __init__(self, model: FactorModel, generator: torch.Generator | None, *,
@@ -105,7 +108,8 @@ class Draws:
         self._count(pieces=1)
 
     def _count(self, pieces: int) -> None:
-        """Draw how many keys each row draws in each piece of its keys."""
+        """Draw how many keys each query draws in each piece of its keys. The keys of each segment
+        are cut into ``pieces`` pieces."""
         self.pieces, self.piece_ptr = pieces, _cut(self.model.key_ptr, pieces)
         self.mass = reduce_segments(self.key_factor, self.piece_ptr, 'sum')
         explored = self.model.exploration * self.piece_ptr.diff().view(-1, pieces)
@@ -113,7 +117,7 @@ class Draws:
         if self.rate_multiplier is not None:
             rate *= self.rate_multiplier[:, None]
         rate = torch.cat([rate.flatten(), rate.new_zeros(1)])
-        drawable = rate.nan_to_num(0., 0., 0.).clamp(0, MAX_DRAWS)  # valid rates stay
+        drawable = rate.nan_to_num(0., 0., 0.).clamp(0, MAX_DRAWS)  # changes only invalid rates
         num_draws = torch.poisson(drawable, self._generator).long()
         self.begin = num_draws.cumsum(0) - num_draws
         bound = rate.new_zeros(1) if self.bound is None else torch.cat([rate[-1:], self.bound])
@@ -123,8 +127,8 @@ class Draws:
              self.begin[-1])]).tolist()
 
     def _products(self, table: Tensor, pieces: int) -> Tensor:
-        """Return the product of each row with ``table[segment, piece]``, for each piece of the
-        keys, float64 ``[num_queries, pieces]``."""
+        """Return the product of the factor of each query with ``table[segment, piece]``, for each
+        piece of the keys, float64 ``[num_queries, pieces]``."""
         num_queries, clusters = self.query.shape
         out = table.new_empty(num_queries, pieces)
         _launch(multiply_rows, (triton.cdiv(num_queries, _ROWS) * pieces,), self.query, table,
@@ -136,7 +140,7 @@ class Draws:
         """Raise an error unless the edge probabilities of each query have a bound below 1.
 
         Raises:
-            ValueError: The bound of a row is not below 1.
+            ValueError: The bound of a query is not below 1.
         """
         if not self.highest_bound < 1:
             raise bound_is_too_high(self.highest_bound, int(self.bound.argmax()))
@@ -157,8 +161,8 @@ class Draws:
         return None
 
     def _fit(self) -> bool:
-        """Cut rows into pieces until the draws of each piece fit in registers. Return whether this
-        succeeded."""
+        """Cut the keys into pieces until the draws of each task fit in registers, and return
+        whether this is possible."""
         while self.max_expected > MAX_EXPECTED:
             pieces = self.pieces * math.ceil(self.max_expected / MAX_EXPECTED)
             pieces = min(pieces, self.model.num_keys)
@@ -189,9 +193,9 @@ class Draws:
                                        validate=False)
 
     def _cdf(self) -> Tensor:
-        """Return the cumulative shares of the keys in each cluster, as
-        :func:`~graphattn.ops.sample.inverse_cdf.integer_cdf` does. The keys of a piece are adjacent
-        in memory."""
+        """Return the cumulative shares of the keys in each cluster, as integers as in
+        :func:`~graphattn.ops.sample.inverse_cdf.integer_cdf`. The keys of a piece are adjacent in
+        memory."""
         num_keys, clusters = self.key_factor.shape
         cdf = self.begin.new_zeros(clusters * num_keys + 1)
         width = torch.empty_like(cdf[1:])
@@ -241,8 +245,8 @@ kernel = triton.jit(do_not_specialize=['num_rows', 'num_tasks', 'num_pieces', 'n
 @kernel
 def multiply_rows(query, table, query_segment, out, num_rows, num_pieces, CLUSTERS: tl.constexpr,
                   WIDTH: tl.constexpr, ROWS: tl.constexpr):
-    """Kernel: compute the products of the factors of some queries with one row of ``table``, which
-    belongs to a piece of the keys of their segment."""
+    """Kernel: write the products of the factors of some queries with the row of ``table`` for one
+    piece of the keys of their segment."""
     piece = tl.program_id(0) % num_pieces
     row = (tl.program_id(0) // num_pieces).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     segment = tl.load(query_segment + row, mask=row < num_rows, other=0)
@@ -253,8 +257,8 @@ def multiply_rows(query, table, query_segment, out, num_rows, num_pieces, CLUSTE
 
 @triton.jit
 def _weights(query, table, row, piece, is_row, CLUSTERS: tl.constexpr, WIDTH: tl.constexpr):
-    """Return ``[rows, WIDTH]``: the weight of each cluster for each row, times the share of the
-    cluster that lies in the piece."""
+    """Return the product of the factors of each row and its row ``piece`` of ``table``, cluster by
+    cluster, ``[rows, WIDTH]``."""
     cluster = tl.arange(0, WIDTH)[None, :]
     inside = is_row[:, None] & (cluster < CLUSTERS)
     offered = tl.load(query + row[:, None] * CLUSTERS + cluster, mask=inside, other=0)
@@ -265,7 +269,8 @@ def _weights(query, table, row, piece, is_row, CLUSTERS: tl.constexpr, WIDTH: tl
 @kernel
 def measure_keys(key_factor, mass, piece_of_key, width, scale: fp64, num_keys,
                  CLUSTERS: tl.constexpr, KEYS: tl.constexpr):
-    """Kernel: compute the share of some keys in their piece, as an integer, for each cluster."""
+    """Kernel: write the share of some keys in the sum of their piece, as an integer, for each
+    cluster."""
     key = tl.program_id(0).to(tl.int64) * KEYS + tl.arange(0, KEYS)
     cluster = tl.program_id(1) * KEYS + tl.arange(0, KEYS)
     inside = (key < num_keys)[:, None] & (cluster < CLUSTERS)[None, :]
@@ -283,8 +288,8 @@ def draw_keys(
         exploration: fp64, drawn, size, num_tasks, num_pieces, num_keys, CLUSTERS: tl.constexpr,
         WIDTH: tl.constexpr, DTYPE: tl.constexpr, TASKS: tl.constexpr, DRAWS: tl.constexpr,
         DEPTH: tl.constexpr):
-    """Kernel: write the distinct keys that some tasks draw, ascending, and the number of these
-    keys. With a rate multiplier, only keys that survive thinning are written."""
+    """Kernel: write the distinct keys that each of some tasks draws, ascending, and their number.
+    With a rate multiplier, only keys that thinning keeps are written."""
     task = tl.program_id(0).to(tl.int64) * TASKS + tl.arange(0, TASKS)
     is_task = task < num_tasks
     first = tl.load(begin + task, mask=is_task, other=0)
@@ -329,9 +334,12 @@ def _random_bits(seed, task, draw):
 
 @triton.jit
 def _draw_clusters(weight, explored, bits, WIDTH: tl.constexpr):
-    """Choose a cluster for each draw by the weights of its task, and decide whether the draw
-    explores, so that all keys have equal shares. The bits, as a fraction of 2**32, select from the
-    cumulative weights."""
+    """Return a random cluster for each draw, and whether the draw explores instead, so that all
+    keys are equally likely.
+
+    Clusters are chosen in proportion to ``weight``, and exploration in proportion to ``explored``.
+    The 32 random bits of a draw, as a fraction of 2**32, select from the cumulative weights.
+    """
     total = tl.sum(weight, axis=1) + explored
     scale = 1073741824. / tl.where(total > 0, total, 1)  # 2**30
     end = tl.cumsum((weight * scale[:, None] + 0.5).to(tl.int32), axis=1)
@@ -348,9 +356,9 @@ def _draw_clusters(weight, explored, bits, WIDTH: tl.constexpr):
 
 @triton.jit
 def _draw_keys(begin, length, bits, explores, inside):
-    """Choose a key for each draw, counted from the first key of the piece: uniformly if the draw
-    explores, else by cumulative shares. ``begin`` points to the share of the first key of the
-    piece."""
+    """Return a random key for each draw, counted from the first key of the piece. If the draw
+    explores, all keys are equally likely. Otherwise, keys are chosen by their shares. ``begin``
+    points to the cumulative share of the first key of the piece."""
     chooses = inside & ~explores
     low = tl.load(begin, mask=chooses, other=0)
     width = tl.load(begin + length, mask=chooses, other=0) - low
@@ -371,9 +379,9 @@ def _draw_keys(begin, length, bits, explores, inside):
 @triton.jit
 def _thin(kept, query, key_factor, explore, row, node, multiplier, bits, CLUSTERS: tl.constexpr,
           DTYPE: tl.constexpr, TASKS: tl.constexpr, DRAWS: tl.constexpr, DEPTH: tl.constexpr):
-    """Keep a drawn pair with probability ``p / (1 - exp(-multiplier * p))``, which is at least ``1
-    / multiplier``. Here p is the probability of the pair, which was drawn at the rate ``multiplier
-    * p``."""
+    """Return which draws thinning keeps. A pair with probability p was drawn at the rate
+    ``multiplier * p``, and is kept with probability ``p / (1 - exp(-multiplier * p))``. This is at
+    least ``1 / multiplier``, so p is computed only if the coin of a draw is above this bound."""
     coin = bits.to(tl.float64) * 2.3283064365386963e-10  # 2**-32
     multiplier = multiplier[:, None]
     is_open = kept & (coin * multiplier >= 1)
@@ -395,8 +403,8 @@ def _thin(kept, query, key_factor, explore, row, node, multiplier, bits, CLUSTER
 
 @kernel
 def close_gaps(drawn, begin, end, key, num_tasks, TASKS: tl.constexpr, DRAWS: tl.constexpr):
-    """Kernel: copy the keys of some tasks to the place where the edges of these tasks begin in the
-    graph."""
+    """Kernel: copy the keys of some tasks to their places in the graph, where tasks follow one
+    another without gaps."""
     task = tl.program_id(0).to(tl.int64) * TASKS + tl.arange(0, TASKS)
     is_task = task < num_tasks
     first = tl.load(begin + task, mask=is_task, other=0)

@@ -1,8 +1,9 @@
-"""Bernoulli trials of all pairs in tiles, in Triton for NVIDIA's GPUs, with one synchronisation.
+"""Random graphs by a Bernoulli trial for each pair, in tiles of pairs, in Triton for NVIDIA's GPUs.
 
-Products and random bits stay in registers and are computed twice: first to count the edges of each
-row, and again to write the keys, once memory is allocated. Clusters are summed in a fixed order,
-and random bits depend only on the seed and the pair, so the same trials succeed both times.
+The host waits for the GPU only once. Products and random bits stay in registers, and are computed
+twice: first to count the edges of each query, and again to write the keys after memory is
+allocated. Clusters are summed in a fixed order, and random bits depend only on the seed and the
+pair. So the same trials succeed both times.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from graphattn._tensors import index_dtype
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.ops.sample.factor_model import FactorModel
 
-_ROWS, _KEYS, _CLUSTERS = 64, 32, 32  # of a tile; clusters are multiplied in groups of this size
+_ROWS, _KEYS, _CLUSTERS = 64, 32, 32  # of a tile, and clusters that are multiplied at a time
 _WARPS = {torch.float32: 4, torch.float64: 8}
-_PROGRAMS = 2**10  # keeps a GPU busy; with fewer tiles of rows, rows are cut into pieces
+_PROGRAMS = 2**10  # that keep a GPU busy; if there are fewer, the keys of rows are cut into pieces
 _TYPES = {torch.float32: tl.float32, torch.float64: tl.float64}
 # An annotation of scalars, which Triton reads by name. Without it, Triton would pass 32 bits.
 fp64 = tl.float64
@@ -53,10 +54,9 @@ def compare(model: FactorModel, generator: torch.Generator | None) -> BipartiteG
 def _segments_of_tiles(model: FactorModel) -> Tensor:
     """Return the segment of each tile of rows, int64 ``[num_tiles]``.
 
-    Rows are cut at multiples of ``_ROWS`` and where segments begin. Only the device knows where
-    segments begin. Every cut begins one tile, so the number of multiples plus the number of
-    segments is an upper bound of the number of tiles. Programs of tiles without rows return at
-    once.
+    Rows are cut into tiles at multiples of ``_ROWS`` and at the begin of each segment, which only
+    the GPU knows. So the host uses an upper bound of the number of tiles: the number of multiples
+    plus the number of segments. Programs of tiles without rows return at once.
     """
     first_tile = model.query_ptr // _ROWS + torch.arange(model.num_segments + 1,
                                                          device=model.device)
@@ -84,9 +84,9 @@ def try_tiles(
         query, key_factor, query_ptr, key_ptr, segment_of_tile, seed, exploration: fp64, num_quads,
         size, largest, end, edge_key, CLUSTERS: tl.constexpr, DTYPE: tl.constexpr,
         ROWS: tl.constexpr, KEYS: tl.constexpr, DEPTH: tl.constexpr):
-    """Kernel: run the random trials of some rows with a piece of the keys of their segment. The
-    first run counts the successes in each row and finds the largest probability; the second run
-    writes the keys."""
+    """Kernel: compute the random trials of some rows with a piece of the keys of their segment.
+    Without ``edge_key``, write the number of successes of each row, and the largest probability.
+    With ``edge_key``, write the keys."""
     tile, piece, pieces = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     segment = tl.load(segment_of_tile + tile)
     first_row = (tile - segment) * ROWS
@@ -128,8 +128,8 @@ def try_tiles(
 @triton.jit
 def _products(query, key_factor, row, key, is_row, is_key, CLUSTERS: tl.constexpr,
               DTYPE: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, DEPTH: tl.constexpr):
-    """Return the product of each row and each key, 0 where masked. Three products in TF32 are as
-    exact as one product in float32."""
+    """Return the product of the factors of each row and each key, 0 where masked. Each product is
+    computed by three products in TF32, which together are as exact as float32."""
     PRECISION: tl.constexpr = 'tf32x3' if DTYPE == tl.float32 else 'ieee'
     product = tl.zeros([ROWS, KEYS], DTYPE)
     for first in range(0, CLUSTERS, DEPTH):
@@ -145,9 +145,9 @@ def _products(query, key_factor, row, key, is_row, is_key, CLUSTERS: tl.constexp
 
 @triton.jit
 def _succeed(prob, seed, quad, ROWS: tl.constexpr, KEYS: tl.constexpr):
-    """Return whether each trial succeeds, by comparing 64 random bits with the probability. The
-    first 32 bits decide all but one in 2**32 trials. Without the other bits, probabilities would be
-    rounded to multiples of 2**-32."""
+    """Return whether each trial succeeds: whether 64 random bits, as a fraction, are below the
+    probability. The first 32 bits decide all but one in 2**32 trials. Without the other bits,
+    probabilities would be rounded to multiples of 2**-32."""
     scaled = tl.where(prob < 1, tl.maximum(prob, 0), 0) * 4294967296.
     whole = scaled.to(tl.uint32)
     rest = scaled - whole.to(prob.dtype)  # exact: the digits of a probability fit
