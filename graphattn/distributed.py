@@ -379,7 +379,7 @@ def _check_facts(facts: list[_Facts], is_repeated: bool) -> None:
 def _check_ranges(ranges: list[tuple[int, int]], num_tokens: int) -> None:
     shown = ', '.join(f'{start} to {stop}' for start, stop in ranges)
     if num_tokens < len(ranges):
-        raise ValueError(f"'ptr' must mark at least one token for each of the {len(ranges)} "
+        raise ValueError(f"'ptr' must cover at least one token for each of the {len(ranges)} "
                          f"processes (got {num_tokens}); use fewer processes, or to decode pass "
                          f"all new tokens in every process")
     starts, stops = zip(*ranges)
@@ -443,7 +443,8 @@ class _Halos:
                       and (entry[0] is None or entry[0]() is not None)}
 
     def number(self, graph: BipartiteGraph) -> int:
-        """Return the number of a graph of this process, which is part of keys."""
+        """Return an integer that identifies a graph within this process. Keys of the cache contain
+        it."""
         if graph not in self._numbers:
             self._numbers[graph] = next(self._next_number)
         return self._numbers[graph]

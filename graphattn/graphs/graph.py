@@ -154,8 +154,9 @@ class BipartiteGraph:
 
     @staticmethod
     def _of(*parts: Any) -> BipartiteGraph:
-        """Build a BipartiteGraph from the arguments of :meth:`_fill`, without checks. The result is
-        never of a subclass, because derived edges need not satisfy the invariants of a subclass."""
+        """Build a BipartiteGraph from valid fields, the arguments of :meth:`_fill`, without checks.
+        The result is never of a subclass, because edges that are computed from another graph may
+        break what a subclass guarantees."""
         graph = BipartiteGraph.__new__(BipartiteGraph)
         graph._fill(*parts)
         return graph

@@ -215,7 +215,12 @@ def reduce_segments(value: Tensor, ptr: Tensor, reduce: str) -> Tensor:
 
 
 def join_ptrs(ptrs: list[Tensor], sizes: Sequence[int]) -> Tensor:
-    """Return one pointer for the nodes of several parts, one part after the other. ``ptrs`` has a
-    pointer for each part, and ``sizes`` the number of its nodes."""
+    """Concatenate the offsets of the segments of several parts, shifted by the nodes before each
+    part.
+
+    Args:
+        ptrs (list of Tensor): Offsets of each part, which begin at 0.
+        sizes (sequence of int): Number of nodes of each part, which saves a look at the offsets.
+    """
     starts = accumulate(sizes, initial=0)
     return torch.cat([ptrs[0][:1]] + [ptr[1:] + start for ptr, start in zip(ptrs, starts)])

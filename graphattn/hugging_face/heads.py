@@ -52,8 +52,8 @@ def source_of_heads(source: GraphSource | None, heads: tuple[int, ...], module: 
     """
     if not _lists_heads(source):
         raise ValueError(f"'along' must be one pattern, or a sequence of patterns with one for "
-                         f"each head in 'heads' (got {type(source).__name__}, a source for all "
-                         f"heads); omit 'heads'")
+                         f"each head in 'heads' (got {type(source).__name__}, which has the "
+                         f"edges of all heads already); omit 'heads'")
     if source.heads not in (None, len(heads)):
         raise ValueError(f"'along' must be one pattern, or {len(heads)} patterns, one for each "
                          f"head in 'heads' (got {source.heads} patterns)")

@@ -159,7 +159,7 @@ def join_edges(layers: Sequence[OwnEdges], num_heads: Sequence[int]) -> dict[str
 
 
 class OwnSums:
-    """Sums of the weights of a layer by key and by offset, of the largest keys of each row only.
+    """Sums of the attention weights of a layer, for each key of a query and for each offset.
 
     A row keeps four times the keys that candidates need, at least 64, so memory is linear in the
     length. A key that falls out loses its sum, so sums are exact up to as many keys.

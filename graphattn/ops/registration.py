@@ -113,8 +113,8 @@ def accumulation_dtype(tensor: Tensor) -> torch.dtype:
 
 
 def empty_unless(needed: bool, like: Tensor | None, other: Tensor) -> Tensor:
-    """Return an uninitialised tensor for the gradient of ``like``. Return an empty tensor with the
-    heads of ``other`` if the gradient is not ``needed``."""
+    """Return an uninitialised tensor of the shape of ``like``, for its gradient. If the gradient is
+    not ``needed``, return a tensor ``[0, heads]`` with the number of heads of ``other``."""
     return like.new_empty(like.shape) if needed else other.new_empty(0, other.size(1))
 
 

@@ -34,7 +34,7 @@ class Trial(NamedTuple):
 
 
 class Examiner(NamedTuple):
-    """Runs the cases of an attention function, each with a time limit in seconds."""
+    """Run test cases against an attention function, each with a time limit in seconds."""
 
     kernel: Kernel
     time_limit: float

@@ -228,7 +228,7 @@ REFUSED = {
                            r"ValueError: 'source' must be causal"),
     'a token for several processes': (
         partial(decoded, counts=1),
-        r"ValueError: 'ptr' must mark at least one token .* pass all new tokens in every process"),
+        r"ValueError: 'ptr' must cover at least one token .* pass all new tokens in every process"),
     'dropout in decoding': (
         partial(decoded, is_training=True), r"ValueError: 'dropout' must be off"),
     'a cache of one process': (

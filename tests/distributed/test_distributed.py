@@ -86,7 +86,7 @@ MESSAGES = {
     'ranges that overlap': r"ValueError: 'own' must assign each of the 83 tokens to one process",
     'ranges that do not cover': r"ValueError: 'own' must assign each of the 83 tokens to one",
     'a process without tokens': r"ValueError: 'own' must assign at least one token to each process",
-    'fewer tokens than processes': r"ValueError: 'ptr' must mark at least one token for each of",
+    'fewer tokens than processes': r"ValueError: 'ptr' must cover at least one token for each of",
     'other parameters': r'ValueError: processes must not differ in parameters or settings',
     'other settings': r'ValueError: processes must not differ in parameters or settings',
     'other seeds': r'ValueError: processes must not differ in seeds',

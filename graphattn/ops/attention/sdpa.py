@@ -134,8 +134,13 @@ class _Chunk(NamedTuple):
 
 
 def _chunks(graph: BipartiteGraph, is_full: bool) -> tuple[list[_Chunk], list[int]]:
-    """Return the chunks of all queries, and the number of keys of each run. A run is a group of
-    consecutive segments that one or more chunks compute."""
+    """Split the queries of a graph into chunks, each of which one call of torch computes.
+
+    Returns:
+        The chunks, and the number of keys of each run. A run is a group of adjacent segments of
+        equal size, which share their chunks. If ``is_full``, each query attends to all keys, and a
+        segment is not split.
+    """
     shapes = list(zip(*(host_copy(ptr).diff().tolist() for ptr in graph.segments.ptrs)))
     chunks, columns_of_run, segment, row, column = [], [], 0, 0, 0
     while segment < graph.num_segments:
