@@ -134,7 +134,7 @@ class _Chunk(NamedTuple):
 
 
 def _chunks(graph: BipartiteGraph, is_full: bool) -> tuple[list[_Chunk], list[int]]:
-    """Split the queries of a graph into chunks, each of which one call of torch computes.
+    """Split the queries of a graph into chunks. One call of torch computes a chunk.
 
     Returns:
         The chunks, and the number of keys of each run. A run is a group of adjacent segments of
