@@ -76,7 +76,7 @@ def counts_of(candidates: Sequence[Any]) -> tuple[int, ...]:
 
 
 class ClusterPoints:
-    """Queries and keys of a layer, of which no more than 4,096 tokens are kept, at random.
+    """Queries and keys of a layer: those of at most 4,096 tokens, which are chosen at random.
 
     Args:
         counts (sequence of int): Numbers of clusters.

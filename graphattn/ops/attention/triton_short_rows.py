@@ -55,10 +55,8 @@ def attend(rows: Rows, nodes: list[Tensor], terms: Terms, out: Tensor, max_inv_s
         parts (Tensor): Workspace for the parts of long rows.
         features (FeatureSums): Features of edges, if any.
     """
-    query, key, value = nodes
-    _launch(attend_short_rows, rows, key.size(1), query, key, value, *nodes, *terms, out,
-            max_inv_sum, parts, *features, parts.size(1), dtype=out.dtype, over_queries=True,
-            **_sizes(features.attr))
+    _launch(attend_short_rows, rows, nodes, *nodes, *terms, out, max_inv_sum, parts, *features,
+            parts.size(1), dtype=out.dtype, over_queries=True, **_sizes(features.attr))
 
 
 def grads_of_queries(rows: Rows, nodes: list[Tensor], terms: Terms, softmax: tuple[Tensor, ...],
@@ -77,10 +75,9 @@ def grads_of_queries(rows: Rows, nodes: list[Tensor], terms: Terms, softmax: tup
         parts (Tensor): Workspace for the parts of long rows.
         features (FeatureGrads): Features of edges, if any.
     """
-    query, key, value, _ = nodes
-    _launch(grads_of_short_queries, rows, key.size(1), query, key, value, *nodes, *terms, *softmax,
-            *grads, parts, *features, parts.size(1), rows.num_edges, dtype=parts.dtype,
-            over_queries=True, **_sizes(features.attr))
+    _launch(grads_of_short_queries, rows, nodes, *nodes, *terms, *softmax, *grads, parts, *features,
+            parts.size(1), rows.num_edges, dtype=parts.dtype, over_queries=True,
+            **_sizes(features.attr))
 
 
 def grads_of_keys(rows: Rows, perm: Tensor, nodes: list[Tensor], terms: Terms, softmax: Tensor,
@@ -99,16 +96,15 @@ def grads_of_keys(rows: Rows, perm: Tensor, nodes: list[Tensor], terms: Terms, s
         grads (tuple of Tensor): Tensors for the gradients of keys and of values.
         parts (tuple of Tensor): Workspaces for the parts of long rows, for keys and for values.
     """
-    query, key, value, _ = nodes
-    _launch(grads_of_short_keys, rows, key.size(1), query, key, value, perm, *nodes, *terms,
-            softmax, features.grad_dot, features.weight, *grads, *parts, parts[0].size(1),
-            rows.num_edges, dtype=parts[0].dtype, over_queries=False)
+    _launch(grads_of_short_keys, rows, nodes, perm, *nodes, *terms, softmax, features.grad_dot,
+            features.weight, *grads, *parts, parts[0].size(1), rows.num_edges,
+            dtype=parts[0].dtype, over_queries=False)
 
 
-def _launch(function: triton.runtime.KernelInterface, rows: Rows, num_kv_heads: int, query: Tensor,
-            key: Tensor, value: Tensor, *arguments, dtype: torch.dtype,
-            over_queries: bool, **constants: int) -> None:
-    (_, heads, channels), value_channels = query.shape, value.size(2)
+def _launch(function: triton.runtime.KernelInterface, rows: Rows, nodes: list[Tensor], *arguments,
+            dtype: torch.dtype, over_queries: bool, **constants: int) -> None:
+    query, key, value = nodes[:3]
+    (_, heads, channels), num_kv_heads, value_channels = query.shape, key.size(1), value.size(2)
     width, value_width = width_of(channels), width_of(value_channels)
     at_once = heads if over_queries else num_kv_heads
     block = min(triton.next_power_of_2(at_once), _VALUES // max(width, value_width))

@@ -46,12 +46,12 @@ def once_per_graph(name: Hashable, indptr: Tensor, column: Tensor,
     versions = _version(indptr), _version(column)
     if plans is None or plans.indptr is not indptr or plans.versions != versions:
         plans = _Plans(indptr, versions, {})
-        # While a CUDA graph is captured, kernels do not run yet, so a plan would have no values.
-        if not _is_capturing(indptr.device):
-            _OF_GRAPHS[column] = plans
     plan = plans.by_name.get(name)
     if plan is None:
-        plan = plans.by_name[name] = make()
+        plan = make()
+        # While a CUDA graph is captured, kernels do not run yet, so the plan has no values.
+        if not _is_capturing(indptr.device):
+            plans.by_name[name], _OF_GRAPHS[column] = plan, plans
     return plan
 
 

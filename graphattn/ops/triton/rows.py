@@ -22,6 +22,7 @@ from graphattn.ops.triton.plans import Arriving, once_per_graph
 EDGES_OF_A_PART, ROWS_OF_A_TILE = 1024, 64
 _NO_PARTS = 2**30  # edges of a part if no row is cut
 _PLACES = 1024  # rows that a program of cut_rows cuts
+_OF_A_TILE = tl.constexpr(ROWS_OF_A_TILE)  # which kernels can read
 
 
 class Tasks(NamedTuple):
@@ -183,7 +184,7 @@ def edges_of_tasks(indptr, more, row_of_more, num_tiles, num_rows, num_tasks, ma
     row = tl.where(is_more, row.to(tl.int64), task)
     is_task = row < num_rows
     if num_tiles is not None:
-        is_task &= tl.load(num_tiles + row // 64, mask=is_task, other=0) == 0
+        is_task &= tl.load(num_tiles + row // _OF_A_TILE, mask=is_task, other=0) == 0
     begin = tl.load(indptr + row, mask=is_task, other=0)
     end = tl.load(indptr + row + 1, mask=is_task, other=0)
     is_part = is_task & (end - begin > part)
@@ -232,7 +233,7 @@ def parts_of_a_row(more, place_of_more, num_tiles, num_rows, ROWS: tl.constexpr)
     first = tl.load(more + place, mask=is_row, other=0)
     last = first + tl.load(more + num_places + place, mask=is_row, other=0)
     if num_tiles is not None:
-        is_row &= tl.load(num_tiles + row // 64, mask=is_row, other=0) == 0
+        is_row &= tl.load(num_tiles + row // _OF_A_TILE, mask=is_row, other=0) == 0
     return row, is_row & (number == first), first, last
 
 

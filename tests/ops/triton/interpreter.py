@@ -32,9 +32,9 @@ class _AsOnCuda(TorchDispatchMode):
 
 @contextmanager
 def interpreted(bytes_of_a_tile: int = 2**15, short_rows: float = 0.) -> Iterator[None]:
-    """Inside, ``backend='triton'`` takes CPU tensors, forward and backward. Rows of fewer edges
-    than ``short_rows`` on average go by the kernels of short rows, of which one row is a program:
-    the interpreter takes its time for each."""
+    """Inside, ``backend='triton'`` takes CPU tensors, forward and backward. The kernels of
+    short rows compute graphs with fewer edges of a row than ``short_rows``, on average. They are
+    slow here, because each row is a program."""
     if not triton.knobs.runtime.interpret:
         pytest.skip('TRITON_INTERPRET=1 is not set')
     backend = replace(ops.load('triton'), is_available=everywhere)

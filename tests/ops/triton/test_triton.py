@@ -331,3 +331,14 @@ def test_short_rows_round_only_their_results(dtype):
         attention.test_half_precision_rounds_only_its_results('hub', dtype, 'triton')
         attention.test_gradients_of_half_precision_are_made_of_outputs_that_are_not_rounded(
             'triton', dtype)
+
+
+def test_plans_that_are_captured_are_not_stored(monkeypatch):
+    """Their kernels have not run."""
+    from graphattn.ops.triton import plans
+
+    graph = random_graph(40, 40, 0.9)
+    stored = plan_of(graph)
+    monkeypatch.setattr(plans, '_is_capturing', lambda device: True)
+    made = [plans.once_per_graph('another', *graph.csr, object) for _ in range(2)]
+    assert made[0] is not made[1] and plan_of(graph) is stored
