@@ -121,6 +121,14 @@ def sort(num_nodes: int, dtype: torch.dtype) -> None:
     BipartiteGraph.from_edge_index(_graph(num_nodes).edge_index, num_nodes, return_perm=True)
 
 
+def list_ranges(num_nodes: int, dtype: torch.dtype) -> None:
+    """Compile the listing of ranges of keys, as a window has them."""
+    from graphattn.graphs.cpu_ranges import put_ranges
+    indptr, key = (rows.numpy() for rows in _graph(num_nodes).csr)
+    none = np.empty((0, 1), indptr.dtype)
+    put_ranges(none, none, indptr.copy(), key.copy(), num_nodes)
+
+
 def join(num_nodes: int, dtype: torch.dtype) -> None:
     """Compile set operations: join the edges of two graphs, and find the edges of one graph in the
     other graph."""
@@ -133,7 +141,7 @@ def join(num_nodes: int, dtype: torch.dtype) -> None:
 
 OPERATIONS: list[Callable[[int, torch.dtype], None]] = [
     attend, attend_with_softcap, attend_with_features, attend_and_diffuse, weigh_and_sum, sample,
-    sort, join]
+    sort, list_ranges, join]
 
 
 def _graph(num_nodes: int) -> BipartiteGraph:

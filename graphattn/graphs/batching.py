@@ -27,7 +27,10 @@ def join(kind: type[BipartiteGraph], graphs: Iterable[BipartiteGraph]) -> Bipart
     end = start = 0
     for graph in graphs:
         part, end = key[end:end + graph.num_edges], end + graph.num_edges
-        part.copy_(graph.key.add_(start))
+        if key.dtype == torch.uint16:  # torch does not add them
+            part.copy_(graph.key.add_(start))
+        else:
+            part.copy_(graph.csr[1]).add_(start)
         start += graph.num_keys
     segments = Segments.join([graph.segments for graph in graphs],
                              [(graph.num_queries, graph.num_keys) for graph in graphs])
