@@ -173,7 +173,8 @@ def rows_of_ranges(begin: Tensor, end: Tensor, num_keys: int) -> Rows | None:
     are_many = most >= _EDGES_WORTH_COMPILING and _is_numpys(begin)
     if not are_many or (put := _compiled('put_ranges', 'cpu_ranges')) is None:
         return None
-    indptr, key = begin.new_empty(len(begin) + 1), begin.new_empty(most, dtype=index_dtype(num_keys))
+    indptr = begin.new_empty(len(begin) + 1)
+    key = begin.new_empty(most, dtype=index_dtype(num_keys))
     num_edges = put(*(x.numpy() for x in (begin, end, indptr, key)), num_keys)
     return indptr, _cut(key, num_edges)
 
