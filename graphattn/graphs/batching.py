@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def join(kind: type[BipartiteGraph], graphs: Iterable[BipartiteGraph]) -> BipartiteGraph:
-    """Return one graph of class ``kind`` that contains all ``graphs`` side by side. The segments of
+    """Return the disjoint union of ``graphs``, which must all be of class ``kind``. The segments of
     the first graph come first, and the segments of each graph keep their order."""
     graphs = _check_can_be_joined(kind, graphs)
     if len(graphs) == 1:

@@ -23,31 +23,38 @@ Edges = BipartiteGraph | Tensor | SparseTensor
 
 
 class SortedEdges(NamedTuple):
-    """A graph together with the permutation that sorted its edges."""
+    """A graph, and the permutation from the original order of its edges.
+
+    Args:
+        graph (BipartiteGraph): The graph, with sorted edges.
+        perm (Tensor, optional): Original index of each edge of the graph, int64 ``[num_edges]``;
+            ``None`` if the edges were given in the order of the graph.
+    """
 
     graph: BipartiteGraph
     perm: Tensor | None  # int64 [num_edges]; None if the edges were sorted
 
     def sort(self, values: Tensor | None) -> Tensor | None:
-        """Return ``values`` of the original edges in the order of the sorted graph, or None for
-        None."""
+        """Return ``values`` ``[num_edges, ...]``, given in the original order of the edges, in the
+        order of the graph's edges. Return ``None`` for ``None``."""
         if values is None or self.perm is None:
             return values
         return values.index_select(0, self.perm)  # a third of the time of values[perm]
 
 
 def sort_edges(edges: Edges, num_queries: int, num_keys: int) -> SortedEdges:
-    """Return the graph of edges in any of PyG's formats.
+    """Return the graph of edges in any of PyG's formats, and the permutation that sorted the edges.
 
-    The graph is cached in ``graphattn.graphs.cache.GRAPHS`` until ``edges`` are deleted or modified
-    in place. So all layers and steps of a model sort the edges once. Do not modify a tensor of more
-    than :data:`MAX_COMPARED` values through ``.data``, because such a change cannot be detected.
+    The result is cached in ``graphattn.graphs.cache.GRAPHS`` until ``edges`` are deleted or
+    modified in place, so that all layers and steps of a model share one sort. Do not modify a
+    tensor of more than :data:`MAX_COMPARED` values through ``.data``, because such a change cannot
+    be detected.
 
     Args:
-        edges (BipartiteGraph, Tensor or SparseTensor): A graph; an ``edge_index`` ``[2,
-            num_edges]`` in any order, with keys in the first row and queries in the second; or a
-            transposed adjacency ``adj_t`` ``[query, key]``, which is a sparse Tensor of torch or of
-            torch-sparse.
+        edges (BipartiteGraph, Tensor or SparseTensor): A graph; an ``edge_index``
+            ``[2, num_edges]`` in any order, with keys in the first row and queries in the second;
+            or a transposed adjacency ``adj_t`` ``[query, key]``, which is a sparse Tensor of torch
+            or of torch-sparse.
         num_queries (int): Number of queries.
         num_keys (int): Number of keys.
 
@@ -142,7 +149,7 @@ _NUMBERS, _KNOWN, _GONE = count(), WeakIdKeyDictionary(), deque()
 
 
 class _Known:
-    """The name of a tensor of edges in cache keys, and the number of its known changes.
+    """Identity of edges in cache keys: a unique name, and a version that changes with the edges.
 
     In-place changes increment the version of a tensor, but changes through ``.data`` or a numpy
     view do not. To detect the latter changes, CPU tensors of up to ``MAX_COMPARED`` values are
@@ -164,9 +171,9 @@ class _Known:
 
 
 def identity_of(edges: Edges) -> tuple[str, str, tuple[int, int]] | None:
-    """Return the identity of the tensor ``edges`` in cache keys, or ``None`` if in-place changes of
-    this tensor cannot be detected. The identity changes when the edges change. When the tensor is
-    deleted, the values cached under its identity are dropped."""
+    """Return a cache key for the object ``edges`` that changes when the edges are modified, or
+    ``None`` if modifications cannot be detected. Values cached under the keys of deleted objects
+    are dropped from ``GRAPHS`` in the next call."""
     gone = {_GONE.popleft() for _ in range(len(_GONE))}
     if gone:
         GRAPHS.drop(lambda key: key[0] == _KIND and not gone.isdisjoint(key))
