@@ -85,7 +85,8 @@ def _only(mask: Tensor, z: Tensor) -> Tensor:
 
 
 def _spread(step: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
-    """Apply ``step`` to ``z`` until non-finite values do not spread any further."""
+    """Return ``z`` after as many further calls of ``step`` as non-finite values need to reach all
+    elements that depend on them."""
     while not bool(z.isfinite().all()):
         before, z = z, step(z)
         if bool((before.isfinite() == z.isfinite()).all()):
