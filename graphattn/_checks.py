@@ -366,7 +366,7 @@ def check_rows(indptr: Tensor, key: Tensor, num_keys: int | None) -> None:
 
 def check_square(graph: BipartiteGraph, operation: str, hint: str = '') -> None:
     """Raise an error unless every segment of the graph has equal numbers of keys and queries. The
-    message begins with ``operation``, the method that needs this, and ends with ``hint``."""
+    message names ``operation``, the method that needs this, and ends with ``hint``."""
     if not graph.is_square:
         raise ValueError(f"'{operation}' needs equal numbers of keys and queries in each segment "
                          f"(got {graph}){hint}")

@@ -128,6 +128,7 @@ def _openmp(process: int) -> ctypes.CDLL | None:
 
 @cache
 def _pool(process: int, num_threads: int) -> ThreadPoolExecutor:
-    """Return the pool of ``num_threads`` threads of this process, whose id is ``process``. Each
-    process has its own pool, because the threads of a parent process do not survive a fork."""
+    """Return the pool of ``num_threads`` threads of this process. ``process`` is the id of this
+    process, because each needs its own pool: the threads of a parent process do not survive a
+    fork."""
     return ThreadPoolExecutor(num_threads, 'graphattn')

@@ -64,8 +64,8 @@ def _begin() -> None:
 
 
 def attend(num_nodes: int, dtype: torch.dtype) -> None:
-    """Compile attention along single edges and in tiles, forward and backward, by computing it
-    once."""
+    """Compile both kernels of attention, by rows of edges and by tiles, forward and backward, by
+    computing attention once with each."""
     _train(edge_attention(*_tokens(num_nodes, dtype), _graph(num_nodes), backend='numba'))
     _attend_in_tiles(num_nodes, dtype)
 
@@ -148,8 +148,8 @@ def _tokens(num_nodes: int, dtype: torch.dtype) -> list[Tensor]:
 
 
 def _attend_in_tiles(num_nodes: int, dtype: torch.dtype, **options: float) -> None:
-    """Compile attention in tiles by attending along a complete graph with few queries and many
-    keys. ``options`` are arguments of :func:`edge_attention`."""
+    """Compile attention by tiles: attend along a complete graph with few queries and many keys.
+    ``options`` are arguments of :func:`edge_attention`."""
     num_keys, few = num_nodes + 2**7, 2**3
     query, *others = (torch.ones(size, 1, 64, dtype=dtype, requires_grad=True)
                       for size in (few, num_keys, num_keys))

@@ -110,8 +110,8 @@ def check_square(graph: BipartiteGraph) -> None:
 
 
 def check_numbers(scale: float | None, dropout_p: float, query: Tensor) -> float:
-    """Check ``scale`` and ``dropout_p``, and return the scale: ``1 / sqrt(channels)`` of ``query``
-    if it is None."""
+    """Check ``scale`` and ``dropout_p``, and return ``scale`` or, if it is None, the default ``1 /
+    sqrt(channels)`` for ``query``."""
     check_scale_and_dropout(scale, dropout_p)
     return scale_of(query) if scale is None else scale
 

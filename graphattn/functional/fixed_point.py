@@ -85,8 +85,7 @@ def _only(mask: Tensor, z: Tensor) -> Tensor:
 
 
 def _spread(step: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
-    """Return ``z`` after as many further calls of ``step`` as non-finite values need to reach all
-    elements that depend on them."""
+    """Apply ``step`` to ``z`` until non-finite values do not spread any further."""
     while not bool(z.isfinite().all()):
         before, z = z, step(z)
         if bool((before.isfinite() == z.isfinite()).all()):

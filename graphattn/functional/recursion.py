@@ -69,8 +69,8 @@ def diffuse(one_hop: Callable[[Tensor, Tensor], Tensor], weight: Tensor, value: 
 @torch.compiler.disable(reason='convergence depends on tensor values')
 def _limit(one_hop: Callable[[Tensor, Tensor], Tensor], weight: Tensor, value: Tensor,
            teleport: Tensor) -> Tensor:
-    """Return the values after infinitely many hops: the limit of :func:`diffuse`, whose arguments
-    these are. All hops have the same ``teleport``."""
+    """Return the limit of :func:`diffuse` for infinitely many hops, which all have the same
+    ``teleport``."""
     if in_transform():
         raise NotImplementedError("hops=math.inf supports reverse-mode gradients only; pass a "
                                   "finite number of hops, such as hops=8")

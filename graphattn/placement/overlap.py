@@ -298,7 +298,7 @@ def joined(max_inv_sum: Tensor) -> tuple[Tensor, Tensor]:
 
     Returns:
         A pair: the factor of the output of each part, ``[num_parts, num_queries, heads, 1]``; and
-            ``max_inv_sum`` of all keys together, ``[num_queries, heads, 2]``.
+        ``max_inv_sum`` of all keys together, ``[num_queries, heads, 2]``.
     """
     row_max, inv_sum = max_inv_sum.unbind(-1)
     is_empty = inv_sum == 0

@@ -170,7 +170,8 @@ def terms_on(graph: BipartiteGraph, source: GraphSource) -> LogitTerms:
 
 def copy_beside(source: GraphSource, module: nn.Module,
                 model: nn.Module | None = None) -> GraphSource:
-    """Return a copy of the source with new parameters, for a module without a source.
+    """Return a copy of ``source`` with new parameters, on the device of ``module`` and in its
+    dtype.
 
     Args:
         source (GraphSource): The source to copy.
