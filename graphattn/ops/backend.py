@@ -38,8 +38,8 @@ class ProjectedFeatures(NamedTuple):
 
 
 class EdgeFeatures(NamedTuple):
-    """Features of edges as a kernel receives them. The projections are already part of
-    ``query``."""
+    """Features of edges as a kernel receives them. The projections of :class:`ProjectedFeatures`
+    are already multiplied into ``query``."""
 
     query: Tensor | None  # [num_queries, heads, size]; dot products with attr enter logits
     attr: Tensor | None  # [num_edges, size]
