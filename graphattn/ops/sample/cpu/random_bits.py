@@ -22,13 +22,13 @@ def draw_seed(generator: torch.Generator | None) -> np.uint64:
 
 
 def seed_from_row(seed: np.uint64, row: int) -> np.uint64:
-    """Return a seed such that its row 0 has the same stream as row ``row`` of ``seed``."""
+    """Return a seed whose row 0 has the same stream of random bits as row ``row`` of ``seed``."""
     return np.uint64((int(seed) + row * ROW) % 2**64)
 
 
 @jit(inline=True)
 def stream_of(seed, row):
-    """Return the stream of a row, as the argument of :func:`random_bits`."""
+    """Return the state of the stream of random bits of a row, which :func:`random_bits` takes."""
     return splitmix.mix(seed + uint64(row) * uint64(ROW))
 
 
