@@ -60,8 +60,8 @@ def take_sink(sink: Tensor | None, max_inv_sum: Tensor, *sums: Tensor) -> None:
 
 
 def rest_of_sink(sink: Tensor, max_inv_sum: Tensor) -> Tensor:
-    """Add the sinks to the inverse sums of a softmax, in place, and return the factor by which its
-    weights shrink: 1 minus the weight of the sink.
+    """Add the sinks to the inverse sums of a softmax, in place. Return the factor of the weights
+    that this changes: 1 minus the weight of the sink.
 
     Args:
         sink (Tensor): The sinks, broadcastable to ``max_inv_sum[..., 0]``.

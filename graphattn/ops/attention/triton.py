@@ -62,8 +62,8 @@ def edge_attention_cuda(
 def attend(query: Tensor, key: Tensor, value: Tensor, rows: Rows, terms: Terms,
            tiles: attention_tiles.Tiles | None = None,
            features: FeatureSums = NO_FEATURES) -> tuple[Tensor, Tensor]:
-    """Return the output ``[num_queries, heads, value_channels]``, and the row maxima and inverse
-    sums ``[num_queries, heads, 2]``.
+    """Return the output of attention ``[num_queries, heads, value_channels]``; and for each query
+    its maximum logit m, and 1 over its sum of ``exp(logit - m)``, ``[num_queries, heads, 2]``.
 
     Args:
         query (Tensor): ``[num_queries, heads, channels]``.

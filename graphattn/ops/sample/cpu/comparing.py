@@ -71,7 +71,7 @@ def compare(model: FactorModel, seed: np.uint64, *, pairs_per_chunk: int | None 
 
     Args:
         model (FactorModel): The probabilities.
-        seed (numpy.uint64): The seed of all rows.
+        seed (numpy.uint64): The seed of all queries.
         pairs_per_chunk (int, optional): Number of pairs that are multiplied at once.
         product_dtype (torch.dtype, optional): Dtype of the products; the fastest if omitted. The
             graph does not depend on it.

@@ -49,7 +49,7 @@ class Thinning:
 
     @cached_property
     def num_draws(self) -> np.ndarray:
-        """Return the expected draws of each query, float64 ``[num_queries]``."""
+        """Return the expected number of draws of each query, float64 ``[num_queries]``."""
         return self.rate_multiplier * self.rates.of_queries()
 
     def is_faster(self) -> bool:
@@ -119,9 +119,9 @@ def is_faster(bound: np.ndarray, num_draws: np.ndarray, table_entries: int,
 
     Args:
         bound (numpy.ndarray): Upper bound of the probabilities of each query.
-        num_draws (numpy.ndarray): Expected draws of each query.
-        table_entries (int): Keys times clusters.
-        num_pairs (int): Pairs inside the segments.
+        num_draws (numpy.ndarray): Expected number of draws of each query.
+        table_entries (int): Number of entries of all alias tables: keys times clusters.
+        num_pairs (int): Number of pairs inside the segments.
     """
     is_bounded = (bound <= _HIGHEST_BOUND).all()
     return is_bounded and _is_less_work(num_draws.sum(), table_entries, num_pairs)

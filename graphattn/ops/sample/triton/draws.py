@@ -140,7 +140,7 @@ class Draws:
         return out
 
     def check_bound(self) -> None:
-        """Raise an error unless the edge probabilities of each query have a bound below 1.
+        """Raise an error unless the upper bound of the edge probabilities of each query is below 1.
 
         Raises:
             ValueError: The bound of a query is not below 1.
@@ -352,8 +352,8 @@ def draw_keys(
 
 @triton.jit
 def _random_bits(seed, task, draw):
-    """Return four tensors of 32 random bits for each draw of each task, by Philox (Salmon et al.,
-    2011)."""
+    """Return four uint32 tensors of random bits, with an element for each draw of each task, by
+    Philox (Salmon et al., 2011)."""
     zero = draw.to(tl.uint32) * 0
     low, high = zero + task.to(tl.uint32)[:, None], zero + (task >> 32).to(tl.uint32)[:, None]
     return tl.philox(tl.load(seed), low, high, draw.to(tl.uint32), zero)

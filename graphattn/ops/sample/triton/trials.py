@@ -95,7 +95,7 @@ def try_tiles(
         segment_of_tile: The result of :func:`_segments_of_tiles`.
         seed: The seed, int64.
         exploration: The probability that is added to each pair.
-        num_quads: Number of groups of four keys for each query, by which random bits are numbered.
+        num_quads: Number of groups of four keys for each query. Random bits are numbered by group.
         size: Number of successes of each query in each piece, ``[num_queries, pieces]``.
         largest: ``[num_tiles, pieces]``.
         end: Where the keys of each query in each piece begin in ``edge_key``, and the end of the
