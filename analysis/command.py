@@ -62,7 +62,7 @@ def ask(
             with their weights.
         draw: Maps ``{label: results}`` to a figure. All samples of an attention head have the same
             label.
-        arguments: The command line; the process's own if omitted.
+        arguments: The words of the command line; by default those of this process.
         name: Name of the module, and of the files that the command writes.
         pattern: Default pattern.
         n: Default number of tokens.
@@ -192,7 +192,7 @@ def say(*lines: object) -> None:
 
 def token_lines(results: Results, names: Names) -> list[str]:
     """Return a line of text for each field of the results that lists tokens, such as a path. The
-    line shows the names of the tokens."""
+    line shows the ``names`` of the tokens."""
     lines = []
     for label, samples in results.items() if names else ():
         for field, tokens in samples[0].tokens(names).items():
@@ -202,10 +202,12 @@ def token_lines(results: Results, names: Names) -> list[str]:
 
 
 def save(out: Path, name: str, texts: dict[str, str], figure: Figure) -> str:
-    """Write texts, a dict from suffixes to contents, and a figure.
+    """Write the results of a command to files, and return a line of text with their paths.
 
-    If ``out`` has one of the suffixes, only that file is written. Otherwise all files are written
-    to the folder ``out``.
+    Args:
+        texts: A dict from the suffix of each text file to its contents.
+        out: A folder, in which the files are ``name.json``, ``name.csv`` and so on; or a file with
+            one of the suffixes, which is then the only one that is written.
 
     Returns:
         A line with the paths of the written files.
@@ -238,8 +240,8 @@ def as_json(plain: dict[str, object]) -> str:
 
 
 def as_csv(results: Results) -> str:
-    """Return CSV text with a row for each graph and a column for each scalar of the results. A row
-    begins with the label of the graph and its number among the samples."""
+    """Return CSV text with a row for each result and a column for each field that is a number or
+    text. A row begins with the label of the graph and the index of the result under this label."""
     names = scalar_names(results)
     text = io.StringIO()
     rows = csv.writer(text, lineterminator='\n')
