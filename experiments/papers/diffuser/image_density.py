@@ -81,8 +81,8 @@ def main(scale: ScaleName = 'small', sets: list[str] | None = None,
 
 
 def counted(data: SequenceData) -> list[dict]:
-    """Return rows of the table for two baselines, n-grams and PNG: the bits per byte of each on the
-    test part.
+    """Return the rows of two baselines, n-grams and PNG, with the bits per byte of each on the test
+    part.
 
     The n-grams are counted in the training part.
     """

@@ -78,7 +78,8 @@ def main(scale: ScaleName = 'small', sets: list[str] | None = None,
 
 
 def printed(name: str) -> dict[str, float | None]:
-    """Return the results that papers report for a kind of attention, by column of the table."""
+    """Return the exact match and F1 that papers report for a kind of attention, as columns of the
+    table. Missing results are ``None``."""
     return {f'{kind}, {column}': figures[name][place] if name in figures else None
             for kind, figures in PAPER.items()
             for place, column in enumerate(('paper EM', 'paper F1'))}

@@ -52,7 +52,8 @@ def _kinds(runs: DocumentRuns) -> dict:
 
 
 def _accuracy(run: Path, shifts: tuple[int, ...]) -> dict[tuple[str, int], float]:
-    """Return the test accuracy of a run, by what is rolled and by the shift in tokens."""
+    """Return the test accuracy of a classifier on rolled documents, by the name of the part that is
+    rolled and the shift in tokens."""
     training, data, trainer = restored(run)
     trainer.test(training, data, verbose=False)  # also reads the documents
     documents = data.sets['test']

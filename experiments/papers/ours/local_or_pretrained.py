@@ -60,7 +60,8 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
 
 
 def row(runs: LongRangeRuns, task: str, attention: str, seeds: range) -> dict:
-    """Return the results of both trainings of a kind of attention, and its loss on next tokens."""
+    """Return a row of the table: the accuracies of a kind of attention, from scratch and
+    pre-trained, and its loss on next tokens."""
     found = {how: runs.scored(task, attention, seeds, pretrained=how == PRETRAINED)
              for how in (SCRATCH, PRETRAINED)}
     columns = {'task': task, 'attention': attention}

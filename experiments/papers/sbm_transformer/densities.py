@@ -52,7 +52,8 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
 
 
 def layer_rows(density: Tensor) -> list[dict]:
-    """Return a row of densities for each layer and for each of its heads, in per cent.
+    """Return a row for each layer, averaged over its heads, and for each head, with the mean,
+    deviation, minimum and maximum of the density over inputs, in per cent.
 
     Args:
         density (Tensor): Densities ``[layers, heads, num_inputs]``, from 0 to 1.

@@ -127,7 +127,7 @@ def _paper(task: str, attention: str, weight: str | None) -> dict[str, float | N
 
 
 def _averages(rows: list[dict]) -> list[dict]:
-    """Return rows with the averages of each kind of attention over the five tasks."""
+    """Return a row for each kind of attention, with its averages over the five tasks."""
     averages = []
     for attention, weight in dict.fromkeys((row['attention'], row.get('lambda')) for row in rows):
         same = [row for row in rows if (row['attention'], row.get('lambda')) == (attention, weight)]
