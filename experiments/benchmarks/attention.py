@@ -66,7 +66,7 @@ def main(
         pattern: A pattern to use instead of random edges. Its edges lie in fewer tiles, and 'flex'
             computes only tiles with edges.
         channels: Widths of a head.
-        only: The backends and peers to time; all if omitted.
+        only: Names of the backends, and of functions of other libraries, to time; all if omitted.
         dtype: Dtype of queries, keys and values.
     """
     rows = []
@@ -81,8 +81,17 @@ def main(
 
 def measure(graph: BipartiteGraph, width: int, heads: int, rounds: int, only: list[str] | None,
             dtype: torch.dtype = torch.float32) -> list[dict]:
-    """Return a row of times along ``graph`` for each backend and for each attention function of
-    other libraries."""
+    """Time attention along a graph, and return a row of times for each backend and for each
+    attention function of other libraries.
+
+    Args:
+        graph: The graph.
+        width: Channels of a head.
+        heads: Number of heads.
+        rounds: Number of measurements.
+        only: Names of the functions to time; all if ``None``.
+        dtype: Dtype of queries, keys and values.
+    """
     forwards, inputs = cases(graph, heads, width, dtype)
     unknown = sorted(set(only or ()) - set(forwards))
     if unknown:
@@ -100,7 +109,8 @@ def measure(graph: BipartiteGraph, width: int, heads: int, rounds: int, only: li
 
 def cases(graph: BipartiteGraph, heads: int, width: int,
           dtype: torch.dtype) -> tuple[dict[str, Callable[[], Tensor]], list[Tensor]]:
-    """Return the functions to compare, by name, and the tensors to differentiate by."""
+    """Return the attention functions to compare, by name, and the tensors whose gradients a
+    training step computes."""
     n, device = graph.num_queries, graph.device
     query, key, value = inputs = [
         torch.randn(n, heads, width, device=device, dtype=dtype, requires_grad=True)

@@ -86,7 +86,8 @@ def measure(graph: BipartiteGraph, hops: int, heads: int, channels: int,
 
 def cases(graph: BipartiteGraph, hops: int, heads: int,
           channels: int) -> tuple[dict[str, Callable[[], Tensor]], list[Tensor]]:
-    """Return the functions to compare, by name, and the tensors to differentiate by."""
+    """Return the implementations of diffusion to compare, by name, and the tensors whose gradients
+    a training step computes."""
     torch.manual_seed(0)
     query, key, value = inputs = [torch.randn(graph.num_queries, heads, channels,
                                               requires_grad=True) for _ in range(3)]

@@ -56,7 +56,8 @@ def main(
     device: str = 'cpu',
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Time a training step of all layers alternately; each peak has a separate process.
+    """Time a training step of each GPS layer alternately, and measure the peak memory of each in a
+    separate process.
 
     Args:
         nodes: Numbers of nodes of a graph.
@@ -139,7 +140,8 @@ def step(layers: nn.ModuleList, x: Tensor, edge_index: Tensor, batch: Tensor) ->
 
 
 def peak_of_step(setting: Setting, name: str) -> int:
-    """Return the peak memory, in bytes, of a training step that is not the first."""
+    """Return the peak memory of a training step with the layer called ``name``, in bytes. A first
+    step is not measured."""
     layers, data = setting.model(name), setting.data()
     return peak_bytes(lambda: step(layers, *data), warm_up=1)
 

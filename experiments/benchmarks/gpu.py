@@ -60,7 +60,7 @@ def main(
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Time the forward pass alone, and forward with backward, and report medians.
+    """Time attention, layers and samplers on a GPU, and write a table of medians for each part.
 
     Args:
         heads: Number of heads.
@@ -116,8 +116,9 @@ def of_attention(n: int, degree: int, heads: int, channels: int, dtype: torch.dt
 
 def of_rows(n: int, degree: int, heads: int, channels: int, dtype: torch.dtype,
             rounds: int) -> list[dict]:
-    """Return a row with the times of the kernels in which a program computes one head of a row, and
-    in which a program computes all heads. They differ only on a GPU."""
+    """Return a row with the times of two kinds of kernels along rows of edges: in one, a program
+    computes one head of a row, and in the other, all heads of a row. On a CPU both run the same
+    kernel."""
     graph = RandomKeys(degree).build(n, seed=0)
     forwards, inputs = attention.cases(graph, heads, channels, dtype)
 
@@ -135,8 +136,8 @@ def of_tiles(n: int, pattern: str, heads: int, channels: int, dtype: torch.dtype
     """Return rows with the times of attention along a pattern, of full attention and of
     FlexAttention.
 
-    Attention along the pattern runs by rows of edges and by tiles of pairs. On other devices than
-    GPUs, rows and tiles are the same.
+    Attention along the pattern is timed by rows of edges, by tiles of pairs, and as the backend
+    chooses. On CPUs, the three are the same.
     """
     graph = parse(pattern).build(n, seed=0)
     forwards, inputs = attention.cases(graph, heads, channels, dtype)
@@ -165,8 +166,8 @@ def bytes_per_second(rounds: int) -> float:
 
 def of_layers(n: int, density: float, heads: int, channels: int, dtype: torch.dtype,
               rounds: int) -> list[dict]:
-    """Return rows with the time of a training step: of a layer that samples its graphs, and of full
-    attention."""
+    """Return rows with the time of a training step of two layers: one that samples its graphs, and
+    one with full attention."""
     torch.manual_seed(0)
     source = BlockModelSource(heads, channels, CLUSTERS, exploration=0.)
     bring_to_density(source, density)
@@ -185,8 +186,8 @@ def of_layers(n: int, density: float, heads: int, channels: int, dtype: torch.dt
 
 
 def of_sampling(n: int, density: float, rounds: int) -> list[dict]:
-    """Return a row with the time of each sampler on the graph of one head, and of the probabilities
-    of the sampled edges, forward and backward."""
+    """Return a row with the time of each sampler for the graph of one head, and with the time of
+    the probabilities of its edges and their gradients."""
     model = block_model(n, density, CLUSTERS)
     factors = [x.detach().requires_grad_() for x in
                (model.query_factor, model.mixing, model.key_factor)]

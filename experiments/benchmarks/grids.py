@@ -1,7 +1,8 @@
 """Neighborhood attention over an image and a video, compared with SDPA and FlexAttention.
 
-SDPA is given a dense mask. FlexAttention is compiled with a function of coordinates, and on CPUs
-runs forward only. Where it does not compile, its row is missing and a line says why.
+SDPA receives a dense mask. FlexAttention is compiled with a function of coordinates, and has no
+backward pass on CPUs. If FlexAttention does not compile, its row is missing and the reason is
+printed.
 
     python -m experiments.benchmarks.grids
     python -m experiments.benchmarks.grids --quick

@@ -62,7 +62,8 @@ def main(
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Time the training steps alternately; each peak of memory has a separate process.
+    """Time a training step of each layer alternately, and measure the peak memory of each in a
+    separate process.
 
     Args:
         nodes: Sequence lengths, at least 512. Eager attention takes about ``150 * n ** 2`` bytes:
@@ -105,7 +106,8 @@ def measure(n: int, rounds: int) -> list[dict]:
 
 
 def encoder_layer(case: str) -> EncoderLayer:
-    """Return an encoder layer with post-norm and without dropout.
+    """Return an encoder layer with post-norm and without dropout, with a kind of attention of
+    ``CASES``.
 
     With dropout, torch's SDPA would store its weights on CPUs.
     """
@@ -118,7 +120,7 @@ def encoder_layer(case: str) -> EncoderLayer:
 
 
 class FullAttention(GraphAttention):
-    """Layer with dense attention between the same projections as those of graph attention.
+    """Attention layer with dense attention, which has the same projections as graph attention.
 
     The pattern ``Full()`` computes the same product, but it lists its edges, which takes 16 bytes
     per pair.
@@ -153,8 +155,8 @@ CASES = (*FULL, *SPARSE)
 
 
 def train_step(layer: EncoderLayer, x: Tensor, ptr: Tensor) -> None:
-    """Run a forward and a backward pass, with gradients of the tokens, as in the middle of a
-    model."""
+    """Run a forward and a backward pass of a layer, with gradients of the tokens, as for a layer
+    inside a model."""
     backpropagate(layer(x, ptr), [x, *layer.parameters()])
 
 
@@ -173,7 +175,8 @@ def peak_of_training(case: str, n: int) -> int:
 
 
 def compile_kernels(layer: EncoderLayer) -> None:
-    """Compile the kernels by a small step, which leaves little freed memory to the next step."""
+    """Run a small step, which compiles the kernels and leaves little freed memory to the next
+    step."""
     x = torch.randn(64, CHANNELS, requires_grad=True)
     out = layer(x, torch.tensor([0, 64]), graph=SlidingWindow(1).build(64))
     backpropagate(out, [x, *layer.parameters()])

@@ -71,7 +71,8 @@ def main(
 
 
 def step(setting: Setting, case: str) -> Callable[[], None]:
-    """Return a function that runs a training step of the model of a case, without dropout."""
+    """Return a function that runs a training step of an encoder without dropout, given its kind of
+    attention."""
     if case == THEIRS:
         return setting.step(case)
     pattern, hops = OURS[case.removeprefix('graphattn, ')]
@@ -89,8 +90,8 @@ def step(setting: Setting, case: str) -> Callable[[], None]:
 
 
 def peaks_of_training(setting: Setting) -> dict[str, int]:
-    """Return a dict with the peak memory of the second training step of each case, in bytes above
-    the process with its model."""
+    """Return the peak memory of the second training step of each encoder, in bytes above the memory
+    of a process with the encoder."""
     return {case: peak_bytes(step(setting, case), warm_up=1) for case in progress(CASES, 'memory')}
 
 

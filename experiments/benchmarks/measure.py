@@ -46,7 +46,8 @@ Density = restricted_number_type('Density', float, [('>', 0), ('<=', 1)])
 def run_benchmark(main: Callable[..., None], arguments: list[str] | None = None) -> None:
     """Run a benchmark's ``main`` with the arguments of the command line and the flag ``--quick``.
 
-    A user error ends the process with a message of one line, if possible before the measurement.
+    An error in the options ends the process with a message of one line, if possible before the
+    measurement.
     """
     parser = ArgumentParser(description=main.__doc__.partition('\n')[0], exit_on_error=False)
     parser.add_function_arguments(main, skip={'quick'})
@@ -322,7 +323,8 @@ def forkserver() -> BaseContext:
 def peak_bytes(step: Callable[[], object], warm_up: int = 0) -> int:
     """Return the peak memory in use during a step, in bytes above the memory before.
 
-    ``warm_up`` steps run first. What they leave, such as a graph, counts as well.
+    ``warm_up`` steps run first. The peak includes what these steps leave in memory, such as a
+    graph.
     """
     free_at_once()
     before = held_bytes()
@@ -385,7 +387,8 @@ def progress(cases: Iterable, title: str) -> Iterable:
 
 
 def plain(axes: Axes) -> None:
-    """Label the axes of a figure with plain numbers instead of powers of ten, and draw a grid."""
+    """Show plain numbers instead of powers of ten at the ticks of a figure's axes, and draw a
+    grid."""
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda number, _: f'{number:,g}'))
     axes.yaxis.set_minor_formatter(NullFormatter())

@@ -37,7 +37,7 @@ def main(
     device: str = 'cpu',
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Time both samplers, and the dense product of all pairs that they replace.
+    """Time both samplers, and the product over all pairs of tokens that they avoid.
 
     Args:
         nodes: Numbers of tokens; a graph has as many queries as keys.
@@ -56,8 +56,8 @@ def main(
 
 
 def measure(n: int, density: float, clusters: int, rounds: int) -> list[dict]:
-    """Return a row of times for each sampler, for p_ij on the sampled edges, and for the product
-    over all pairs."""
+    """Return rows with the times of each sampler, of the probabilities p_ij of the sampled edges,
+    and of the probabilities of all pairs."""
     model = block_model(n, density, clusters)
     factors = model.query_factor, model.mixing, model.key_factor
     edges = {name: sample(model) for name, sample in SAMPLERS.items()}

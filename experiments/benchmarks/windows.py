@@ -1,7 +1,8 @@
 """Attention along windows, bands, blocks and the past, compared with SDPA and FlexAttention.
 
-SDPA is given a dense mask. FlexAttention is compiled with a function of positions, and on CPUs runs
-forward only. Where it does not compile, its row is missing and a line says why.
+SDPA receives a dense mask. FlexAttention is compiled with a function of positions, and has no
+backward pass on CPUs. If FlexAttention does not compile, its row is missing and the reason is
+printed.
 
     python -m experiments.benchmarks.windows
     python -m experiments.benchmarks.windows --quick
