@@ -18,7 +18,8 @@ from graphattn.graphs import PairMask
 
 
 class LanguageModelling(Training):
-    r"""Training by the losses of masked tokens and next sentences, and the penalty of masks.
+    r"""Training of a model to predict masked tokens and next sentences, with a penalty on learned
+    masks.
 
     .. math:: \mathcal{L}_\mathrm{MLM} + \mathcal{L}_\mathrm{NSP} + \lambda \lVert M \rVert_1
 
