@@ -197,8 +197,8 @@ def installed_docstrings() -> Iterator[tuple[str, Document]]:
 
 
 def _installed_texts() -> Iterator[tuple[str, Iterator[str]]]:
-    """Yield the package of every module and every licence, with the docstrings of the module or the
-    text of the licence."""
+    """Yield the package of every installed module with the module's docstrings, and of every
+    licence with its text."""
     paths = sysconfig.get_paths()
     roots = dict.fromkeys(Path(paths[name]) for name in ('stdlib', 'purelib', 'platlib'))
     files = [(root, file) for root in roots for file in sorted(root.rglob('*'))
@@ -234,7 +234,7 @@ def docstrings(path: Path) -> Iterator[str]:
 
 
 def _definitions(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the module, classes and functions of a syntax tree, in the order of the file."""
+    """Yield a module and the classes and functions in its syntax tree, in the order of the file."""
     yield node
     for child in node.body:
         if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -249,8 +249,12 @@ def _whole_text(path: Path) -> Iterator[str]:
 
 
 def distinct(documents: Iterable[tuple[str, Document]]) -> Iterator[tuple[str, Document]]:
-    """Yield documents without the sentences of earlier documents. Documents that are then too short
-    are dropped."""
+    """Yield documents without the sentences that earlier documents contain. Documents that are then
+    too short are left out.
+
+    Args:
+        documents: Pairs of the package and the sentences of a document.
+    """
     seen: set[bytes] = set()
     for package, document in documents:
         fresh = []
