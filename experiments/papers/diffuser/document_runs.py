@@ -230,7 +230,7 @@ def document_study(
 
     Args:
         name: Name of the study.
-        scale: Scale of the study.
+        scale: Scale of the study: smoke, small or paper.
         num_seeds: Default number of seeds.
         documents: A config of experiments.train with documents. If omitted, the documents are the
             documentation of installed packages, or Amazon reviews at the scale paper.

@@ -62,7 +62,7 @@ def main(scale: ScaleName = 'small', names: list[str] | None = None, corpus: str
     """Pre-train a model with each kind of attention.
 
     Args:
-        scale: Scale of the study.
+        scale: Scale of the study: smoke, small or paper.
         names: Names of the kinds of attention.
         corpus: The corpus, see :class:`experiments.tasks.MaskedLanguage`; if omitted, the
             documentation of the installed Python.

@@ -27,7 +27,7 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
     """Train classifiers if they are missing, and test them on rolled documents.
 
     Args:
-        scale: Scale of the study.
+        scale: Scale of the study: smoke, small or paper.
         **kwargs: Arguments of :func:`document_study`.
     """
     runs, seeds = document_study('rolling', scale, SEEDS[scale], **kwargs)

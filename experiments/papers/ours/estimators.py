@@ -51,7 +51,7 @@ def main(scale: ScaleName = 'small', seeds: PositiveInt | None = None,
     """Train with every estimator and distribution, and count the runs that keep their edges.
 
     Args:
-        scale: Scale of the study.
+        scale: Scale of the study: smoke, small or paper.
         seeds: Number of trainings of each kind.
         out: The folder of all studies.
     """

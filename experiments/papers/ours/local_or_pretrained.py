@@ -46,7 +46,7 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
     """Train each kind of attention with and without pre-training, and compare the accuracies.
 
     Args:
-        scale: Scale of the study.
+        scale: Scale of the study: smoke, small or paper.
         **kwargs: Arguments of :func:`long_range_study`.
     """
     runs, tasks, seeds = long_range_study('local_or_pretrained', scale, SEEDS[scale],

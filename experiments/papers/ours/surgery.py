@@ -97,7 +97,7 @@ def main(scale: ScaleName = 'small', trained: Kind | None = None, model: Path | 
     training.
 
     Args:
-        scale: Scale of the study.
+        scale: Scale of the study: smoke, small or paper.
         trained: A kind of model, gpt2 or modernbert, which is trained first and used instead of
             'model', 'data' and 'mask_token'.
         model: The folder of a language model; if omitted, the model of the package microformer-mgm.

@@ -42,7 +42,7 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
     """Train block models if they are missing, and draw the pixels that their heads attend to.
 
     Args:
-        scale: Scale of the study.
+        scale: Scale of the study: smoke, small or paper.
         **kwargs: Arguments of :func:`density_study`.
     """
     of_tasks, seeds = density_study('attention_received', scale, **kwargs)

@@ -32,7 +32,7 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
     """Train block models if they are missing, and measure the density of the graphs of each input.
 
     Args:
-        scale: Scale of the study.
+        scale: Scale of the study: smoke, small or paper.
         **kwargs: Arguments of :func:`density_study`.
     """
     of_tasks, seeds = density_study('densities', scale, **kwargs)

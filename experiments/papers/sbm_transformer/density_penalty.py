@@ -76,7 +76,7 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
     """Train block models with several penalties on density, and compare their accuracies.
 
     Args:
-        scale: Scale of the study.
+        scale: Scale of the study: smoke, small or paper.
         **kwargs: Arguments of :func:`density_study`.
     """
     of_tasks, seeds = density_study('density_penalty', scale, **kwargs)

@@ -91,7 +91,7 @@ def density_study(
 
     Args:
         name: Name of the study.
-        scale: Scale of the study.
+        scale: Scale of the study: smoke, small or paper.
         tasks: Tasks of the scale. If omitted, all tasks.
         seeds: Number of trainings of each kind.
         out: The folder of all studies.

@@ -72,7 +72,7 @@ def main(scale: ScaleName = 'small', attentions: list[str] | None = None, **kwar
     """Train every kind of attention on every task, and compare the accuracies.
 
     Args:
-        scale: Scale of the study.
+        scale: Scale of the study: smoke, small or paper.
         attentions: Names of the kinds of attention, besides the window.
         **kwargs: Arguments of :func:`long_range_study`.
     """

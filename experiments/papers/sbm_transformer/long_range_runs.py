@@ -247,7 +247,7 @@ def long_range_study(
 
     Args:
         name: Name of the study.
-        scale: Scale of the study.
+        scale: Scale of the study: smoke, small or paper.
         num_seeds: Default number of seeds.
         default_tasks: Default tasks.
         protocol: The protocol. If omitted, SBM-Transformer's protocol at the scale paper, and the

@@ -60,7 +60,7 @@ def main(scale: ScaleName = 'small', seeds: PositiveInt | None = None,
     """Train every kind of attention with each seed, and report the results.
 
     Args:
-        scale: Scale of the study.
+        scale: Scale of the study: smoke, small or paper.
         seeds: Number of trainings of each kind of attention.
         attentions: Kinds of attention in the table. If omitted, all.
         out: The folder of all studies.

@@ -38,7 +38,7 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
     """Pre-train and fine-tune full attention, a window, and a window with sampled graphs.
 
     Args:
-        scale: Scale of the study.
+        scale: Scale of the study: smoke, small or paper.
         **kwargs: Arguments of :func:`text_study`.
     """
     runs, tasks, seeds = text_study('sbm_glue', scale, SEEDS[scale], TASKS, **kwargs)

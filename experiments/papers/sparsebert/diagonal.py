@@ -51,7 +51,7 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
     """Train with and without the diagonal, and compare the scores.
 
     Args:
-        scale: Scale of the study.
+        scale: Scale of the study: smoke, small or paper.
         **kwargs: Arguments of :func:`text_study`.
     """
     runs, tasks, seeds = text_study('diagonal', scale, SEEDS[scale], **kwargs)

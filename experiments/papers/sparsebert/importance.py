@@ -39,7 +39,7 @@ def main(
     """Learn soft masks in pre-training, and report the importance of pairs.
 
     Args:
-        scale: Scale of the study.
+        scale: Scale of the study: smoke, small or paper.
         corpus: The corpus of the pre-training. If omitted, the documentation of the installed
             Python.
         out: The folder of all studies.

@@ -187,7 +187,7 @@ def text_study(
 
     Args:
         name: Name of the study.
-        scale: Scale of the study.
+        scale: Scale of the study: smoke, small or paper.
         num_seeds: Default number of seeds.
         glue_tasks: GLUE tasks of the paper. If omitted, all available tasks.
         corpus: The corpus of the pre-training. If omitted, the documentation of the installed
