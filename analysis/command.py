@@ -94,8 +94,15 @@ def ask(
 
 def new_parser(name: str, pattern: str, n: int,
                endings: Sequence[str] = ENDINGS) -> ArgumentParser:
-    """Return an ArgumentParser with the options for graphs and output that all commands of
-    ``analysis`` share."""
+    """Return a parser with the options that all commands of ``analysis`` share, for graphs and for
+    output.
+
+    Args:
+        name: Name of the command.
+        pattern: Default pattern.
+        n: Default number of tokens.
+        endings: Suffixes of the files that the command can write.
+    """
     parser = ArgumentParser(prog=f'graphattn {name}', exit_on_error=False)
     sources = parser.add_mutually_exclusive_group()
     sources.add_argument('--pattern', type=str, nargs='+', default=[pattern],
@@ -146,7 +153,13 @@ def run_or_exit(parser: ArgumentParser, run: Callable[[Namespace], None],
     """Parse the command line and run the command; on a user error, print one line and exit with
     status 2.
 
-    ``--out`` may be a file with one of ``endings``.
+    ``--out`` may be a folder or a file.
+
+    Args:
+        parser: The parser of the command line.
+        run: Called with the parsed options.
+        arguments: The words of the command line; by default those of this process.
+        endings: Suffixes of the files that ``--out`` may name.
     """
     try:
         options = parser.parse_args(arguments)
@@ -235,7 +248,7 @@ def check_out(out: Path, endings: Sequence[str]) -> None:
 
 
 def as_json(plain: dict[str, object]) -> str:
-    """Return a value of JSON types as JSON text."""
+    """Return ``plain``, a dict of JSON types, as JSON text."""
     return json.dumps(plain, indent=1, allow_nan=False) + '\n'
 
 

@@ -165,11 +165,9 @@ class _Lines:
 
 
 def is_comment_line(line: str, has_hashtags: bool = False) -> bool:
-    """Return whether a line of an edge list is a comment.
-
-    A comment begins with ``#`` or ``%``. If names may begin with a mark, a blank or the same mark
-    must follow.
-    """
+    """Return whether a line of an edge list is a comment, which begins with ``#`` or ``%``. With
+    ``has_hashtags``, names may begin with these marks too, and a comment is only a line in which a
+    blank or the same mark follows."""
     begin = line.lstrip(BLANKS)[:2]
     if not begin.startswith(COMMENT_MARKS):
         return False

@@ -228,10 +228,8 @@ def _of_parts(listed: ListedGraph, ends: np.ndarray,
     """Return the edges of a bipartite graph from keys to queries, ``[num_edges, 2]``, the number of
     queries and the number of keys.
 
-    The nodes of part 0 are keys, and the nodes of part 1 are queries. ``ends`` has the two nodes of
-    each edge.
-
-    The nodes of part 0 are keys, and the nodes of part 1 are queries.
+    The nodes of part 0 are keys, and the nodes of part 1 are queries. ``ends`` has the positions of
+    both nodes of each edge in ``listed.nodes``.
     """
     if listed.parts is None:
         raise ValueError("'bipartite' requires the attribute bipartite, 0 for keys or 1 for "
@@ -253,7 +251,18 @@ def _said(listed: ListedGraph, chosen: Format, graph: BipartiteGraph, is_directe
           has_weights: bool, keeps_weights: bool, names: tuple[str, ...] | None,
           bipartite: bool) -> str:
     """Return a line of text that tells the user how the file was read: its format, sizes, weights
-    and names."""
+    and names.
+
+    Args:
+        listed: What the file contains.
+        chosen: The format.
+        graph: The graph that was read.
+        is_directed: Whether edges have a direction.
+        has_weights: Whether some weight is not 1.
+        keeps_weights: Whether weights were requested.
+        names: The names of the tokens, if any.
+        bipartite: Whether the parts became keys and queries.
+    """
     weights = np.ones(len(listed.edges)) if listed.weights is None else listed.weights
     num_zero = int((weights == 0).sum())
     num_edges = _count(graph, is_directed or bipartite)

@@ -210,7 +210,13 @@ def _pajek_node(cell: str, names: dict[int, str]) -> int:
 def _pajek_edges(section: str, cells: list[str],
                  names: dict[int, str]) -> tuple[list[tuple[int, int]], list[float]]:
     """Return the edges in one line of a Pajek file, and their weights. An undirected edge is
-    returned in both directions."""
+    returned in both directions.
+
+    Args:
+        section: The section of the line, such as ``'*arcs'``.
+        cells: The words of the line.
+        names: The name of each node by its number.
+    """
     is_list = section.endswith('list')
     nodes = [_pajek_node(cell, names) for cell in (cells if is_list else cells[:2])]
     source, targets = nodes[0], nodes[1:]

@@ -117,6 +117,9 @@ def _blocks(either_way: sp.csr_array) -> tuple[np.ndarray, np.ndarray]:
     """Return the biconnected components of a connected graph as two int arrays: the token and the
     component of each membership. A token in several components appears several times.
 
+    Args:
+        either_way: Symmetric sparse array ``[n, n]`` of the edges, in both directions.
+
     Source: Tarjan and Vishkin, An efficient parallel biconnectivity algorithm (1985), on a
     breadth-first search tree. There, an edge outside the tree never joins a token to an ancestor.
     """

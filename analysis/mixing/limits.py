@@ -160,6 +160,11 @@ def _limits_by_censoring(walk: sp.csr_array, sources: np.ndarray, teleport: floa
 
     The limits have full relative accuracy at any teleport. An additional token is added to the
     walk, and every restart leads to it.
+
+    Args:
+        walk: Transition matrix ``[n, n]``.
+        sources: The token at which each walk starts and restarts.
+        teleport: Probability of a restart.
     """
     n = walk.shape[0]
     ending = np.zeros((n + 1, n + 1))
@@ -181,6 +186,12 @@ def _limits_by_steps(walk: sp.csr_array, sources: np.ndarray, teleport: float,
 
     Steps are taken from each source until the walk has forgotten the source. The limit differs from
     the stationary distribution only by the remaining influence of the source.
+
+    Args:
+        walk: Transition matrix ``[n, n]``.
+        sources: The token at which each walk starts and restarts.
+        teleport: Probability of a restart.
+        stationary: A stationary distribution of the walk without restarts.
     """
     transpose = (1 - teleport) * walk.T.tocsr()
     limits = np.repeat(stationary[:, None], len(sources), axis=1)
@@ -200,6 +211,11 @@ def _limits_by_solving(walk: sp.csr_array, sources: np.ndarray, teleport: float)
     factorisation.
 
     Graphs that mix slowly have small separators, so the factors of their matrix have few entries.
+
+    Args:
+        walk: Transition matrix ``[n, n]``.
+        sources: The token at which each walk starts and restarts.
+        teleport: Probability of a restart.
     """
     matrix = (sp.eye_array(walk.shape[0]) - (1 - teleport) * walk.T).tocsc()
     restart = np.zeros((walk.shape[0], len(sources)))

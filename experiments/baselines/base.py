@@ -125,8 +125,9 @@ class Baseline(nn.Module, ABC):
         return (out, None) if return_graph else out
 
     def _draw_seed(self, generator: torch.Generator | None) -> int:
-        """Return one random seed, which is used for sequences of all lengths. So the random numbers
-        of a sequence do not depend on other sequences."""
+        """Draw one random seed, which is used for sequences of all lengths. So the random numbers
+        of a sequence do not depend on other sequences. If ``generator`` is ``None``, torch's
+        default generator is used."""
         if not self.is_random:
             return 0
         device = 'cpu' if generator is None else generator.device

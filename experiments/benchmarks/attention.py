@@ -110,7 +110,14 @@ def measure(graph: BipartiteGraph, width: int, heads: int, rounds: int, only: li
 def cases(graph: BipartiteGraph, heads: int, width: int,
           dtype: torch.dtype) -> tuple[dict[str, Callable[[], Tensor]], list[Tensor]]:
     """Return the attention functions to compare, by name, and the tensors whose gradients a
-    training step computes."""
+    training step computes.
+
+    Args:
+        graph: The graph along which attention is computed.
+        heads: Number of heads.
+        width: Channels of a head.
+        dtype: Dtype of queries, keys and values.
+    """
     n, device = graph.num_queries, graph.device
     query, key, value = inputs = [
         torch.randn(n, heads, width, device=device, dtype=dtype, requires_grad=True)
@@ -143,7 +150,8 @@ def cases(graph: BipartiteGraph, heads: int, width: int,
 
 
 def draw(rows: list[dict], n: int, width: int, out: Path) -> None:
-    """Draw the time of attention over the density of graphs with ``n`` tokens."""
+    """Draw the time of each attention function over the density of the graphs, for ``n`` tokens and
+    ``width`` channels of a head."""
     chosen = [row for row in rows if row['n'] == n and row['channels'] == width]
     curves = {name: ([row['density'] for row in chosen if row['case'] == name],
                      [row['forward+backward ms'] for row in chosen if row['case'] == name])

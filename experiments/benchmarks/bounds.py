@@ -85,7 +85,14 @@ def main(
 
 def started(dtype: torch.dtype, channels: int, terms: str, degree: int) -> Iterator[Launch]:
     """Yield the kernel launches of all operators and samplers for one setting. Attention is
-    included with and without features of edges."""
+    included with and without features of edges.
+
+    Args:
+        dtype: Dtype of queries, keys and values.
+        channels: Channels of a head, or number of clusters for samplers.
+        terms: The terms that are added to logits, one of ``TERMS``.
+        degree: Number of keys per query.
+    """
     for num_features in (0, channels):
         for operator, arguments in operators(dtype, channels, terms, degree=degree,
                                              num_features=num_features).items():

@@ -63,8 +63,8 @@ def main(
 
 
 def measure(graph: BipartiteGraph, heads: int, channels: int, rounds: int) -> list[dict]:
-    """Return a row for a training step and a row for inference, with the milliseconds of each
-    backend along one graph."""
+    """Time each backend along one graph, in milliseconds. Return a row for a training step and a
+    row for inference."""
     inputs = [torch.randn(graph.num_queries, heads, channels, requires_grad=True) for _ in range(3)]
 
     def step(backend: str) -> None:

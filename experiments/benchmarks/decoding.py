@@ -100,7 +100,13 @@ def layer(pattern: Pattern, length: int, room: int) -> Callable[[], object]:
 
 def shared_rows(processes: list[int], length: int, tokens: int) -> list[dict[str, object]]:
     """Return a row for each case and number of processes that share a cache, with the median time
-    per token of the slowest process and the largest memory of the cache in a process."""
+    per token of the slowest process and the largest memory of the cache in a process.
+
+    Args:
+        processes: Numbers of processes.
+        length: Number of tokens of the prompt.
+        tokens: Number of tokens to decode.
+    """
     rows = []
     for world in progress(processes, 'shared caches'):
         sizes = dict.fromkeys(PATTERNS, length)

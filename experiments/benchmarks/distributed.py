@@ -123,7 +123,14 @@ def measure_elsewhere(world: int, measure_case: Measurement, sizes: dict[str, in
 
 
 def combined(world: int, case: Case, times: Sequence[dict], memory: Sequence[dict]) -> dict:
-    """Return the row of the table for one case, from the times and the memory of all processes."""
+    """Return the row of the table for one case, from the results of all its processes.
+
+    Args:
+        world: Number of processes.
+        case: Name of the case.
+        times: The result of :func:`time_case` in each process.
+        memory: The result of :func:`weigh_case` in each process.
+    """
     return {'case': case, 'processes': world, 'n': times[0]['n'],
             **{way: max(part[way] for part in times) for way in ('step ms', 'plain ms')},
             'peak MiB': max(part['peak MiB'] for part in memory),
@@ -148,7 +155,14 @@ def measure(folder: Path, rank: int, world: int, measure_case: Measurement,
 
 def time_case(case: Case, n: int, window: int, rounds: int) -> dict:
     """Return the milliseconds of a training step, the least over several rounds, with overlap
-    (``'step ms'``) and without (``'plain ms'``)."""
+    (``'step ms'``) and without (``'plain ms'``).
+
+    Args:
+        case: Name of the layer, a key of ``CASES``.
+        n: Number of tokens of the whole sequence.
+        window: Number of keys to each side of a query.
+        rounds: Number of rounds.
+    """
     step = warm_step(case, n, window)
     seconds = {'step ms': [], 'plain ms': []}
     for _ in range(rounds):
@@ -162,8 +176,9 @@ def time_case(case: Case, n: int, window: int, rounds: int) -> dict:
 
 
 def weigh_case(case: Case, n: int, window: int) -> dict:
-    """Return the peak memory of a training step, and the MiB that this process sends in the step
-    and would send if all keys were gathered."""
+    """Return the peak memory of a training step and the bytes that this process sends in it, as a
+    row in MiB. The row also has the number of edges, and the MiB to send if all keys were gathered.
+    Arguments are as in :func:`time_case`."""
     free_at_once()
     before = held_bytes()
     step = warm_step(case, n, window)
@@ -177,7 +192,8 @@ def weigh_case(case: Case, n: int, window: int) -> dict:
 
 def warm_step(case: Case, n: int, window: int) -> partial[int]:
     """Return a function that runs a training step. Two steps were run before, so that loops are
-    compiled, parameters are compared and the exchange of keys is planned."""
+    compiled, parameters are compared and the exchange of keys is planned. Arguments are as in
+    :func:`time_case`."""
     torch.manual_seed(0)
     layer, ptr = sequence_parallel(CASES[case](window), dist.group.WORLD), torch.tensor([0, n])
     own = layer.share(ptr)

@@ -53,7 +53,8 @@ def main(
     rounds: PositiveInt = 5,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Time transforms of one graph after another.
+    """Time transforms that encode nodes. The graphs differ in kind and size, and are measured one
+    after the other.
 
     Args:
         nodes: Approximate numbers of nodes.
@@ -119,7 +120,14 @@ def measure(name: str, num_nodes: int, k: int, walk_length: int, rounds: int) ->
 def cases(data: Data, laplacian: sp.csr_array, k: int, walk_length: int
           ) -> dict[str, Callable[[], Tensor]]:
     """Return the functions to compare by name. Each function computes positional encodings of the
-    nodes of ``data``."""
+    nodes of ``data``.
+
+    Args:
+        data: The graph.
+        laplacian: Its normalised Laplacian, for scipy's solver.
+        k: Number of eigenvectors.
+        walk_length: Number of steps of random walks.
+    """
     def encode(transform: Callable[[Data], Data]) -> Tensor:
         return transform(data).pe
 

@@ -100,20 +100,39 @@ def linear(n: int, width: int, *, normalised: bool = True) -> Steps:
 
 def linformer(n: int, width: int, rank: int) -> Steps:
     """Return the operations of Linformer in one head: the projections of keys and values to
-    ``rank`` positions, and attention to these positions."""
+    ``rank`` positions, and attention to these positions.
+
+    Args:
+        n: Number of tokens.
+        width: Size of the head.
+        rank: Number of positions.
+    """
     return {'projected keys and values': 4. * n * rank * width, **along_edges(n * rank, width)}
 
 
 def performer(n: int, width: int, features: int) -> Steps:
     """Return the operations of Performer in one head: the features of queries and keys, and linear
-    attention on these features."""
+    attention on these features.
+
+    Args:
+        n: Number of tokens.
+        width: Size of the head.
+        features: Number of random features.
+    """
     return {'features': 4. * n * features * width, 'sum over keys': 2. * n * features * width,
             'sums': 2. * n * features * width, 'normaliser': 2. * n * features}
 
 
 def reformer(n: int, width: int, rounds: int, chunk: int) -> Steps:
     """Return the operations of Reformer in one head: the hashes, and attention of each chunk to
-    itself and to the chunk before."""
+    itself and to the chunk before.
+
+    Args:
+        n: Number of tokens.
+        width: Size of the head.
+        rounds: Number of hashes.
+        chunk: Number of tokens of a chunk.
+    """
     chunks = -(-n // chunk)
     return {'hashes': 2. * rounds * n * width * -(-chunks // 2),
             **along_edges(rounds * 2 * chunks * chunk**2, width)}
@@ -122,7 +141,15 @@ def reformer(n: int, width: int, rounds: int, chunk: int) -> Steps:
 def nystromformer(n: int, width: int, landmarks: int, kernel_size: int | None,
                   iterations: int) -> Steps:
     """Return the operations of Nystromformer in one head: three softmax kernels, an iterative
-    pseudoinverse, and a convolution of the values."""
+    pseudoinverse, and a convolution of the values.
+
+    Args:
+        n: Number of tokens.
+        width: Size of the head.
+        landmarks: Number of landmarks.
+        kernel_size: Width of the convolution; ``None`` for no convolution.
+        iterations: Number of iterations for the pseudoinverse.
+    """
     convolution = {} if kernel_size is None else {'convolution': 2. * n * width * kernel_size}
     if n <= landmarks:
         return {**along_edges(n**2, width), **convolution}

@@ -122,7 +122,8 @@ class Setting(NamedTuple):
 
 
 def measure(setting: Setting, layers: Sequence[str], rounds: int) -> list[dict]:
-    """Return a row with the time and the memory of a training step for each layer."""
+    """Time a training step of the layers with the names ``layers``, and measure its peak memory.
+    Return a row for each layer."""
     data = setting.data()
     times = interleave({name: partial(step, setting.model(name), *data) for name in layers}, rounds,
                        seconds=60.)

@@ -91,10 +91,20 @@ def main(
 
 def of_attention(n: int, degree: int, heads: int, channels: int, dtype: torch.dtype,
                  rounds: int) -> list[dict]:
-    """Return the rows of the attention benchmark with two more columns.
+    """Time attention along random edges, and return the rows of the benchmark ``attention`` with
+    two more columns.
 
     ``ps per edge`` is the time per edge and head. ``times floor`` is this time divided by the time
-    of copying what an edge gathers: two vectors, three times.
+    in which the GPU copies the vectors that an edge gathers in forward and backward: two vectors,
+    three times.
+
+    Args:
+        n: Number of tokens.
+        degree: Number of keys per query.
+        heads: Number of heads.
+        channels: Channels of a head.
+        dtype: Dtype of queries, keys and values.
+        rounds: Number of measurements.
     """
     graph = RandomKeys(degree).build(n, seed=0)
     left_out = {'PyG TransformerConv'}
@@ -118,7 +128,16 @@ def of_rows(n: int, degree: int, heads: int, channels: int, dtype: torch.dtype,
             rounds: int) -> list[dict]:
     """Return a row with the times of two kinds of kernels along rows of edges: in one, a program
     computes one head of a row, and in the other, all heads of a row. On a CPU both run the same
-    kernel."""
+    kernel.
+
+    Args:
+        n: Number of tokens.
+        degree: Number of keys per query.
+        heads: Number of heads.
+        channels: Channels of a head.
+        dtype: Dtype of queries, keys and values.
+        rounds: Number of measurements.
+    """
     graph = RandomKeys(degree).build(n, seed=0)
     forwards, inputs = attention.cases(graph, heads, channels, dtype)
 
@@ -138,6 +157,14 @@ def of_tiles(n: int, pattern: str, heads: int, channels: int, dtype: torch.dtype
 
     Attention along the pattern is timed by rows of edges, by tiles of pairs, and as the backend
     chooses. On CPUs, the three are the same.
+
+    Args:
+        n: Number of tokens.
+        pattern: Expression of the pattern.
+        heads: Number of heads.
+        channels: Channels of a head.
+        dtype: Dtype of queries, keys and values.
+        rounds: Number of measurements.
     """
     graph = parse(pattern).build(n, seed=0)
     forwards, inputs = attention.cases(graph, heads, channels, dtype)
@@ -167,7 +194,16 @@ def bytes_per_second(rounds: int) -> float:
 def of_layers(n: int, density: float, heads: int, channels: int, dtype: torch.dtype,
               rounds: int) -> list[dict]:
     """Return rows with the time of a training step of two layers: one that samples its graphs, and
-    one with full attention."""
+    one with full attention.
+
+    Args:
+        n: Number of tokens.
+        density: Density of the sampled graphs.
+        heads: Number of heads.
+        channels: Channels of a head.
+        dtype: Dtype of autocast.
+        rounds: Number of measurements.
+    """
     torch.manual_seed(0)
     source = BlockModelSource(heads, channels, CLUSTERS, exploration=0.)
     bring_to_density(source, density)
@@ -187,7 +223,13 @@ def of_layers(n: int, density: float, heads: int, channels: int, dtype: torch.dt
 
 def of_sampling(n: int, density: float, rounds: int) -> list[dict]:
     """Return a row with the time of each sampler for the graph of one head, and with the time of
-    the probabilities of its edges and their gradients."""
+    the probabilities of its edges and their gradients.
+
+    Args:
+        n: Number of tokens.
+        density: Density of the graph.
+        rounds: Number of measurements.
+    """
     model = block_model(n, density, CLUSTERS)
     factors = [x.detach().requires_grad_() for x in
                (model.query_factor, model.mixing, model.key_factor)]

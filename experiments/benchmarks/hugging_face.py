@@ -157,7 +157,8 @@ def peaks_of_training(setting: Setting) -> dict[str, int]:
 
 
 def draw(rows: list[dict], setting: Setting, out: Path) -> None:
-    """Draw bars of time and memory into ``out/hugging_face.png``."""
+    """Draw bars of the time and memory of each model into ``out/hugging_face.png``. ``setting`` has
+    the sizes for the title."""
     figure = Figure(figsize=(9, 3.6), layout='constrained')
     shown = [row for row in rows if row['case'] != 'no attention']
     names = [row['case'] for row in shown]

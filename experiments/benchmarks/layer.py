@@ -134,7 +134,13 @@ class Setting(NamedTuple):
 
 
 def measure(setting: Setting, rounds: int, keep_freed_memory: bool) -> list[dict]:
-    """Return a row with the times and the peak memory of each layer."""
+    """Time all layers of a setting and measure their peak memory. Return a row for each layer.
+
+    Args:
+        setting: The sizes and the density.
+        rounds: Number of measurements.
+        keep_freed_memory: Whether the process keeps freed memory.
+    """
     cases = CASES if setting.n <= MAX_DENSE_LENGTH else CASES[:-1]
     times = [elsewhere(times_of, setting, part, rounds, keep_freed_memory, start='spawn')
              for part in (cases[:3], cases[3:]) if part]
@@ -156,7 +162,14 @@ def measure(setting: Setting, rounds: int, keep_freed_memory: bool) -> list[dict
 def times_of(setting: Setting, cases: tuple[str, ...], rounds: int,
              keep_freed_memory: bool) -> dict[str, dict[str, float]]:
     """Return the median seconds of a training step and of inference of each layer, as
-    ``{'train': {case: seconds}, 'infer': {case: seconds}}``."""
+    ``{'train': {case: seconds}, 'infer': {case: seconds}}``.
+
+    Args:
+        setting: The sizes and the density.
+        cases: The layers, some of ``CASES``.
+        rounds: Number of measurements.
+        keep_freed_memory: Whether the process keeps freed memory.
+    """
     layers = {case: setting.layer(case) for case in cases}
     with keeping_freed_memory() if keep_freed_memory else nullcontext():
         return {run.__name__: interleave({case: partial(run, *own)
@@ -189,6 +202,10 @@ def floor_bytes(setting: Setting, graph: BipartiteGraph | None) -> int:
 
     The bound counts the query, key, value and output with their gradients, the edges of the graph
     and their probabilities. It does not count projections and memberships of clusters.
+
+    Args:
+        setting: The sizes and the density.
+        graph: The graph of the layer, or ``None`` for full attention.
     """
     nodes = 8 * 4 * setting.n * setting.heads * setting.channels
     if graph is None:

@@ -79,7 +79,8 @@ def main(
 
 
 def measure(n: int, rounds: int) -> list[dict]:
-    """Return a row of time and memory for each kind of attention."""
+    """Time a training step at ``n`` tokens with each kind of attention, and measure its peak
+    memory. Return a row for each kind."""
     torch.manual_seed(0)
     x, ptr = torch.randn(n, CHANNELS, requires_grad=True), torch.tensor([0, n])
     heads = [torch.randn(n, HEADS, CHANNELS // HEADS, requires_grad=True) for _ in range(3)]
@@ -137,14 +138,15 @@ class FullAttention(GraphAttention):
 
 
 def sdpa(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Return torch's fused attention. Its backward pass computes the weights again."""
+    """Return torch's fused attention, whose backward pass computes the weights again. Tensors are
+    ``[heads, n, channels]``."""
     batch = (x.transpose(0, 1)[None] for x in (query, key, value))
     return F.scaled_dot_product_attention(*batch)[0].transpose(0, 1)
 
 
 def eager(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Compute attention by two matrix products. The weights ``[heads, n, n]`` are stored in
-    between."""
+    """Return attention that is computed by two matrix products. The weights ``[heads, n, n]`` are
+    stored for the backward pass."""
     query, key, value = (x.transpose(0, 1) for x in (query, key, value))
     weight = (query / math.sqrt(query.size(-1)) @ key.mT).softmax(dim=-1)
     return (weight @ value).transpose(0, 1)

@@ -96,7 +96,8 @@ def peaks_of_training(setting: Setting) -> dict[str, int]:
 
 
 def draw(rows: list[dict], setting: Setting, out: Path) -> None:
-    """Draw bars of throughput and peak memory into ``out/long_encoder.png``."""
+    """Draw bars of the throughput and peak memory of each model into ``out/long_encoder.png``.
+    ``setting`` has the sizes for the title."""
     figure = Figure(figsize=(9, 2.8), layout='constrained')
     names = [row['case'] for row in rows]
     for axes, name in zip(figure.subplots(1, 2, sharey=True), ('tokens per s', 'peak MiB')):

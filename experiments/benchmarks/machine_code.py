@@ -138,7 +138,8 @@ class MachineCode:
 
 
 def launches(operator: OpOverload, arguments: tuple) -> list[Launch]:
-    """Return the launches of Triton kernels that an operator makes on CUDA."""
+    """Return the launches of Triton kernels that an operator makes on CUDA if it is called with
+    ``arguments``."""
     return launches_of(partial(operator._op_dk, DispatchKey.CUDA, *arguments))
 
 
@@ -174,8 +175,12 @@ def compiled(launch: Launch, capability: int) -> MachineCode:
 
 
 def _dumped(binary: bytes, option: str) -> str:
-    """Return the text that a tool of Triton, such as the disassembler, prints for a compiled
-    kernel."""
+    """Return the text that the disassembler prints for a compiled kernel.
+
+    Args:
+        binary: The compiled kernel.
+        option: The option of the disassembler that selects what to print.
+    """
     with TemporaryDirectory() as folder:
         path = Path(folder) / 'kernel.cubin'
         path.write_bytes(binary)
@@ -267,9 +272,12 @@ def _arguments(graph: BipartiteGraph, dtype: torch.dtype, channels: int, heads: 
 
 
 def distinct(work: dict[OpOverload, tuple]) -> dict[tuple[str, str], Launch]:
-    """Return a dict of kernel launches, by the names of the operator and the kernel.
+    """Return the kernel launches of some operators, by the names of the operator and the kernel.
 
-    A kernel that is compiled for another width or dtype is listed separately.
+    A kernel that is compiled twice, for other widths or dtypes, is in the dict twice.
+
+    Args:
+        work: The arguments of each operator, as :func:`operators` returns them.
     """
     found = {}
     for operator, arguments in work.items():

@@ -98,7 +98,8 @@ def benchmark(**quick: object) -> Callable[[Callable[..., None]], Callable[..., 
 
 
 def _documented(text: str, signature: inspect.Signature) -> str:
-    """Return the docstring ``text`` with a description of the common options."""
+    """Return the docstring of a benchmark, ``text``, with a description of the common options that
+    its function has."""
     text = inspect.cleandoc(text)
     lines = [f'    {name}: {meaning}' for name, meaning in COMMON.items()
              if name in signature.parameters and f'\n    {name}: ' not in text]
@@ -397,8 +398,16 @@ def plain(axes: Axes) -> None:
 
 def log_log(curves: dict[str, tuple[list[float], list[float]]], name: str, out: Path, *,
             title: str, x: str, y: str) -> None:
-    """Draw curves on logarithmic axes into ``out/name.png``. ``curves`` is
-    ``{label: (x values, y values)}``."""
+    """Draw curves on logarithmic axes into ``out/name.png``.
+
+    Args:
+        curves: The x values and the y values of each curve, by label.
+        name: Name of the file.
+        out: The folder of the file.
+        title: Title of the figure.
+        x: Label of the x axis.
+        y: Label of the y axis.
+    """
     figure = Figure(figsize=(7, 4.5), layout='constrained')
     axes = figure.subplots()
     for label, (at, values) in curves.items():

@@ -61,7 +61,8 @@ def measure(name: str, shape: tuple[int, int, int], heads: int, channels: int, d
 
 
 def mesh(num_queries: int, num_keys: int, degree: int) -> BipartiteGraph:
-    """Return a graph that joins each point of one grid to the nearest points of another grid."""
+    """Return a graph in which each query, a point of one grid on the sphere, attends to the
+    ``degree`` nearest points of another grid."""
     _, nearest = KDTree(spiral(num_keys)).query(spiral(num_queries), degree)
     return BipartiteGraph.from_topk(torch.as_tensor(nearest), num_keys)
 

@@ -91,7 +91,7 @@ def measure(name: str, n: int, keys: int, width: int, heads: int, rounds: int) -
 
 
 def move(tokens: Tensor, order: Tensor) -> None:
-    """Run a forward and a backward pass that permutes tokens and permutes them back."""
+    """Permute tokens by an order and back, in a forward and a backward pass."""
     torch.autograd.grad(tokens[order][order.argsort()].sum(), tokens)
 
 

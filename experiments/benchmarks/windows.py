@@ -51,8 +51,13 @@ def main(
 
 
 def patterns(windows: list[int], blocks: list[int]) -> dict[str, tuple[Pattern, MaskFunction]]:
-    """Return a dict of patterns by name. Each value is a pair of the pattern and a function that
-    gives FlexAttention the same mask."""
+    """Return the patterns to compare by name. Each is a pair of the pattern and a function that
+    gives FlexAttention the same mask.
+
+    Args:
+        windows: Numbers of keys around a query.
+        blocks: Numbers of tokens of blocks that attend only to themselves.
+    """
     found = {f'window of {window}': (SlidingWindow(window // 2), near(window // 2))
              for window in windows}
     radius = windows[0] // 2

@@ -261,7 +261,13 @@ def draw_dashes(settings: Settings) -> Dashes:
 
 def _draw_dash(settings: Settings, margin: int, angle: float) -> tuple[np.ndarray, np.ndarray]:
     """Return two arrays for a dash that begins at the centre: the dash itself, and the room around
-    it that other dashes must not enter."""
+    it that other dashes must not enter.
+
+    Args:
+        settings: The sizes.
+        margin: Width of the room around the dash, in pixels.
+        angle: Direction of the dash, in radians.
+    """
     from PIL import Image, ImageDraw
     from scipy.ndimage import grey_dilation
 

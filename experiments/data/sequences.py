@@ -38,7 +38,7 @@ class Sequences(NamedTuple):
         return self.num_sequences // max(1, len(self.label))
 
     def sequence(self, number: int) -> np.ndarray:
-        """Return the tokens of the sequence with this index, ``[length]``."""
+        """Return the tokens of the sequence with index ``number``, ``[length]``."""
         return self.tokens[self.ptr[number]:self.ptr[number + 1]]
 
     def take(self, examples: np.ndarray) -> Sequences:
@@ -57,7 +57,8 @@ class Sequences(NamedTuple):
 
     @classmethod
     def of_equal_length(cls, tokens: np.ndarray, label: np.ndarray) -> Sequences:
-        """Return the rows of a matrix ``[num_sequences, length]`` as sequences."""
+        """Return the rows of a matrix ``[num_sequences, length]`` as Sequences with the given
+        labels."""
         ptr = np.arange(len(tokens) + 1) * tokens.shape[1]
         return cls(tokens.reshape(-1), ptr, label.astype(np.int64))
 

@@ -134,6 +134,10 @@ class GraphPrediction(Training):
         are not missing.
 
         The loss is 0 if all targets are missing.
+
+        Args:
+            out: The outputs.
+            y: The targets.
         """
         is_given = _is_given(y)
         out, y = out[is_given], y[is_given]

@@ -82,7 +82,8 @@ def is_held_out(document: Document) -> bool:
 
 
 def split_sentences(text: str) -> list[str]:
-    """Cut prose after each full stop, question or exclamation mark that ends a sentence."""
+    """Return the sentences of a text. A sentence ends with a full stop, a question mark or an
+    exclamation mark."""
     sentences, start = [], 0
     for end in _SENTENCE_END.finditer(text):
         before = text[max(start, end.start() - MAX_ABBREVIATION):end.start() + 1]

@@ -446,7 +446,8 @@ def _folders(path: Path) -> tuple[str, ...]:
 
 
 def document_paths(folder: Path, *suffixes: str) -> list[Path]:
-    """Return the documents in a folder, and print which files are left out, if any.
+    """Return the paths of the documents in a folder, which have one of the ``suffixes``. Print
+    which files are left out, if any.
 
     Raises:
         ValueError: There are no documents.

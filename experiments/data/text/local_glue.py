@@ -40,7 +40,8 @@ def build_local_glue(
     num_dev: int = 1000,
     seed: int = 0,
 ) -> None:
-    """Write the files of the three tasks. Either all files are written or none.
+    """Write files that replace three GLUE tasks: CoLA, RTE and SST-2. Either all files are written
+    or none.
 
     Args:
         out (Path): A new or empty folder.

@@ -308,7 +308,8 @@ def read_file(path: str, kind: type) -> Any:
 
 
 def value_of(row: Any, name: str, kind: type, where: str) -> Any:
-    """Return the value under a key of a JSON object, or raise an error if its type is wrong.
+    """Return the value under the key ``name`` of a JSON object, or raise an error if it is missing
+    or not of the type ``kind``.
 
     Raises:
         ValueError: ``row`` is not an object, or has no value of this type; the message begins with

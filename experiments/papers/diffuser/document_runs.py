@@ -63,7 +63,8 @@ class Attention:
     teleport: float = 0.
 
     def diffused(self, hops: int = HOPS, teleport: float = TELEPORT) -> Attention:
-        """Return this kind of attention with more hops, along the same edges."""
+        """Return the same kind of attention along the same edges, with ``hops`` hops and
+        ``teleport``."""
         return replace(self, hops=hops, teleport=teleport)
 
     def options(self, seed: int) -> list[str]:

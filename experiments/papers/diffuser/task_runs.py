@@ -33,7 +33,14 @@ class TaskRuns(Runs):
     begin: TaskRuns | None = None
 
     def trained(self, attention: Attention, seed: int, *options: str, suffix: str = '') -> Path:
-        """Train a model with one kind of attention in all layers, see :meth:`fit`."""
+        """Train a model with one kind of attention in all layers, and return the folder of its run.
+
+        Args:
+            attention: The kind of attention.
+            seed: Seed of the training.
+            *options: Further command-line options.
+            suffix: Suffix of the name of the run.
+        """
         if self.begin is not None:
             first = self.begin.trained(Attention('full', Full()), seed)
             options += ('--model.init_args.pretrained', str(first / 'checkpoints' / LAST))

@@ -133,7 +133,13 @@ def row(runs: TextRuns, attention: str, seeds: range) -> dict:
 
 
 def loss_right_after(runs: TextRuns, run: Path, attention: str) -> float:
-    """Return the loss of a pre-trained model right after it is attached to a graph."""
+    """Attach the model of a pre-training to a graph, and return its loss without further training.
+
+    Args:
+        runs: The runs of the study.
+        run: The folder of the pre-training.
+        attention: The kind of attention, by its name in the table.
+    """
     training, data, trainer = restored(run)
     if attention != FULL:
         attach(training.model.bert, source_of(runs, attention))
@@ -156,7 +162,8 @@ def density(runs: TextRuns, run: Path, attention: str) -> float:
 
 
 def draw(rows: list[dict], about: str) -> Figure:
-    """Draw the three losses of each kind of attention, with deviations."""
+    """Draw the three losses of each kind of attention: before, right after and after adaptation,
+    with deviations."""
     losses = [{'attention': f'{row["attention"]}, {row["density, %"]:.0f} % of the pairs',
                'when': when, LOSS: row[f'{when}, loss'],
                spread_of(LOSS): row[f'{when}, spread']}

@@ -76,7 +76,8 @@ def row(runs: LongRangeRuns, task: str, attention: str, seeds: range) -> dict:
 
 
 def draw(rows: list[dict], baselines: dict[str, dict[str, float]], about: str) -> Figure:
-    """Draw a panel for each task, with two bars per kind of attention. Baselines are lines."""
+    """Draw accuracies with a panel for each task. Each kind of attention has two bars, from scratch
+    and pre-trained. Baselines are lines."""
     trainings = [{**row, 'training': how, 'accuracy, %': row[f'{how}, %'],
                   'accuracy, spread': row[f'{how}, spread']}
                  for row in rows for how in (SCRATCH, PRETRAINED)]

@@ -145,7 +145,7 @@ class Case(NamedTuple):
 def peaks(case: Case) -> tuple[int, int]:
     """Return the peak memory of inference and of a training step, in bytes.
 
-    The graph is included. A warm-up compiles before both.
+    The memory of the graph is included. All loops are compiled before the measurement.
     """
     free_at_once()
     for step in (infer, train):

@@ -291,7 +291,8 @@ def crossing(rows: list[dict], column: str, full: float) -> str:
 
 
 def draw_lengths(measured: dict[int, list[dict]]) -> Figure:
-    """Draw time and memory of a training step over the length, as in Diffuser's figure."""
+    """Draw the time and memory of a training step over the number of tokens, as in Diffuser's Fig.
+    S.4."""
     titles = {'train ms': 'ms per training step', 'train MiB': 'peak memory of it, MiB'}
     drawn = [{'cost': title, 'attention': row['attention'], 'tokens': row['tokens'],
               'value': row[column]} for column, title in titles.items()
@@ -301,7 +302,8 @@ def draw_lengths(measured: dict[int, list[dict]]) -> Figure:
 
 
 def draw_densities(measured: dict[int, list[dict]]) -> Figure:
-    """Draw the costs of a block model relative to SDPA, at two lengths.
+    """Draw the costs of a block model over its density at two lengths, relative to SDPA. There are
+    curves with and without the sampling of the graph.
 
     The costs are given with and without the sampling of the graph.
     """
