@@ -103,11 +103,11 @@ class EpochCheckpoints(ModelCheckpoint):
 class StepCheckpoints(Checkpoint):
     """A callback that writes a checkpoint every ``every`` steps.
 
-    If the step has an evaluation, the checkpoint is written after it.
+    If an evaluation follows the step, the checkpoint is written after the evaluation, because a
+    resumed run does not repeat it.
 
-    The reason is that a resumed run does not repeat the evaluation of its checkpoint. In the last
-    step of an epoch, this callback writes nothing, because every epoch ends with a checkpoint
-    anyway.
+    In the last step of an epoch, this callback writes nothing, because every epoch ends with a
+    checkpoint anyway.
 
     Args:
         path (Path): The checkpoint.

@@ -303,10 +303,7 @@ def draw_lengths(measured: dict[int, list[dict]]) -> Figure:
 
 def draw_densities(measured: dict[int, list[dict]]) -> Figure:
     """Draw the costs of a block model over its density at two lengths, relative to SDPA. There are
-    curves with and without the sampling of the graph.
-
-    The costs are given with and without the sampling of the graph.
-    """
+    curves with and without the sampling of the graph."""
     drawn, more = [], ', drawing included'
     styles = {f'{title}{which}': {'color': f'C{number}', 'ls': '--' if which else '-'}
               for number, title in enumerate(COSTS.values()) for which in ('', more)}
