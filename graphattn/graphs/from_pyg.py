@@ -15,7 +15,7 @@ from torch_geometric.typing import SparseTensor
 from torch_geometric.utils import is_torch_sparse_tensor
 
 from graphattn._tensors import is_traced
-from graphattn.graphs.cache import GRAPHS
+from graphattn.graphs.cache import GRAPHS, Name
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pyg_data import read_edges
 
@@ -143,7 +143,6 @@ def _sort(edges: Tensor | SparseTensor, num_queries: int, num_keys: int) -> Sort
 
 
 # Cache keys contain a name that is assigned to each object, because Python reuses addresses.
-_KIND = 'edges'
 MAX_COMPARED = 2**16  # number of values; all changes of tensors up to this size are detected
 _NUMBERS, _KNOWN, _GONE = count(), WeakIdKeyDictionary(), deque()
 
@@ -157,7 +156,7 @@ class _Known:
     """
 
     def __init__(self):
-        self.name, self._changes, self._copy = f'{_KIND} {next(_NUMBERS)}', 0, None
+        self.name, self._changes, self._copy = Name(f'edges {next(_NUMBERS)}'), 0, None
 
     def version(self, edges: Edges) -> tuple[int, int]:
         if not isinstance(edges, Tensor):  # other types are immutable
@@ -170,17 +169,16 @@ class _Known:
         return edges._version, self._changes
 
 
-def identity_of(edges: Edges) -> tuple[str, str, tuple[int, int]] | None:
+def identity_of(edges: Edges) -> tuple[Name, tuple[int, int]] | None:
     """Return a cache key for the object ``edges`` that changes when the edges are modified, or
     ``None`` if modifications cannot be detected. Values cached under the keys of deleted objects
     are dropped from ``GRAPHS`` in the next call."""
-    gone = {_GONE.popleft() for _ in range(len(_GONE))}
-    if gone:
-        GRAPHS.drop(lambda key: key[0] == _KIND and not gone.isdisjoint(key))
+    if _GONE:
+        GRAPHS.drop([_GONE.popleft() for _ in range(len(_GONE))])
     if isinstance(edges, Tensor) and (is_traced(edges) or edges.is_inference()):
         return None
     known = _KNOWN.get(edges)
     if known is None:
         _KNOWN[edges] = known = _Known()
         weakref.finalize(edges, _GONE.append, known.name).atexit = False
-    return _KIND, known.name, known.version(edges)
+    return known.name, known.version(edges)
