@@ -9,6 +9,7 @@ import operator
 import pickle
 import random
 import sys
+from itertools import accumulate
 
 import networkx as nx
 import numpy as np
@@ -483,6 +484,15 @@ def test_batch_is_block_diagonal():
     expected = torch.block_diag(*(graph.to_mask().int() for graph in graphs)).bool()
     assert BipartiteGraph.batch(graphs).to_mask().equal(expected)
     assert BipartiteGraph.batch(graphs[:1]) is graphs[0]
+
+
+@pytest.mark.parametrize('sizes', [(2**15, 2**15 - 5, 5), (2**15 + 7, 2**14), (2**16, 9),
+                                   (2**16 - 9, 9)])
+def test_batch_shifts_keys_beyond_any_number_of_bits(sizes):
+    graphs = [BipartiteGraph(torch.tensor([[0, size - 1], [0, 0]]), 1, size) for size in sizes]
+    joined = BipartiteGraph.batch(graphs).validate()
+    assert joined.key.tolist() == [key for graph, start in zip(graphs, accumulate(sizes, initial=0))
+                                   for key in (graph.key + start).tolist()]
 
 
 def test_density_of_segments(segments):

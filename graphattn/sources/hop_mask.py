@@ -116,7 +116,7 @@ class HopMaskSource(GraphSource):
         check_generator(generator)
         if self.edges is None:
             raise ValueError("'edges' must be the edges between which distances are measured (got "
-                             "None); call the layer with source | edge_index as 'graph'")
+                             "None); pass source=source | edge_index to the layer")
         check_among_tokens(self.edges, query.device, key_ptr)
         is_on = (draw_values(self.logit, self.temperature, generator) if self.training
                  else (self.logit.detach() > 0).to(self.logit.dtype))

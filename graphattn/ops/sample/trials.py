@@ -25,7 +25,7 @@ def sample_with_torch(model: FactorModel, generator: torch.Generator | None, *,
         ValueError: A probability exceeds 1.
     """
     if pairs_per_chunk is None:
-        pairs_per_chunk = PAIRS_PER_CHUNK[model.device.type]
+        pairs_per_chunk = PAIRS_PER_CHUNK.get(model.device.type, PAIRS_PER_CHUNK['cuda'])
     mixed_query, key_factor = model.mixed_query(), model.key_factor.to(model.dtype)
     chunks = chunks_of(model.segments, pairs_per_chunk)
     max_pairs = max((chunk.num_pairs for chunk in chunks), default=0)
