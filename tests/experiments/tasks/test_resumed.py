@@ -133,7 +133,7 @@ def ended(processes):
 
 
 @pytest.mark.parametrize('task_of, ranks', [
-    (questions, 1), (choices, 2), (density, 1), (graphs, 2), (graphs, 1), (neighbors, 1)])
+    (questions, 1), (choices, 1), (density, 1), (graphs, 2), (neighbors, 1)])
 def test_a_run_that_is_killed_and_resumed_ends_with_the_same_numbers(task_of, ranks, tmp_path):
     config = tmp_path / 'config.yaml'
     config.write_text(yaml.safe_dump(task_of(tmp_path)))
