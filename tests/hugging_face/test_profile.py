@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from graphattn.hugging_face import Profile, attach, attachment, attending, profile, profiling
-from graphattn.patterns import SlidingWindow
+from graphattn.hugging_face import Profile, attending, profile, profiling
 from tests.test_hugging_face import (
     BATCH,
     BEYOND_SDPA,
@@ -119,17 +118,6 @@ def test_the_model_returns_the_same_and_is_left_as_it_was(family):
     assert not any(hasattr(module, 'graph_attachment') for module in model.modules())
 
 
-def test_shares_add_up_and_several_batches_are_one_mean():
-    model = new_model('BERT')
-    both = profile(model, [TOKENS], special=SPECIAL)
-    alone = profile(model, TOKENS.split(1), special=SPECIAL)
-    for name in ('before', 'after', 'kinds', 'edges', 'entropy', 'rank', 'keys'):
-        np.testing.assert_allclose(getattr(both, name), getattr(alone, name), atol=1e-9)
-    np.testing.assert_allclose(both.before.sum(1) + both.after.sum(1), 1, atol=1e-6)
-    np.testing.assert_allclose(both.kinds.sum(1), 1, atol=1e-6)
-    assert (both.keys == LENGTH).all()
-
-
 def test_change_from_input_to_input_is_that_of_the_largest_weights():
     model = new_model('BERT')
     weights = weights_of(model, {'input_ids': TOKENS}, PADDINGS['none'])
@@ -146,18 +134,6 @@ def test_change_from_input_to_input_is_that_of_the_largest_weights():
         one, other = (np.concatenate(distances(weights[sequence][layer][head]))
                       for sequence in range(BATCH))
         assert got.same_distances[row] == pytest.approx(np.minimum(one, other).sum(), abs=1e-6)
-
-
-def test_equal_inputs_do_not_change_and_one_input_says_nothing():
-    model = new_model('Llama')
-    same = profile(model, [TOKENS[:1]] * 2)
-    np.testing.assert_allclose(same.same_edges, 1)
-    np.testing.assert_allclose(same.same_distances, 1, atol=1e-6)
-    one = profile(model, [TOKENS[:1]])
-    assert np.isnan(one.same_edges).all() and np.isnan(one.same_distances).all()
-    other_lengths = profile(model, [TOKENS[:1], TOKENS[:1, :9]])
-    assert np.isnan(other_lengths.same_edges).all()
-    assert (other_lengths.same_distances < 1).all()
 
 
 def test_a_sample_of_rows_estimates_what_sorts_them():
@@ -190,29 +166,12 @@ def test_encoder_and_decoder_have_special_tokens_of_their_own():
     assert (got.kinds[~is_decoder, 2] > .5).all()
 
 
-def test_an_attached_model_is_profiled_with_full_attention():
-    model = new_model('BERT')
-    expected = profile(model, [TOKENS])
-    table = str(attachment(attach(model, SlidingWindow(1))))
-    np.testing.assert_allclose(profile(model, [TOKENS]).entropy, expected.entropy, atol=1e-6)
-    assert str(attachment(model)) == table
-
-
 def test_weights_of_a_model_of_16_bits_are_computed_in_32():
     model = new_model('Llama')
     expected = profile(model, [TOKENS])
     got = profile(model.bfloat16(), [TOKENS])
     np.testing.assert_allclose(got.entropy, expected.entropy, rtol=.02)
     np.testing.assert_allclose((got.before + got.after).sum(axis=1), 1, atol=1e-6)
-
-
-def test_special_tokens_of_a_tokenizer():
-    class Tokenizer:
-        all_special_ids = SPECIAL
-
-    model = new_model('BERT')
-    np.testing.assert_array_equal(profile(model, [TOKENS], special=Tokenizer()).kinds,
-                                  profile(model, [TOKENS], special=SPECIAL).kinds)
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ from torch_geometric.nn import TransformerConv
 
 from graphattn import BipartiteGraph
 from graphattn.graphs.cache import GRAPHS
-from graphattn.layers import EdgeAttention, GraphAttention, GraphTransformerConv
+from graphattn.layers import GraphTransformerConv
 from graphattn.patterns import SlidingWindow
 from tests.ops.test_backends import BACKENDS, skip_if_missing
 
@@ -138,18 +138,6 @@ def test_features_of_a_sparse_tensor_are_those_of_its_edges():
     torch.testing.assert_close(ours(tuple(x), adj_t), theirs(tuple(x), adj_t))
 
 
-@pytest.mark.parametrize('wanted', [None, True])
-@pytest.mark.parametrize('repeated', [False, True])
-def test_an_uncoalesced_adjacency_is_not_modified(repeated, wanted):
-    *x, edge_index, _ = drawn()
-    if repeated:
-        edge_index[:, 1] = edge_index[:, 0]
-    adj_t, conv = coo_tensor(edge_index, None), GraphTransformerConv((5, 7), 4, 2)
-    with warnings.catch_warnings(action='ignore'):
-        out = conv(tuple(x), adj_t, None, wanted)
-    assert not adj_t.is_coalesced() and (wanted is None or out[1][0] is adj_t)
-
-
 def test_features_of_a_coalesced_adjacency_have_their_gradient():
     *x, edge_index, edge_attr = drawn()
     conv = GraphTransformerConv((5, 7), 4, 2, edge_dim=EDGE_DIM)
@@ -162,16 +150,6 @@ def test_features_of_a_coalesced_adjacency_have_their_gradient():
         torch.testing.assert_close(conv(tuple(x), adj_t), conv(tuple(x), edge_index, attr))
     with pytest.raises(ValueError, match="'edge_index' must be coalesced if its values"):
         conv(tuple(x), adj_t)
-
-
-def test_sizes_are_derived_from_the_first_input():
-    *_, edge_index, edge_attr = drawn(square=True)
-    x = torch.randn(NUM_QUERIES, 6)
-    conv = GraphTransformerConv(-1, 4, 2, edge_dim=EDGE_DIM)
-    out = conv(x, edge_index, edge_attr)
-    theirs = TransformerConv(6, 4, 2, edge_dim=EDGE_DIM)
-    theirs.load_state_dict(conv.state_dict())
-    torch.testing.assert_close(out, theirs(x, edge_index, edge_attr))
 
 
 @pytest.mark.parametrize('options', [dict(aggr='mean'), dict(flow='target_to_source')])
@@ -204,13 +182,6 @@ def test_dropout_keeps_the_mean_and_acts_in_training_only(edge_dim):
         outs = torch.stack([ours.train()(*call) for _ in range(400)])
     error = outs.std(0) / 400**0.5
     assert ((outs.mean(0) - whole).abs() < 5 * error + 1e-5).all() and error.max() > 0
-
-
-def test_no_edges_and_lonely_nodes():
-    *x, edge_index, _ = drawn()
-    theirs, ours = twins((5, 7), 4, 2)
-    for edges in (edge_index[:, :0], edge_index[:, edge_index[1] < 3]):
-        torch.testing.assert_close(ours(tuple(x), edges), theirs(tuple(x), edges))
 
 
 # Sorted once #########################################################################
@@ -263,13 +234,6 @@ def test_sorted_edges_are_freed_with_the_edges():
     assert len(GRAPHS) == 1
 
 
-def test_edge_attention_sorts_plain_edges_once(sorts):
-    query, edge_index = torch.randn(NUM_QUERIES, 2, 4), drawn(square=True)[2]
-    attention = EdgeAttention()
-    first = attention(query, query, query, edge_index)
-    assert torch.equal(attention(query, query, query, edge_index), first) and len(sorts) == 1
-
-
 # Explainers ##########################################################################
 
 
@@ -314,24 +278,6 @@ def test_explainers_return_the_same_as_with_pyg(algorithm):
     assert expected.abs().sum() > 0
     torch.testing.assert_close(explained(ours, algorithm, x, edge_index), expected, atol=1e-5,
                                rtol=1e-4)
-
-
-@pytest.mark.slow
-@needs_captum
-def test_captum_attributes_the_whole_output_to_tokens():
-    from captum.attr import IntegratedGradients
-    attention = GraphAttention(8, 2, 'SlidingWindow(1)').double()
-    attention.requires_grad_(False)
-    ptr, x = torch.tensor([0, 4, 9]), torch.randn(1, 9, 8, dtype=torch.double)
-
-    def last_token(batch: Tensor) -> Tensor:
-        return torch.stack([attention(tokens, ptr)[-1].sin().sum() for tokens in batch])
-
-    share = IntegratedGradients(last_token).attribute(x, n_steps=100)
-    torch.testing.assert_close(share.sum(), last_token(x)[0] - last_token(torch.zeros_like(x))[0],
-                               atol=1e-4, rtol=1e-3)
-    of_token = share.abs().sum(dim=(0, 2))
-    assert (of_token[:7] == 0).all() and (of_token[7:] > 0).all()  # itself and the one before
 
 
 def test_a_hook_sees_the_messages_of_pyg():

@@ -141,38 +141,6 @@ def test_padding_masks_have_the_meaning_of_torch(kind):
     check(ours, theirs, call, torch.ones(BATCH, LENGTH, dtype=torch.bool))
 
 
-@pytest.mark.parametrize('std', [0, 1])
-def test_a_floating_padding_mask_gets_a_gradient(std):
-    theirs, ours = pair(Full(), batch_first=True)
-    x, _, _ = tokens(theirs)
-    bias = (std * torch.randn(BATCH, LENGTH)).requires_grad_()
-    check(ours, theirs, lambda module: (*module(x, x, x, key_padding_mask=bias), [x, bias]))
-
-
-def test_one_sequence_without_a_batch():
-    theirs, ours = pair()
-    x = torch.randn(LENGTH, CHANNELS)
-    mask = ~PATTERN.build(LENGTH).to_mask()
-    for average in (True, False):
-        torch.testing.assert_close(ours(x, x, x, average_attn_weights=average),
-                                   theirs(x, x, x, attn_mask=mask, average_attn_weights=average))
-    assert ours(x, x, x, need_weights=False)[1] is None
-
-
-def test_without_a_source_attention_is_complete():
-    theirs, ours = pair(source=None)
-    x = torch.randn(LENGTH, BATCH, CHANNELS)
-    torch.testing.assert_close(ours(x, x, x), theirs(x, x, x))
-
-
-def test_dropout_acts_in_training():
-    _, ours = pair(dropout=.5, batch_first=True)
-    x = torch.randn(BATCH, LENGTH, CHANNELS)
-    weight = ours.train()(x, x, x)[1]
-    assert not torch.equal(weight, ours(x, x, x)[1])
-    assert torch.equal(ours.eval()(x, x, x)[1], ours(x, x, x)[1])
-
-
 @pytest.mark.parametrize('source', [
     BlockModelSource(heads=HEADS, head_channels=CHANNELS // HEADS, clusters=8),
     LearnedMaskSource(HEADS, 16), LearnedMaskSource(HEADS, 16, mode='soft')],
@@ -203,14 +171,6 @@ def test_block_models_draw_edges_between_two_sequences():
     torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-5)
     out.square().sum().backward()
     assert any(parameter.grad.any() for parameter in ours.source.parameters())
-
-
-def test_a_mask_without_edges_has_no_effect():
-    source = BlockModelSource(heads=HEADS, head_channels=CHANNELS // HEADS, clusters=8)
-    ours = MultiheadAttention(CHANNELS, HEADS, batch_first=True, source=source)
-    x = torch.randn(BATCH, 0, CHANNELS)
-    out, _ = ours(x, x, x, attn_mask=torch.zeros(0, 0), need_weights=False)
-    assert out.shape == x.shape
 
 
 # Modules of torch's ###################################################################
@@ -290,17 +250,6 @@ def test_converting_keeps_options_and_trainable_parameters():
     assert ours.q_proj_weight.any()
 
 
-class Adapted(nn.Module):
-    """Another module in the place of a projection, without its weight."""
-
-    def __init__(self, layer):
-        super().__init__()
-        self.layer, self.scale = layer, nn.Parameter(torch.tensor(.5))
-
-    def forward(self, x):
-        return self.scale * self.layer(x)
-
-
 class Halved(nn.Module):
     def forward(self, weight):
         return weight / 2
@@ -337,18 +286,6 @@ def test_converting_keeps_modifications_of_attention(became):
     torch.testing.assert_close(copied(x, x, x), ours(x, x, x))
 
 
-def test_converting_keeps_replaced_projections_and_shared_layers():
-    encoder = nn.TransformerEncoder(layer(), 3, enable_nested_tensor=False)
-    first, second, third = (part.self_attn for part in encoder.layers)
-    second.in_proj_weight = first.in_proj_weight
-    third.out_proj = Adapted(third.out_proj)
-    ours = from_torch(encoder, BlockModelSource(HEADS, CHANNELS // HEADS, 4))
-    shared, again, adapted = (part.self_attn for part in ours.layers)
-    assert shared.in_proj_weight is again.in_proj_weight is not first.in_proj_weight
-    assert isinstance(adapted.out_proj, Adapted)
-    assert ours(torch.randn(LENGTH, BATCH, CHANNELS)).isfinite().all()
-
-
 def test_converted_encoders_have_hops_and_learned_teleports():
     encoder = nn.TransformerEncoder(layer(batch_first=True), 2, enable_nested_tensor=False)
     ours = from_torch(encoder, PATTERN, hops=3, teleport=.25, learn_teleport=True)
@@ -360,28 +297,11 @@ def test_converted_encoders_have_hops_and_learned_teleports():
     assert again.state_dict().keys() == encoder.state_dict().keys()
 
 
-def test_weights_are_those_of_one_hop():
-    theirs, one = pair(batch_first=True)
-    several = from_torch(theirs, PATTERN, hops=3)
-    x = torch.randn(BATCH, LENGTH, CHANNELS)
-    torch.testing.assert_close(several(x, x, x)[1], one(x, x, x)[1])
-
-
 @pytest.mark.parametrize('options', [dict(hops=2), dict(teleport=.1), dict(hops=0)])
 def test_several_hops_need_self_attention(options):
     module = MultiheadAttention(16, 4, source=PATTERN, **options)
     with pytest.raises(ValueError, match="'hops' must.*same tokens"):
         module(X, X + 1, X)
-
-
-def test_parameters_are_reset_as_in_torch():
-    for sizes in ({}, {'kdim': 12, 'vdim': 20}):
-        theirs, ours = pair(**sizes)
-        torch.manual_seed(0)
-        theirs._reset_parameters()
-        torch.manual_seed(0)
-        ours._reset_parameters()
-        torch.testing.assert_close(ours.state_dict(), theirs.state_dict())
 
 
 class Doubled(nn.MultiheadAttention):

@@ -18,7 +18,6 @@ from torch_geometric.loader import DataLoader, NeighborLoader
 from torch_geometric.nn import (
     HeteroConv,
     MessagePassing,
-    Sequential,
     TransformerConv,
     to_hetero,
 )
@@ -91,28 +90,6 @@ def test_a_subclass_may_replace_any_step(step, run):
     expected = 2 * attend(EdgeAttention())
     for along in (GRAPH, GRAPH.edge_index.as_tensor()):
         torch.testing.assert_close(run(doubled(EdgeAttention, step)(), along), expected)
-
-
-@pytest.mark.parametrize('step', ['edge_update', 'message', 'aggregate', 'update'])
-def test_a_replaced_step_runs_at_every_hop(step):
-    layer = doubled(EdgeAttention, step)(hops=2, teleport=.1)
-    explicit, _ = layer(*QKV, GRAPH, return_attention_weights=True)
-    torch.testing.assert_close(attend(layer), explicit)
-    assert not torch.allclose(explicit, 2 * attend(EdgeAttention(hops=2, teleport=.1)))
-
-
-def test_a_replaced_fused_step_gets_what_pyg_promises():
-    class Own(EdgeAttention):
-        def message_and_aggregate(self, edge_index, value, graph):
-            seen.append(edge_index)
-            return value * graph.num_edges
-
-        def update(self, inputs, query):
-            return inputs + query
-
-    seen = []
-    torch.testing.assert_close(attend(Own()), QKV[2] * GRAPH.num_edges + QKV[0])
-    assert seen[0].is_sorted_by_col and torch.equal(seen[0], GRAPH.edge_index)
 
 
 @pytest.mark.parametrize('run', RUNS)
@@ -192,13 +169,6 @@ def case(request) -> tuple[nn.Module, dict[str, Tensor]]:
 def call(layer: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
     out = layer(*inputs.values())
     return out[0] if isinstance(out, tuple) else out
-
-
-def test_layers_are_parts_of_a_sequential(case):
-    layer, inputs = case
-    names = ', '.join(inputs)
-    model = Sequential(names, [(layer, f'{names} -> x'), nn.Identity()])
-    torch.testing.assert_close(call(model, inputs), call(layer, inputs))
 
 
 @pytest.mark.parametrize('copied', [copy.deepcopy,

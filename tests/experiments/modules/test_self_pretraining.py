@@ -11,8 +11,8 @@ from experiments.baselines import Linear
 from experiments.data.batch import NO_LABEL, TokenBatch
 from experiments.modules import Classification, SelfPretraining
 from experiments.modules.self_pretraining import next_tokens
-from graphattn.models import CausalLanguageModel, Encoder, PairClassifier, SequenceClassifier
-from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
+from graphattn.models import CausalLanguageModel, Encoder, SequenceClassifier
+from graphattn.sources import LearnedMaskSource, PatternSource
 
 CONFIGS = 'experiments/configs/lra'
 ENCODER = '--model.init_args.model.init_args.encoder.init_args'
@@ -102,19 +102,6 @@ def test_the_classifier_begins_with_the_encoder(pretrained, tmp_path):
     assert any(name.endswith('source.centroid') for name in taken)
     for name in taken:
         torch.testing.assert_close(mine[name], theirs[name])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('made, match', [
-    (dict(channels=16), "'pretrained' must fit the encoder of this .*got .* for '.*' in .*, and"),
-    (dict(source=PatternSource('Full')), "source.bias1' in .*, and None here"),
-])
-def test_the_encoder_of_another_model_is_refused(pretrained, made, match):
-    source = made.pop('source', BlockModelSource(2, made.get('channels', 8) // 2, 4))
-    sizes = {'num_tokens': 17, 'max_length': 64, 'num_layers': 2, 'hidden_channels': 8, **made}
-    with pytest.raises(ValueError, match=match):
-        Classification(PairClassifier(encoder(source, **sizes), 2),
-                       pretrained=str(pretrained / 'checkpoints/best.ckpt'))
 
 
 def test_a_checkpoint_that_is_none_is_refused(tmp_path):

@@ -55,15 +55,6 @@ def test_rows_that_are_no_images_are_refused(run, tmp_path):
         list(predict.predictions(load_run(run), tmp_path / 'rows.npy'))
 
 
-def test_a_damaged_checkpoint_is_named(run):
-    path = run / 'checkpoints/last.ckpt'
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-1000])
-    with pytest.raises(ValueError, match=f'{path} cannot be read .the checksum'):
-        load_run(run)
-    path.write_bytes(whole)
-
-
 @pytest.mark.parametrize('name', ['model', 'data', 'seed_everything'])
 def test_a_config_that_is_not_whole_is_refused(run, name):
     config = run / 'config.yaml'
@@ -73,14 +64,5 @@ def test_a_config_that_is_not_whole_is_refused(run, name):
     config.write_text(yaml.safe_dump(options))
     problem = f"{run}: config.yaml must contain '{name}'"
     with pytest.raises(ValueError, match=problem):
-        load_run(run)
-    config.write_text(text)
-
-
-def test_weights_of_another_model_are_refused(run):
-    config = run / 'config.yaml'
-    text = config.read_text()
-    config.write_text(text.replace('num_layers: 2', 'num_layers: 1'))
-    with pytest.raises(ValueError, match='the weights do not fit'):
         load_run(run)
     config.write_text(text)

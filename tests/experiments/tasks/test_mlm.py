@@ -98,20 +98,6 @@ def test_pairs_are_what_their_label_says(corpus):
 
 
 @pytest.mark.slow
-def test_one_segment_without_pairs(corpus):
-    folder, documents = corpus
-    words = words_of(folder)
-    task = prepared(corpus, next_sentence=False)
-    batch = next(iter(task.train_dataloader()))
-    assert batch.label.numel() == 0 and not batch.segments.any()
-    for tokens, _, _ in sequences(task.train_dataloader()):
-        text = [words[token] for token in tokens]
-        assert (text[0], text[-1], text.count('[SEP]')) == ('[CLS]', '[SEP]', 1)
-        assert len({place(word)[0] for word in text[1:-1] if word != '.'}) <= 1
-        assert len(text) <= MAX_LENGTH
-
-
-@pytest.mark.slow
 def test_every_token_of_the_corpus_is_seen_where_nothing_is_too_long(corpus):
     folder, documents = corpus
     task = prepared(corpus, next_sentence=False, max_length=MAX_LENGTH, short_share=0.)
@@ -167,29 +153,6 @@ def test_masks_change_with_the_epoch_and_stay_in_evaluation(corpus):
     assert not all(a.equal(b) for a, b in zip(batches[0], batches[2]))
 
 
-@pytest.mark.slow
-def test_workers_give_the_same_batches(corpus):
-    here, there = (list(prepared(corpus, num_workers=n).train_dataloader()) for n in (0, 2))
-    assert len(here) == len(there) > 3
-    assert all(torch.equal(a, b) for mine, theirs in zip(here, there)
-               for a, b in zip(mine, theirs))
-
-
-@pytest.mark.slow
-def test_processes_share_an_epoch(corpus):
-    alone = Counter(str(sequence) for sequence in
-                    sequences(prepared(corpus, batch_size=6).train_dataloader()))
-    shared, lengths = Counter(), set()
-    for rank in range(3):
-        loader = prepared(corpus, rank, 3, batch_size=2).train_dataloader()
-        lengths.add(len(list(loader)))
-        shared.update(str(sequence) for sequence in sequences(loader))
-    assert len(lengths) == 1
-    left = alone.total() % 6
-    assert not shared - alone
-    assert (alone - shared).total() == (left if left < 3 else 0)
-
-
 def stream(num_examples, batch_size, processes=1, rank=0, done=0, shuffle=True):
     return BatchStream(num_examples, batch_size, processes, rank, seed=5, shuffle=shuffle,
                        batches_done=lambda: done)
@@ -210,19 +173,6 @@ def test_every_example_once_an_epoch_over_all_processes(num_examples):
         assert len(set(indices)) == len(indices)
         left = num_examples % 6
         assert num_examples - len(indices) == (left if left < 3 else 0)
-
-
-def test_epochs_differ_in_order_and_evaluations_do_not():
-    first, second = (list(stream(20, 4, done=done)) for done in (0, 5))
-    assert [key for batch in first for key in batch] != [key for batch in second for key in batch]
-    in_order = list(stream(20, 4, done=5, shuffle=False))
-    assert in_order == [[(0, 4 * b + i) for i in range(4)] for b in range(5)]
-
-
-def test_a_stream_goes_on_from_any_batch():
-    whole = [*stream(22, 4), *stream(22, 4, done=6), *stream(22, 4, done=12)]
-    for done in (1, 5, 6, 11):
-        assert list(stream(22, 4, done=done)) == whole[done:done + 6]
 
 
 @pytest.mark.parametrize('option, value, match', [
