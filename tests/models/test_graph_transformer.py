@@ -65,33 +65,6 @@ def test_virtual_nodes_are_the_first_of_each_graph_and_attend_to_all_others():
     assert set(map(tuple, graph.edge_index.as_tensor().T.tolist())) == edges
 
 
-def test_virtual_nodes_tell_nodes_without_edges_of_one_another():
-    """Without them, neither messages nor attention reach another component."""
-    changed = []
-    for virtual_nodes in (0, 1):
-        own = model(source=f'GlobalTokens({virtual_nodes}) | SlidingWindow(0)',
-                    virtual_nodes=virtual_nodes).eval()
-        data = Data(x=torch.ones(3, 3), edge_index=torch.empty(2, 0, dtype=torch.long))
-        before = own(data)
-        data.x[2] = -1.
-        changed.append(not torch.equal(own(data)[:2], before[:2]))
-    assert changed == [False, True]
-
-
-def test_edges_out_of_range_are_refused_with_virtual_nodes_too():
-    own = model(**SOURCES['exphormer'])
-    with pytest.raises(ValueError, match=r"'edge_index\[0\]'"):
-        own(Data(x=torch.ones(3, 3), edge_index=torch.tensor([[0, 3], [3, 0]])))
-
-
-@pytest.mark.parametrize('name', ['full', 'none'])
-def test_the_output_follows_a_permutation_of_the_nodes(name):
-    own, one = model(**SOURCES[name]).eval(), graph(9)
-    perm = torch.randperm(9, generator=torch.Generator().manual_seed(1))
-    moved = Data(x=one.x[perm], edge_index=perm.argsort()[one.edge_index])
-    torch.testing.assert_close(own(moved), own(one)[perm])
-
-
 @pytest.mark.parametrize('level', ['node', 'graph'])
 @pytest.mark.parametrize('virtual_nodes', [0, 2])
 def test_graphs_of_a_batch_do_not_see_one_another(level, virtual_nodes):
