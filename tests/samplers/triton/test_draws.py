@@ -70,10 +70,11 @@ def generator(seed=0):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', sorted(contract.MODELS.keys() - {
-    'anti-diagonal', 'one query', 'vanishing queries', 'rectangular', 'ragged'}))
+    'anti-diagonal', 'one query', 'vanishing queries', 'rectangular', 'ragged', 'rank one',
+    'exploration', 'subnormal keys'}))
 @every_way
 def test_cells_follow_the_distribution(sample, name):
-    """The others differ in shapes alone."""
+    """The others differ in shapes, or in numbers that those of float32 and below bounds have."""
     assert contract.follows(*contract.draw_many(sample, contract.MODELS[name], copies=1000))
 
 
@@ -94,7 +95,7 @@ def test_rows_that_draw_often_are_cut(sample, programs):
     programs(2**14, max_expected=3)
     drawn = draws.Draws(model, generator(), thins=sample.method == 'thin')
     assert drawn._fit() and drawn.pieces > 2
-    assert contract.follows(*contract.draw_many(sample, model, copies=200))
+    assert contract.follows(*contract.draw_many(sample, model, copies=100))
 
 
 @pytest.mark.slow
