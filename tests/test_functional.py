@@ -9,11 +9,10 @@ import sys
 
 import pytest
 import torch
-import torch.nn.functional as F
 
 from graphattn import BipartiteGraph, ops
 from graphattn.functional import edge_attention, edge_probability, pair_attention
-from graphattn.graphs.pair_layout import DiagonalLayout, FreeLayout
+from graphattn.graphs.pair_layout import FreeLayout
 from graphattn.graphs.pair_mask import PairMask
 from graphattn.patterns import SlidingWindow
 from graphattn.samplers import FactorModel, sample_bernoulli
@@ -58,24 +57,6 @@ def test_edge_probability_is_the_expectation_on_the_edges(model, graph):
                                rtol=1e-12, atol=1e-12)
 
 
-def test_edge_probability_leaves_exploration_out():
-    graph = random_graph(5, 6)
-    exploring = factor_model(5, 6, exploration=0.25)
-    torch.testing.assert_close(edge_probability(exploring, graph) + 0.25,
-                               exploring.expectation()[graph.query, graph.key])
-
-
-@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])
-def test_edge_probability_within_rounding(dtype):
-    graph = random_graph(7, 7)
-    model = factor_model(7, 7, dtype=dtype)
-    exact = FactorModel(*(factor.detach().double() for factor in (
-        model.query_factor, model.mixing, model.key_factor)))
-    torch.testing.assert_close(edge_probability(model, graph).double(),
-                               edge_probability(exact, graph), rtol=torch.finfo(dtype).eps * 8,
-                               atol=0.)
-
-
 def factors(num_queries, num_keys, clusters):
     return [torch.rand(size, clusters, dtype=torch.double).requires_grad_()
             for size in (num_queries, num_keys)]
@@ -100,28 +81,10 @@ def test_edge_probability_that_is_known(segments, clusters):
             torch.testing.assert_close(ours, theirs)
 
 
-def test_edge_probability_refuses_what_is_known_of_other_edges():
-    model, graph = factor_model(7, 7), random_graph(7, 7)
-    with pytest.raises(ValueError, match=rf"'known' must have shape .{graph.num_edges}. on"):
-        edge_probability(model, graph, known=torch.zeros(graph.num_edges + 1))
-
-
-def test_edge_probability_refuses_other_sizes():
-    model = factor_model(5, 6)
-    for graph in (random_graph(4, 6), random_graph(5, 5), random_graph(6, 5)):
-        with pytest.raises(ValueError, match="'model' and 'graph' must have the same segments"):
-            edge_probability(model, graph)
-
-
 def test_edge_probability_refuses_other_segments_of_the_same_size():
     graph = random_graph(4, 4)
     with pytest.raises(ValueError, match="same segments .got query_ptr .0, 2, 4..*.0, 4.."):
         edge_probability(factor_model(4, 4, num_heads=2), graph)
-
-
-def test_edge_probability_refuses_what_is_no_model():
-    with pytest.raises(TypeError, match="'model' and 'graph' must be .* .got Tensor and Bipart"):
-        edge_probability(torch.ones(4, 4), random_graph(4, 4))
 
 
 def test_edge_probability_refuses_another_device():
@@ -223,15 +186,6 @@ def test_refuses(changes, error, match):
         attend(**changes)
 
 
-def test_the_unchanged_call_is_accepted():
-    assert attend().shape == (NUM_QUERIES, HEADS, 6)
-
-
-def test_weights_are_returned_on_request():
-    out, weight = attend(return_attention_weights=True)
-    assert out.shape == (NUM_QUERIES, HEADS, 6) and weight.shape == (EDGES, HEADS)
-
-
 @pytest.mark.parametrize('package', ['torch_scatter', 'torch_sparse'])
 def test_requested_backends_do_not_fall_back(package, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)  # as if it were not installed
@@ -269,13 +223,6 @@ def test_returned_tensors_are_not_the_stored_ones():
                    graph.query_ptr, graph.key_ptr, graph.in_degree(), graph.out_degree()):
         tensor.numpy()[...] = 60_000  # which torch does not see
     assert graph == expected
-
-
-def test_graphs_of_inference_mode():
-    with torch.inference_mode():
-        graph, x = SlidingWindow(1).build(5), torch.randn(5, 1, 4)
-        out = edge_attention(x, x, x, graph)
-    assert torch.allclose(out, edge_attention(x, x, x, SlidingWindow(1).build(5)))
 
 
 MANY_KEYS = 2**31 + 10
@@ -347,40 +294,6 @@ def test_a_soft_value_of_zero_leaves_a_weight_of_e_to_the_minus_logit_drop(logit
                             torch.tensor([0, 5]), mask).squeeze(1)
     torch.testing.assert_close(weight[:, 2] / weight[:, 0],
                                torch.full((5,), math.exp(-logit_drop)).double())
-
-
-def test_sequences_longer_than_the_diagonals():
-    layout = DiagonalLayout(5)
-    query, key, value = tokens()
-    mask = PairMask(torch.ones(2, 3).double(), layout)
-    out = pair_attention(query, key, value, torch.tensor([0, 16]), mask)
-    i, j = torch.arange(16)[:, None], torch.arange(16)
-    is_on = ((i - j).abs() < 3) | (i % 15 == 0) | (j % 15 == 0)
-    expected = F.scaled_dot_product_attention(
-        *(x.transpose(0, 1) for x in (query, key, value)), attn_mask=is_on)
-    torch.testing.assert_close(out, expected.transpose(0, 1))
-
-
-def test_dropout_zeroes_weights_and_keeps_their_mean():
-    torch.manual_seed(0)
-    equal_scores = torch.zeros(2000, 1, 1)
-    mask = PairMask(torch.ones(1, 1600), FreeLayout(40))
-    out = pair_attention(equal_scores, equal_scores, torch.ones(2000, 1, 1),
-                         torch.arange(0, 2001, 40), mask, dropout_p=0.25)
-    assert float(out.mean()) == pytest.approx(1, abs=0.01) and float(out.std()) > 0.05
-    assert bool((out * 30 - (out * 30).round()).abs().max() < 1e-4)  # weights are 0 or 1 / 30
-
-
-@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16, torch.float16])
-def test_pair_attention_keeps_the_dtype_of_query(dtype):
-    exact = pair_attention(*tokens(), PTR, pair_mask())
-    out = pair_attention(*tokens(dtype=dtype), PTR, pair_mask())
-    assert out.dtype == dtype
-    tolerance = 1e-5 if dtype == torch.float32 else 0.1
-    torch.testing.assert_close(out.double(), exact, atol=tolerance, rtol=0)
-    with torch.autocast('cpu', dtype=torch.bfloat16):
-        assert pair_attention(*tokens(dtype=torch.float32), PTR, pair_mask()
-                              ).dtype == torch.float32
 
 
 @pytest.mark.parametrize('hops', [1, 2])

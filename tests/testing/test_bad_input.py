@@ -126,15 +126,6 @@ def test_a_loop_that_no_signal_ends_is_ended_if_it_runs_apart():
     assert report.counts()['passed'] == 6
 
 
-@pytest.mark.slow
-def test_processes_apart_find_what_one_process_finds():
-    options = dict(form='indices', checks=['half precision', 'gate'],
-                   supports=Supports.everything(gate=False))
-    here, apart = (check_attention(attention, isolated=isolated, **options)
-                   for isolated in (False, True))
-    assert here == apart
-
-
 @pytest.mark.parametrize('options, words', [
     (dict(form='edges'), "'form' must be one of 'graph', 'mask', .*got 'edges'"),
     (dict(layout='nch'), "'layout' must be one of 'nhc', .*got 'nch'"),

@@ -16,7 +16,7 @@ from graphattn.functional import edge_attention
 from graphattn.ops import LogitTerms
 from graphattn.ops.attention import cpu_few_edges as few_edges
 from graphattn.ops.attention import schema as operators
-from graphattn.ops.cpu import chunks, schedule
+from graphattn.ops.cpu import schedule
 from graphattn.ops.cpu.edges import Edges
 from graphattn.ops.cpu.key_grads import KeyGrads
 from graphattn.ops.edge_dot import schema as dot_operators
@@ -119,15 +119,6 @@ def test_softcaps_and_sinks_equal_reference(terms, many_parts):
     contract.test_softcaps_and_sinks_equal_reference('hub', terms, 'numba')
 
 
-def test_no_segments():
-    graph = GRAPHS['no_segments']()
-    inputs = draw(graph, 'shared')
-    shapes = {name: result.shape for name, result in with_grads(attend(graph, inputs),
-                                                                inputs).items()}
-    assert shapes == {'out': (0, HEADS, VALUE_CHANNELS),
-                      **{name: tensor.shape for name, tensor in inputs.items()}}
-
-
 @pytest.mark.parametrize('channels, value_channels', [(0, 3), (4, 0), (1, 1), (8, 16), (33, 64)])
 def test_every_width_equals_reference(channels, value_channels):
     graph = random_graph(9, 150, 0.9)  # rows longer than a tile
@@ -151,14 +142,6 @@ def long_graph() -> BipartiteGraph:
     without_first = BipartiteGraph.from_edge_index(
         long.edge_index.as_tensor()[:, (long.query > 20) | (long.key > 2000)], 150, 3000)
     return BipartiteGraph.batch([without_first, short])
-
-
-def test_the_long_graph_takes_chunks():
-    graph = long_graph()
-    edges = Edges.by_query(*graph.csr, graph.query_ptr, graph.key_ptr)
-    for channels in (64 + 48, 2 * (64 + 48)):
-        assert chunks.keys_per_chunk(channels, edges, 0) < 3000
-        assert chunks.keys_per_chunk(channels, edges, 1) == 30
 
 
 @pytest.mark.slow
@@ -353,21 +336,6 @@ def test_dropout_drops_each_weight_alone(restored_rng):
     assert ((rate - (1 - p)).abs() < 5 * standard_error).all()
     correlation = torch.corrcoef(kept.flatten(1).double().t()).fill_diagonal_(0)
     assert correlation.abs().max() < 6 / math.sqrt(len(kept))
-
-
-def test_dropout_of_a_seed_repeats_on_any_number_of_threads(with_threads, restored_rng):
-    graph = GRAPHS['hub']()
-    inputs = draw(graph)
-    first, same, other = (with_threads(threads, partial(dropped, graph, inputs, seed, 0.5))
-                          for threads, seed in ((1, 0), (3, 0), (1, 1)))
-    assert first.equal(same) and not first.equal(other)
-
-
-def test_no_dropout_draws_nothing():
-    graph = GRAPHS['square']()
-    state = torch.get_rng_state()
-    attend(graph, draw(graph))
-    assert torch.get_rng_state().equal(state)
 
 
 # Threads #############################################################################
