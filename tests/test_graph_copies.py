@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader
 from graphattn import BipartiteGraph
 from graphattn.functional import edge_attention
 from tests.graphs import GRAPHS
+from tests.pairwise import pairwise
 
 
 def variants(name: str) -> Iterator[BipartiteGraph]:
@@ -267,11 +268,10 @@ MADE_IN_INFERENCE_MODE = {
 }
 
 
-@pytest.mark.parametrize('backend', ['numba', 'gather', 'csr'])
-@pytest.mark.parametrize('hops', [1, 3])
-@pytest.mark.parametrize('is_used', [False, True])
-@pytest.mark.parametrize('make', MADE_IN_INFERENCE_MODE.values(), ids=MADE_IN_INFERENCE_MODE)
-def test_a_graph_of_inference_mode_trains(make, is_used, hops, backend):
+@pytest.mark.parametrize('made, is_used, hops, backend', pairwise(
+    MADE_IN_INFERENCE_MODE, [False, True], [1, 3], ['numba', 'gather', 'csr']))
+def test_a_graph_of_inference_mode_trains(made, is_used, hops, backend):
+    make = MADE_IN_INFERENCE_MODE[made]
     options = {'backend': backend, 'hops': hops, 'teleport': 0.1 * (hops - 1)}
     with torch.inference_mode():
         graph = make()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import warnings
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -229,7 +228,6 @@ def test_sorted_edges_are_freed_with_the_edges():
     conv(tuple(x), edge_index)
     assert len(GRAPHS) == 1
     del edge_index
-    gc.collect()
     conv(tuple(x), drawn(seed=2)[2])
     assert len(GRAPHS) == 1
 

@@ -22,6 +22,7 @@ from graphattn.patterns import Full, RandomKeys, SlidingWindow
 from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
 from graphattn.sources.mask_graph import MaskGraph
 from tests.counted_source import CountedSource
+from tests.pairwise import pairwise
 
 PTR = torch.tensor([0, 4, 5, 12])
 TOKENS = torch.randint(20, (12,), generator=torch.Generator().manual_seed(0))
@@ -89,9 +90,7 @@ SOURCES = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('share_source', [True, False])
-@pytest.mark.parametrize('seed', [None, 5], ids=['default generator', 'own generator'])
-@pytest.mark.parametrize('source', SOURCES)
+@pytest.mark.parametrize('source, seed, share_source', pairwise(SOURCES, [None, 5], [True, False]))
 def test_checkpointed_layers_have_the_same_gradients_bit_for_bit(source, seed, share_source):
     model = encoder(SOURCES[source](), share_source=share_source, num_layers=3, dropout=0.2,
                     attention_dropout=0.2)

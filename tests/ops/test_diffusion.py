@@ -26,6 +26,7 @@ from graphattn.patterns import SlidingWindow
 from tests.forked import peak_bytes
 from tests.graphs import GRAPHS, random_graph
 from tests.ops.test_backends import BACKENDS, skip_if_missing
+from tests.pairwise import pairwise
 
 HEADS, CHANNELS, VALUE_CHANNELS, HOPS = 2, 20, 17, 3  # whole vectors of channels, and a remainder
 SQUARE = [name for name in GRAPHS if GRAPHS[name]().is_square]
@@ -543,10 +544,8 @@ def test_bytes_saved_for_backward(hops, run):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('edges_at_once', [1, 2**20])
-@pytest.mark.parametrize('teleport', TELEPORTS)
-@pytest.mark.parametrize('edge_values', EDGE_VALUES)
-@pytest.mark.parametrize('name', SQUARE)
+@pytest.mark.parametrize('name, edge_values, teleport, edges_at_once', pairwise(
+    SQUARE, EDGE_VALUES, TELEPORTS, [1, 2**20]))
 def test_one_operator_equals_two(name, edge_values, teleport, edges_at_once, monkeypatch):
     graph = GRAPHS[name]()
     inputs = draw(graph, edge_values)
