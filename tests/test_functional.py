@@ -324,31 +324,3 @@ def test_large_logits_that_are_exact_have_exact_weights_under_a_mask(size):
         largest = float(expected.detach().abs().max())
         atol = 1e-6 * max(1., largest, size * (expected is results[1][2]))
         torch.testing.assert_close(result.double(), expected, atol=atol, rtol=0)
-
-
-def on_meta() -> dict:
-    names = ('query', 'key', 'value', 'ptr')
-    mask = PairMask(torch.empty(2, 25, device='meta'), FreeLayout(5))
-    return {'mask': mask, **{name: x.to('meta') for name, x in zip(names, (*tokens(), PTR))}}
-
-
-@pytest.mark.parametrize('change, error, match', [
-    (dict(mask=random_graph(4, 4)), TypeError, "'mask' must be a PairMask .got BipartiteGraph"),
-    (dict(query=torch.zeros(16, 2, 3).long()), TypeError, "'query' must.*got torch.int64"),
-    (dict(key=torch.zeros(16, 2, 3)), TypeError, "'key' must.*torch.float64.*got torch.float32"),
-    (dict(value=torch.zeros(15, 2, 3).double()), ValueError, "'value' must.*16"),
-    (dict(query=torch.zeros(16, 6).double()), ValueError, "'query' must.*heads"),
-    (dict(query=torch.zeros(16, 3, 3).double()), ValueError, "'query' must.*2"),
-    (dict(key=torch.zeros(16, 2, 4).double()), ValueError, "'key' must have 3 channels"),
-    (dict(ptr=torch.tensor([0, 4])), ValueError, "'ptr' must rise from 0 to 16"),
-    (dict(ptr=torch.tensor([0, 6, 16])), ValueError, "'length' must.*tokens.*got 6"),
-    (on_meta(), ValueError, "'ptr' must.*values,.*.got.*Tensor.*meta"),
-    (dict(dropout_p=1.), ValueError, r"'dropout_p' must be in \[0, 1\)"),
-    (dict(scale=math.inf), ValueError, "'scale' must be finite"),
-    (dict(scale='1'), TypeError, "'scale' must be a number"),
-])
-def test_pair_attention_refuses(change, error, match):
-    query, key, value = tokens()
-    arguments = dict(query=query, key=key, value=value, ptr=PTR, mask=pair_mask()) | change
-    with pytest.raises(error, match=match):
-        pair_attention(**arguments)

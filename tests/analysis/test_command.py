@@ -78,17 +78,6 @@ def checkpoint(runs, name):
     return runs / name / 'checkpoints' / 'last.ckpt'
 
 
-def test_a_picture_that_fails_leaves_no_texts(tmp_path, monkeypatch, error_line):
-    def draw(results):
-        figure = Figure()
-        figure.suptitle('$_{$')
-        return figure
-
-    monkeypatch.setitem(globals(), 'draw', draw)
-    assert 'Expected' in error_line(main, ['--out', tmp_path])
-    assert not list(tmp_path.iterdir())
-
-
 GRAPH = (SlidingWindow(1)).build(5) - BipartiteGraph.from_mask(torch.eye(5, dtype=torch.bool))
 
 

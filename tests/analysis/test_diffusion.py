@@ -10,7 +10,6 @@ import torch
 
 from analysis.diffusion import (
     diffusion,
-    fields,
     heat_response,
     operator,
     operators,
@@ -210,20 +209,6 @@ def test_causal_hops_stay_causal_and_global_tokens_leak():
     one_edge_back = parse('(SlidingWindow(2) & Causal()) | GlobalTokens(1)').build(30)
     field = receptive_field(one_edge_back, hops=2)
     assert field[1, 1] == 2 and (field[2] == 30).all()
-
-
-@pytest.mark.slow
-def test_sampled_queries_have_their_own_fields(monkeypatch):
-    graph = parse('SlidingWindow(2) | RandomKeys(1)').build(300, seed=0)
-    full = receptive_field(graph, hops=4)
-    chosen = np.sort(np.random.default_rng(3).choice(300, 21, replace=False))
-    sampled = receptive_field(graph, hops=4, queries=21, queries_seed=3)
-    assert np.array_equal(sampled, full[:, chosen])
-    monkeypatch.setattr(fields, '_BYTES_AT_ONCE', 1000)
-    assert np.array_equal(receptive_field(graph, hops=4), full)
-    monkeypatch.setattr(fields, '_ALL_QUERIES_UP_TO', 100)
-    monkeypatch.setattr(fields, '_SAMPLED_QUERIES', 9)
-    assert diffusion(graph).queries == 9
 
 
 @pytest.mark.slow

@@ -35,12 +35,6 @@ def test_times_both_for_as_long(graph, options, asked):
     assert result.threads == torch.get_num_threads()
 
 
-def test_hops_need_as_many_keys_as_queries(asked):
-    speed(patterns.SlidingWindow(2).build(40), hops=2)
-    with pytest.raises(ValueError, match='each hop'):
-        speed(patterns.RandomKeys(3).build(20, 30, seed=0), hops=2)
-
-
 @pytest.mark.parametrize('options, message', [
     ({'heads': 0}, "'heads' must be at least 1"),
     ({'head_channels': 0}, "'head_channels' must be at least 1"),

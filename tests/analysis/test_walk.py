@@ -21,21 +21,6 @@ def eigenvalues(graph):
     return component_eigenvalues(attention, strong_components(attention))
 
 
-def test_rows_are_queries():
-    mask = torch.tensor([[1, 1, 0], [0, 0, 0], [1, 1, 1]], dtype=torch.bool)
-    rows = [[0.5, 0.5, 0], [0, 0, 0], [1 / 3, 1 / 3, 1 / 3]]
-    assert np.allclose(uniform_attention(mask).toarray(), rows)
-    rows[1] = [0, 1, 0]
-    assert np.allclose(uniform_attention(mask, keyless='stay').toarray(), rows)
-
-
-def test_eigenvalues_of_a_directed_cycle_are_roots_of_unity():
-    found = eigenvalues(nx.cycle_graph(6, create_using=nx.DiGraph))
-    roots = np.exp(2j * np.pi * np.arange(6) / 6)
-    assert np.abs(found[:, None] - roots).min(axis=1).max() < 1e-13
-    assert np.abs(found[:, None] - roots).min(axis=0).max() < 1e-13
-
-
 @pytest.mark.slow
 def test_eigenvalues_far_from_normal():
     """Pairs that also attend to the pair before: solved whole, the second modulus comes out as

@@ -127,16 +127,6 @@ def test_batches_whose_gradients_accumulate_draw_apart(tmp_path):
     assert len(set(seeds)) == len(seeds) == 3
 
 
-def test_each_seed_has_its_order_of_images():
-    orders = set()
-    for seed in (0, 1):
-        data = train.TrainCLI('fit', ['--config', CONFIG, f'--seed_everything={seed}'])
-        data.datamodule.trainer = data.trainer
-        data.datamodule.setup()
-        orders.add(tuple(next(iter(data.datamodule.train_dataloader())).label.tolist()))
-    assert len(orders) == 2
-
-
 def test_a_resumed_run_keeps_a_best_checkpoint_that_it_does_not_surpass(tmp_path):
     fit(tmp_path, *NO_BETTER)
     before, tested = weights(tmp_path, BEST)['global_step'], read_summary(tmp_path)

@@ -13,14 +13,12 @@ from graphattn.hugging_face import (
     attachment,
     detach,
     fit,
-    fit_to_loss,
     load_attached,
     profile,
     save_attached,
 )
 from graphattn.hugging_face.own_clusters import ClusterPoints, ClusterSums
 from graphattn.sources import ContentClusterSource, HeadClusters, PatternSource
-from tests.hugging_face.test_fit import loss
 from tests.hugging_face.test_profile import new_model
 from tests.test_hugging_face import LENGTH, TOKENS
 
@@ -152,15 +150,6 @@ def test_a_fit_chooses_them_and_a_saved_model_has_them(family, tmp_path):
     table = attachment(loaded, length=LENGTH).as_table()
     assert {row['along'] for row in table} == {row['pattern'] for row in chosen.as_table()}
     assert all((row['density'] is None) == ('clusters' in row['along']) for row in table)
-
-
-def test_the_smallest_density_within_a_loss_may_need_clusters():
-    model = new_model('BERT')
-    found = profile(model, [TOKENS], patterns=['Full()', *CLUSTERS])
-    chosen = fit_to_loss(model, found, loss, 1.05)
-    with attached(model, chosen.along()):
-        within = loss(model)
-    assert within <= 1.05 * loss(model) and chosen.clusters and chosen.density.mean() < 1
 
 
 def test_heads_with_clusters_are_attached_one_by_one_and_detached():

@@ -117,17 +117,6 @@ def test_sequences_of_other_lengths_share_positions():
     assert found.own_keys.shape == (8, LENGTH, 3) and found.lengths.tolist() == [LENGTH, length]
 
 
-def test_positions_that_no_input_has_get_the_keys_before_them():
-    found = profile(new_model('BERT'), [TOKENS], patterns=['3 own keys'], positions=LENGTH + 5)
-    assert found.own_keys.shape == (8, LENGTH + 5, 3)
-    assert found.own_keys[:, LENGTH + 2].tolist() == [[LENGTH + 2, LENGTH + 1, LENGTH]] * 8
-    shorter = profile(new_model('BERT'), [TOKENS], patterns=['3 own keys'])
-    np.testing.assert_array_equal(found.own_keys[:, :LENGTH], shorter.own_keys)
-    np.testing.assert_array_equal(found.pattern_error, shorter.pattern_error)
-    with pytest.raises(ValueError, match="'positions' must be at most 4096"):
-        profile(new_model('BERT'), [TOKENS], patterns=['3 own keys'], positions=4097)
-
-
 # Streaming ###########################################################################
 
 

@@ -137,24 +137,6 @@ def test_change_from_input_to_input_is_that_of_the_largest_weights():
         assert got.same_distances[row] == pytest.approx(np.minimum(one, other).sum(), abs=1e-6)
 
 
-def test_a_sample_of_rows_estimates_what_sorts_them():
-    model = new_model('BERT')
-    whole, some, again = (profile(model, [TOKENS], sample=sample) for sample in (256, 12, 12))
-    np.testing.assert_array_equal(whole.entropy, some.entropy)
-    np.testing.assert_array_equal(some.edges, again.edges)
-    np.testing.assert_allclose(some.edges, whole.edges, rtol=.2)
-    assert not np.array_equal(some.edges, whole.edges)
-
-
-def test_packed_sequences_are_inputs_of_their_own():
-    model = new_model('Llama')
-    positions = torch.cat([torch.arange(12), torch.arange(8)]).unsqueeze(0)
-    packed = profile(model, [{'input_ids': TOKENS[:1], 'position_ids': positions}])
-    alone = profile(model, TOKENS[:1].split((12, 8), dim=1))
-    assert packed.lengths.tolist() == [12, 8]
-    np.testing.assert_allclose(packed.before, alone.before, atol=1e-6)
-
-
 def test_encoder_and_decoder_have_special_tokens_of_their_own():
     model = new_model('T5', DECODERS['T5'])
     decoded = torch.full((BATCH, 40), 4)

@@ -11,22 +11,13 @@ from torch_geometric.utils.sparse import index2ptr
 from graphattn import BipartiteGraph, edge_attention
 from graphattn.graphs.pair_layout import FreeLayout
 from graphattn.graphs.pair_mask import PairMask
-from graphattn.layers import EncoderLayer, GraphAttention, fold_heads, unfold_heads
+from graphattn.layers import EncoderLayer, GraphAttention
 from graphattn.patterns import Full, SlidingWindow
 from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
-from tests.counted_source import CountedSource
 from tests.graphs import random_graph
 from tests.ops.test_diffusion import saved_bytes
 
 PTR = torch.tensor([0, 5, 6, 14])
-
-
-def test_folding_puts_one_head_after_the_other():
-    x = torch.arange(24.).view(4, 3, 2)
-    folded = fold_heads(x)
-    assert folded.shape == (12, 1, 2)
-    assert torch.equal(folded[4:8, 0], x[:, 1])
-    assert torch.equal(unfold_heads(folded, 3), x)
 
 
 def test_full_attention_equals_torch():
@@ -191,20 +182,6 @@ def test_source_of_another_size_is_refused():
         attention(torch.randn(14, 8), PTR, source=BlockModelSource(heads=4, head_channels=4))
 
 
-def test_a_given_graph_replaces_the_sources_graph():
-    source = CountedSource(2, 4, 8)
-    attention = GraphAttention(8, 2, source)
-    x = torch.randn(14, 8)
-    out, graph = attention(x, PTR, return_graph=True)
-    again, same = attention(x, PTR, graph=graph, return_graph=True)
-    assert same is graph and (source.num_graphs, source.num_terms) == (1, 2)
-    torch.testing.assert_close(again, out)
-    gradients = [torch.autograd.grad(y.sin().sum(), source.centroid, retain_graph=True)[0]
-                 for y in (out, again)]
-    assert gradients[0].any()
-    torch.testing.assert_close(*gradients)
-
-
 @pytest.mark.parametrize('per_head', [False, True])
 def test_an_edge_bias_and_the_weights_equal_dense_attention(per_head):
     torch.manual_seed(0)
@@ -259,20 +236,6 @@ def test_soft_masks_have_neither_bias_nor_weights(options, message):
     attention = GraphAttention(8, 2, PatternSource(Full()))
     with pytest.raises(ValueError, match=message):
         attention(torch.randn(9, 8), torch.tensor([0, 9]), **options)
-
-
-@pytest.mark.parametrize('source', [SlidingWindow(2), 'SlidingWindow(2)',
-                                    PatternSource(SlidingWindow(2))])
-def test_a_pattern_may_be_the_source(source):
-    for layer in (GraphAttention, EncoderLayer):
-        torch.manual_seed(0)
-        made = layer(8, 2, source)
-        torch.manual_seed(0)
-        without = layer(8, 2)
-        x, ptr = torch.randn(9, 8), torch.tensor([0, 4, 9])
-        out, graph = made(x, ptr, return_graph=True)
-        assert graph == PatternSource(SlidingWindow(2)).graph(ptr)
-        assert torch.equal(out, without(x, ptr, source=source))
 
 
 def test_the_error_for_a_batch_vector_as_ptr_shows_the_conversion():

@@ -151,14 +151,6 @@ def test_features_of_a_coalesced_adjacency_have_their_gradient():
         conv(tuple(x), adj_t)
 
 
-@pytest.mark.parametrize('options', [dict(aggr='mean'), dict(flow='target_to_source')])
-def test_other_aggregations_equal_pyg(options):
-    *_, edge_index, _ = drawn(square=True)
-    theirs, ours = twins(6, 4, 2, **options)
-    x = torch.randn(NUM_QUERIES, 6)
-    torch.testing.assert_close(ours(x, edge_index), theirs(x, edge_index))
-
-
 def test_repeated_edges_count_repeatedly_with_a_warning():
     *x, edge_index, edge_attr = drawn()
     edge_index[:, 1] = edge_index[:, 0]
@@ -166,21 +158,6 @@ def test_repeated_edges_count_repeatedly_with_a_warning():
     with pytest.warns(UserWarning, match='slower.*40 edges, 39 of them different'):
         out = ours(tuple(x), edge_index, edge_attr)
     torch.testing.assert_close(out, theirs(tuple(x), edge_index, edge_attr))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('edge_dim', [None, EDGE_DIM])
-def test_dropout_keeps_the_mean_and_acts_in_training_only(edge_dim):
-    *x, edge_index, edge_attr = drawn()
-    theirs, ours = twins((5, 7), 4, 2, edge_dim=edge_dim, dropout=0.5)
-    call = [tuple(x), edge_index, edge_attr if edge_dim else None]
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        whole = theirs.eval()(*call)
-        torch.testing.assert_close(ours.eval()(*call), whole)
-        outs = torch.stack([ours.train()(*call) for _ in range(400)])
-    error = outs.std(0) / 400**0.5
-    assert ((outs.mean(0) - whole).abs() < 5 * error + 1e-5).all() and error.max() > 0
 
 
 # Sorted once #########################################################################

@@ -39,17 +39,6 @@ def test_queries_attend_to_the_memory_of_their_sequence(name):
     assert not torch.allclose(again[3:], out[3:])
 
 
-@pytest.mark.parametrize('recompute', [False, True])
-def test_a_memory_of_the_tokens_themselves_changes_nothing(recompute):
-    attention = GraphAttention(8, 2, PatternSource(SlidingWindow(1)), recompute=recompute)
-    x = torch.randn(7, 8, requires_grad=True)
-    results = []
-    for memory in ({}, dict(memory=x, memory_ptr=PTR)):
-        out = attention(x, PTR, **memory)
-        results.append([out, *torch.autograd.grad(out.sin().sum(), x)])
-    torch.testing.assert_close(*results)
-
-
 def test_arguments_for_self_attention_are_refused_by_name():
     x, memory = tokens()
     given = dict(memory=memory, memory_ptr=MEMORY_PTR)

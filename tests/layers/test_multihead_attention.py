@@ -13,8 +13,8 @@ from torch.nn.utils.parametrizations import weight_norm
 from torch.nn.utils.parametrize import register_parametrization
 
 from graphattn.layers import MultiheadAttention, from_torch
-from graphattn.patterns import Causal, Full, GlobalTokens, Pattern, SlidingWindow
-from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
+from graphattn.patterns import Full, GlobalTokens, Pattern, SlidingWindow
+from graphattn.sources import BlockModelSource, LearnedMaskSource
 
 BATCH, LENGTH, MEMORY, CHANNELS, HEADS = 2, 11, 7, 16, 4
 PATTERN = SlidingWindow(2) | GlobalTokens(1)
@@ -212,20 +212,6 @@ def test_encoders_equal_torch_under_the_mask(depth, padding, options, mode):
     torch.testing.assert_close(theirs.state_dict(), before)  # a copy
 
 
-def test_layers_have_their_own_sources_and_causal_masks_hold():
-    encoder = nn.TransformerEncoder(layer(batch_first=True), 2, enable_nested_tensor=False)
-    source = BlockModelSource(heads=HEADS, head_channels=CHANNELS // HEADS, clusters=8)
-    ours = from_torch(encoder, source)
-    one, other = (part.self_attn.source for part in ours.layers)
-    assert not torch.equal(one.centroid, other.centroid)
-    assert isinstance(ours.layers[0].self_attn, MultiheadAttention)
-    causal = nn.Transformer.generate_square_subsequent_mask(LENGTH)
-    x = torch.randn(BATCH, LENGTH, CHANNELS)
-    expected = encoder(x, ~(PATTERN & Causal()).build(LENGTH).to_mask())
-    got = from_torch(encoder, PATTERN)(x, causal, is_causal=True)
-    torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
-
-
 @pytest.mark.slow
 def test_compiled_encoders_return_the_same():
     encoder = nn.TransformerEncoder(layer(), 2, enable_nested_tensor=False)
@@ -350,18 +336,3 @@ def test_errors_name_the_argument(case):
     call, error, message = BAD[case]
     with pytest.raises(error, match=message):
         call()
-
-
-@pytest.mark.parametrize('masks, message', [
-    (dict(attn_mask=torch.ones(LENGTH, LENGTH).tril()), "'attn_mask' is a floating mask"),
-    (dict(key_padding_mask=torch.ones(BATCH, LENGTH)), "'key_padding_mask' is a floating mask"),
-    (dict(key_padding_mask=torch.arange(LENGTH) < torch.tensor([[LENGTH], [5]])),
-     "leaves no token in sequence 0, .* 'key_padding_mask' is True at padding"),
-])
-def test_suspicious_masks_cause_a_warning(masks, message):
-    with pytest.warns(UserWarning, match=message):
-        pair()[1](X, X, X, **masks)
-
-
-def test_prints_its_source():
-    assert 'PatternSource(Full())' in repr(MultiheadAttention(16, 4, source=PatternSource(Full())))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import pickle
 import warnings
 from collections.abc import Callable
 from functools import wraps
@@ -16,7 +15,6 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.explain import AttentionExplainer, Explainer, GNNExplainer
 from torch_geometric.loader import DataLoader, NeighborLoader
 from torch_geometric.nn import (
-    HeteroConv,
     MessagePassing,
     TransformerConv,
     to_hetero,
@@ -171,17 +169,6 @@ def call(layer: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
     return out[0] if isinstance(out, tuple) else out
 
 
-@pytest.mark.parametrize('copied', [copy.deepcopy,
-                                    lambda layer: pickle.loads(pickle.dumps(layer))],
-                         ids=['deepcopy', 'pickle'])
-def test_layers_are_copied_before_and_after_use(case, copied):
-    layer, inputs = case
-    fresh = copied(layer)
-    expected = call(layer, inputs)
-    for each in (fresh, copied(layer)):
-        torch.testing.assert_close(call(each, inputs), expected)
-
-
 @pytest.mark.slow
 def test_layers_are_compiled(case):
     layer, inputs = case
@@ -231,19 +218,6 @@ def hetero_data() -> HeteroData:
     data['paper', 'cites', 'paper'].edge_index = torch.tensor([[4, 0, 3, 1], [4, 0, 0, 2]])
     data['paper', 'of', 'author'].edge_index = torch.tensor([[4, 0, 3, 1], [4, 0, 0, 6]])
     return data
-
-
-@pytest.mark.parametrize('name', ['GraphTransformerConv', 'EdgeAttention'])
-def test_a_convolution_of_each_edge_type_is_the_same_alone(name):
-    data = hetero_data()
-    convs = {edge_type: CONVS[name]() for edge_type in data.edge_types}
-    out = HeteroConv(convs, aggr='sum')(data.x_dict, data.edge_index_dict)
-    expected = dict.fromkeys(data.node_types, 0)
-    for (source, _, target), conv in zip(data.edge_types, convs.values()):
-        pair = data[source].x, data[target].x
-        edges = data[source, _, target].edge_index
-        expected[target] = expected[target] + conv(pair, edges)
-    torch.testing.assert_close(out, expected)
 
 
 @pytest.mark.slow

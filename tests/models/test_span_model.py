@@ -5,11 +5,9 @@ import math
 import pytest
 import torch
 
-from graphattn.models import Encoder, MultipleChoiceModel, best_spans
+from graphattn.models import best_spans
 
 PTR = torch.tensor([0, 5, 5, 12])
-SIZES = {'num_tokens': 20, 'max_length': 8, 'channels': 8, 'heads': 2, 'num_layers': 2}
-TOKENS = torch.arange(12)
 
 
 def spans_by_hand(logits, can_answer, begin, end, max_tokens):
@@ -38,15 +36,6 @@ def test_the_best_spans_have_the_highest_scores(num_best, max_tokens):
 def test_no_sequences_have_no_spans():
     spans = best_spans(torch.zeros(0, 2), torch.tensor([0]), torch.zeros(0).bool(), num_best=3)
     assert spans.score.shape == spans.first.shape == (0, 3)
-
-
-def test_choices_are_the_selected_tokens():
-    torch.manual_seed(0)
-    model = MultipleChoiceModel(Encoder('Full', **SIZES)).eval()
-    ptr = torch.tensor([0, 5, 12])
-    assert torch.allclose(model(TOKENS, ptr), model(TOKENS, ptr, selected=torch.tensor([0, 5])))
-    logits = model(TOKENS, ptr, selected=torch.tensor([3, 6, 6]))
-    assert logits.shape == (3,) and logits[1] == logits[2] != logits[0]
 
 
 @pytest.mark.parametrize('wrong, error, match', [

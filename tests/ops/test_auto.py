@@ -44,11 +44,6 @@ def run(graph, loaded, poison=None, **options):
     return loaded[-1]
 
 
-def test_sparse_graphs_are_fused(loaded):
-    assert run(RandomKeys(2).build(20, seed=0), loaded) == 'numba'
-    assert run(RandomKeys(2).build(20, seed=0), loaded, gated=True) == 'numba'
-
-
 @pytest.mark.parametrize('graph', [RandomKeys(19).build(20, seed=0), Full().build(20)])
 def test_dropout_is_fused_at_every_density_with_and_without_gradients(loaded, graph):
     assert run(graph, loaded, dropout_p=0.1) == 'numba'

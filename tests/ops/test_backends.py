@@ -246,6 +246,24 @@ def test_idle_nodes_get_exactly_zero(name, backend):
         assert not any(results[name][idle].any() for name in names)
 
 
+@pytest.mark.parametrize('poison', [torch.nan, torch.inf])
+def test_poison_in_nodes_without_edges_reaches_nothing(backend, poison):
+    graph = GRAPHS['idle_nodes']()
+    inputs = draw(graph, 'per_edge')
+    clean = attend(graph, inputs, backend)
+    inputs['query'][graph.in_degree() == 0] = poison
+    for name in ('key', 'value'):
+        inputs[name][graph.out_degree() == 0] = poison
+    assert_same(attend(graph, inputs, backend), clean)
+
+
+def test_large_logits_do_not_overflow(backend):
+    graph = GRAPHS['square']()
+    inputs = draw(graph, dtype=torch.float32)
+    inputs['query'] *= 1e4
+    assert all(result.isfinite().all() for result in attend(graph, inputs, backend).values())
+
+
 # What 'auto' gives is held to the same, whichever way it takes.
 EVERY_WAY = ['auto', *BACKENDS]
 
@@ -529,6 +547,13 @@ def test_dropout_of_a_seed_is_that_of_reference(name, hops, backend, restored_rn
     (out, weight), expected, fused = results
     assert_same(dict(zip(('out', 'weight', 'fused'), (out, weight, fused))),
                 dict(zip(('out', 'weight', 'fused'), (*expected, expected[0]))))
+
+
+def test_no_dropout_draws_nothing(backend):
+    graph = GRAPHS['square']()
+    state = torch.get_rng_state()
+    attend(graph, draw(graph), backend, dropout_p=0.)
+    assert torch.get_rng_state().equal(state)
 
 
 # Layout and symmetry #################################################################

@@ -90,17 +90,6 @@ def test_heads_that_do_not_divide_are_refused(heads):
         edge_attention(torch.randn(graph.num_queries, 4, CHANNELS), key, value, graph)
 
 
-@pytest.mark.parametrize('name, value, match', [
-    ('edge_attr', torch.randn(2, 3).double(), r"'edge_attr' must.*size\]"),
-    ('edge_attr', torch.randn(1), "'edge_attr' must.*dtype.*got torch.float32"),
-    ('projection', torch.randn(HEADS, CHANNELS, 4).double(), "'projection' must.*.4, 5, 3"),
-])
-def test_features_of_another_shape_are_refused(name, value, match):
-    graph = GRAPHS['square']()
-    with pytest.raises((TypeError, ValueError), match=match):
-        edge_feature_attention(graph=graph, **{**draw(graph, HEADS), name: value})
-
-
 def test_dropout_of_features_has_the_gradient_of_what_was_drawn():
     graph = GRAPHS['square']()
     inputs = draw(graph, HEADS)

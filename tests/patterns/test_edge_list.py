@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 import torch
 
@@ -15,6 +17,13 @@ def random_list(tokens=300, count=4):
     query = torch.arange(tokens).repeat_interleave(count)
     return EdgeList(tokens, torch.stack([torch.randint(tokens, query.shape, generator=generator),
                                          query]))
+
+
+def test_order_and_repetition_do_not_matter():
+    edges = torch.tensor([[2, 0, 2, 1], [0, 1, 0, 2]])
+    one, other = EdgeList(3, edges), EdgeList(3, edges[:, [3, 1, 0]])
+    assert one == other and hash(one) == hash(other) and str(one) == 'EdgeList(3 tokens, 3 edges)'
+    assert pickle.loads(pickle.dumps(one)) == one
 
 
 @pytest.mark.parametrize('pattern, limit', [

@@ -88,16 +88,6 @@ def test_the_forward_pass_is_exact(estimator, name, value, dtype):
         assert (factor == value).all()
 
 
-@pytest.mark.parametrize('edge_prob, estimator, error, match', [
-    (torch.ones(3), 'papper', ValueError,
-     r"'estimator' must be 'one-sided', 'paper' or 'repo' \(got 'papper'\)"),
-    (torch.ones(3), None, TypeError, r"'estimator' must be a str \(got NoneType\)"),
-])
-def test_straight_through_bad_input(edge_prob, estimator, error, match):
-    with pytest.raises(error, match=match):
-        straight_through(edge_prob, estimator)
-
-
 # density_penalty #####################################################################
 
 

@@ -32,14 +32,6 @@ def test_a_quarter_of_the_pairs_are_edges_at_first(preset):
     assert sum(densities) / 8 == pytest.approx(0.25, abs=0.02 if preset == 'paper' else 0.002)
 
 
-def test_clusters_of_the_repository_preset_start_similar():
-    source = BlockModelSource(heads=2, head_channels=32, clusters=128, preset='repo').eval()
-    prob = source.block_model(*inputs(channels=32), PTR).expectation().detach()
-    inside = prob[:300, :300]
-    assert float((inside - 0.25).abs().max()) < 0.004
-    assert float(source.centroid.detach().std()) == pytest.approx((2 / (128 * 32))**0.5, rel=0.1)
-
-
 def test_distribution_is_the_papers_equations():
     source = BlockModelSource(heads=2, head_channels=4, clusters=3).double().eval()
     query, key = inputs(channels=4, nodes=7).double()

@@ -238,15 +238,6 @@ def test_frozen_masks_equal_dense_masks(backend):
     assert bool((expected == 0).all(-1).any())  # some rows are empty
 
 
-@pytest.mark.parametrize('options, match', [
-    (dict(size=2), "'size' must be at least 3 with a border"),
-    (dict(size=0, mode='soft'), "'size' must be at least 1"),
-])
-def test_bad_options(options, match):
-    with pytest.raises(ValueError, match=match):
-        LearnedMaskSource(**{'heads': 2, 'size': 8, **options})
-
-
 def test_soft_masks_that_are_on_are_plain_attention():
     source = LearnedMaskSource(2, 8, mode='soft').double()
     with torch.no_grad():

@@ -7,7 +7,7 @@ import torch
 from graphattn import BipartiteGraph
 from graphattn.graphs.pair_layout import FreeLayout
 from graphattn.layers import fold_heads
-from graphattn.patterns import GlobalTokens, Mask, Pattern, RandomKeys, SlidingWindow, save_masks
+from graphattn.patterns import Mask, Pattern, RandomKeys, SlidingWindow, save_masks
 from graphattn.sources import PatternSource, pattern_source
 
 PTR = torch.tensor([0, 6, 12, 15])
@@ -22,22 +22,6 @@ def test_a_short_sequence_gets_the_graph_of_a_longer_one_cropped(seed):
     assert graph == BipartiteGraph.batch([
         pattern.build(n, seed=again if seed is None else seed, crop=True) for n in (6, 6, 3)])
     assert 0 < graph.in_degree()[12:].max() < 4
-
-
-@pytest.mark.parametrize('pattern', [3, [3], None])
-def test_needs_a_pattern(pattern):
-    with pytest.raises(TypeError, match="'pattern' must be a Pattern or a str, or one for each"):
-        PatternSource(pattern)
-
-
-def test_each_head_may_have_a_pattern():
-    source = PatternSource([SlidingWindow(1), 'GlobalTokens(2)'])
-    tokens = torch.randn(15, 2, 2)
-    assert source(tokens, tokens, PTR) == BipartiteGraph.batch(
-        [pattern.build(n) for pattern in (SlidingWindow(1), GlobalTokens(2)) for n in (6, 6, 3)])
-    assert source.per_head and 'Sliding' not in repr(source)
-    with pytest.raises(ValueError, match="'pattern' must.*empty"):
-        PatternSource([])
 
 
 @pytest.mark.parametrize('seed', [3, None])
@@ -143,15 +127,6 @@ def test_compiles_without_graph_breaks(pattern):
         assert all(map(torch.equal, compiled_graph, graph))
         gradients = [torch.autograd.grad(y.sin().sum(), x)[0] for y in (out, expected)]
         torch.testing.assert_close(*gradients)
-
-
-@pytest.mark.slow
-def test_compiled_code_refuses_a_ptr_of_other_tokens():
-    torch.compiler.reset()
-    source = PatternSource(SlidingWindow(1))
-    compiled = torch.compile(lambda x, ptr: source(x, x, ptr).in_degree(), backend='eager')
-    with pytest.raises(ValueError, match="'ptr' must rise from 0 to 15"):
-        compiled(TOKENS, torch.tensor([0, 6, 14]))
 
 
 @pytest.mark.slow

@@ -41,16 +41,6 @@ def test_has_the_edges_of_the_pattern_and_of_the_data(edges, pattern):
     assert graph == source(TOKENS, TOKENS, PTR) | structure()
 
 
-@pytest.mark.parametrize('form', [torch.clone, adjacency,
-                                  lambda edges: adjacency(edges).coalesce()])
-def test_repeated_edges_are_merged_without_changing_the_input(form):
-    edges = form(torch.cat([EDGES, EDGES[:, :2]], dim=1))
-    is_coalesced = edges.is_sparse and edges.is_coalesced()
-    source = PatternSource('SlidingWindow(0)')
-    assert (source | edges)(TOKENS, TOKENS, PTR) == source(TOKENS, TOKENS, PTR) | structure()
-    assert not edges.is_sparse or edges.is_coalesced() == is_coalesced
-
-
 def test_bad_edges_and_sampled_patterns_are_refused():
     with pytest.raises(TypeError, match="'edges' must be a Tensor, a SparseTensor or a Bipartite"):
         PatternSource(Full()) | 'edges'

@@ -88,21 +88,6 @@ def test_what_is_measured_on_a_gpu_runs(tmp_path):
                ('rows', 'tiles', 'layers', 'sampling'))
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason='there is a real one')
-@pytest.mark.parametrize('name', ['attention', 'crossover', 'decoding', 'diffusion', 'gps', 'gpu',
-                                  'hugging_face', 'layer', 'length', 'long_encoder', 'sampler',
-                                  'scaling', 'transformer_conv', 'windows'])
-def test_a_device_that_is_missing_is_told_in_one_line(name, tmp_path, capsys):
-    pytest.importorskip('triton', reason='which the benchmark gpu needs')
-    main = import_module(f'experiments.benchmarks.{name}').main
-    with pytest.raises(SystemExit) as ended:
-        run_benchmark(main, ['--quick', '--device', 'cuda', '--out', str(tmp_path)])
-    error = capsys.readouterr().err
-    assert ended.value.code == 2 and not list(tmp_path.iterdir())
-    assert error.startswith("error: 'device' must be 'cpu', ") and "(got 'cuda')" in error
-    assert error.count('\n') == 1
-
-
 def test_devices_without_a_clock_are_refused():
     with pytest.raises(ValueError, match="'device' must.*got 'meta'"):
         benchmark()(lambda device: None)('meta')

@@ -143,15 +143,6 @@ def test_biases_and_norms_do_not_decay(pretrained):
 
 
 @pytest.mark.slow
-def test_frozen_masks_stay_as_they_are(pretrained, tmp_path):
-    config, _ = write_config(tmp_path, pretrained, 'RTE')
-    fit(config, '--model.init_args.freeze_how', 'top-k', '--model.init_args.sparsity', '0.8')
-    before = FineTuning(str(pretrained), 'RTE', freeze_how='top-k', sparsity=0.8)
-    assert 'model.encoder.source.logit' not in load(tmp_path / 'run')['state_dict']
-    assert before.model.encoder.source.patterns[0].build(24).density() < 0.5
-
-
-@pytest.mark.slow
 def test_two_processes_count_every_example_once(pretrained, tmp_path):
     config, _ = write_config(tmp_path, pretrained, 'MNLI')
     ended = forked(lambda: train.main([

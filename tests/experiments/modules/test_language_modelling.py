@@ -170,14 +170,3 @@ def test_both_losses_are_means_of_cross_entropies():
     assert training.logged['val/nsp_loss'].item() == pytest.approx(nsp.item())
     right = token_logits[BATCH.selected].argmax(dim=1) == BATCH.target
     assert float(training.logged['val/mlm_accuracy']) == pytest.approx(float(right.float().mean()))
-
-
-@pytest.mark.parametrize('arguments, match', [
-    ({'mask_weight': -0.1}, "'mask_weight' must be at least 0 .*got -"),
-    ({'freeze': 'top-k'}, "'sparsity' must.*given.*how='top-k'"),
-    ({'sparsity': 0.5}, "'sparsity' must.*given.*how='top-k'"),
-    ({'freeze': 'top-k', 'sparsity': 1.5}, "'sparsity'"),
-])
-def test_bad_arguments(arguments, match):
-    with pytest.raises(ValueError, match=match):
-        LanguageModelling(model(), **arguments)

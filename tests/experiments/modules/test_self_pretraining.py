@@ -8,9 +8,8 @@ import yaml
 
 from experiments import train
 from experiments.baselines import Linear
-from experiments.data.batch import NO_LABEL, TokenBatch
+from experiments.data.batch import TokenBatch
 from experiments.modules import Classification, SelfPretraining
-from experiments.modules.self_pretraining import next_tokens
 from graphattn.models import CausalLanguageModel, Encoder, SequenceClassifier
 from graphattn.sources import LearnedMaskSource, PatternSource
 
@@ -23,13 +22,6 @@ TOKENS = torch.tensor([1, 2, 0, 4, 0, 6, 7, 8])
 
 def encoder(source=None, **options):
     return Encoder(source or PatternSource('Full'), **{**SIZES, **options})
-
-
-def test_the_target_is_the_next_token_of_the_sequence():
-    none = NO_LABEL
-    assert next_tokens(TOKENS, PTR).tolist() == [2, 0, none, none, 6, 7, 8, none]
-    assert next_tokens(TOKENS, PTR, 0).tolist() == [2, 0, none, none, none, 7, 8, none]
-    assert TOKENS.tolist() == [1, 2, 0, 4, 0, 6, 7, 8]
 
 
 def loss_of(model, monkeypatch):

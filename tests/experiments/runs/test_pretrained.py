@@ -14,7 +14,7 @@ from experiments.modules import LanguageModelling
 from experiments.runs.checkpoints import write_checkpoint
 from experiments.runs.pretrained import pretrained_classifier, roberta
 from graphattn.models import Encoder, MaskedLanguageModel, SequenceClassifier, load_roberta
-from graphattn.patterns import Full, save_masks
+from graphattn.patterns import Full
 from graphattn.sources import PatternSource
 from tests.experiments.document_folders import write_imdb
 from tests.experiments.glue_files import write_pretrained
@@ -80,16 +80,6 @@ def test_a_sample_is_one_draw_of_the_seed(learned):
 
 
 @pytest.mark.slow
-def test_masks_from_a_file(learned, full, tmp_path):
-    masks = learned[1].encoder.source.freeze()
-    path = tmp_path / 'masks.npz'
-    save_masks(path, masks)
-    classifier = pretrained_classifier(full[0], 2, source=PatternSource(str(path)))
-    expected = PatternSource(masks)(NODES, NODES, PTR)
-    assert same_edges(encode(classifier)[1][0], expected)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize('arguments', [{'freeze_how': 'sample'}, {'sparsity': 0.5}])
 def test_nothing_to_freeze(arguments, full, learned):
     name = next(iter(arguments))
@@ -112,22 +102,6 @@ def changed(checkpoint, tmp_path, change):
 
 def model_of(config):
     return config['model']['init_args']['model']
-
-
-@pytest.mark.slow
-def test_the_checkpoint_of_something_else(full, tmp_path):
-    def change(config):
-        encoder = model_of(config)['init_args']['encoder']
-        config['model']['init_args']['model'] = {
-            'class_path': 'graphattn.models.SequenceClassifier',
-            'init_args': {'encoder': encoder, 'num_classes': 10}}
-
-    checkpoint = changed(full[0], tmp_path, change)
-    classifier = pretrained_classifier(full[0], 10, pooling='mean')
-    state = {f'model.{name}': value for name, value in classifier.state_dict().items()}
-    write_checkpoint({'state_dict': state}, checkpoint)
-    with pytest.raises(ValueError, match='a MaskedLanguageModel .got .* a SequenceClassifier'):
-        pretrained_classifier(checkpoint, 2)
 
 
 @pytest.mark.slow

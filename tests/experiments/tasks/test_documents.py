@@ -1,7 +1,6 @@
 """Long documents: what is encoded, batches by length, metrics, and runs that resume."""
 
 import json
-from itertools import chain
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,8 +9,7 @@ import torch
 import yaml
 from sklearn.metrics import accuracy_score, f1_score
 
-import experiments
-from experiments import predict, train
+from experiments import train
 from experiments.data.text.document_files import PARTS, Document, Imdb
 from experiments.data.text.tokenizer import load_tokenizer
 from experiments.modules.document_classification import (
@@ -77,19 +75,6 @@ def encoded(folder, max_length=24, part='test'):
 
 
 @pytest.mark.slow
-def test_texts_without_labels_are_a_table(learned, tmp_path):
-    documents = Imdb(str(learned / 'aclImdb')).read().parts['test']
-    (tmp_path / 'new.jsonl').write_text('\n'.join(
-        json.dumps({'text': document.text}) for document in documents))
-    run = experiments.load_run(learned / 'run')
-    lines, probability = zip(*predict.predictions(run, tmp_path / 'new.jsonl', batch_size=9))
-    assert list(chain(*lines)) == [str(place + 1) for place in range(len(documents))]
-    right = np.concatenate(probability).argmax(axis=1) == [label for _, label in documents]
-    summary = json.loads((learned / 'run/summary.json').read_text())
-    assert right.mean() == pytest.approx(summary['accuracy'])
-
-
-@pytest.mark.slow
 def test_the_tokenizer_comes_from_the_training_part_alone(learned):
     vocabulary = load_tokenizer(learned / 'run/tokenizer.json').get_vocab()
     assert 'great' in vocabulary
@@ -123,13 +108,6 @@ def test_batches_hold_documents_of_similar_length():
     means = [LENGTHS[batch].mean() for batch in batches]
     assert abs(np.corrcoef(means, np.arange(251))[0, 1]) < 0.2
     assert abs(np.corrcoef(means[:-1], means[1:])[0, 1]) < 0.2
-
-
-@pytest.mark.parametrize('done', [100, 251, 400])
-def test_a_stream_resumes_anywhere(done):
-    whole = list(stream(LENGTHS)) + list(stream(LENGTHS, done=251)) + list(
-        stream(LENGTHS, done=502))
-    assert list(stream(LENGTHS, done=done)) == whole[done:done + 251]
 
 
 @pytest.mark.parametrize('num_classes', [2, 5])

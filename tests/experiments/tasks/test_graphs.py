@@ -6,11 +6,11 @@ import sys
 import pytest
 import torch
 from torch_geometric.data import Data
-from torch_geometric.transforms import BaseTransform
+from torch_geometric.transforms import AddSelfLoops, BaseTransform
 
 from experiments.tasks.graphs import OwnGraphs
 from experiments.tasks.graphs.base import cache_key
-from graphattn.transforms import LaplacianPE, RandomSignFlip
+from graphattn.transforms import LaplacianPE, RandomSignFlip, RandomWalkPE
 
 
 class AddOne(BaseTransform):
@@ -92,6 +92,31 @@ def graph(**changes):
     kwargs = {'x': torch.arange(4.).view(2, 2), 'edge_index': torch.tensor([[0, 1], [1, 0]]),
               'y': torch.tensor([1]), 'name': 'a', **changes}
     return Data(**{name: value for name, value in kwargs.items() if value is not None})
+
+
+KEYS = {
+    'same': ([graph()], [RandomWalkPE(2)]),
+    'a value': ([graph(x=torch.arange(1., 5).view(2, 2))], [RandomWalkPE(2)]),
+    'a shape': ([graph(x=torch.arange(4.).view(1, 4))], [RandomWalkPE(2)]),
+    'a type': ([graph(x=torch.arange(4.).view(2, 2).view(torch.int32))], [RandomWalkPE(2)]),
+    'edges': ([graph(edge_index=torch.tensor([[0, 1], [0, 1]]))], [RandomWalkPE(2)]),
+    'targets': ([graph(y=torch.tensor([0]))], [RandomWalkPE(2)]),
+    'an attribute without tensor': ([graph(name='b')], [RandomWalkPE(2)]),
+    'an attribute more': ([graph(z=torch.tensor([1]))], [RandomWalkPE(2)]),
+    'an attribute less': ([graph(name=None)], [RandomWalkPE(2)]),
+    'two graphs': ([graph(), graph()], [RandomWalkPE(2)]),
+    'no graph': ([], [RandomWalkPE(2)]),
+    'a setting': ([graph()], [RandomWalkPE(3)]),
+    'another transform': ([graph()], [LaplacianPE(2)]),
+    'two transforms': ([graph()], [RandomWalkPE(2), AddSelfLoops()]),
+    'their order': ([graph()], [AddSelfLoops(), RandomWalkPE(2)]),
+}
+
+
+def test_each_input_alone_changes_the_key():
+    keys = {name: cache_key(*inputs) for name, inputs in KEYS.items()}
+    assert len(set(keys.values())) == len(KEYS)
+    assert cache_key([graph()], [RandomWalkPE(2)]) == keys['same']
 
 
 def test_the_source_of_a_transform_is_part_of_the_key(tmp_path, monkeypatch):

@@ -3,7 +3,6 @@
 from collections import Counter
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 
@@ -11,7 +10,7 @@ from experiments.tasks import MaskedLanguage
 from experiments.tasks.batch_stream import BatchStream
 from graphattn.models import Encoder, MaskedLanguageModel
 from graphattn.patterns import Full
-from graphattn.sources import LearnedMaskSource, PatternSource
+from graphattn.sources import PatternSource
 from tests.experiments.data.text.traceable import held_out, write_traceable
 
 MAX_LENGTH = 32
@@ -211,29 +210,3 @@ def test_pairs_need_two_documents(tmp_path):
     (tmp_path / 'text.txt').write_text('\n\n'.join(few))
     with pytest.raises(ValueError, match="must have at least two documents .*got one for val"):
         prepared((tmp_path, few))
-
-
-@pytest.mark.slow
-def test_a_trained_tokenizer_is_kept_and_lies_in_the_runs_folder(corpus, monkeypatch):
-    folder, _ = corpus
-    task = prepared(corpus, tokenizer=None, vocab_size=300)
-    saved = (folder / 'run/tokenizer.json').read_bytes()
-    monkeypatch.setattr('experiments.tasks.mlm.train_tokenizer', None)  # not needed again
-    monkeypatch.setattr('experiments.tasks.mlm.encode_corpus', None)
-    again = prepared(corpus, tokenizer=None, vocab_size=300)
-    assert (folder / 'run/tokenizer.json').read_bytes() == saved
-    assert again.unigram_entropy == task.unigram_entropy > 1.
-
-
-def test_learned_masks_are_drawn(corpus):
-    source = LearnedMaskSource(heads=2, size=MAX_LENGTH)
-    encoder = Encoder(source, num_tokens=9, max_length=MAX_LENGTH, channels=8, heads=2,
-                      num_layers=2, share_source=True)
-    task = MaskedLanguage()
-    figures = task.figures(MaskedLanguageModel(encoder))
-    assert list(figures) == ['masks']
-    heads = [axes for axes in figures['masks'].axes if axes.images]
-    assert len(heads) == 2
-    drawn = np.asarray(heads[1].images[0].get_array())
-    assert np.allclose(drawn, source.probability()[1].detach())
-    assert task.figures(model()) == {}

@@ -97,18 +97,6 @@ def test_what_is_predicted_is_as_right_as_what_was_tested(kind, runs, tmp_path, 
 
 
 @pytest.mark.slow
-def test_a_run_comes_with_its_tokenizer_and_classes(runs):
-    run = experiments.load_run(runs['text'] / 'run')
-    assert run.classes == CLASSES and run.tokenizer.get_vocab_size() <= 120
-    ids = run.tokenizer.encode('rain, snow').ids
-    with torch.no_grad():
-        logits = run.module.model(torch.tensor(ids), torch.tensor([0, len(ids)]))
-    assert logits.shape == (1, 2)
-    run = experiments.load_run(runs['tokens'] / 'run')
-    assert run.classes == ['0', '1'] and run.tokenizer is None
-
-
-@pytest.mark.slow
 def test_a_run_of_another_version_says_what_differs(runs, tmp_path):
     for path in (runs['tokens'] / 'run').rglob('*.*'):
         copy = tmp_path / path.relative_to(runs['tokens'] / 'run')

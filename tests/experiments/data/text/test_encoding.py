@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from experiments.data.text import encoding
-from experiments.data.text.encoding import EncodedCorpus, encode_corpus
+from experiments.data.text.encoding import EncodedCorpus, corpus_key, encode_corpus
 from experiments.data.text.tokenizer import load_tokenizer
 from tests.experiments.data.text.traceable import held_out, write_traceable
 
@@ -195,3 +195,16 @@ def test_a_corpus_without_documents_for_both_parts(traceable, tmp_path):
                                          "separate documents by blank"):
         encode_corpus(path, traceable[2], tmp_path / 'encoded')
     assert not (tmp_path / 'encoded').exists()
+
+
+def test_the_key_changes_with_files_and_tokenizer(tmp_path):
+    path = tmp_path / 'a.txt'
+    path.write_text('One.')
+    keys = [corpus_key(path, 'x'), corpus_key(path, 'y')]
+    path.write_text('One. Two.')
+    keys.append(corpus_key(path, 'x'))
+    os.utime(path, ns=(0, 0))
+    keys.append(corpus_key(path, 'x'))
+    assert len(set(keys)) == 4 and keys[-1] == corpus_key(path, 'x')
+    (tmp_path / 'b.txt').write_text('Three.')
+    assert corpus_key(tmp_path, 'x') != keys[-1]
