@@ -13,6 +13,7 @@ from graphattn.patterns import RandomKeys, SlidingWindow
 from graphattn.sources import PatternSource
 from tests.test_hugging_face import SIZES, TOKENS, new_model
 
+pytestmark = pytest.mark.usefixtures('clean_dynamo')
 WITHOUT_CACHE = {'Llama', 'GPT-2', 'Mistral'}
 PACKED = torch.cat([torch.arange(12), torch.arange(8)]).expand(2, -1)
 
@@ -43,13 +44,6 @@ def results(call, model, options):
 def assert_eager(compiled, model, options):
     torch.testing.assert_close(results(compiled, model, options), results(model, model, options),
                                atol=1e-4, rtol=1e-4)
-
-
-@pytest.fixture(autouse=True)
-def clean_dynamo():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 @pytest.mark.slow

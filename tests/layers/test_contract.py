@@ -354,13 +354,6 @@ def test_changing_a_module_after_the_forward_pass_does_not_change_gradients(modu
 # torch.compile #######################################################################
 
 
-@pytest.fixture
-def clean_dynamo():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings('ignore')
 @pytest.mark.parametrize('kind, name, tracer', [

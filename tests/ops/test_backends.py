@@ -38,27 +38,11 @@ DENSE = ('sdpa', 'flex')
 BACKENDS = [name for name in ON_CPUS if name not in DENSE]
 
 
-@pytest.fixture(params=BACKENDS)
-def backend(request) -> str:
-    return skip_if_missing(request.param)
-
-
-@pytest.fixture(params=[name for name in BACKENDS if name != 'reference'])
-def fast_backend(request) -> str:
-    return skip_if_missing(request.param)
-
-
 def attention(backend: str, **arguments) -> tuple[Tensor, Tensor]:
     """Output, in one pass where the backend can, and weights."""
     out, weight = edge_attention(**arguments, backend=backend, return_attention_weights=True)
     return (out if ops.load(backend).attention is None
             else edge_attention(**arguments, backend=backend)), weight
-
-
-@pytest.fixture
-def restored_rng():
-    with torch.random.fork_rng(devices=[]):
-        yield
 
 
 def draw(graph: BipartiteGraph, edge_values: str = 'plain', *, channels: int = CHANNELS,

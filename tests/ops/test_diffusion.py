@@ -25,54 +25,16 @@ from graphattn.ops.weights import schema as weight_operators
 from graphattn.patterns import SlidingWindow
 from tests.forked import peak_bytes
 from tests.graphs import GRAPHS, random_graph
-from tests.ops.test_backends import BACKENDS, skip_if_missing
+from tests.ops.numbers import CHANNELS, HEADS, assert_same, draw, with_grads
 from tests.pairwise import pairwise
 
-HEADS, CHANNELS, VALUE_CHANNELS, HOPS = 2, 20, 17, 3  # whole vectors of channels, and a remainder
+HOPS = 3
 SQUARE = [name for name in GRAPHS if GRAPHS[name]().is_square]
-EDGE_VALUES = {'plain': {}, 'shared': {'edge_bias': 1, 'edge_gate': 1},
-               'per_head': {'edge_bias': HEADS, 'edge_gate': HEADS}}
+FEW_VALUES = ['plain', 'shared', 'per_head']
 TELEPORTS = {'number': lambda n: 0.3, 'never': lambda n: 0., 'each_hop': lambda n: (0.1, 0., 0.6),
              'head': lambda n: torch.tensor([0.2, 0.7]).double(),
              'all': lambda n: torch.rand(HOPS, n, HEADS, dtype=torch.double,
                                          generator=torch.Generator().manual_seed(2))}
-
-
-@pytest.fixture(params=BACKENDS)
-def backend(request) -> str:
-    return skip_if_missing(request.param)
-
-
-@pytest.fixture(params=[name for name in BACKENDS if name != 'reference'])
-def fast_backend(request) -> str:
-    return skip_if_missing(request.param)
-
-
-@pytest.fixture
-def with_threads(monkeypatch):
-    """Divides even the smallest graph among so many threads."""
-    monkeypatch.setattr(schedule, 'GRAIN', 1)
-    before = torch.get_num_threads()
-
-    def run(num_threads, function):
-        torch.set_num_threads(num_threads)
-        return function()
-
-    yield run
-    torch.set_num_threads(before)
-
-
-def draw(graph: BipartiteGraph, edge_values: str = 'plain', *, dtype: torch.dtype = torch.float64,
-         channels: int = CHANNELS, value_channels: int = VALUE_CHANNELS,
-         heads: int = HEADS) -> dict[str, Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    shapes = {'query': (graph.num_queries, heads, channels),
-              'key': (graph.num_keys, heads, channels),
-              'value': (graph.num_keys, heads, value_channels)}
-    shapes |= {name: (graph.num_edges, columns) if columns > 1 else (graph.num_edges,)
-               for name, columns in EDGE_VALUES[edge_values].items()}
-    return {name: torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
-            .requires_grad_() for name, shape in shapes.items()}
 
 
 def diffuse(graph: BipartiteGraph, inputs: dict[str, Tensor], backend: str = 'numba', *,
@@ -87,20 +49,6 @@ def diffuse_in_one(graph: BipartiteGraph, inputs: dict[str, Tensor], backend: st
                    hops: float = HOPS, teleport=0.3, dropout_p: float = 0.) -> Tensor:
     return edge_attention(graph=graph, **{'teleport': teleport, **inputs}, hops=hops,
                           dropout_p=dropout_p, backend=backend)
-
-
-def with_grads(out: Tensor, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    cotangent = torch.randn(out.shape, generator=torch.Generator().manual_seed(1),
-                            dtype=torch.float64).mul(2).round().to(out)
-    grads = torch.autograd.grad(out, list(inputs.values()), cotangent, allow_unused=True)
-    grads = [torch.zeros_like(leaf) if grad is None else grad
-             for grad, leaf in zip(grads, inputs.values())]
-    return {'out': out.detach(), **dict(zip(inputs, grads))}
-
-
-def assert_same(actual, expected, tolerance: float = 1e-11, check_dtype: bool = True) -> None:
-    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance,
-                               check_dtype=check_dtype)
 
 
 def dense_weights(graph: BipartiteGraph, alpha: Tensor) -> Tensor:
@@ -308,7 +256,7 @@ def test_weights_above_one_without_a_limit_are_refused():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('edge_values', EDGE_VALUES)
+@pytest.mark.parametrize('edge_values', FEW_VALUES)
 @pytest.mark.parametrize('hops', [1, 3])
 def test_gradcheck(edge_values, hops, backend):
     graph = random_graph(5, 5, 0.5)
@@ -423,12 +371,6 @@ def test_nan_travels_no_further_than_the_hops(backend, teleport, poison):
 # Dropout, threads, memory ############################################################
 
 
-@pytest.fixture
-def restored_rng():
-    with torch.random.fork_rng(devices=[]):
-        yield
-
-
 def test_dropout_is_drawn_once_for_all_hops(backend, restored_rng):
     graph = GRAPHS['full']()
     inputs = draw(graph)
@@ -521,7 +463,7 @@ def test_bytes_saved_for_backward(hops, run):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name, edge_values, teleport, edges_at_once', pairwise(
-    SQUARE, EDGE_VALUES, TELEPORTS, [1, 2**20]))
+    SQUARE, FEW_VALUES, TELEPORTS, [1, 2**20]))
 def test_one_operator_equals_two(name, edge_values, teleport, edges_at_once, monkeypatch):
     graph = GRAPHS[name]()
     inputs = draw(graph, edge_values)
@@ -560,7 +502,7 @@ def test_two_operators_support_what_one_does_not(changes):
 
 
 @pytest.mark.parametrize('edges_at_once', [1, 2**20])
-@pytest.mark.parametrize('edge_values', EDGE_VALUES)
+@pytest.mark.parametrize('edge_values', FEW_VALUES)
 @pytest.mark.parametrize('name', ['square', 'idle_tokens', 'ragged_batch'])
 def test_dropout_in_one_operator(name, edge_values, edges_at_once, monkeypatch, restored_rng):
     monkeypatch.setattr(orders, 'EDGES_AT_ONCE', edges_at_once)
@@ -621,7 +563,7 @@ def test_incoming_gradients_are_not_modified(learn_teleport):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('edge_values', EDGE_VALUES)
+@pytest.mark.parametrize('edge_values', FEW_VALUES)
 def test_operators_keep_torchs_rules(edge_values):
     graph = GRAPHS['square']()
     inputs = {'edge_bias': None, 'edge_gate': None, **draw(graph, edge_values)}

@@ -23,12 +23,11 @@ from graphattn.ops.edge_dot import schema as dot_operators
 from graphattn.patterns import RandomKeys
 from tests.forked import peak_bytes
 from tests.graphs import GRAPHS, random_graph
+from tests.ops import numbers
 from tests.ops import test_backends as contract
+from tests.ops.numbers import EDGE_VALUES, HEADS, assert_same, with_grads
 
-HEADS, CHANNELS, VALUE_CHANNELS = 2, 20, 17  # whole vectors of channels, and a remainder
-EDGE_VALUES = {'plain': {}, 'shared': {'edge_bias': 1, 'edge_gate': 1},
-               'per_head': {'edge_bias': HEADS, 'edge_gate': HEADS},
-               'bias': {'edge_bias': 1}, 'gate': {'edge_gate': HEADS}}
+draw = partial(numbers.draw, is_kernel=True)
 
 
 @pytest.fixture(params=['chunk by chunk', 'few edges'], autouse=True)
@@ -37,43 +36,6 @@ def loops(request, monkeypatch):
     most = -1 if request.param == 'chunk by chunk' else 2**62
     monkeypatch.setattr(few_edges, '_MAX_EDGES', most)
     monkeypatch.setattr(few_edges, '_EDGES_OF_A_ROW', 2**31)
-
-
-@pytest.fixture
-def restored_rng():
-    with torch.random.fork_rng(devices=[]):
-        yield
-
-
-@pytest.fixture
-def many_parts(monkeypatch):
-    """Divides even the smallest graph among threads."""
-    monkeypatch.setattr(schedule, 'GRAIN', 1)
-
-
-@pytest.fixture
-def with_threads(many_parts):
-    before = torch.get_num_threads()
-
-    def run(num_threads, function):
-        torch.set_num_threads(num_threads)
-        return function()
-
-    yield run
-    torch.set_num_threads(before)
-
-
-def draw(graph: BipartiteGraph, edge_values: str = 'plain', *, channels: int = CHANNELS,
-         value_channels: int = VALUE_CHANNELS, dtype: torch.dtype = torch.float64,
-         heads: int = HEADS) -> dict[str, Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    shapes = {'query': (graph.num_queries, heads, channels),
-              'key': (graph.num_keys, heads, channels),
-              'value': (graph.num_keys, heads, value_channels)}
-    shapes |= {name: (graph.num_edges, columns)
-               for name, columns in EDGE_VALUES[edge_values].items()}
-    return {name: torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
-            .requires_grad_() for name, shape in shapes.items()}
 
 
 def attend(graph: BipartiteGraph, inputs: dict[str, Tensor], backend: str = 'numba', *,
@@ -88,18 +50,6 @@ def attend(graph: BipartiteGraph, inputs: dict[str, Tensor], backend: str = 'num
 
 def edge_dot(query: Tensor, key: Tensor, graph: BipartiteGraph) -> Tensor:
     return ops.load('numba').edge_dot(query, key, graph)
-
-
-def with_grads(out: Tensor, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    cotangent = torch.randn(out.shape, generator=torch.Generator().manual_seed(1),
-                            dtype=torch.float64).mul(2).round().to(out)
-    grads = torch.autograd.grad(out, list(inputs.values()), cotangent)
-    return {'out': out.detach(), **dict(zip(inputs, grads))}
-
-
-def assert_same(actual, expected, tolerance: float = 1e-11, check_dtype: bool = True) -> None:
-    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance,
-                               check_dtype=check_dtype)
 
 
 # One meaning #########################################################################
