@@ -54,7 +54,7 @@ def raises(query, key, value, indices):
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(run, 'SHRINKING', 0.1)
+    monkeypatch.setattr(run, 'SHRINKING', 0.01)
 
 
 @pytest.mark.parametrize('function, kind, words', [

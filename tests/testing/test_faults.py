@@ -15,7 +15,7 @@ SUPPORTS = Supports.everything(second_derivatives=False, compiles=False)
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(run, 'SHRINKING', 0.1)
+    monkeypatch.setattr(run, 'SHRINKING', 0.01)
     REMEMBERED.clear()
 
 
