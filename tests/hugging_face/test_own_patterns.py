@@ -117,9 +117,6 @@ def test_sequences_of_other_lengths_share_positions():
     assert found.own_keys.shape == (8, LENGTH, 3) and found.lengths.tolist() == [LENGTH, length]
 
 
-# Streaming ###########################################################################
-
-
 # To a model and to files #############################################################
 
 
