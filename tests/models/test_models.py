@@ -21,6 +21,7 @@ from graphattn.models import (
 from graphattn.patterns import Full, RandomKeys, SlidingWindow
 from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
 from graphattn.sources.mask_graph import MaskGraph
+from tests.counted_source import CountedSource
 from tests.pairwise import pairwise
 
 PTR = torch.tensor([0, 4, 5, 12])
@@ -38,6 +39,19 @@ def test_a_ragged_batch_equals_each_sequence_alone(norm_first):
     alone = [model(part, torch.tensor([0, len(part)]))
              for part in TOKENS.split(PTR.diff().tolist())]
     torch.testing.assert_close(model(TOKENS, PTR), torch.cat(alone))
+
+
+def test_a_shared_source_is_called_once_for_all_layers():
+    source = CountedSource(2, 8, 4)
+    centroid = source.centroid.clone()
+    model = encoder(source, share_source=True, num_layers=3)
+    assert model.source is source and torch.equal(source.centroid, centroid)
+    x, graphs = model(TOKENS, PTR, return_graphs=True)
+    assert len(graphs) == 3 and all(graph is graphs[0] for graph in graphs)
+    assert (source.num_graphs, source.num_terms) == (1, 3)
+    x.sin().sum().backward()
+    assert source.centroid.grad.any()
+    assert model(TOKENS, PTR, return_graphs=True)[1][0] != graphs[0]  # the next pass draws anew
 
 
 def test_all_layers_train_a_shared_mask():
