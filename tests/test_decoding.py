@@ -146,6 +146,19 @@ THREE = torch.tensor([0, 3])
 
 
 @torch.no_grad()
+def test_a_refused_call_can_be_repeated(half_decoded):
+    encoder, tokens, cache, expected = half_decoded
+    with pytest.raises(ValueError, match="'tokens' must.*ids.*0.*10.*got 3 to 11"):
+        encoder(torch.tensor([3, 11, 3]), cache.step(THREE))
+    handle = encoder.layers[0].attention.attention.register_forward_hook(fail)
+    with pytest.raises(RuntimeError, match='out of memory'):
+        encoder(torch.tensor([3, 3, 3]), cache.step(THREE))
+    handle.remove()
+    assert cache.seen == [3]
+    torch.testing.assert_close(encoder(tokens[3:], cache.step(THREE)), expected[3:])
+
+
+@torch.no_grad()
 def test_decoding_cannot_continue_after_a_failure_between_layers(half_decoded):
     encoder, tokens, cache, _ = half_decoded
     handle = encoder.layers[0].feed_forward.register_forward_hook(fail)
@@ -154,6 +167,16 @@ def test_decoding_cannot_continue_after_a_failure_between_layers(half_decoded):
     handle.remove()
     with pytest.raises(ValueError, match=r'cache of the layer, \[3\] .*\(got a step after \[6\]'):
         encoder(tokens[3:], cache.step(THREE))
+
+
+@torch.no_grad()
+def test_a_step_is_for_one_pass(half_decoded):
+    encoder, tokens, cache, _ = half_decoded
+    step, another = cache.step(THREE), cache.step(THREE)
+    encoder(tokens[3:], step)
+    for used in (step, another):
+        with pytest.raises(ValueError, match='use each step for one pass'):
+            encoder(tokens[3:], used)
 
 
 @pytest.mark.slow

@@ -57,6 +57,24 @@ def test_edge_probability_is_the_expectation_on_the_edges(model, graph):
                                rtol=1e-12, atol=1e-12)
 
 
+def test_edge_probability_leaves_exploration_out():
+    graph = random_graph(5, 6)
+    exploring = factor_model(5, 6, exploration=0.25)
+    torch.testing.assert_close(edge_probability(exploring, graph) + 0.25,
+                               exploring.expectation()[graph.query, graph.key])
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])
+def test_edge_probability_within_rounding(dtype):
+    graph = random_graph(7, 7)
+    model = factor_model(7, 7, dtype=dtype)
+    exact = FactorModel(*(factor.detach().double() for factor in (
+        model.query_factor, model.mixing, model.key_factor)))
+    torch.testing.assert_close(edge_probability(model, graph).double(),
+                               edge_probability(exact, graph), rtol=torch.finfo(dtype).eps * 8,
+                               atol=0.)
+
+
 def factors(num_queries, num_keys, clusters):
     return [torch.rand(size, clusters, dtype=torch.double).requires_grad_()
             for size in (num_queries, num_keys)]

@@ -65,6 +65,12 @@ def test_orientation_of_conversions(graph):
         (('key', 1), ('query', 0)), (('key', 3), ('query', 0)), (('key', 0), ('query', 1))}
 
 
+def test_orientation_of_networkx_on_tokens():
+    attends = nx.DiGraph([('a', 'b'), ('a', 'c')])  # b and c attend to a
+    assert BipartiteGraph.from_networkx(attends).to_mask().int().tolist() == [
+        [0, 0, 0], [1, 0, 0], [1, 0, 0]]
+
+
 @pytest.mark.parametrize('name', GRAPHS)
 def test_edge_index_is_a_valid_pyg_edge_index(name):
     graph = GRAPHS[name]()
@@ -182,6 +188,15 @@ def test_an_entry_that_scipy_stores_in_parts_is_their_sum(matrix):
     before = matrix.data.copy()
     assert BipartiteGraph.from_scipy(matrix) == BipartiteGraph(edges((0, 0)), 2, 4)
     assert np.array_equal(matrix.data, before)
+
+
+def test_from_edge_index_keeps_probabilities_beside_their_edges():
+    shuffled = edges((0, 1), (3, 0), (1, 0), (0, 1))
+    edge_prob = torch.tensor([0.1, 0.2, 0.3, 0.1], requires_grad=True)
+    graph = BipartiteGraph.from_edge_index(shuffled, 2, 4, edge_prob=edge_prob)
+    assert graph.edge_prob.tolist() == pytest.approx([0.3, 0.2, 0.1])
+    grad, = torch.autograd.grad(graph.edge_prob @ torch.tensor([1., 2., 4.]), edge_prob)
+    assert grad[1:3].tolist() == [2., 1.] and grad[[0, 3]].sum() == 4.
 
 
 # Edges in any order ##################################################################
@@ -402,6 +417,12 @@ def test_set_algebra_is_mask_algebra(shape, seed):
     assert left.isin(right).equal(in_right[left.query, left.key])
 
 
+def test_set_algebra_drops_probabilities_and_keeps_segments(segments):
+    for joined in (segments | segments, segments & segments):
+        assert joined.edge_prob is None
+        assert joined == segments.with_edge_prob(None)
+
+
 @pytest.mark.parametrize('name', ['square', 'ragged_batch', 'graph_per_head', 'no_tokens', 'full'])
 def test_self_loops(name):
     graph = GRAPHS[name]()
@@ -447,6 +468,15 @@ def test_to_moves_every_tensor(segments):
     assert segments.to('cpu') == segments
 
 
+def test_with_edge_prob_carries_gradient(graph):
+    edge_prob = torch.tensor([0.2, 0.4, 0.6], requires_grad=True)
+    weighted = graph.with_edge_prob(edge_prob)
+    grad, = torch.autograd.grad(weighted.transpose().edge_prob @ torch.tensor([1., 2., 4.]),
+                                edge_prob)
+    assert weighted.edge_prob is edge_prob
+    assert grad.tolist() == [2., 4., 1.]  # by key: edges 2, 0, 1
+
+
 # Nothing is changed ##################################################################
 
 
@@ -479,6 +509,29 @@ def test_operations_change_no_graph(operation):
     operation(graph)
     assert graph == before
     assert graph.edge_index.equal(before.edge_index) and graph.indptr.equal(before.indptr)
+
+
+def test_constructors_change_no_argument():
+    arguments = {
+        'edge_index': edges((2, 2), (0, 1), (1, 0), (0, 1)),
+        'edge_prob': torch.tensor([0.1, 0.2, 0.3, 0.2]),
+        'query_ptr': torch.tensor([0, 2, 3]), 'key_ptr': torch.tensor([0, 2, 3]),
+    }
+    before = copy.deepcopy(arguments)
+    BipartiteGraph.from_edge_index(num_queries=3, **arguments)
+    torch.testing.assert_close(arguments, before, rtol=0, atol=0)
+
+
+def test_from_scipy_and_to_scipy_change_no_argument(graph):
+    matrix = sp.coo_array(([1., 0., 2., 3.], ([1, 0, 0, 1], [0, 1, 0, 0])), shape=(2, 2))
+    before = matrix.copy()
+    BipartiteGraph.from_scipy(matrix)
+    assert all((getattr(matrix, part) == getattr(before, part)).all()
+               for part in ('data', 'row', 'col'))
+    weight = torch.rand(graph.num_edges, dtype=torch.float64)
+    original = weight.clone()
+    graph.to_scipy(weight).data.fill(7)
+    assert weight.equal(original)
 
 
 # What it refuses #####################################################################

@@ -1,6 +1,7 @@
 """SparseBERT's Theorem 1 and Diffuser's Lemmas 6 to 8: when they are meant, what their steps do."""
 
 import math
+from fractions import Fraction
 from itertools import permutations
 
 import numpy as np
@@ -16,7 +17,9 @@ from analysis.universality import (
 )
 from analysis.universality.__main__ import main
 from analysis.universality.selective_shift import (
+    hard_attention,
     path_with_global_token,
+    sequences_in_order,
 )
 from graphattn.patterns import Full, RandomKeys, SlidingWindow
 
@@ -42,6 +45,11 @@ def test_full_without_diagonal_is_answered_by_both_theorems():
     assert result.reasons == ('condition 1: pattern 1 lacks self-loops',)
     full = universality([Full().build(8)])
     assert (full.assumption_1, full.sparsebert_theorem_1) == (True, False)
+
+
+def test_every_pattern_must_be_without_diagonal():
+    both = universality([NO_DIAGONAL.build(8), Full().build(8)])
+    assert both.sparsebert_theorem_1 is False
 
 
 @pytest.mark.parametrize('steps', [3, 4, 7, 20])
@@ -88,6 +96,16 @@ def test_selective_shift(tokens, steps):
     assert result.one_to_one and result.distinct
 
 
+def test_the_smallest_token_keeps_the_walk():
+    """Why S.19 fails: the second token takes itself and not the third."""
+    neighbours = path_with_global_token(5)
+    for z in sequences_in_order(5, 2):
+        assert z[1] < z[2] < z[3] < z[4] < z[0]
+        taken = hard_attention(z, neighbours, z[0] + 1)
+        assert taken[0] == 1 and taken[1] == 1
+    assert hard_attention(z, neighbours, z[0] - Fraction(1, 100))[0] == 0
+
+
 def test_neighbours_are_a_path_and_a_global_token():
     mask = torch.zeros(6, 6, dtype=torch.bool)
     for query, keys in enumerate(path_with_global_token(6)):
@@ -104,6 +122,13 @@ def test_a_piecewise_constant_function(tokens, steps):
     assert result.cells == steps**tokens
     assert 0 < result.distance < result.bound
     assert result.represented and not result.represented_as_run and result.left_as_run > 0.01
+
+
+@pytest.mark.slow
+def test_the_distance_falls_with_the_grid():
+    """Lemma 6: in proportion to delta, for the function is smooth."""
+    coarse, fine = (piecewise_constant(3, steps).distance for steps in (4, 8))
+    assert coarse / fine == pytest.approx(2, rel=0.05)
 
 
 def test_the_distance_is_that_of_random_points():

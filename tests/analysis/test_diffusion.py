@@ -64,6 +64,11 @@ def test_recursion_is_the_series_with_its_last_weight(name, hops):
     assert np.allclose(operator(attention, hops, 0.1), expected, atol=1e-14)
 
 
+def test_weights_at_five_hops():
+    assert np.allclose(weights(0.1, 5), [0.1, 0.09, 0.081, 0.0729, 0.06561, 0.59049])
+    assert operator(uniform_attention(DIRECTED['random keys']), 5, 0.1).sum() == pytest.approx(40)
+
+
 @pytest.mark.parametrize('name', ['window', 'random keys', 'queries without keys'])
 def test_operator_is_what_the_library_diffuses_by(name):
     from torch_geometric.nn import APPNP

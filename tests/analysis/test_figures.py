@@ -130,6 +130,23 @@ def test_parts_are_those_of_the_authors():
     assert np.isin(parts['local'].sum(axis=1), (64, 96)).all()
 
 
+def test_shorter_inputs_use_the_corner():
+    whole, corner = (diffuser_parts(64, 64, 16, n, seed=5) for n in (4096, 1024))
+    for name, part in corner.items():
+        assert (part == whole[name][:1024, :1024]).all()
+    longer = diffuser_parts(64, 64, 16, 5120)
+    assert longer['random'].shape == (5120, 5120)
+    assert longer['random'].sum() == 5120 * 16
+    assert longer['global'].all(axis=1).sum() == 64
+
+
+def test_every_pair_is_counted_once():
+    parts = diffuser_parts(128, 96, 96, 1024)
+    total, *each = densities_module._densities(parts)
+    assert total == pytest.approx(sum(each))
+    assert total == pytest.approx(100 * np.logical_or.reduce(list(parts.values())).mean())
+
+
 def test_densities_of_the_authors_draw():
     """14.2 % at 1,024 tokens, which has 21 global tokens where 15 are expected."""
     hub = np.isin(np.arange(1024), 100 + 40 * np.arange(21))

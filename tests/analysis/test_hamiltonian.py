@@ -147,6 +147,20 @@ def test_certificates_against_a_path(graph, method, reason):
     assert len(mask) > 12 or not has_path(mask)
 
 
+def test_clusters_joined_by_too_few_relays():
+    """5 clusters and 3 relays: without the relays 5 parts remain, a path would leave 4."""
+    def clusters_and_relays(clusters, relays):
+        graph = nx.disjoint_union_all([nx.complete_graph(6)] * clusters)
+        tokens = list(graph)
+        graph.add_edges_from((('relay', r), token) for r in range(relays) for token in tokens)
+        return graph
+
+    result = hamiltonian_path(clusters_and_relays(5, 3))
+    assert (result.exists, result.method) == (False, 'removal of tokens')
+    assert '5 components; a path would leave 4' in result.reason
+    assert answer(clusters_and_relays(5, 4)) is True
+
+
 @pytest.mark.slow
 def test_no_obstacle_is_seen_where_there_is_a_path():
     """A path in a random order and edges at random: every certificate against it must fail."""
@@ -191,6 +205,14 @@ def test_search_alone_against_brute_force():
         assert not exists or steps_are_edges(np.array(path), torch.from_numpy(mask))
         path = rotate_and_extend(links, False, float('inf'), seed=0)
         assert path is None or steps_are_edges(path, torch.from_numpy(mask))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('directed', [True, False])
+@pytest.mark.parametrize('seed', [0, 1, 3])  # seed 2 takes 17 s
+def test_twelve_keys_each(directed, seed):
+    graph = RandomKeys(12).build(1024, seed=seed)
+    assert answer(graph, directed, seed=seed) is True
 
 
 # Size, time, seed ################################################################################

@@ -43,6 +43,15 @@ def reach_by_definition(masks, layers):
     return shares
 
 
+@pytest.mark.parametrize('n', [2, 3, 10, 64, 65, 100])
+@pytest.mark.parametrize('radius', [1, 3])
+def test_layers_of_a_window(n, radius):
+    result = universality([SlidingWindow(radius).build(n)])
+    assert result.layers == max(1, math.ceil((n - 1) / radius))
+    assert result.assumption_1 is True and result.reasons == ()
+    assert result.reach.size == result.layers and result.reach[-1] == 1
+
+
 # Assumption 1 ####################################################################################
 
 

@@ -22,6 +22,7 @@ from experiments.runs.checkpoints import BEST, LAST, PREVIOUS
 from experiments.runs.command import Ended, run_or_exit
 from experiments.runs.run_folder import RunFolder
 from experiments.runs.summary import read_summary
+from experiments.train import best_is
 from tests.experiments.callbacks import SENT
 from tests.experiments.own_files import write_tokens
 from tests.forked import forked
@@ -167,12 +168,30 @@ def test_a_run_that_was_stopped_early_is_trained_no_further(epochs, steps, tmp_p
     assert weights(tmp_path)['global_step'] == steps
 
 
+@pytest.mark.parametrize('metric, mode', [
+    ('val/loss', 'min'), ('val/mlm_loss', 'min'), ('val/loss/dev', 'min'),
+    ('val/perplexity', 'min'), ('val/bits_per_dim', 'min'), ('val/accuracy', 'max'),
+    ('val/macro_f1', 'max'), ('val/matthews/dev', 'max'), ('val/exact_match', 'max')])
+def test_the_better_direction_is_known_by_the_name(metric, mode):
+    assert best_is(metric) == mode
+
+
 def test_without_an_evaluation_the_last_weights_are_tested(tmp_path):
     with pytest.warns(UserWarning, match="testing the last weights: 'select_on' 'val/loss'"):
         fit(tmp_path, '--select_on=val/loss', '--trainer.limit_val_batches=0',
             '--trainer.max_epochs=1')
     assert read_summary(tmp_path)['tested_after_step'] == 3
     assert load_run(tmp_path).config['select_on'] == 'val/loss'
+
+
+def test_a_row_has_what_its_epoch_measured(tmp_path):
+    fit(tmp_path, '--trainer.check_val_every_n_epoch=2', '--select_on=val/loss')
+    rows = list(csv.DictReader((tmp_path / 'metrics.csv').open()))
+    assert [bool(row['val/loss']) for row in rows] == [False, True, False, True]
+    assert all(row['train/loss'] for row in rows)
+    best = weights(tmp_path, BEST)['global_step']
+    summary = read_summary(tmp_path)
+    assert summary['tested_after_step'] == best == 3 * summary['tested_after_epoch']
 
 
 def test_a_part_of_an_epoch_makes_way_for_the_whole(tmp_path):
@@ -193,6 +212,15 @@ def test_testing_leaves_what_is_told_of_the_training(tmp_path):
                 str(tmp_path / 'checkpoints' / BEST)])
     assert read_summary(tmp_path) == before
     assert (tmp_path / 'curves.png').read_bytes() == curves + b'.'
+
+
+def test_the_csv_of_a_resumed_run_leaves_that_before_it(tmp_path):
+    fit(tmp_path, '--logger=csv', '--trainer.max_epochs=1')
+    before = (tmp_path / 'csv/metrics.csv').read_bytes()
+    (tmp_path / 'config.yaml').unlink()
+    resume(tmp_path, '--logger=csv', '--trainer.max_epochs=2')
+    assert (tmp_path / 'csv/metrics.csv').read_bytes() == before
+    assert (tmp_path / 'csv/version_0/metrics.csv').exists()
 
 
 def test_a_metric_that_is_no_number_is_told_as_such(tmp_path):

@@ -245,6 +245,13 @@ def test_variables_of_slurm_without_srun_are_named(tmp_path, monkeypatch):
         fit(tmp_path / 'run')
 
 
+def test_a_checkpoint_without_an_end_is_refused(tmp_path):
+    os.mkfifo(tmp_path / LAST)
+    for path in '/dev/zero', tmp_path / LAST:
+        with pytest.raises(ValueError, match=f"'ckpt_path' cannot be read: {path}"):
+            fit(tmp_path / 'run', '--ckpt_path', str(path))
+
+
 @pytest.mark.parametrize('checkpoint', [[], (), {}, {'state_dict': {}}], ids=str)
 @pytest.mark.parametrize('write', [torch.save, write_checkpoint])
 def test_a_checkpoint_of_something_else_is_refused(write, checkpoint, tmp_path):

@@ -95,3 +95,15 @@ def test_a_lossy_cache_loses_the_same_as_without_a_graph(family, backend):
                              is_token, STEPS['prompt']) for model in (after, before))
     torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
     assert (got - at_once(before, is_token)).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize('family', ['Llama', 'GPT-2'])
+def test_a_cropped_cache_continues_from_there(family):
+    model, is_token = attach(decoder(family), PATTERN), PADDINGS['none']
+    cache = transformers.DynamicCache()
+    decoded(model, cache, is_token, [20])
+    cache.crop(-8)
+    with torch.no_grad():
+        got = model(TOKENS[:, 12:], past_key_values=cache).logits
+    expected = at_once(model, is_token).unflatten(0, TOKENS.shape)[:, 12:]
+    torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)

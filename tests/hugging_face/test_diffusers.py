@@ -99,6 +99,11 @@ def test_a_mask_of_keys_is_padding():
     assert not out[1, 3:].any()
 
 
+def test_cross_attention_of_as_many_tokens_is_not_replaced():
+    attention = attach_diffuser(Attention(), WINDOW)
+    torch.testing.assert_close(attention(X, X.flip(1)), Attention()(X, X.flip(1)))
+
+
 def results(model, inputs):
     out = model(**inputs).sample
     grads = torch.autograd.grad(out.square().sum(), list(model.parameters()), allow_unused=True)

@@ -121,6 +121,25 @@ def test_a_learned_source_and_its_teleport_outlive_a_block_inside():
     torch.testing.assert_close(hidden_of(model), expected)
 
 
+@pytest.mark.parametrize('fails', [lambda model: 1 / 0,
+                                   lambda model: attach(model, 'SlidingWidnow(3)')])
+def test_an_exception_detaches_too(fails):
+    model = new_model('BERT')
+    before = hidden_of(model)
+    with pytest.raises((ZeroDivisionError, ValueError)), attached(model, WINDOW):
+        fails(model)
+    assert torch.equal(hidden_of(model), before)
+
+
+@pytest.mark.parametrize('options', [{'layers': [5]}, {'heads': [7]}, {'hops': -1}])
+def test_a_block_that_cannot_begin_changes_nothing(options):
+    model = attach(new_model('BERT'), GLOBAL)
+    before = hidden_of(model)
+    with pytest.raises(ValueError), attached(model, WINDOW, **options):
+        pass
+    assert torch.equal(hidden_of(model), before)
+
+
 @pytest.mark.parametrize('copied', [copy.deepcopy,
                                     lambda model: pickle.loads(pickle.dumps(model))])
 def test_copies_keep_their_layers_and_heads(copied):

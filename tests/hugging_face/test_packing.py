@@ -52,6 +52,13 @@ def test_rows_of_the_collator_are_packed():
     torch.testing.assert_close(got, expected, atol=1e-6, rtol=1e-6)
 
 
+@pytest.mark.parametrize('positions', [torch.zeros(1, 20).long(), torch.arange(20).unsqueeze(0)])
+def test_position_ids_that_do_not_restart_pack_nothing(positions):
+    model = attached('BERT')
+    edges = model(ROW, position_ids=positions, output_attentions=True).attentions[0] > 0
+    assert edges[0, 0].equal(PATTERN.build(20).to_mask())
+
+
 def test_gradients_of_packed_sequences_equal_those_of_unpacked_ones():
     model, grads = attached('Llama').train(), []
     for hidden in (hidden_of(model, ROW, 'Llama', **PACKED['pointers']),

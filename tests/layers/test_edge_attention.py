@@ -92,6 +92,13 @@ def test_values_of_other_edges_are_refused():
             EdgeAttention()(query, query, query, edges, edge_bias=torch.zeros(size))
 
 
+def test_a_repeated_edge_is_an_error():
+    query = torch.randn(3, 1, 2)
+    edges = torch.tensor([[0, 1, 0], [0, 2, 0]])
+    with pytest.raises(ValueError, match='each edge only once.*3 edges, 2 of them'):
+        EdgeAttention()(query, query, query, edges)
+
+
 @pytest.mark.parametrize('explicit', [False, True])
 def test_wrong_sizes_are_refused_on_both_ways(explicit):
     graph = BipartiteGraph.from_mask(torch.ones(3, 4, dtype=torch.bool))

@@ -14,6 +14,7 @@ from graphattn.graphs.pair_mask import PairMask
 from graphattn.layers import EncoderLayer, GraphAttention
 from graphattn.patterns import Full, SlidingWindow
 from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
+from tests.counted_source import CountedSource
 from tests.graphs import random_graph
 from tests.ops.test_diffusion import saved_bytes
 
@@ -182,6 +183,20 @@ def test_source_of_another_size_is_refused():
         attention(torch.randn(14, 8), PTR, source=BlockModelSource(heads=4, head_channels=4))
 
 
+def test_a_given_graph_replaces_the_sources_graph():
+    source = CountedSource(2, 4, 8)
+    attention = GraphAttention(8, 2, source)
+    x = torch.randn(14, 8)
+    out, graph = attention(x, PTR, return_graph=True)
+    again, same = attention(x, PTR, graph=graph, return_graph=True)
+    assert same is graph and (source.num_graphs, source.num_terms) == (1, 2)
+    torch.testing.assert_close(again, out)
+    gradients = [torch.autograd.grad(y.sin().sum(), source.centroid, retain_graph=True)[0]
+                 for y in (out, again)]
+    assert gradients[0].any()
+    torch.testing.assert_close(*gradients)
+
+
 @pytest.mark.parametrize('per_head', [False, True])
 def test_an_edge_bias_and_the_weights_equal_dense_attention(per_head):
     torch.manual_seed(0)
@@ -345,3 +360,29 @@ def test_recomputing_only_keeps_the_tokens(hops):
 
     assert kept(recompute=True) == x.nbytes + ptr.nbytes
     assert kept(recompute=False) > (4 + hops) * x.nbytes
+
+
+def test_a_learned_teleport_begins_where_it_is_told_to():
+    x = torch.randn(14, 8)
+    fixed = GraphAttention(8, 2, PatternSource(SlidingWindow(1)), hops=3, teleport=0.2)
+    learned = GraphAttention(8, 2, PatternSource(SlidingWindow(1)), hops=3, teleport=0.2,
+                             learn_teleport=True)
+    assert learned.load_state_dict(fixed.state_dict(), strict=False).missing_keys == [
+        'teleport_logit']
+    torch.testing.assert_close(learned.teleport(), torch.full((2,), 0.2))
+    torch.testing.assert_close(learned(x, PTR), fixed(x, PTR))
+    with torch.no_grad():
+        learned.teleport_logit.add_(1)
+    assert not torch.allclose(learned(x, PTR), fixed(x, PTR))
+    learned.reset_parameters()
+    torch.testing.assert_close(learned.teleport(), torch.full((2,), 0.2))
+
+
+@pytest.mark.parametrize('norm_first', [True, False])
+def test_only_pre_norm_drops_inside_the_feed_forward_network(norm_first):
+    layer = EncoderLayer(8, 2, PatternSource(Full()), norm_first=norm_first, dropout=0.5)
+    hidden = []
+    layer.feed_forward[3].register_forward_pre_hook(lambda _, args: hidden.extend(args))
+    out = layer(torch.randn(14, 8), PTR)
+    assert bool((hidden[0] == 0).any()) == norm_first
+    assert not torch.equal(out, layer.eval()(torch.randn(14, 8), PTR))

@@ -151,6 +151,24 @@ def test_features_of_a_coalesced_adjacency_have_their_gradient():
         conv(tuple(x), adj_t)
 
 
+def test_sizes_are_derived_from_the_first_input():
+    *_, edge_index, edge_attr = drawn(square=True)
+    x = torch.randn(NUM_QUERIES, 6)
+    conv = GraphTransformerConv(-1, 4, 2, edge_dim=EDGE_DIM)
+    out = conv(x, edge_index, edge_attr)
+    theirs = TransformerConv(6, 4, 2, edge_dim=EDGE_DIM)
+    theirs.load_state_dict(conv.state_dict())
+    torch.testing.assert_close(out, theirs(x, edge_index, edge_attr))
+
+
+@pytest.mark.parametrize('options', [dict(aggr='mean'), dict(flow='target_to_source')])
+def test_other_aggregations_equal_pyg(options):
+    *_, edge_index, _ = drawn(square=True)
+    theirs, ours = twins(6, 4, 2, **options)
+    x = torch.randn(NUM_QUERIES, 6)
+    torch.testing.assert_close(ours(x, edge_index), theirs(x, edge_index))
+
+
 def test_repeated_edges_count_repeatedly_with_a_warning():
     *x, edge_index, edge_attr = drawn()
     edge_index[:, 1] = edge_index[:, 0]

@@ -141,6 +141,30 @@ def test_padding_masks_have_the_meaning_of_torch(kind):
     check(ours, theirs, call, torch.ones(BATCH, LENGTH, dtype=torch.bool))
 
 
+@pytest.mark.parametrize('std', [0, 1])
+def test_a_floating_padding_mask_gets_a_gradient(std):
+    theirs, ours = pair(Full(), batch_first=True)
+    x, _, _ = tokens(theirs)
+    bias = (std * torch.randn(BATCH, LENGTH)).requires_grad_()
+    check(ours, theirs, lambda module: (*module(x, x, x, key_padding_mask=bias), [x, bias]))
+
+
+def test_one_sequence_without_a_batch():
+    theirs, ours = pair()
+    x = torch.randn(LENGTH, CHANNELS)
+    mask = ~PATTERN.build(LENGTH).to_mask()
+    for average in (True, False):
+        torch.testing.assert_close(ours(x, x, x, average_attn_weights=average),
+                                   theirs(x, x, x, attn_mask=mask, average_attn_weights=average))
+    assert ours(x, x, x, need_weights=False)[1] is None
+
+
+def test_without_a_source_attention_is_complete():
+    theirs, ours = pair(source=None)
+    x = torch.randn(LENGTH, BATCH, CHANNELS)
+    torch.testing.assert_close(ours(x, x, x), theirs(x, x, x))
+
+
 @pytest.mark.parametrize('source', [
     BlockModelSource(heads=HEADS, head_channels=CHANNELS // HEADS, clusters=8),
     LearnedMaskSource(HEADS, 16), LearnedMaskSource(HEADS, 16, mode='soft')],

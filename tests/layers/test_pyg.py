@@ -90,6 +90,20 @@ def test_a_subclass_may_replace_any_step(step, run):
         torch.testing.assert_close(run(doubled(EdgeAttention, step)(), along), expected)
 
 
+def test_a_replaced_fused_step_gets_what_pyg_promises():
+    class Own(EdgeAttention):
+        def message_and_aggregate(self, edge_index, value, graph):
+            seen.append(edge_index)
+            return value * graph.num_edges
+
+        def update(self, inputs, query):
+            return inputs + query
+
+    seen = []
+    torch.testing.assert_close(attend(Own()), QKV[2] * GRAPH.num_edges + QKV[0])
+    assert seen[0].is_sorted_by_col and torch.equal(seen[0], GRAPH.edge_index)
+
+
 @pytest.mark.parametrize('run', RUNS)
 @pytest.mark.parametrize('step', STEPS)
 def test_a_hook_may_replace_an_output(step, run):

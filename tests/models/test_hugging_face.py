@@ -1,5 +1,6 @@
 """Our models give what Hugging Face's BERT and RoBERTa give with the same weights."""
 
+import json
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -201,6 +202,32 @@ def test_missing_heads_keep_their_initial_parameters():
         assert set(family_of(kind).load(model, theirs.state_dict(), theirs.config)) == rest
         after = model.state_dict()
         assert {name for name in after if torch.equal(after[name], before[name])} == rest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('kind', ['BertForPreTraining', 'RobertaForMaskedLM'])
+def test_a_file_of_the_first_checkpoints(kind, tmp_path):
+    safetensors = pytest.importorskip('safetensors.torch')
+    theirs, model = hugging_face(kind), model_of(kind).eval()
+    theirs.save_pretrained(tmp_path)
+    state_dict = {name.replace('LayerNorm.weight', 'LayerNorm.gamma')
+                  .replace('LayerNorm.bias', 'LayerNorm.beta'): tensor for name, tensor
+                  in safetensors.load_file(tmp_path / 'model.safetensors').items()}
+    prefix = f'{theirs.base_model_prefix}.embeddings'
+    assert f'{prefix}.LayerNorm.gamma' in state_dict
+    assert 'lm_head.decoder.weight' not in state_dict
+    state_dict[f'{prefix}.position_ids'] = torch.arange(14)[None]
+    config = json.loads((tmp_path / 'config.json').read_text())
+    assert family_of(kind).load(model, state_dict, config) == []
+    close(*logits(kind, model, theirs)[:2])
+
+
+def test_a_model_for_shorter_sequences_gets_the_first_positions():
+    bert = hugging_face('BertModel')
+    model = SequenceClassifier(encoder(max_length=5), 2, pooling='pooler').eval()
+    load_bert(model, bert.state_dict(), bert.config)
+    out = model.encoder(TOKENS[12:17], torch.tensor([0, 5]))
+    close(out, bert(TOKENS[None, 12:17]).last_hidden_state[0])
 
 
 @pytest.mark.parametrize('kind, sizes, match', [

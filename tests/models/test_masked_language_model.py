@@ -30,6 +30,16 @@ def test_logits_of_tokens_and_sequences(norm_first):
     torch.testing.assert_close(sequence_logits, bert.next_sentence(pooled))
 
 
+def test_the_decoder_is_the_embedding():
+    bert = model()
+    assert [name for name, value in bert.named_parameters() if value.shape == (20, 16)] == [
+        'encoder.token_embedding.weight']
+    weight = bert.encoder.token_embedding.weight
+    unseen = next(i for i in range(20) if i not in TOKENS)
+    bert(TOKENS, PTR)[0].square().sum().backward()
+    assert weight.grad[unseen].any()  # through the decoder alone
+
+
 def test_parameters_are_initialised_as_in_bert():
     source = BlockModelSource(heads=2, head_channels=32, clusters=4)
     source.linear = torch.nn.Linear(2, 2)

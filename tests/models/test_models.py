@@ -4,6 +4,7 @@ import math
 import pytest
 import torch
 from torch.autograd.graph import saved_tensors_hooks
+from torch.nn import LayerNorm
 
 from graphattn import BipartiteGraph
 from graphattn.decoding import KeyValueCache
@@ -39,6 +40,12 @@ def test_a_ragged_batch_equals_each_sequence_alone(norm_first):
     alone = [model(part, torch.tensor([0, len(part)]))
              for part in TOKENS.split(PTR.diff().tolist())]
     torch.testing.assert_close(model(TOKENS, PTR), torch.cat(alone))
+
+
+def test_positions_start_over_in_every_sequence():
+    model = encoder(PatternSource(SlidingWindow(0)))
+    out = model(torch.tensor([3, 3, 3, 3]), torch.tensor([0, 2, 4]))
+    assert torch.equal(out[:2], out[2:]) and not torch.equal(out[0], out[1])
 
 
 def test_a_shared_source_is_called_once_for_all_layers():
@@ -162,6 +169,16 @@ def test_bad_segments(segments, match):
         encoder()(TOKENS, PTR, segments=segments)
 
 
+def test_post_norm_follows_the_embeddings_and_pre_norm_the_last_layer():
+    post, pre = (encoder(norm_first=norm_first, norm_eps=1e-9) for norm_first in (False, True))
+    for model, place in ((post, post.dropout), (pre, pre)):
+        outputs = []
+        place.register_forward_hook(lambda _, __, out, outputs=outputs: outputs.append(out))
+        model(TOKENS, PTR)
+        torch.testing.assert_close(outputs[0].var(dim=1, correction=0), torch.ones(12))
+    assert {module.eps for module in post.modules() if isinstance(module, LayerNorm)} == {1e-9}
+
+
 @pytest.mark.parametrize('pooling', ['mean', 'padded_mean', 'first', 'pooler'])
 def test_sequence_classifier_pools_each_sequence(pooling):
     model = SequenceClassifier(encoder(), 3, pooling=pooling, hidden_channels=5).eval()
@@ -277,6 +294,15 @@ def test_tokens_of_sequences_that_are_not_whole_are_not_pooled(model):
 def test_bad_options_of_a_classifier(options, match):
     with pytest.raises(ValueError, match=match):
         SequenceClassifier(encoder(), 3, **options)
+
+
+def test_hops_and_teleport_reach_every_layer():
+    model = encoder(hops=3, teleport=0.25, learn_teleport=True)
+    for layer in model.layers:
+        assert (layer.attention.attention.hops, layer.attention.attention.teleport) == (3, 0.25)
+        torch.testing.assert_close(layer.attention.teleport(), torch.full((2,), 0.25))
+    model(TOKENS, PTR).sin().sum().backward()
+    assert all(layer.attention.teleport_logit.grad.all() for layer in model.layers)
 
 
 PAIR_PTR = torch.tensor([0, 4, 5, 12, 15])

@@ -568,6 +568,16 @@ def test_heads_with_graphs_of_their_own_fold_into_nodes(backend):
     assert_same({'out': out}, {'out': torch.cat(alone)})
 
 
+def test_sequences_of_a_batch_are_alone(backend):
+    graphs = [random_graph(n, m, 0.5, seed=n) for n, m in ((3, 8), (0, 2), (9, 4), (1, 1))]
+    each = [draw(graph, 'per_edge') for graph in graphs]
+    together = {name: torch.cat([inputs[name] for inputs in each]) for name in each[0]}
+    out = edge_attention(graph=BipartiteGraph.batch(graphs), **together, backend=backend)
+    alone = [edge_attention(graph=graph, **inputs, backend=backend)
+             for graph, inputs in zip(graphs, each)]
+    assert_same({'out': out}, {'out': torch.cat(alone)})
+
+
 def test_permuting_nodes_permutes_the_output(backend):
     graph = GRAPHS['idle_nodes']()
     inputs = draw(graph)

@@ -345,6 +345,15 @@ def test_only_results_are_rounded(name, dtype, backend):
         rtol=torch.finfo(dtype).eps, atol=1e-4, check_dtype=False)
 
 
+def test_autocast_changes_nothing(backend):
+    graph = GRAPHS['square']()
+    inputs = draw(graph, 'shared', dtype=torch.float32)
+    expected = with_grads(diffuse(graph, inputs, backend), inputs)
+    with torch.autocast('cpu', torch.bfloat16):
+        out = diffuse(graph, inputs, backend)
+    assert_same(with_grads(out, inputs), expected, 1e-5)
+
+
 def test_layout_in_memory_does_not_matter(backend):
     graph = GRAPHS['square']()
     inputs = draw(graph, 'per_head')

@@ -11,10 +11,15 @@ import torch
 
 from graphattn.patterns import (
     Causal,
+    Cropped,
     GlobalTokens,
     LogSparse,
     OverlappingBlocks,
+    RandomBlocks,
+    RandomKeys,
+    RandomPairs,
     SlidingWindow,
+    Star,
     Strided,
     get,
     presets,
@@ -142,9 +147,48 @@ def global_tokens(graph):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize('block', [1, 8])
+def test_the_classifiers_token_is_among_the_global_ones(block):
+    pattern = get('diffuser', num_global=8, num_random=8, block=block, cls_global=True)
+    for seed in range(20):
+        tokens = global_tokens(pattern.build(300, seed=seed))
+        assert len(tokens) == 8 and int(tokens[0]) == 0
+    if block == 1:
+        others = {tuple(global_tokens(pattern.build(300, seed=seed)).tolist()[1:])
+                  for seed in range(5)}
+        assert len(others) == 5
+    without = get('diffuser', num_global=8, num_random=8, block=block)
+    first = [int(global_tokens(without.build(300, seed=seed))[0]) for seed in range(5)]
+    assert any(first)
+
+
+@pytest.mark.slow
 def test_density_of_diffuser_as_printed_is_of_other_settings():
     pattern = get('diffuser', window=128, num_global=96, num_random=96)
     assert density(pattern, 4096) == pytest.approx(11.2, abs=0.05)
+
+
+@pytest.mark.parametrize(('pattern', 'expected'), [
+    (get('star'), Star()),
+    (get('logsparse', causal=True), LogSparse(causal=True)),
+    (get('longformer', radius=8, num_global=1), SlidingWindow(8) | GlobalTokens(1)),
+    (get('bigbird'), OverlappingBlocks(128) | GlobalTokens(128) | RandomBlocks(3, 64)),
+    (get('bigbird', block=1, num_random=2),
+     OverlappingBlocks(2) | GlobalTokens(2) | RandomBlocks(2, 1)),
+    (get('diffuser'), OverlappingBlocks(64) | GlobalTokens(64, random=True) | RandomKeys(64)),
+    (get('diffuser', block=16), OverlappingBlocks(64) | GlobalTokens(64, random=True, block=16)
+     | RandomBlocks(4, 16)),
+    (get('diffuser', uniform=True), OverlappingBlocks(64) | GlobalTokens(64, random=True)
+     | RandomKeys(64, spacing='uniform')),
+    (get('diffuser', cls_global=True, num_global=3),
+     OverlappingBlocks(64) | (GlobalTokens(1) | GlobalTokens(2, random=True, first=1))
+     | RandomKeys(64)),
+    (get('diffuser_repo', size=256, num_random=4, num_global=2),
+     Cropped(OverlappingBlocks(64) | GlobalTokens(2, random=True, first=64) | RandomPairs(1024),
+             256)),
+])
+def test_get(pattern, expected):
+    assert pattern == expected
 
 
 # By name #############################################################################

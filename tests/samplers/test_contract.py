@@ -403,6 +403,13 @@ def test_a_large_segment_is_drawn_in_several_chunks(method, num_heads):
     assert torch.equal(graph.to_mask(), model.expectation().bool())
 
 
+def test_keys_beyond_two_bytes():
+    model = FactorModel(torch.ones(2, 1), torch.eye(1), (torch.arange(70_000) % 2)[:, None].float())
+    for method in ('compare', 'torch'):
+        key = sample_bernoulli(model, method=method).validate().key
+        assert torch.equal(key, torch.arange(1, 70_000, 2).repeat(2))
+
+
 @every_sampler
 @pytest.mark.parametrize('num_queries, num_keys, mixing', [
     (0, 0, 1.), (0, 3, 1.), (3, 0, 1.), (4, 5, 0.),
@@ -458,6 +465,29 @@ def test_the_generator_decides(sample):
     first, again, other = (sample(model, generator=torch.Generator().manual_seed(seed))
                            for seed in (0, 0, 1))
     assert first == again and first != other
+
+
+@every_sampler
+def test_the_generator_advances(sample):
+    generator = torch.Generator().manual_seed(0)
+    model = random_model(50, 40, 4, density=0.1)
+    assert sample(model, generator=generator) != sample(model, generator=generator)
+
+
+@every_sampler
+def test_a_generator_leaves_the_global_state_alone(sample):
+    before, numpy_before = torch.get_rng_state(), np.random.get_state()[1].copy()
+    sample(random_model(50, 40, 4, density=0.1), generator=torch.Generator())
+    assert torch.equal(torch.get_rng_state(), before)
+    assert np.array_equal(np.random.get_state()[1], numpy_before)
+
+
+@every_sampler
+def test_without_a_generator_torch_seeds(sample):
+    model = random_model(50, 40, 4, density=0.1)
+    with torch.random.fork_rng(devices=[]):
+        graphs = [sample(model) for seed in (0, 0, 1) if torch.manual_seed(seed)]
+    assert graphs[0] == graphs[1] != graphs[2]
 
 
 @every_sampler
@@ -535,6 +565,16 @@ def test_a_pair_that_may_be_certain_is_compared():
     model = FactorModel(query_factor, torch.eye(2), torch.ones(400, 2))
     assert method_taken(model) == 'compare'
     assert sample_bernoulli(model, method='thin').validate().num_edges > 300
+
+
+@pytest.mark.parametrize('largest', [1., 1.5])
+def test_thinning_by_name_refuses_a_pair_that_may_be_certain(largest):
+    query_factor = torch.full((300, 2), 0.001)
+    query_factor[7, 1] = largest
+    model = FactorModel(query_factor, torch.eye(2), torch.tensor([[0., 1.], [1., 0.]]))
+    with pytest.raises(ValueError, match=r"'method' must not be 'thin' .* bound below 1 .*"
+                                         rf"{largest + 0.001:g} for query 7\); .*'compare'"):
+        sample_bernoulli(model, method='thin')
 
 
 @pytest.mark.parametrize('sample, methods', [
@@ -697,3 +737,15 @@ def test_bernoulli_draws_all_pairs_for_any_exploration_from_one_on(method, explo
     factor = torch.full((50, 1), 0.1, dtype=dtype)
     model = FactorModel(factor, factor[:1], factor, exploration=exploration)
     assert sample_bernoulli(model, method=method).density() == 1
+
+
+def test_bernoulli_forgives_rounding_above_one():
+    model = FactorModel(torch.full((3, 1), 1 + 5e-5), torch.eye(1), torch.ones(3, 1))
+    assert sample_bernoulli(model).density() == 1
+
+
+@pytest.mark.parametrize('sample', [WAYS['fastrg with torch'], WAYS['fastrg compiled']])
+def test_fastrg_refuses_more_draws_than_memory_holds(sample):
+    model = FactorModel(torch.full((3, 1), 1e20), torch.eye(1), torch.ones(3, 1))
+    with pytest.raises(ValueError, match=r"'model' must.*got 9e\+20"):
+        sample(model)

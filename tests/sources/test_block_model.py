@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from graphattn import BipartiteGraph
-from graphattn.functional import edge_probability
+from graphattn.functional import edge_attention, edge_probability
+from graphattn.layers import fold_heads
 from graphattn.patterns import SlidingWindow
 from graphattn.samplers import density_penalty
 from graphattn.sources import BlockModelSource
@@ -30,6 +31,14 @@ def test_a_quarter_of_the_pairs_are_edges_at_first(preset):
         source = BlockModelSource(heads=2, head_channels=16, preset=preset).eval()
         densities.append(source(*inputs(seed=seed), PTR).density())
     assert sum(densities) / 8 == pytest.approx(0.25, abs=0.02 if preset == 'paper' else 0.002)
+
+
+def test_clusters_of_the_repository_preset_start_similar():
+    source = BlockModelSource(heads=2, head_channels=32, clusters=128, preset='repo').eval()
+    prob = source.block_model(*inputs(channels=32), PTR).expectation().detach()
+    inside = prob[:300, :300]
+    assert float((inside - 0.25).abs().max()) < 0.004
+    assert float(source.centroid.detach().std()) == pytest.approx((2 / (128 * 32))**0.5, rel=0.1)
 
 
 def test_distribution_is_the_papers_equations():
@@ -69,6 +78,32 @@ def test_exploration_acts_in_training_only():
     assert source(*inputs(), PTR).density() == pytest.approx(0.45, abs=0.01)
     assert source.eval()(*inputs(), PTR).density() == pytest.approx(0.25, abs=0.01)
     assert source.block_model(*inputs(), PTR).exploration == 0.
+
+
+@pytest.mark.parametrize('preset', ['paper', 'repo'])
+def test_gradients_reach_clusters_and_mlps(preset):
+    torch.manual_seed(0)
+    source = BlockModelSource(heads=2, head_channels=16, preset=preset)
+    query, key = inputs()
+    graph = source(query, key, PTR)
+    query, key, value = fold_heads(query), fold_heads(key), fold_heads(key.sin())
+    out = edge_attention(query, key, value, graph, **source.logit_terms(graph))
+    out.sin().sum().backward()
+    for name, parameter in source.named_parameters():
+        assert parameter.grad is not None and float(parameter.grad.abs().sum()) > 0, name
+
+
+@pytest.mark.parametrize('distribution', ['bernoulli', 'poisson'])
+def test_edges_carry_their_probability_in_training_only(distribution):
+    source = BlockModelSource(heads=2, head_channels=16, distribution=distribution)
+    x = inputs()
+    graph = source(*x, PTR)
+    model = source.block_model(*x, PTR)
+    torch.testing.assert_close(graph.edge_prob, edge_probability(model, graph))
+    assert graph.edge_prob.requires_grad
+    assert source.eval()(*x, PTR).edge_prob is None
+    with torch.no_grad():
+        assert source.train()(*x, PTR).edge_prob is None
 
 
 def test_unread_probabilities_are_not_computed(monkeypatch):

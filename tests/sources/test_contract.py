@@ -1,6 +1,7 @@
 """Contract of every source, and every source is in the table."""
 
 import copy
+import functools
 import gc
 import io
 import json
@@ -11,10 +12,12 @@ import sys
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
+from types import FunctionType, MethodType
 
 import pytest
 import torch
 from torch.optim.swa_utils import AveragedModel
+from torch.utils.data import DataLoader
 
 from graphattn import BipartiteGraph, sources
 from graphattn.functional import edge_attention, pair_attention
@@ -101,6 +104,21 @@ def test_logit_terms_do_not_change_the_forward_pass(name):
     for term, neutral in (('edge_gate', 1.), ('edge_bias', 0.)):
         if term in (terms := source.logit_terms(graph)):
             assert torch.equal(terms[term], torch.full_like(terms[term], neutral))
+
+
+def parts_of(value):
+    """All that is reached from a value by its attributes and their items."""
+    yield value
+    items = value if isinstance(value, list | tuple) else vars(value).values() if (
+        type(value).__module__.startswith('graphattn')) else ()
+    for item in items:
+        yield from parts_of(item)
+
+
+@every_source
+def test_a_graph_carries_no_function(name):
+    assert not [part for part in parts_of(call(name)[1])
+                if isinstance(part, FunctionType | MethodType | functools.partial)]
 
 
 @every_source
@@ -248,6 +266,14 @@ class Graphs:
     def __getitem__(self, number):
         torch.manual_seed(number)
         return ask(list(SOURCES.values())[number]())
+
+
+@pytest.mark.slow
+def test_graphs_can_be_sent_from_workers():
+    here = [Graphs()[number] for number in range(len(SOURCES))]  # also fills the cache
+    loader = DataLoader(Graphs(), batch_size=None, num_workers=1, multiprocessing_context='fork')
+    for graph, expected in zip(loader, here, strict=True):
+        assert graph.validate() == expected
 
 
 def test_a_process_forked_while_another_thread_builds_a_graph_builds_its_own():

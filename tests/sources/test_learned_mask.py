@@ -74,6 +74,16 @@ def test_half_precision_draws_what_single_precision_does(dtype):
     assert stats.binomtest(int(values.sum()), values.numel(), special.expit(-7.)).pvalue > 1e-4
 
 
+def test_two_gumbel_noises_are_one_logistic_noise():
+    """Soft draws follow sigmoid((alpha + G1 - G2) / tau) of Sec. 4.1."""
+    values = draw(replicas(5000, hard=False, temperature=0.7),
+                  torch.Generator().manual_seed(0)).values.detach()
+    gumbel = stats.gumbel_r.rvs(size=(2, 4, 5000), random_state=0)
+    for alpha, ours, noise in zip(ALPHA, values.t().numpy(), (gumbel[0] - gumbel[1])):
+        theirs = special.expit((alpha + noise) / 0.7)
+        assert stats.ks_2samp(ours, theirs).pvalue > 1e-4
+
+
 # Any function of four bits is a polynomial that is linear in each of them.
 SUBSETS = [subset for size in range(5) for subset in itertools.combinations(range(4), size)]
 WEIGHTS = torch.linspace(-1, 2, len(SUBSETS), dtype=torch.double).roll(5)
@@ -118,6 +128,10 @@ def test_expectation_of_the_straight_through_gradient(temperature):
         torch.testing.assert_close(ratio, torch.ones_like(ratio), atol=0.02, rtol=0)
     else:  # the bias would not pass for noise
         assert float(((per_draw.mean(0) - exact) / error).abs().max()) > 20
+
+
+def test_the_slope_in_the_docstring():
+    assert slope_of_the_draws(0., 1.) == pytest.approx(1 / 6)
 
 
 @pytest.mark.parametrize('options', [dict(mode='soft'), dict(hard=False, temperature=0.7),
@@ -170,6 +184,23 @@ def test_each_sequence_has_its_own_border(options):
         assert torch.equal(dense(source, length) > 1e-9, edge.expand(2, -1, -1))
 
 
+def test_by_default_only_structured_masks_have_a_border():
+    for mode, border in (('dam_structured', True), ('dam_unstructured', False), ('soft', False)):
+        assert LearnedMaskSource(1, 4, mode=mode).layout.border == border
+        assert LearnedMaskSource(1, 4, mode=mode, border=not border).layout.border != border
+
+
+def test_each_pass_draws_in_training_only():
+    source = LearnedMaskSource(4, 64)
+    assert not torch.equal(draw(source).values, draw(source).values)
+    tokens = torch.randn(17, 4, 1)
+    graph = source.eval()(tokens, tokens, PTR)
+    assert isinstance(graph, BipartiteGraph) and graph == source(tokens, tokens, PTR)
+    soft = LearnedMaskSource(4, 64, mode='soft')
+    for mask in (draw(soft), draw(soft.eval())):
+        assert torch.equal(mask.values, soft.logit.sigmoid()) and isinstance(mask, PairMask)
+
+
 @pytest.mark.parametrize('mode', ['dam_structured', 'dam_unstructured'])
 def test_evaluation_thresholds_the_current_logits(mode):
     source = LearnedMaskSource(2, 8, mode=mode).eval()
@@ -181,6 +212,17 @@ def test_evaluation_thresholds_the_current_logits(mode):
         expected = MaskGraph(values, source.layout, PTR)
         assert source(tokens, tokens, PTR) == expected
         assert PatternSource(source.freeze())(tokens, tokens, PTR) == expected
+
+
+@pytest.mark.slow
+def test_probability_is_the_relative_frequency_of_samples():
+    source = LearnedMaskSource(1, 5, init_std=1.)
+    generator = torch.Generator().manual_seed(0)
+    masks = [source.freeze('sample', generator=generator)[0] for _ in range(2000)]
+    frequency = torch.stack([mask.build(5).to_mask() for mask in masks]).double().mean(0)
+    probability = source.probability().detach()[0]
+    assert float((frequency - probability).abs().max()) < 5 * 0.5 / 2000**0.5
+    assert bool((probability[0] == 1).all()) and source.probability().shape == (1, 5, 5)
 
 
 @pytest.mark.parametrize('options', [dict(), dict(mode='dam_unstructured'),

@@ -41,6 +41,12 @@ def test_has_the_edges_of_the_pattern_and_of_the_data(edges, pattern):
     assert graph == source(TOKENS, TOKENS, PTR) | structure()
 
 
+def test_exphormer_is_an_expander_and_virtual_nodes():
+    pattern = get('exphormer', degree=3, num_virtual=2)
+    assert repr(pattern) == 'GlobalTokens(tokens=2) | RandomRegular(degree=3)'
+    assert (pattern.build(30, seed=0).in_degree()[2:] >= 3).all()
+
+
 def test_bad_edges_and_sampled_patterns_are_refused():
     with pytest.raises(TypeError, match="'edges' must be a Tensor, a SparseTensor or a Bipartite"):
         PatternSource(Full()) | 'edges'

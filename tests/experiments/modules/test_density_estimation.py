@@ -29,6 +29,11 @@ def model(source='Full', num_tokens=6, max_length=8, **options):
         num_layers=2, causal=True, **options))
 
 
+def test_each_symbol_is_predicted_from_those_before_it():
+    assert behind_start(TOKENS, PTR, 5).tolist() == [5, 1, 2, 5, 4]
+    assert TOKENS.tolist() == [1, 2, 0, 4, 3]
+
+
 def test_bits_are_those_of_all_symbols():
     module, means = DensityEstimation(model()), Means()
 

@@ -84,6 +84,15 @@ def test_metrics_of_scores_against_scipys():
         expected, abs=1e-6)
 
 
+@pytest.mark.parametrize('num_classes', [2, 3])
+@pytest.mark.parametrize('said', [0, 1])
+@pytest.mark.parametrize('target', [[0, 1, 1, 0], [0, 1, 1, 1], [1, 1, 1, 1], [0, 0, 0, 0]])
+def test_who_always_says_the_same_has_no_correlation(target, said, num_classes):
+    metrics = new_metrics(num_classes)
+    metrics.update(torch.full((4,), said), torch.tensor(target))
+    assert float(metrics.compute()['matthews']) == 0.
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize('task', ['MNLI', 'STS-B'])
 def test_a_run_learns_and_leaves_its_metrics(task, pretrained, tmp_path, capsys):

@@ -170,3 +170,26 @@ def test_both_losses_are_means_of_cross_entropies():
     assert training.logged['val/nsp_loss'].item() == pytest.approx(nsp.item())
     right = token_logits[BATCH.selected].argmax(dim=1) == BATCH.target
     assert float(training.logged['val/mlm_accuracy']) == pytest.approx(float(right.float().mean()))
+
+
+def test_masked_tokens_alone():
+    training = quiet(LanguageModelling(model(PatternSource(Full()), next_sentence=False)))
+    loss = training.training_step(BATCH._replace(label=torch.empty(0)), 0)
+    assert loss.item() == pytest.approx(training.logged['train/mlm_loss'].item())
+    assert not [name for name in training.logged if 'nsp' in name]
+    nothing = BATCH._replace(selected=BATCH.selected[:0], target=BATCH.target[:0])
+    assert float(training.training_step(nothing, 0).detach()) == 0.
+
+
+def test_masks_norms_and_biases_do_not_decay():
+    training = LanguageModelling(model(), lr=1e-3, weight_decay=0.1, mask_lr=0.5)
+    groups = training.parameter_groups()
+    optimizer = torch.optim.AdamW(groups, lr=1e-3, weight_decay=0.1)
+    settings = {id(p): (group['lr'], group['weight_decay'])
+                for group in optimizer.param_groups for p in group['params']}
+    assert len(settings) == len(list(training.parameters()))
+    encoder = training.model.encoder
+    assert settings[id(encoder.source.logit)] == (0.5, 0.)
+    assert settings[id(encoder.token_embedding.weight)] == (1e-3, 0.1)
+    assert settings[id(encoder.norm.weight)] == settings[id(training.model.token_bias)] == (
+        1e-3, 0.)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from experiments.modules import Classification
+from experiments.modules.base import Training
 from graphattn.models import Encoder, SequenceClassifier
 from graphattn.sources import PatternSource
 
@@ -55,3 +56,11 @@ def test_rsqrt_is_long_range_arenas_formula(warmup):
 def test_a_rate_falls_to_zero(decay):
     rate, _ = rates(lr=1., decay=decay, warmup=0.1)
     assert rate[19] == 1. and rate[0] == pytest.approx(1 / 20) and 0. < rate[-1] < 0.01
+
+
+def test_betas_and_eps_are_the_optimisers():
+    model = torch.nn.Linear(2, 2)
+    training = Training(model, betas=(0.8, 0.9), eps=1e-6)
+    training._trainer = SimpleNamespace(estimated_stepping_batches=STEPS)
+    group = training.configure_optimizers()['optimizer'].param_groups[0]
+    assert group['betas'] == (0.8, 0.9) and group['eps'] == 1e-6

@@ -28,6 +28,12 @@ from experiments.papers.sbm_transformer.cost_classes import TABLE_6, growths
 ELSEWHERE = {SAMPLED, POISSON, 'Reformer', 'Nystromformer'}
 
 
+def test_both_full_attentions_are_one():
+    formed, fused = (Case(name, 40).attend() for name in (FORMED, FUSED))
+    fused[0].load_state_dict(formed[0].state_dict())
+    torch.testing.assert_close(formed[1](), fused[1]())
+
+
 @pytest.mark.parametrize('name', [SAMPLED, POISSON, EDGES])
 def test_block_models_are_of_the_density_that_is_asked_for(name):
     torch.manual_seed(0)

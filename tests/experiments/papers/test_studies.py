@@ -1,5 +1,6 @@
 """Studies at the scale of smoke tests: what their tables say holds of what was trained."""
 
+import json
 import math
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from experiments import train
+from experiments.modules.fine_tuning import BEST, LAST
 from experiments.papers.ours import attached
 from experiments.papers.sparsebert import diagonal, importance, masks
 from experiments.papers.sparsebert.text_runs import LAMBDAS, PATTERNS, TextRuns, scores
@@ -59,6 +61,15 @@ def test_what_is_not_there_is_refused_before_any_training(study, options, match,
         study_of(study).main(
             **{'scale': 'smoke', 'out': Path('out'), **options})
     assert not list(tmp_path.rglob('options.json'))
+
+
+def test_every_pair_is_in_one_set_of_positions():
+    for size in (3, 16, 64):
+        sets = importance.positions(size)
+        assert (torch.stack(list(sets.values())).sum(dim=0) == 1).all()
+    assert sets['diagonal'].sum() == 64 and sets['[CLS] as key'].sum() == 63
+    assert sets['distance 2'].nonzero().diff(dim=1).abs().unique().tolist() == [2]
+    assert sets['[SEP] as query'].nonzero()[:, 0].unique().tolist() == [63]
 
 
 # Masks of texts ######################################################################
@@ -186,6 +197,13 @@ def test_all_of_glue_is_tuned_where_it_is_given(tmp_path):
     assert runs.tasks == ('MNLI', 'RTE') and runs.tasks_folder == tmp_path
     assert str(tmp_path) in runs.about and 'local' not in runs.about
     assert 'local tasks' in TextRuns(Study('masks', 'smoke', tmp_path)).about
+
+
+def test_scores_are_those_after_the_last_epoch(tmp_path):
+    metrics = {'accuracy/dev_matched': 0.5, 'accuracy/dev_mismatched': 0.25}
+    better = {name: value + 0.1 for name, value in metrics.items()}
+    (tmp_path / 'dev.json').write_text(json.dumps({'task': 'MNLI', LAST: metrics, BEST: better}))
+    assert scores(tmp_path) == {'MNLI-m': 50., 'MNLI-mm': 25.}
 
 
 def test_an_attached_model_begins_where_full_attention_ended(studied, out):

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from experiments.data.sequences import SequenceData, Sequences
-from experiments.data.token_counts import token_counts_accuracy
-from experiments.papers.sbm_transformer import densities
+from experiments.data.token_counts import token_counts, token_counts_accuracy
+from experiments.papers.sbm_transformer import attention_received, densities
 from experiments.papers.sbm_transformer.density_penalty import (
     ALONE,
     AVERAGE,
@@ -18,7 +18,7 @@ from experiments.papers.sbm_transformer.density_penalty import (
     WITH_LOOPS,
 )
 from experiments.papers.sbm_transformer.density_runs import TASKS
-from experiments.papers.sbm_transformer.sampled_graphs import of_inputs, restored_model
+from experiments.papers.sbm_transformer.sampled_graphs import OfInputs, of_inputs, restored_model
 from experiments.papers.study import restored
 from experiments.runs.checkpoints import read_checkpoint, write_checkpoint
 from experiments.runs.figures import received_shares
@@ -59,6 +59,11 @@ def test_averages_of_the_paper_are_those_of_its_tasks():
         assert figures[AVERAGE][0] == pytest.approx(mean, abs=0.006)
 
 
+def test_counts_are_those_of_each_sequence():
+    some = Sequences.of([np.array(row, np.uint8) for row in ([0, 2, 2], [1], [], [2])], [0, 1])
+    assert token_counts(some, 3).tolist() == [[1, 0, 2, 0, 1, 0], [0, 0, 0, 0, 0, 1]]
+
+
 # What counts of tokens tell ##########################################################
 
 
@@ -90,6 +95,14 @@ def test_densities_of_inputs_are_those_of_the_run(studied, out):
         assert of_layer[densities.ALL_HEADS] == pytest.approx(of_layer[['0', '1']].mean())
 
 
+def test_spread_is_over_inputs():
+    density = torch.tensor([[[0.1, 0.3], [0.5, 0.5]]], dtype=torch.float64)
+    both, first, second = densities.layer_rows(density)
+    assert both['density, %'] == pytest.approx(35) and both['highest'] == pytest.approx(40)
+    assert first['spread over inputs'] == pytest.approx(100 * np.std([0.1, 0.3], ddof=1))
+    assert second['spread over inputs'] == 0 and second['head'] == '1'
+
+
 @pytest.mark.parametrize('padding', [None, 2])
 def test_shares_that_pixels_receive(padding):
     images = torch.tensor([[0, 2, 1, 1, 2], [3, 4, 0, 1, 3]])
@@ -110,6 +123,28 @@ def test_shares_are_densities_of_each_image():
     torch.manual_seed(0)
     for layer, shares in enumerate(received_shares(model, images)):
         torch.testing.assert_close(shares.mean(dim=2).double(), found.density[layer])
+
+
+def test_extremes_are_right_and_in_order():
+    density = torch.tensor([[[0.5, 0.1, 0.3, 0.2, 0.4, 0.0]]])
+    found = OfInputs(density, torch.tensor([1, 1, 1, 1, 1, 0]))
+    label = torch.ones(6, dtype=torch.long)
+    assert attention_received.extremes(found, label, 2).tolist() == [1, 3, 4, 0]
+    assert attention_received.extremes(found, label, 4).tolist() == [1, 3, 2, 4, 0]  # none twice
+
+
+def test_correlations_are_those_of_the_images():
+    images = torch.tensor([[0, 0], [0, 4], [4, 4]])
+    density = torch.tensor([[[0.1, 0.2, 0.3], [0.2, 0.2, 0.2]]])
+    found = OfInputs(density, torch.tensor([0, 0, 1]))
+    shares = torch.stack([0.5 - 0.1 * images, torch.full((3, 2), torch.nan)])
+    shares[1, :, 0] = images[:, 0].float()
+    first, second = attention_received.head_rows(images, torch.tensor([0, 0, 0]), found, [shares])
+    assert first['density with mean grey level'] == pytest.approx(1.)
+    assert first['received with grey level'] == pytest.approx(-1.)
+    assert (first['of those right'], first['of those wrong']) == pytest.approx((15, 30))
+    assert second['density with mean grey level'] is None
+    assert second['received with grey level'] == pytest.approx(1.)  # of pixels that are shown
 
 
 @pytest.mark.slow

@@ -7,8 +7,10 @@ import pytest
 
 from experiments.data.digits import DigitImages
 from experiments.data.ngrams import ngram_bits, sequences_of
+from experiments.data.text.choice_files import ChoiceQuestion
 from experiments.data.text.local_questions import GAP
-from experiments.data.text.question_files import Squad
+from experiments.data.text.question_baselines import longest_match, most_shared
+from experiments.data.text.question_files import Question, Squad
 from experiments.papers.diffuser import question_answering
 from experiments.papers.diffuser.task_runs import attentions
 from experiments.runs.summary import read_summary
@@ -69,6 +71,18 @@ def test_image_density(studied, out):
         *(sequences_of(data.parts[part]) for part in ('train', 'test')), 1, 17))
     assert 1 < rows.loc['PNG', 'bits per byte'] < 8
     assert (out / 'smoke/runs/density-digits-diffuser-5-0/samples.png').stat().st_size > 1000
+
+
+def test_the_word_between_the_same_words_is_the_longest_match():
+    text = 'A lamp is lit by the bell . The cat is seen by the dog'
+    asked = Question('0', f'the lamp {GAP} lit by a dog', (text,), (), ())
+    assert longest_match(asked) == 'is'
+    assert longest_match(asked._replace(text=f'is seen {GAP} the')) == 'by'
+
+
+def test_the_choice_that_shares_the_most_words():
+    asked = ChoiceQuestion('0', 'the cat sits', ('a dog runs', 'the cat', 'the dog'), (), 0)
+    assert most_shared(asked) == 1
 
 
 def test_attentions_have_the_edges_that_they_name():

@@ -74,6 +74,19 @@ def test_a_damaged_checkpoint_does_not_drive_out_a_good_one(tmp_path):
     assert steps(tmp_path) == {LAST: 3, PREVIOUS: 1}
 
 
+@pytest.mark.parametrize('target', ['elsewhere/other.ckpt', PREVIOUS, 'nowhere'])
+def test_a_link_is_replaced_and_not_followed(target, tmp_path):
+    folder, target = tmp_path / 'checkpoints', tmp_path / 'checkpoints' / target
+    target.parent.mkdir(parents=True)
+    if target.name != 'nowhere':
+        write_checkpoint(state(9), target)
+    for name in (LAST, f'.{LAST}.part'):
+        (folder / name).symlink_to(target)
+    save(folder, 1)
+    assert not (folder / LAST).is_symlink() and read_checkpoint(folder / LAST)['global_step'] == 1
+    assert not target.exists() or read_checkpoint(target)['global_step'] == 9
+
+
 @pytest.mark.parametrize('damage', [
     lambda path: path.unlink(), lambda path: path.write_bytes(b''),
     lambda path: write_checkpoint({'state_dict': {}}, path)], ids=['missing', 'empty', 'weights'])

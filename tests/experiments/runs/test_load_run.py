@@ -66,3 +66,12 @@ def test_a_config_that_is_not_whole_is_refused(run, name):
     with pytest.raises(ValueError, match=problem):
         load_run(run)
     config.write_text(text)
+
+
+def test_weights_of_another_model_are_refused(run):
+    config = run / 'config.yaml'
+    text = config.read_text()
+    config.write_text(text.replace('num_layers: 2', 'num_layers: 1'))
+    with pytest.raises(ValueError, match='the weights do not fit'):
+        load_run(run)
+    config.write_text(text)

@@ -200,6 +200,12 @@ def test_the_same_command_goes_on_with_a_run_that_was_killed(place, capsys):
     assert not list(place.run.glob('.*'))
 
 
+def test_a_run_that_moves_with_its_data_goes_on(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(place, 'data', place.data.rename(tmp_path / 'elsewhere.csv'))
+    place.resume('--trainer.max_epochs=3')
+    assert torch.load(place.last, weights_only=True)['epoch'] == 2
+
+
 def test_data_that_changed_are_told_in_a_test_elsewhere(place, tmp_path, capsys):
     with place.data.open('a', newline='') as file:
         csv.writer(file).writerow(('bread and rain', 'food'))

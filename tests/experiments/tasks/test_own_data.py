@@ -164,6 +164,14 @@ def test_parts_have_their_share_of_each_class(held_out):
     assert not held_out or not np.array_equal(parts['train'], other['train'])
 
 
+def test_equal_examples_are_in_one_part():
+    keys = np.random.default_rng(0).integers(0, 60, 300)
+    parts = stratified(keys, np.zeros(300, np.int64), ('dev', 'test'), 0, 'mine')
+    own = [set(keys[numbers]) for numbers in parts.values()]
+    assert not own[0] & own[1] and not own[0] & own[2] and not own[1] & own[2]
+    assert [len(some) for some in own[1:]] == [6, 6]
+
+
 # Images ##############################################################################
 
 

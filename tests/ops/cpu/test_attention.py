@@ -288,6 +288,14 @@ def test_dropout_drops_each_weight_alone(restored_rng):
     assert correlation.abs().max() < 6 / math.sqrt(len(kept))
 
 
+def test_dropout_of_a_seed_repeats_on_any_number_of_threads(with_threads, restored_rng):
+    graph = GRAPHS['hub']()
+    inputs = draw(graph)
+    first, same, other = (with_threads(threads, partial(dropped, graph, inputs, seed, 0.5))
+                          for threads, seed in ((1, 0), (3, 0), (1, 1)))
+    assert first.equal(same) and not first.equal(other)
+
+
 # Threads #############################################################################
 
 

@@ -113,6 +113,13 @@ def test_no_edge_is_possible(num_queries, num_keys):
 
 
 @pytest.mark.slow
+def test_keys_beyond_two_bytes(tiles):
+    tiles(2, 2**14)
+    model = FactorModel(torch.ones(2, 1), torch.eye(1), (torch.arange(70_000) % 2)[:, None].float())
+    assert torch.equal(draw(model).key, torch.arange(1, 70_000, 2).repeat(2))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize('num_clusters', [3, 33, 300])
 def test_any_number_of_clusters(num_clusters):
     member = torch.eye(num_clusters)[torch.arange(40) % num_clusters]

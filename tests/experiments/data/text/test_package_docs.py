@@ -1,10 +1,13 @@
 """Documentation of packages as a task: classes, parts, and that no document prints its label."""
 
 
+import re
+
 import pytest
 
 from experiments.data.text.document_files import PARTS
 from experiments.data.text.package_docs import (
+    MASK,
     PackageDocs,
     build_package_docs,
 )
@@ -38,6 +41,17 @@ def test_packages_with_enough_documents_are_classes(folder):
     assert all(len(text.split()) >= 40 for part in PARTS for text, _ in long.parts[part])
     assert PackageDocs(str(folder), 3, 20).read() == read
     assert PackageDocs(str(folder), 3, 20, seed=1).read() != read
+
+
+@pytest.mark.slow
+def test_no_document_prints_the_name_of_a_class(folder):
+    read = PackageDocs(str(folder), 3, 1).read()
+    for part in PARTS:
+        for text, label in read.parts[part]:
+            assert not re.search('torch|sklearn|scikit|pytest|pips?\\b', text, re.IGNORECASE)
+            subject = SUBJECT[read.classes[label]]
+            assert text.startswith(f'{MASK}, {MASK} and {MASK} do {subject} in {MASK}. Number')
+            assert text.endswith('long in pipelines.')
 
 
 @pytest.mark.parametrize('options, match', [

@@ -7,6 +7,7 @@ import pytest
 
 from experiments.data.text.tokenizer import (
     NAMES,
+    check_same_vocabulary,
     load_tokenizer,
     special_tokens,
     train_byte_pairs,
@@ -33,6 +34,17 @@ def test_a_trained_tokenizer_is_berts(tmp_path):
     assert tokenizer.decode(tokenizer.encode('the cats').ids) == 'the cats'
 
 
+def test_the_ids_of_a_pre_training_must_stand_for_the_same_tokens(tmp_path):
+    path = tmp_path / 'tokenizer.json'
+    tokenizer, other = train_tokenizer(texts, 60), train_tokenizer(lambda: ['bird'] * 20, 60)
+    check_same_vocabulary(other, None)
+    check_same_vocabulary(other, path)  # which is not there
+    tokenizer.save(str(path))
+    check_same_vocabulary(tokenizer, path)
+    with pytest.raises(ValueError, match="'tokenizer' must.*json.*got a tokenizer with other ids"):
+        check_same_vocabulary(other, path)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize('train', [train_tokenizer, train_byte_pairs])
 def test_an_interrupt_is_not_lost(train):
@@ -57,6 +69,14 @@ def test_an_interrupt_is_not_lost(train):
 def test_no_room_for_the_letters(train, size, least):
     with pytest.raises(ValueError, match=f"'vocab_size' must be at least {least}, .*got {size}"):
         train(texts, size)
+
+
+def test_a_vocabulary_file_has_its_own_ids(tmp_path):
+    path = tmp_path / 'vocab.txt'
+    path.write_text('\n'.join(['the', '[MASK]', '[SEP]', '[CLS]', 'cat', '##s', '[UNK]', '[PAD]']))
+    tokenizer = load_tokenizer(path)
+    assert special_tokens(tokenizer) == (7, 6, 3, 2, 1)
+    assert tokenizer.encode('The cats purr').ids == [3, 0, 4, 5, 6, 2]
 
 
 @pytest.mark.parametrize('name, content, match', [
