@@ -223,6 +223,13 @@ def test_weights_of_a_model_give_its_outputs(name, options):
     assert all(len(layer.attention._forward_hooks) == 1 for layer in model.encoder.layers)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['no edges', 'wide'])
+def test_every_figure_can_be_saved(name, tmp_path):
+    draw({name: [attention(MATRICES[name])]}).savefig(tmp_path / 'a.png')
+    assert (tmp_path / 'a.png').stat().st_size > 0
+
+
 # Figure ##############################################################################
 
 
